@@ -1,0 +1,57 @@
+# Everything a developer runs. `make` alone lists the targets. The only thing needed beforehand is Python 3.11 or newer.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
+# Test processes side by side; one file stays in one process, so that what it compiles or loads serves all its tests.
+JOBS   ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test test-fast lint format bench warmup clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+venv: $(STAMP) ## set up .venv with the package and its test tools (again only when setup.cfg changes)
+
+$(STAMP): setup.cfg
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "lingeronnx needs Python 3.11 or newer; '$(PYTHON)' is older or not there." \
+	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); } || { \
+	  echo "'$(PYTHON) -m venv' failed; some systems ship it apart (Debian, Ubuntu: package python3-venv)." >&2; exit 1; }
+	@echo "installing lingeronnx and its test tools into $(VENV)"
+	@$(PIP) install -e '.[test]'
+	@touch $@
+
+demo: $(STAMP) ## quantize the digits model and print its accuracy, float against integer
+	@$(BIN)/lingeronnx demo
+
+test: lint ## lint, then all tests
+	$(PYTEST)
+
+test-fast: $(STAMP) ## the tests that take no more than a few seconds each
+	$(PYTEST) -m "not slow"
+
+lint: $(STAMP) ## ruff (rules and layout) and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## let ruff mend layout and what it can mend of its rules
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## run every benchmarks/bench_*.py
+	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+warmup: $(STAMP) ## compile the simulator's kernels into the cache
+	@$(BIN)/lingeronnx warmup
+
+clean: ## remove what these targets made, .venv included
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,359 @@
+"""One function per job. The flow of `quantize` reads from top to bottom:
+
+    load -> trace shapes -> normalise -> fit -> partition -> observe -> ranges -> assign -> lower -> report
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import ir
+from .assign import Choice, assign, observed, partition
+from .config import Override, QuantConfig, select, select_tensors
+from .data import Data, InputSpec
+from .errors import ConfigError, ConstraintError, InternalError
+from .fit import Fitted, fit
+from .improve.ranges import apply_factors, clips_without_scale, range_factors
+from .lower import lower
+from .metrics import Agreement, metric
+from .observe import TensorStats, observe
+from .passes import normalize
+from .passes.shapes import trace_shapes
+from .plan import Plan, Transform
+from .platforms import Platform, platform
+from .report import Report, describe
+from .runners import FloatRunner, input_specs
+from .session import Session
+
+__all__ = ["Evaluation", "Progress", "QuantizedModel", "evaluate", "quantize"]
+
+#: Called with (what is being done, samples done, samples in all or None).
+Progress = Callable[[str, int, int | None], None]
+
+_CHECK_SAMPLES = 8  # for the comparison of normalised and original outputs
+_FIDELITY_SAMPLES = 64  # calibration samples for the output fidelity in the report
+_SYNTHETIC_SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """What `quantize` returns.
+
+    graph : the integer graph. plan : its scales. report : what was done. float_graph : the normalised float graph that
+    the plan speaks of, with ranges fitted.
+    """
+
+    graph: ir.Graph
+    plan: Plan
+    report: Report
+    float_graph: ir.Graph
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the integer graph to `path`, as a whole or not at all."""
+        ir.save(self.graph, path)
+
+    def session(self) -> Session:
+        """Return a session on the integer graph."""
+        return Session(self.graph)
+
+
+def quantize(
+    model: str | os.PathLike[str] | ir.Graph,
+    calib: Any = None,
+    *,
+    platform: str | None = None,
+    mode: str | None = None,
+    skip: Sequence[str] = (),
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    config: QuantConfig | str | os.PathLike[str] | None = None,
+    plan: Plan | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> QuantizedModel:
+    """Quantize a float ONNX model and return the integer graph, its plan and a report.
+
+    model : a path or an in-memory model, which is left as it is.
+    calib : calibration data as `data.Data` takes it; None runs on synthetic inputs, and the report says so.
+    config : a `QuantConfig` or a YAML file; the other settings win over it. plan : use these scales; nothing is
+        calibrated.
+    Raises ModelError, DataError, ConfigError; ConstraintError with require_chip where the result is not chip-ready.
+    """
+    conf = _config(config, {"platform": platform, "mode": mode, "skip": tuple(skip) or None,
+                            "overrides": overrides or None, **settings})  # fmt: skip
+    row = _row(conf)
+    original = ir.load(model) if isinstance(model, str | os.PathLike) else model
+    stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
+    data = _calibration(calib, original, conf)
+    graph = ir.clone(original)
+    fitted = _normalise(graph, data, row, conf)
+    floats = _partition(graph, original, row, conf)
+    notes = list(data.notes) if calib is not None else [
+        "calibrated on synthetic inputs: give real data with --calib for real accuracy"
+    ]  # fmt: skip
+    if plan is None:
+        stats = _observe(graph, data, floats, conf, progress)
+        factors = range_factors(graph, stats, row, floats, bits=conf.bits, weight_bits=conf.weight_bits,
+                                search=conf.mode == "q-value" and conf.effort != "fast")  # fmt: skip
+        plan = _plan(graph, stats, row, floats, factors, conf, original, notes)
+    else:
+        apply_factors(graph, {name: t.factor[0] for name, t in plan.transforms.items()}, plan.floats)
+    _check_same(original, graph, data.first())
+    lowered = lower(graph, plan, row)
+    report = describe(graph, lowered, plan, row, fitted, notes, stem)
+    if conf.require_chip and not report.chip_ready:
+        raise _not_ready(report, row)
+    result = QuantizedModel(lowered, plan, report, graph)
+    outputs = _fidelity(original, result, data, progress)
+    return replace(result, report=replace(report, outputs=outputs))
+
+
+def _config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> QuantConfig:
+    given = {key: value for key, value in settings.items() if value is not None}
+    if isinstance(config, str | os.PathLike):
+        return QuantConfig.read(os.fspath(config), **given)
+    if config is not None:
+        return QuantConfig.of({**config.model_dump(), **given})
+    return QuantConfig.of(given)
+
+
+def _row(conf: QuantConfig) -> Platform:
+    row = platform(conf.platform)
+    conf.check_platform(row)
+    return row
+
+
+def _calibration(calib: Any, model: ir.Graph, conf: QuantConfig) -> Data:
+    specs = input_specs(model)
+    source = calib if calib is not None else [_synthetic(specs, conf.seed)]
+    return Data(source, specs, limit=conf.limit, what="calibration data")
+
+
+def _synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
+    """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known."""
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for spec in specs:
+        if spec.shape is None or any(d is None for d in spec.shape[1:]):
+            raise ConfigError(f"input '{spec.name}' has dimensions of unknown size; give calibration data with --calib")
+        batch = spec.shape[0] if spec.shape and spec.shape[0] is not None else _SYNTHETIC_SAMPLES
+        size = (batch, *(int(d or 1) for d in spec.shape[1:]))
+        feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype) if spec.dtype.kind == "f" else np.zeros(
+            size, spec.dtype)  # fmt: skip
+    return feeds
+
+
+def _normalise(graph: ir.Graph, data: Data, row: Platform, conf: QuantConfig) -> list[Fitted]:
+    """Normalise and fit `graph` in place; return what fitting did."""
+    feed = data.first()
+    trace_shapes(graph, feed)
+    normalize(graph)
+    trace_shapes(graph, feed)
+    return fit(graph, row) if conf.fit and row.chip else []
+
+
+def _partition(graph: ir.Graph, original: ir.Graph, row: Platform, conf: QuantConfig) -> dict[str, str]:
+    """Return {node: why it stays in float} for the normalised `graph`."""
+    floats = partition(graph, row, _skipped(graph, original, conf.skip))
+    while unmet := clips_without_scale(graph, row, floats, conf.bits):
+        floats = partition(graph, row, {**floats, **unmet})
+    return floats
+
+
+def _skipped(graph: ir.Graph, original: ir.Graph, selectors: Iterable[str]) -> dict[str, str]:
+    """Resolve skip selectors on the user's graph and return the nodes of the normalised one they stand for."""
+    skipped: dict[str, str] = {}
+    for selector in selectors:
+        chosen = select(original, selector)
+        names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
+        for node in graph.graph:
+            if node.name in names or any(v.name in names for v in node.outputs):
+                skipped[str(node.name)] = f"skipped by '{selector}'"
+    return skipped
+
+
+def _observe(
+    graph: ir.Graph, data: Data, floats: Mapping[str, str], conf: QuantConfig, progress: Progress | None
+) -> dict[str, TensorStats]:
+    names = set(observed(graph, floats))
+    done = 0
+
+    def count(samples: int) -> None:
+        nonlocal done
+        done += samples
+        if progress is not None:
+            progress("calibrating", done, None)
+
+    return observe(FloatRunner(graph, names), data.batches(conf.batch), names, on_batch=count)
+
+
+def _plan(
+    graph: ir.Graph, stats: Mapping[str, TensorStats], row: Platform, floats: Mapping[str, str],
+    factors: Mapping[str, float], conf: QuantConfig, original: ir.Graph, notes: list[str],
+) -> Plan:  # fmt: skip
+    """Apply `factors` to `graph`, assign scales and return the plan; appends to `notes`."""
+    apply_factors(graph, factors, floats)
+    scaled = {name: seen.scaled(factors.get(name, 1.0)) for name, seen in stats.items()}
+    plan, found = assign(graph, scaled, row, floats, _choice(graph, original, conf))
+    notes += found
+    transforms = {name: Transform((factor,)) for name, factor in factors.items()}
+    return replace(plan, transforms=transforms)
+
+
+def _choice(graph: ir.Graph, original: ir.Graph, conf: QuantConfig) -> Choice:
+    """Resolve the overrides to tensors of the normalised graph."""
+    calibrators: dict[str, str] = {}
+    scales: dict[str, float] = {}
+    present = {str(v.name) for v in ir.values(graph)} | set(graph.graph.initializers)
+    by_node = {str(node.name): str(node.outputs[0].name) for node in graph.graph}
+    for selector, override in conf.overrides.items():
+        override = override if isinstance(override, Override) else Override(**override)
+        names = [n for n in select_tensors(original, selector) if n in present]
+        names += [by_node[str(n.name)] for n in _nodes(original, selector) if str(n.name) in by_node]
+        if not names:
+            raise ConfigError(f"override '{selector}': what it names is folded into its neighbours; "
+                              "name the tensor behind them")
+        for name in names:
+            if override.calibrator is not None:
+                calibrators[name] = override.calibrator
+            if override.scale is not None:
+                scales[name] = override.scale
+    return Choice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, calibrators, scales)
+
+
+def _nodes(original: ir.Graph, selector: str) -> list[ir.Node]:
+    try:
+        return select(original, selector)
+    except ConfigError:
+        return []  # a graph input
+
+
+def _check_same(original: ir.Graph, graph: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
+    """Compare the outputs of both in onnxruntime; InternalError when they differ by more than float32 rounding."""
+    names = [str(v.name) for v in original.graph.outputs]
+    before = {name: array for name, array, _ in FloatRunner(original, names).run(feed)}
+    for name, array, _ in FloatRunner(graph, names).run(feed):
+        want = before[name].astype(np.float64)
+        scale = max(float(np.abs(want).max(initial=0.0)), 1e-30)
+        off = float(np.abs(want - array.astype(np.float64)).max(initial=0.0)) / scale
+        if want.shape != array.shape or not off <= 1e-3:
+            raise InternalError(f"normalisation changed output '{name}' by {off:.2g} of its range")
+
+
+def _not_ready(report: Report, row: Platform) -> ConstraintError:
+    if not row.chip:
+        return ConstraintError(f"--require-chip: platform {row.name} is no chip; choose --platform venus")
+    if not report.float_nodes:
+        return ConstraintError("--require-chip: no operator of the model can be quantized")
+    node = report.float_nodes[0]
+    more = len(report.float_nodes) - 1
+    rest = f" (and {more} more)" if more else ""
+    return ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}")
+
+
+def _fidelity(
+    original: ir.Graph, result: QuantizedModel, data: Data, progress: Progress | None
+) -> dict[str, dict[str, float]]:
+    """Compare float and integer outputs on the first calibration samples."""
+    names = [str(v.name) for v in original.graph.outputs]
+    runner, session = FloatRunner(original, names), result.session()
+    found = {name: Agreement() for name in names}
+    again = data if data.rereadable else Data([data.first()], list(data.inputs.values()))
+    feeds, _ = next(iter(again.batches(_FIDELITY_SAMPLES)))
+    if progress is not None:
+        progress("comparing", len(next(iter(feeds.values()))), None)
+    integers = session.run(names, feeds)
+    for (name, want, _), have in zip(runner.run(feeds), integers, strict=True):
+        found[name].add(want, have)
+    return {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
+
+
+# ---- evaluate ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A metric's value on `samples` samples, and the baseline's where one was given."""
+
+    metric: str
+    unit: str
+    value: float
+    samples: int
+    baseline: float | None = None
+
+
+def evaluate(
+    model: str | os.PathLike[str] | ir.Graph | Session,
+    data: Any,
+    *,
+    metric: str | None = None,
+    baseline: str | os.PathLike[str] | ir.Graph | Session | None = None,
+    output: str | None = None,
+    batch: int = 256,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Measure a model, integer or float, on data.
+
+    metric : top1 or top5 against labels; mse, cosine or sqnr against the outputs of `baseline`; ``module:function`` of
+        (outputs, labels). Default: top1 where the data have labels, else sqnr.
+    output : the tensor to measure, default the first graph output; any tensor that exists in both models will do.
+    Raises DataError when labels are missing, ConfigError when a baseline is.
+    """
+    session = model if isinstance(model, Session) else Session(model)
+    base = baseline if baseline is None or isinstance(baseline, Session) else Session(baseline)
+    source = Data(data, session.inputs, limit=limit, what="evaluation data")
+    name = output or str(session.get_outputs()[0].name)
+    state: _Measure | None = None
+    done = 0
+    for feeds, labels in source.batches(batch):
+        state = state or _Measure(_metric_name(metric, labels, base), base is not None)
+        got = session.run([name], feeds)[0]
+        want = base.run([name], feeds)[0] if base is not None else None
+        state.add(labels, got, want)
+        done += len(got)
+        if progress is not None:
+            progress("evaluating", done, None)
+    assert state is not None
+    return Evaluation(state.name, state.unit, state.main.value, done, state.base.value if state.base else None)
+
+
+def _metric_name(name: str | None, labels: Any, base: Any) -> str:
+    if name is not None:
+        return name
+    if labels is not None:
+        return "top1"
+    if base is not None:
+        return "sqnr"
+    raise ConfigError("the data have no labels: give --baseline FLOAT.onnx to compare with, or data with 'labels'")
+
+
+class _Measure:
+    """A metric for the model and, where it needs labels, one for the baseline."""
+
+    def __init__(self, name: str, with_base: bool) -> None:
+        make, self.unit = metric(name)
+        self.name = name
+        self.main = make()
+        self.base = make() if with_base and self.main.needs_labels else None
+        if not self.main.needs_labels and not with_base:
+            raise ConfigError(f"metric {name} compares two models: give --baseline FLOAT.onnx")
+
+    def add(self, labels: Any, got: np.ndarray, want: np.ndarray | None) -> None:
+        """Take in one batch."""
+        from .errors import DataError
+
+        if not self.main.needs_labels:
+            assert want is not None
+            self.main.add(want, got)
+            return
+        if labels is None:
+            raise DataError(f"metric {self.name} needs labels: the data have no 'labels' array")
+        self.main.add(labels, got)
+        if self.base is not None and want is not None:
+            self.base.add(labels, want)

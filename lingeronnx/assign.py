@@ -1,0 +1,295 @@
+"""From statistics to scales: which nodes become integer, which tensors share a scale, and which scale each gets.
+
+`partition` says what stays in float and why; `tie_classes` groups tensors that must share a scale (union-find);
+`assign` gives every class the scale its calibrator likes best; `legalize` then moves scales until every inequality of
+the platform holds, and reports each move. Changes no graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import ir
+from .calibrate import best_scale
+from .errors import ConstraintError
+from .observe import Stats, TensorStats
+from .ops import Op, float_op, parameter_values
+from .ops.activation import bounds
+from .plan import Plan, QParams
+from .platforms import Platform
+
+__all__ = ["TieClass", "assign", "integer_nodes", "legalize", "observed", "partition", "tie_classes"]
+
+
+# ---- what becomes integer --------------------------------------------------------------------------------------------
+
+
+def partition(model: ir.Graph, row: Platform, skip: Mapping[str, str]) -> dict[str, str]:
+    """Return {node name: why} for every node of the normalised `model` that stays in float on `row`.
+
+    skip : nodes the caller leaves out, with the reason.
+    """
+    floats = dict(skip)
+    for node in model.graph:
+        name = str(node.name)
+        if name not in floats:
+            reason = _why_float(node, row)
+            if reason is not None:
+                floats[name] = reason
+    for node in _without_arithmetic(model, floats):
+        floats[str(node.name)] = "it only moves data between float operators"
+    return floats
+
+
+def _why_float(node: ir.Node, row: Platform) -> str | None:
+    op, reason = float_op(node)
+    if op is None:
+        return reason
+    for index in op.data(node):
+        value = node.inputs[index]
+        if value is None or value.dtype is None or value.dtype.name != "FLOAT":
+            kind = "absent" if value is None else getattr(value.dtype, "name", "of unknown type")
+            return f"its input is {kind}, not float32"
+        if ir.const(value) is not None:
+            return "its input is a constant"
+    for index in op.parameters(node):
+        values = parameter_values(node, index)
+        if values is not None and not np.isfinite(values).all():
+            return "its weight holds NaN or infinity"
+    broken = op.violations(node, row)
+    if broken:
+        return broken[0].brief
+    if not row.runs(op.name) and op.name != "Clip":
+        return f"{row.name} has no {op.name}"
+    return None
+
+
+def _without_arithmetic(model: ir.Graph, floats: Mapping[str, str]) -> list[ir.Node]:
+    """Return the integer nodes that hang together with no operator that computes anything."""
+    union = _Union()
+    nodes = integer_nodes(model, floats)
+    for node, op in nodes:
+        for value in (*(node.inputs[i] for i in op.data(node)), *node.outputs):
+            union.join(str(node.name), f"tensor {value.name}")  # type: ignore[union-attr]
+    busy = {union.find(str(node.name)) for node, op in nodes if op.factor != "passes" or len(op.data(node)) > 1
+            or op.name in ("AvgPool2dInt", "MaxPool", "Relu", "Clip")}  # fmt: skip
+    return [node for node, _ in nodes if union.find(str(node.name)) not in busy]
+
+
+def integer_nodes(model: ir.Graph, floats: Mapping[str, str]) -> list[tuple[ir.Node, Op]]:
+    """Return the nodes that become integer, with their operators, in graph order."""
+    found = []
+    for node in model.graph:
+        if str(node.name) not in floats:
+            op, reason = float_op(node)
+            if op is None:
+                raise ConstraintError(f"node {node.name} cannot be quantized: {reason}")
+            found.append((node, op))
+    return found
+
+
+def observed(model: ir.Graph, floats: Mapping[str, str]) -> list[str]:
+    """Return the names of the activations that become integers, in graph order."""
+    names: dict[str, None] = {}
+    for node, op in integer_nodes(model, floats):
+        for index in op.data(node):
+            names[str(node.inputs[index].name)] = None  # type: ignore[union-attr]
+        names[str(node.outputs[0].name)] = None
+    return list(names)
+
+
+# ---- who shares a scale ------------------------------------------------------------------------------------------------
+
+
+class _Union:
+    """Union-find over names."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+
+    def find(self, name: str) -> str:
+        """Return the representative of `name`."""
+        parent = self._parent.setdefault(name, name)
+        while parent != self._parent[parent]:
+            self._parent[parent] = self._parent[self._parent[parent]]
+            parent = self._parent[parent]
+        self._parent[name] = parent
+        return parent
+
+    def join(self, first: str, second: str) -> None:
+        """Put both into one set; the representative is the one met first."""
+        a, b = self.find(first), self.find(second)
+        if a != b:
+            self._parent[b] = a
+
+
+@dataclass(frozen=True)
+class TieClass:
+    """Tensors that share one scale.
+
+    tensors : in graph order
+    governing : those whose statistics count
+    top : the largest real value it must hold, to which the largest integer is pinned (a Clip on a chip), or None
+    """
+
+    tensors: tuple[str, ...]
+    governing: tuple[str, ...]
+    top: float | None = None
+
+    def stats(self, stats: Stats) -> TensorStats | None:
+        """Return the merged statistics of the governing tensors; None when none was seen."""
+        found = [stats[name] for name in self.governing if name in stats]
+        if not found:
+            return None
+        merged = found[0]
+        for other in found[1:]:
+            merged = merged.merge(other)
+        return merged
+
+
+def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> list[TieClass]:
+    """Group the integer activations of `model` by shared scale."""
+    union = _Union()
+    mute: set[str] = set()
+    tops: dict[str, float] = {}
+    for name in observed(model, floats):
+        union.find(name)
+    for node, op in integer_nodes(model, floats):
+        for tie in op.ties(node, row):
+            union.join(tie.first, tie.second)
+            if tie.governs is not None:
+                mute.add(tie.second if tie.governs == tie.first else tie.first)
+        if op.name == "Clip" and not row.runs("Clip"):
+            limits = bounds(node)
+            assert limits is not None
+            tops[str(node.outputs[0].name)] = limits[1]
+    members: dict[str, list[str]] = {}
+    for name in observed(model, floats):
+        members.setdefault(union.find(name), []).append(name)
+    classes = []
+    for names in members.values():
+        pinned = [tops[name] for name in names if name in tops]
+        classes.append(TieClass(tuple(names), tuple(n for n in names if n not in mute) or tuple(names[-1:]),
+                                min(pinned) if pinned else None))  # fmt: skip
+    return classes
+
+
+# ---- scales --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How scales are chosen: mode, widths, and the calibrators by tensor (the rest by `calibrator`)."""
+
+    mode: str
+    bits: int
+    weight_bits: int
+    calibrator: str
+    calibrators: Mapping[str, str]
+    scales: Mapping[str, float]
+
+    def of(self, names: Iterable[str]) -> tuple[str, float | None]:
+        """Return (calibrator, fixed scale) for a class of tensors: the first that has an override wins."""
+        names = list(names)
+        calibrator = next((self.calibrators[n] for n in names if n in self.calibrators), self.calibrator)
+        return calibrator, next((self.scales[n] for n in names if n in self.scales), None)
+
+
+def assign(
+    model: ir.Graph, stats: Stats, row: Platform, floats: Mapping[str, str], choice: Choice
+) -> tuple[Plan, list[str]]:
+    """Return the plan for `model` and the notes a user should read (all-zero tensors, moved scales).
+
+    stats : of the activations named by `observed`.
+    """
+    notes: list[str] = []
+    tensors: dict[str, QParams] = {}
+    power = choice.mode == "q-value"
+    for group in tie_classes(model, row, floats):
+        scale = _class_scale(group, stats, choice, power, notes)
+        for name in group.tensors:
+            tensors[name] = QParams(scale, choice.bits)
+    for node, op in integer_nodes(model, floats):
+        for index in op.parameters(node):
+            name = str(node.inputs[index].name)  # type: ignore[union-attr]
+            values = parameter_values(node, index)
+            assert values is not None
+            calibrator, fixed = choice.of([name])
+            seen = TensorStats.of(np.asarray(values))
+            if seen.squares == 0:
+                notes.append(f"weight '{name}' of {node.name} is all zero")
+            scale = fixed or best_scale(seen, choice.weight_bits, power=power, calibrator=calibrator)
+            tensors[name] = QParams(scale, choice.weight_bits)
+    plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(floats))
+    plan, moves = legalize(plan, model, row)
+    return plan, notes + moves
+
+
+def _class_scale(group: TieClass, stats: Stats, choice: Choice, power: bool, notes: list[str]) -> float:
+    calibrator, fixed = choice.of(group.tensors)
+    if fixed is not None:
+        return fixed
+    top_integer = (1 << (choice.bits - 1)) - 1
+    if group.top is not None:
+        return 2.0 ** round(math.log2(top_integer / group.top))
+    seen = group.stats(stats)
+    if seen is None or seen.squares == 0:
+        notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
+        return float(1 << (choice.bits - 1))
+    return best_scale(seen, choice.bits, power=power, calibrator=calibrator)
+
+
+def legalize(plan: Plan, model: ir.Graph, row: Platform) -> tuple[Plan, list[str]]:
+    """Return `plan` with every tie and inequality of `row` holding, and what was moved.
+
+    Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
+    largest. Raises ConstraintError for a scale below the row's smallest.
+    """
+    nodes = integer_nodes(model, plan.floats)
+    tensors = dict(plan.tensors)
+    owner = {name: group for group in tie_classes(model, row, plan.floats) for name in group.tensors}
+    moved: dict[str, tuple[float, str]] = {}
+    for name, group in owner.items():
+        least = min(tensors[n].scale for n in group.tensors)
+        if tensors[name].scale != least:
+            tensors[name] = QParams(least, tensors[name].bits)
+    if plan.mode != "q-value" or not row.chip:
+        return plan.with_tensors(tensors), []
+
+    def exponent(name: str) -> int:
+        found = tensors[name].exponent
+        if found is None:
+            raise ConstraintError(f"tensor '{name}' has scale {tensors[name].scale:g}; "
+                                  f"{row.name} takes powers of two only")
+        return found
+
+    def lower_to(name: str, most: int, why: str) -> bool:
+        if exponent(name) <= most:
+            return False
+        for member in owner[name].tensors:
+            moved.setdefault(member, (tensors[member].scale, why))
+            tensors[member] = QParams(2.0**most, tensors[member].bits)
+        return True
+
+    changed = True
+    while changed:
+        changed = False
+        for name in owner:
+            changed |= lower_to(name, row.exponents[1], f"{row.name} holds scales up to 2^{row.exponents[1]}")
+        for node, op in nodes:
+            most = op.ceiling(node, exponent)
+            if most is not None:
+                changed |= lower_to(str(node.outputs[0].name), most, f"{op.name} {node.name} cannot shift left")
+    for name in owner:
+        if exponent(name) < row.exponents[0]:
+            raise ConstraintError(
+                f"tensor '{name}' needs scale 2^{exponent(name)}, {row.name} holds 2^{row.exponents[0]} at least; "
+                "scale the model's input down or leave the node in float with --skip"
+            )
+    notes = [f"scale of '{name}' lowered from {old:g} to {tensors[name].scale:g}: {why}"
+             for name, (old, why) in moved.items()]  # fmt: skip
+    return plan.with_tensors(tensors), notes

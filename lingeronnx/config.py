@@ -1,0 +1,159 @@
+"""What the user may choose, checked: bits, mode, calibration, overrides, skip list.
+
+Loaded only when a model is quantized (pydantic and YAML are not imported by `lingeronnx --help`). An unknown key is an
+error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from . import ir
+from .errors import ConfigError, nearest
+from .platforms import Platform
+
+__all__ = ["Override", "QuantConfig", "parse_override", "select"]
+
+
+class Override(BaseModel):
+    """Settings for the nodes or tensors one selector names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    calibrator: Literal["max", "mse"] | None = None
+    scale: float | None = Field(default=None, gt=0)
+
+
+class QuantConfig(BaseModel):
+    """Everything `quantize` may be told; the defaults are meant to be good."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    platform: str = "venus"
+    mode: Literal["q-value", "max-value"] = "q-value"
+    bits: int = 8
+    weight_bits: int = 8
+    calibrator: Literal["max", "mse"] = "mse"
+    effort: Literal["fast", "normal"] = "normal"
+    fit: bool = True
+    require_chip: bool = False
+    skip: tuple[str, ...] = ()
+    overrides: Mapping[str, Override] = Field(default_factory=dict)
+    batch: int = Field(default=32, ge=1)
+    limit: int | None = Field(default=None, ge=1)
+    seed: int = 0
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], where: str = "the options") -> QuantConfig:
+        """Check `settings` and return the configuration; ConfigError for an unknown key or a bad value."""
+        known = cls.model_fields
+        for key in settings:
+            if key not in known:
+                raise ConfigError(f"{where}: unknown key '{key}'{nearest(str(key), known)}; known: {', '.join(known)}")
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {_describe(error)}") from error
+
+    @classmethod
+    def read(cls, path: str | Path, **settings: Any) -> QuantConfig:
+        """Read a YAML file; keyword `settings` (those the caller was really given) win over the file."""
+        import yaml
+
+        try:
+            body = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the configuration {path} is not YAML ({str(error).splitlines()[0]})") from error
+        if body is None:
+            body = {}
+        if not isinstance(body, dict):
+            raise ConfigError(f"the configuration {path} holds a {type(body).__name__}; it must hold 'key: value' lines")
+        return cls.of({**body, **settings}, f"the configuration {path}")
+
+    def check_platform(self, row: Platform) -> None:
+        """Raise ConfigError where a setting is not one the platform has."""
+        if self.mode not in row.modes:
+            raise ConfigError(f"mode {self.mode} on platform {row.name}: it takes {' or '.join(row.modes)} scales only; "
+                              "drop --mode or choose --platform generic")
+        for key, bits in (("bits", self.bits), ("weight_bits", self.weight_bits)):
+            if bits not in row.bits:
+                raise ConfigError(f"{key} {bits} on platform {row.name}: it computes in "
+                                  f"{', '.join(map(str, row.bits))} bits only")
+        for selector, override in self.overrides.items():
+            if override.scale is not None and row.power_of_two and math.frexp(override.scale)[0] != 0.5:
+                raise ConfigError(f"override {selector}: scale {override.scale:g} is not a power of two, "
+                                  f"which is all that platform {row.name} takes")
+
+
+def _describe(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][-1])
+        return f"unknown key '{key}' in {where}{nearest(key, Override.model_fields)}; " \
+               f"known: {', '.join(Override.model_fields)}"
+    return f"{where} = {first.get('input')!r}: {first['msg']}"
+
+
+def parse_override(text: str) -> tuple[str, dict[str, Any]]:
+    """Split ``SELECTOR=KEY:VALUE,...`` as the command line takes it; a scale may be written ``2^-7``."""
+    selector, equals, body = text.rpartition("=")
+    if not equals or not selector:
+        raise ConfigError(f"override '{text}': write SELECTOR=KEY:VALUE, for instance 'type:Conv=calibrator:max'")
+    settings: dict[str, Any] = {}
+    for part in body.split(","):
+        key, colon, value = part.partition(":")
+        if not colon:
+            raise ConfigError(f"override '{text}': '{part}' is not KEY:VALUE")
+        power = re.fullmatch(r"2\^(-?\d{1,3})", value.strip())
+        settings[key.strip()] = 2.0 ** int(power[1]) if power else value.strip()
+    return selector, settings
+
+
+def select(model: ir.Graph, selector: str) -> list[ir.Node]:
+    """Return the nodes a selector names: a node name, a tensor name, a glob over both, or ``type:Conv``.
+
+    A graph input's name selects no node; see `select_tensors`. ConfigError when nothing matches.
+    """
+    if selector.startswith("type:"):
+        kind = selector[5:]
+        found = [node for node in model.graph if node.op_type == kind]
+        if not found:
+            kinds = {node.op_type for node in model.graph}
+            raise ConfigError(f"selector '{selector}' matches no node{nearest(kind, kinds)}; "
+                              f"this model has {', '.join(sorted(kinds))}")
+        return found
+    exact = [n for n in model.graph if n.name == selector or any(o.name == selector for o in n.outputs)]
+    if exact:
+        return exact
+    names = {str(n.name): n for n in model.graph} | {str(o.name): n for n in model.graph for o in n.outputs}
+    hits = {id(node): node for name, node in names.items() if fnmatch.fnmatchcase(name, selector)}
+    if not hits:
+        raise ConfigError(f"selector '{selector}' matches no node or tensor{nearest(selector, names)}")
+    return [node for node in model.graph if id(node) in hits]
+
+
+def select_tensors(model: ir.Graph, selector: str) -> list[str]:
+    """Return the names of the tensors a selector stands for: a graph input, or the outputs of `select`'s nodes."""
+    inputs = [str(v.name) for v in model.graph.inputs if fnmatch.fnmatchcase(str(v.name), selector)]
+    if inputs:
+        return inputs
+    return [str(value.name) for node in select(model, selector) for value in node.outputs if value.name]
+
+
+def merge_overrides(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Combine several ``--override`` texts, later ones winning key by key."""
+    merged: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        selector, settings = parse_override(text)
+        merged.setdefault(selector, {}).update(settings)
+    return merged

@@ -1,0 +1,265 @@
+"""Calibration and evaluation data: one form for files, folders, functions and Python values.
+
+`Data` yields ``(feeds, labels)`` batches: `feeds` a dict of arrays with the batch on axis 0, `labels` an array or None.
+Only one batch is held at a time where the source allows it. Knows the graph inputs it must fit, not the model.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import DataError, nearest
+
+__all__ = ["Batch", "Data", "InputSpec"]
+
+Batch = tuple[dict[str, np.ndarray], np.ndarray | None]
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """A graph input: name, shape with None where any size is accepted (axis 0 always is), and dtype."""
+
+    name: str
+    shape: tuple[int | None, ...] | None
+    dtype: np.dtype[Any]
+
+
+class Data:
+    """Batches from `source`, checked against `inputs`.
+
+    source : a path (.npz, .npy, a folder of them), "module:function" or "file.py:function" returning an iterable, an
+        array (single input), a dict of arrays, or an iterable of feeds: dicts or (dict, labels) pairs.
+    Raises DataError, naming the sample, when names, shapes, types or values do not fit.
+    """
+
+    def __init__(self, source: Any, inputs: Sequence[InputSpec], *, limit: int | None = None, what: str = "data"):
+        self.inputs = {spec.name: spec for spec in inputs}
+        self.limit = limit
+        self.what = what
+        self.notes: list[str] = []
+        self._open = _opener(source, what)
+        self._used = False
+
+    @property
+    def rereadable(self) -> bool:
+        """Whether the batches can be read again."""
+        return self._open.again
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Yield batches of at most `size` samples, all of them checked. DataError when there is no sample at all."""
+        if self._used and not self.rereadable:
+            raise DataError(f"{self.what}: a generator can be read once only; pass a list or a function")
+        self._used = True
+        count = 0
+        for index, (feeds, labels) in enumerate(self._open.read()):
+            feeds, total = self._check(feeds, labels, f"{self.what}, item {index}")
+            for start in range(0, total, size):
+                stop = min(start + size, total)
+                if self.limit is not None:
+                    stop = min(stop, start + self.limit - count)
+                if stop <= start:
+                    return
+                part = {n: array[start:stop] if self._has_batch(n) else array for n, array in feeds.items()}
+                yield part, None if labels is None else np.asarray(labels)[start:stop]
+                count += stop - start
+        if count == 0:
+            raise DataError(f"{self.what} holds no sample; give at least one")
+
+    def first(self) -> dict[str, np.ndarray]:
+        """Return the first sample as a batch of one (a generator is left untouched by peeking at its first item)."""
+        feeds, labels = self._open.peek()
+        feeds, _ = self._check(feeds, labels, f"{self.what}, item 0")
+        return {name: array[:1] if self._has_batch(name) else array for name, array in feeds.items()}
+
+    def _check(self, feeds: Any, labels: Any, where: str) -> tuple[dict[str, np.ndarray], int]:
+        feeds = self._named(feeds, where)
+        for name in feeds:
+            if name not in self.inputs:
+                raise DataError(f"{where}: '{name}' is not an input of the model{nearest(name, self.inputs)}; "
+                                f"inputs are {', '.join(self.inputs)}")
+        missing = [name for name in self.inputs if name not in feeds]
+        if missing:
+            raise DataError(f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}")
+        checked = {name: self._fit(np.asarray(feeds[name]), self.inputs[name], where) for name in self.inputs}
+        sizes = {name: len(array) for name, array in checked.items() if self._has_batch(name)}
+        sizes = sizes or {"input": 1}
+        if labels is not None:
+            sizes["labels"] = len(labels)
+        if len(set(sizes.values())) > 1:
+            raise DataError(f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())})")
+        return checked, next(iter(sizes.values()))
+
+    def _has_batch(self, name: str) -> bool:
+        """Whether axis 0 of input `name` is the batch: not where the model fixes it to a size other than 1."""
+        shape = self.inputs[name].shape
+        return not shape or shape[0] in (None, 1)
+
+    def _named(self, feeds: Any, where: str) -> dict[str, Any]:
+        """Give a bare array, or the only array of a file, the name of the only input."""
+        if isinstance(feeds, Mapping):
+            known = {str(name): value for name, value in feeds.items()}
+            if len(self.inputs) == 1 and len(known) == 1 and set(known) != set(self.inputs):
+                only = next(iter(self.inputs))
+                if not isinstance(next(iter(feeds.values())), np.ndarray):
+                    return known
+                self._note(f"{self.what}: array '{next(iter(known))}' is fed to input '{only}'")
+                return {only: next(iter(known.values()))}
+            return known
+        if len(self.inputs) == 1:
+            return {next(iter(self.inputs)): feeds}
+        raise DataError(f"{where}: a bare array for a model with inputs {', '.join(self.inputs)}; give a dict by name")
+
+    def _fit(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
+        if array.dtype.kind not in "fiub":
+            raise DataError(f"{where}: input '{spec.name}' has dtype {array.dtype}; numbers are needed")
+        if spec.shape is not None:
+            fits = array.ndim == len(spec.shape) and all(
+                want is None or have == want for have, want in zip(array.shape[1:], spec.shape[1:], strict=True)
+            )
+            if not fits:
+                want = ["N", *("?" if d is None else d for d in spec.shape[1:])]
+                hint = "; add the batch axis" if array.ndim == len(spec.shape) - 1 else ""
+                raise DataError(f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
+                                f"[{', '.join(map(str, want))}]{hint}")
+        if array.ndim == 0:
+            raise DataError(f"{where}: input '{spec.name}' is a single number; the batch axis is missing")
+        if spec.dtype.kind == "f" and array.dtype.kind == "f":
+            array = array.astype(spec.dtype, copy=False)
+            if not np.isfinite(array).all():
+                bad = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
+                raise DataError(f"{where}: input '{spec.name}' holds NaN or infinity in sample {bad}; clean the data")
+        elif spec.dtype.kind == "f" and array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
+            self._note(f"{self.what}: input '{spec.name}' is {array.dtype}, converted to {spec.dtype} as it is")
+            array = array.astype(spec.dtype)
+        elif spec.dtype.kind in "iu" and array.dtype != spec.dtype:
+            cast = array.astype(spec.dtype)
+            if array.dtype.kind == "f" or not np.array_equal(cast, array):
+                raise DataError(f"{where}: input '{spec.name}' is {array.dtype}, the model takes {spec.dtype}")
+            array = cast
+        return array
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+@dataclass
+class _Opener:
+    """How to read a source: `make` returns a fresh iterator where `again` is true."""
+
+    make: Callable[[], Iterator[tuple[Any, Any]]]
+    again: bool
+    head: list[tuple[Any, Any]]
+    rest: Iterator[tuple[Any, Any]] | None = None
+
+    def read(self) -> Iterator[tuple[Any, Any]]:
+        if self.again:
+            yield from self.make()
+            return
+        yield from self.head
+        self.rest = self.rest or self.make()
+        yield from self.rest
+
+    def peek(self) -> tuple[Any, Any]:
+        source = self.make() if self.again else (self.rest or self.make())
+        item = self.head[0] if self.head else next(iter(source), None)
+        if item is None:
+            raise DataError("the data hold no sample; give at least one")
+        if not self.again and not self.head:
+            self.head, self.rest = [item], iter(source)
+        return item
+
+
+def _opener(source: Any, what: str) -> _Opener:
+    if isinstance(source, str | os.PathLike):
+        return _from_text(os.fspath(source), what)
+    if isinstance(source, np.ndarray):
+        return _Opener(lambda: iter([(source, None)]), True, [])
+    if isinstance(source, Mapping):
+        return _Opener(lambda: iter([_split(source)]), True, [])
+    if callable(source):
+        return _Opener(lambda: map(_pair, _iterate(source(), what)), True, [])
+    if isinstance(source, Iterable):
+        again = not isinstance(source, Iterator)
+        return _Opener(lambda: map(_pair, source), again, [])
+    raise DataError(f"{what}: cannot read a {type(source).__name__}; give a path, arrays or an iterable of feeds")
+
+
+def _from_text(text: str, what: str) -> _Opener:
+    path = Path(text)
+    if path.is_dir():
+        files = sorted(f for f in path.iterdir() if f.suffix in (".npz", ".npy"))
+        if not files:
+            raise DataError(f"{what}: the folder {path} holds no .npz or .npy file")
+        return _Opener(lambda: (_load(file, what) for file in files), True, [])
+    if path.suffix in (".npz", ".npy"):
+        return _Opener(lambda: iter([_load(path, what)]), True, [])
+    module, colon, name = text.rpartition(":")
+    if colon and module and name.isidentifier():
+        function = _function(module, name, what)
+        return _Opener(lambda: map(_pair, _iterate(function(), what)), True, [])
+    raise DataError(f"{what}: '{text}' is no .npz or .npy file, no folder and no module:function")
+
+
+def _load(path: Path, what: str) -> tuple[Any, Any]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded, None
+        with loaded:
+            return _split({key: loaded[key] for key in loaded.files})
+    except OSError as error:
+        raise DataError(f"{what}: cannot read {path}: {error.strerror or error}") from error
+    except Exception as error:  # numpy raises ValueError, zipfile.BadZipFile, EOFError, KeyError ... for damaged files
+        raise DataError(f"{what}: {path} is not a readable {path.suffix} file ({str(error).splitlines()[0]})") from error
+
+
+def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Take `labels` out; drop arrays that are not numbers (class names and the like)."""
+    feeds = {key: np.asarray(value) for key, value in arrays.items() if key != "labels"}
+    numeric = {key: value for key, value in feeds.items() if value.dtype.kind in "fiub"}
+    return numeric, arrays.get("labels")
+
+
+def _function(module: str, name: str, what: str) -> Callable[[], Any]:
+    try:
+        if module.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(module).stem, module)
+            if spec is None or spec.loader is None or not Path(module).is_file():
+                raise DataError(f"{what}: no file {module}")
+            loaded = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(loaded)
+        else:
+            loaded = importlib.import_module(module)
+    except DataError:
+        raise
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise DataError(f"{what}: importing {module} failed ({type(error).__name__}: {error})") from error
+    function = getattr(loaded, name, None)
+    if not callable(function):
+        names = [n for n, v in vars(loaded).items() if inspect.isfunction(v)]
+        raise DataError(f"{what}: {module} has no function '{name}'{nearest(name, names)}")
+    return function
+
+
+def _iterate(items: Any, what: str) -> Iterable[Any]:
+    if isinstance(items, Mapping | np.ndarray):
+        return [items]
+    if not isinstance(items, Iterable):
+        raise DataError(f"{what}: the function returned a {type(items).__name__}, not an iterable of feeds")
+    return items
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    if isinstance(item, tuple) and len(item) == 2:
+        return item
+    return _split(item) if isinstance(item, Mapping) else (item, None)

@@ -1,0 +1,64 @@
+"""Exceptions of lingeronnx; the branch says whose fault it is.
+
+    LingerOnnxError          the user's side: one line, exit code 1, no traceback
+    |-- ModelError           the model file is corrupt, or holds an operator or shape that cannot be used
+    |-- ConstraintError      a limit of the chosen platform is broken and the caller asked for that to be an error
+    |-- ConfigError          an option, a selector or a configuration file is wrong
+    |-- DataError            calibration or evaluation data do not fit the model
+    `-- RepairError          a legacy graph that cannot be repaired
+    InternalError            our side: a law of the design does not hold; shown with its traceback, exit code 70
+
+A message is one line: what, where (node and tensor name), the value, the limit, the remedy.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "ConstraintError",
+    "DataError",
+    "InternalError",
+    "LingerOnnxError",
+    "ModelError",
+    "RepairError",
+    "nearest",
+]
+
+
+class LingerOnnxError(Exception):
+    """Base of everything a user can cause and mend; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class ModelError(LingerOnnxError):
+    """The model file cannot be read, or holds something that cannot be used."""
+
+
+class ConstraintError(LingerOnnxError):
+    """The model breaks a limit of the platform where the caller asked for an error."""
+
+
+class ConfigError(LingerOnnxError):
+    """An option, a selector or a configuration file is wrong."""
+
+
+class DataError(LingerOnnxError):
+    """Calibration or evaluation data do not fit the model."""
+
+
+class RepairError(LingerOnnxError):
+    """A legacy graph that cannot be repaired; says why."""
+
+
+class InternalError(Exception):
+    """A promise of lingeronnx itself does not hold: a bug, please report it."""
+
+
+def nearest(word: str, known: object) -> str:
+    """Return ``"; did you mean 'x'?"`` for the closest of `known` (an iterable of str), or an empty string."""
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)  # type: ignore[call-overload]
+    return f"; did you mean '{close[0]}'?" if close else ""

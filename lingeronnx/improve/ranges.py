@@ -1,0 +1,209 @@
+"""Fit ranges to power-of-two scales: a free factor per group of tensors, moved into the weights around it.
+
+A chip holds a tensor at scale 2^q, so its largest value fills between half and all of the integer range. Multiplying a
+tensor by a constant f and dividing it out again in the weights that read it changes nothing in real numbers:
+``W' = W * f_out / f_in``, ``b' = b * f_out``. With f free in [1, 2) the tensor's effective scale f * 2^q takes any
+value, as MaxValue would, on hardware that only shifts.
+
+Tensors joined by operators that commute with a positive factor (Relu, pooling, Add, Concat, reshapes) share one f and
+form a group. A group that touches a float operator or a graph input or output keeps f = 1. ``Clip(0, b)`` on a chip
+without Clip fixes f so that b is exactly the largest integer and saturation clips.
+
+The factors minimise the sum of the relative quantization noise of all activations and weights, by coordinate descent
+over sixteen values per octave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .. import ir
+from ..assign import TieClass, integer_nodes, tie_classes
+from ..calibrate import best_scale
+from ..observe import Stats, TensorStats
+from ..ops import parameter_values
+from ..ops.activation import bounds
+from ..platforms import Platform
+
+__all__ = ["apply_factors", "clips_without_scale", "range_factors"]
+
+_STEPS = 16  # candidates per octave
+_SWEEPS = 4
+
+
+@dataclass
+class _Group:
+    """Tensors that share a factor; `fixed` is the factor when it is not free."""
+
+    tensors: list[str] = field(default_factory=list)
+    fixed: float | None = None
+    classes: list[TieClass] = field(default_factory=list)
+
+
+def _groups(model: ir.Graph, row: Platform, floats: Mapping[str, str], bits: int) -> tuple[list[_Group], list[str]]:
+    """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
+    nodes = integer_nodes(model, floats)
+    parent: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        parent.setdefault(name, name)
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    pinned: set[str] = {str(v.name) for v in (*model.graph.inputs, *model.graph.outputs)}
+    for node in model.graph:
+        if str(node.name) in floats:
+            pinned.update(str(v.name) for v in (*node.inputs, *node.outputs) if v is not None)
+    needs: dict[str, tuple[float, str]] = {}
+    for node, op in nodes:
+        tensors = [str(node.inputs[i].name) for i in op.data(node)] + [str(node.outputs[0].name)]  # type: ignore[union-attr]
+        for name in tensors:
+            find(name)
+            if op.factor == "passes":
+                parent[find(name)] = find(tensors[0])
+            elif op.factor == "fixed":
+                pinned.add(name)
+        if op.name == "Clip" and not row.runs("Clip"):
+            limits = bounds(node)
+            assert limits is not None
+            ratio = ((1 << (bits - 1)) - 1) / limits[1]
+            needs[tensors[-1]] = (ratio / 2.0 ** math.floor(math.log2(ratio)), str(node.name))
+    groups: dict[str, _Group] = {}
+    for name in parent:
+        group = groups.setdefault(find(name), _Group())
+        group.tensors.append(name)
+        if name in pinned:
+            group.fixed = 1.0
+    unmet = []
+    for name, (factor, node_name) in needs.items():
+        group = groups[find(name)]
+        if group.fixed is not None and not math.isclose(group.fixed, factor):
+            unmet.append(node_name)
+        else:
+            group.fixed = factor
+    return list(groups.values()), unmet
+
+
+def clips_without_scale(model: ir.Graph, row: Platform, floats: Mapping[str, str], bits: int) -> dict[str, str]:
+    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `row`."""
+    reason = (
+        f"{row.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or one "
+        "it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
+    )
+    _, unmet = _groups(model, row, floats, bits)
+    return dict.fromkeys(unmet, reason)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A weight between two groups (indices), with the statistics of its values."""
+
+    source: int
+    result: int
+    weight: TensorStats
+
+
+def range_factors(
+    model: ir.Graph, stats: Stats, row: Platform, floats: Mapping[str, str], *, bits: int, weight_bits: int, search: bool
+) -> dict[str, float]:
+    """Return {tensor: factor} for the tensors whose factor is not 1.
+
+    search : optimise the free groups; False sets only the factors that Clip needs.
+    """
+    groups, _ = _groups(model, row, floats, bits)
+    index = {name: i for i, group in enumerate(groups) for name in group.tensors}
+    for tie in tie_classes(model, row, floats):
+        groups[index[tie.tensors[0]]].classes.append(tie)
+    factors = [group.fixed or 1.0 for group in groups]
+    if search:
+        _descend(groups, _layers(model, floats, index), factors, stats, bits, weight_bits)
+    return {name: factors[i] for name, i in index.items() if factors[i] != 1.0}
+
+
+def _layers(model: ir.Graph, floats: Mapping[str, str], index: Mapping[str, int]) -> list[_Layer]:
+    found = []
+    for node, op in integer_nodes(model, floats):
+        for parameter in op.parameters(node):
+            values = parameter_values(node, parameter)
+            assert values is not None
+            source, result = str(node.inputs[0].name), str(node.outputs[0].name)  # type: ignore[union-attr]
+            if np.any(values):
+                found.append(_Layer(index[source], index[result], TensorStats.of(np.asarray(values))))
+    return found
+
+
+def _descend(
+    groups: list[_Group], layers: list[_Layer], factors: list[float], stats: Stats, bits: int, weight_bits: int
+) -> None:
+    """Coordinate descent on `factors` (in place)."""
+    weight_noise: dict[tuple[int, float], float] = {}
+
+    def of_weight(number: int) -> float:
+        layer = layers[number]
+        ratio = factors[layer.result] / factors[layer.source]
+        key = number, round(math.log2(ratio) % 1.0, 9)
+        if key not in weight_noise:
+            weight_noise[key] = _noise(layer.weight.scaled(2.0 ** key[1]), weight_bits)
+        return weight_noise[key]
+
+    candidates = [2.0 ** (step / _STEPS) for step in range(_STEPS)]
+    for _ in range(_SWEEPS):
+        before = list(factors)
+        for i, group in enumerate(groups):
+            if group.fixed is not None:
+                continue
+            seen = [s for tie in group.classes if (s := tie.stats(stats)) is not None and s.squares > 0]
+            if not seen:
+                continue
+            touched = [n for n, layer in enumerate(layers) if i in (layer.source, layer.result)]
+            best = math.inf, 1.0
+            for candidate in candidates:
+                factors[i] = candidate
+                cost = sum(_noise(s.scaled(candidate), bits) for s in seen) + sum(of_weight(n) for n in touched)
+                best = min(best, (cost, candidate))
+            factors[i] = best[1]
+        if factors == before:
+            return
+
+
+def _noise(stats: TensorStats, bits: int) -> float:
+    """Return the relative quantization noise of a tensor at its best power-of-two scale."""
+    scale = best_scale(stats, bits, power=True, calibrator="mse")
+    return stats.error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1) / stats.power
+
+
+def apply_factors(model: ir.Graph, factors: Mapping[str, float], floats: Mapping[str, str]) -> None:
+    """Rewrite the weights and bounds of `model` in place so that every tensor in `factors` is multiplied by its factor."""
+    for node, op in integer_nodes(model, floats):
+        f_in = factors.get(str(node.inputs[0].name), 1.0)  # type: ignore[union-attr]
+        f_out = factors.get(str(node.outputs[0].name), 1.0)
+        if op.factor == "absorbed" and (f_in, f_out) != (1.0, 1.0):
+            _scale_parameters(model, node, f_in, f_out)
+        elif op.name == "Clip" and f_out != 1.0:
+            _scale_bounds(model, node, f_out)
+
+
+def _scale_parameters(model: ir.Graph, node: ir.Node, f_in: float, f_out: float) -> None:
+    """``W' = W f_out / f_in``, ``b' = b f_out``; for BatchNormalization on gamma, beta and mean."""
+    changes = {1: f_out / f_in, 2: f_out}
+    if node.op_type == "BatchNormalization":
+        changes[3] = f_in
+    for index, factor in changes.items():
+        array = ir.const(node.inputs[index]) if len(node.inputs) > index else None
+        if array is not None:
+            ir.set_constant(model, node, index, (array.astype(np.float64) * factor).astype(array.dtype), "range")
+
+
+def _scale_bounds(model: ir.Graph, node: ir.Node, factor: float) -> None:
+    for index, name in ((1, "min"), (2, "max")):
+        array = ir.const(node.inputs[index]) if len(node.inputs) > index else None
+        if array is not None:
+            ir.set_constant(model, node, index, (array.astype(np.float64) * factor).astype(array.dtype), "range")
+        elif name in node.attributes:
+            ir.set_attr(node, name, float(ir.attr(node, name)) * factor)

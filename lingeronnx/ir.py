@@ -1,0 +1,309 @@
+"""The one adapter to onnx_ir: load and save models, read constants and attributes, make and replace nodes.
+
+Everything above works on `onnx_ir.Model`; nothing here knows quantization or a platform. Functions that change a
+graph change it in place; callers that need the old one clone first (`clone`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as oir
+
+from .errors import ModelError
+from .files import replacing
+
+__all__ = [
+    "DOMAIN",
+    "Graph",
+    "Node",
+    "Value",
+    "absorb",
+    "add_initializer",
+    "attr",
+    "clone",
+    "const",
+    "fresh_name",
+    "load",
+    "from_proto",
+    "make_node",
+    "oir_shape",
+    "producer",
+    "remove",
+    "removable",
+    "rename_initializer",
+    "replace",
+    "save",
+    "set_attr",
+    "set_constant",
+    "shape",
+    "sole_consumer",
+    "to_proto",
+    "values",
+]
+
+#: Domain of composite float operators: model-local functions that onnxruntime inlines.
+DOMAIN = "lingeronnx"
+
+Graph = oir.Model  # the design's word: a model before or after lowering
+Node = oir.Node
+Value = oir.Value
+
+
+def load(path: str | os.PathLike[str]) -> Graph:
+    """Read the ONNX file at `path`, external data included.
+
+    Raises ModelError for a missing, truncated or otherwise unreadable file and for external data outside the folder of
+    the model.
+    """
+    where = Path(path)
+    if not where.is_file():
+        what = "is a folder" if where.is_dir() else "does not exist"
+        raise ModelError(f"cannot read the model {where}: it {what}; give the path of an .onnx file")
+    try:
+        proto = onnx.load(str(where), load_external_data=False)
+        _load_external(proto, where.parent)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"cannot read the model {where}: not a valid ONNX file ({_first_line(error)})") from error
+    if not proto.graph.node:
+        raise ModelError(f"cannot use the model {where}: its graph has no node; is it an ONNX file?")
+    return from_proto(proto, str(where))
+
+
+def _load_external(proto: onnx.ModelProto, folder: Path) -> None:
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location" and not (folder / entry.value).resolve().is_relative_to(folder.resolve()):
+                raise ModelError(
+                    f"initializer '{tensor.name}' keeps its data in '{entry.value}', outside the folder of the model; "
+                    "move the file beside the model"
+                )
+    onnx.load_external_data_for_model(proto, str(folder))
+
+
+def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
+    """Turn a protobuf model into the in-memory form; `label` names it in errors (ModelError)."""
+    try:
+        model = oir.from_proto(proto)
+        model.graph.sort()
+    except Exception as error:
+        raise ModelError(f"cannot use {label}: the graph is damaged ({_first_line(error)})") from error
+    _name_nodes(model.graph)
+    return model
+
+
+def _name_nodes(graph: oir.Graph) -> None:
+    """Give every node a unique name: selectors and reports speak of nodes by name."""
+    seen: set[str] = set()
+    for node in graph:
+        base = node.name or f"{node.op_type}_{node.outputs[0].name if node.outputs else len(seen)}"
+        name, number = base, 1
+        while name in seen:
+            number += 1
+            name = f"{base}_{number}"
+        node.name = name
+        seen.add(name)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def to_proto(model: Graph) -> onnx.ModelProto:
+    """Return the protobuf form of `model`."""
+    return oir.to_proto(model)
+
+
+def save(model: Graph, path: str | os.PathLike[str]) -> None:
+    """Write `model` to `path`, as a whole or not at all; the bytes depend on the model alone."""
+    data = to_proto(model).SerializeToString(deterministic=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def clone(model: Graph) -> Graph:
+    """Return an independent copy; constant data are shared, they are never changed in place."""
+    return model.clone() if hasattr(model, "clone") else oir.from_proto(oir.to_proto(model))
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def const(value: Value | None) -> np.ndarray | None:
+    """Return the constant held by `value` (an initializer that is not a graph input), or None."""
+    if value is None or value.const_value is None or value.is_graph_input():
+        return None
+    return value.const_value.numpy()
+
+
+def attr(node: Node, name: str, default: Any = None) -> Any:
+    """Return attribute `name` as a Python value (int, float, str, list), or `default`."""
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    value = found.value
+    if found.type == oir.AttributeType.TENSOR:
+        return value.numpy()
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def shape(value: Value) -> tuple[int | None, ...] | None:
+    """Return the shape with None for every dimension that is not a number, or None when the rank is unknown."""
+    if value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+
+
+def producer(value: Value | None) -> Node | None:
+    """Return the node that computes `value`; None for graph inputs, initializers and absent inputs."""
+    return None if value is None else value.producer()
+
+
+def sole_consumer(value: Value) -> Node | None:
+    """Return the node that alone reads `value` (once), or None; a graph output is read by the outside as well."""
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def values(model: Graph) -> Iterator[Value]:
+    """Yield the tensors a run computes, in graph order: graph inputs, then every node's outputs."""
+    for value in model.graph.inputs:
+        if value.const_value is None:
+            yield value
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name:
+                yield value
+
+
+# ---- changing ------------------------------------------------------------------------------------------------------
+
+
+def fresh_name(model: Graph, base: str) -> str:
+    """Return `base`, or `base` with a number when some tensor has that name already."""
+    taken = {value.name for value in values(model)} | set(model.graph.initializers)
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}{number}"
+    return name
+
+
+def add_initializer(model: Graph, name: str, array: np.ndarray) -> Value:
+    """Register the constant `array` under `name` (which must be free) and return its value."""
+    tensor = oir.tensor(np.ascontiguousarray(array), name=name)
+    value = oir.Value(name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor)
+    model.graph.register_initializer(value)
+    return value
+
+
+def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix: str) -> Value:
+    """Make input `index` of `node` the constant `array`.
+
+    The initializer keeps its name where `node` is its only reader; a shared one stays as it is and the node gets a new
+    one named `<name>@<suffix>`.
+    """
+    old = node.inputs[index]
+    if old is not None and len(old.uses()) == 1 and old.is_initializer() and not old.is_graph_input():
+        name = str(old.name)
+        node.replace_input_with(index, None)
+        del model.graph.initializers[name]
+    else:
+        base = old.name if old is not None and old.name else f"{node.outputs[0].name}"
+        name = fresh_name(model, f"{base}@{suffix}")
+    value = add_initializer(model, name, array)
+    node.replace_input_with(index, value)
+    return value
+
+
+def make_node(
+    op_type: str,
+    inputs: Sequence[Value | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    name: str,
+    output: str,
+    domain: str = "",
+    like: Value | None = None,
+) -> Node:
+    """Return a node with one output called `output`, whose shape and type are those of `like` when given."""
+    result = oir.Value(name=output)
+    if like is not None:
+        result.shape, result.type = like.shape, like.type
+    node = oir.node(op_type, inputs, attributes or {}, domain=domain, outputs=[result], name=name)
+    return node
+
+
+def replace(model: Graph, old: Iterable[Node], new: Sequence[Node]) -> None:
+    """Put `new` where `old` was; the last new node's output takes the name and the readers of the last old one's."""
+    gone = list(old)
+    last = gone[-1].outputs[0]
+    result = new[-1].outputs[0]
+    name = last.name
+    oir.convenience.replace_nodes_and_values(model.graph, gone[-1], gone, list(new), [last], [result])
+    result.name = name
+
+
+def remove(model: Graph, node: Node, keep: Value) -> None:
+    """Take out `node` (one output), whose readers read `keep` from then on.
+
+    Where the node's output is a graph output, that name is kept by renaming `keep`, if `keep` is not a graph input or
+    output itself; otherwise the node must stay and False is returned by `removable`.
+    """
+    out = node.outputs[0]
+    if out.is_graph_output():
+        name = out.name
+        oir.convenience.replace_all_uses_with(out, keep, replace_graph_outputs=True)
+        model.graph.remove(node, safe=True)
+        keep.name = name
+        return
+    oir.convenience.replace_all_uses_with(out, keep)
+    model.graph.remove(node, safe=True)
+
+
+def removable(node: Node, keep: Value) -> bool:
+    """Whether `remove` may take out `node`: false where it would have to rename a graph input or output."""
+    pinned = keep.is_graph_input() or keep.is_graph_output() or keep.is_initializer()
+    return not (node.outputs[0].is_graph_output() and pinned)
+
+
+def absorb(model: Graph, node: Node, after: Node) -> None:
+    """Take out `after`, whose work `node` (its producer) does from now on: `node`'s output takes `after`'s name."""
+    out, result = after.outputs[0], node.outputs[0]
+    name, kind, size = out.name, out.type, out.shape
+    oir.convenience.replace_all_uses_with(out, result, replace_graph_outputs=True)
+    model.graph.remove(after, safe=True)
+    result.name, result.type, result.shape = name, kind or result.type, size or result.shape
+
+
+def rename_initializer(model: Graph, value: Value, name: str) -> None:
+    """Give the initializer `value` the free name `name`."""
+    array = const(value)
+    assert array is not None
+    replacement = add_initializer(model, name, array)
+    for user, index in list(value.uses()):
+        user.replace_input_with(index, replacement)
+    del model.graph.initializers[str(value.name)]
+
+
+def set_attr(node: Node, name: str, value: Any) -> None:
+    """Set attribute `name` of `node` to a Python value."""
+    node.attributes[name] = oir.convenience.convert_attribute(name, value)
+
+
+def oir_shape(dims: Sequence[Any]) -> oir.Shape:
+    """Return an onnx_ir shape of `dims` (numbers, names or symbolic dimensions)."""
+    return oir.Shape(dims)
+
+
+def tensor_type(dtype: np.dtype[Any]) -> oir.TensorType:
+    """Return the onnx_ir type of arrays of `dtype`."""
+    return oir.TensorType(oir.DataType.from_numpy(dtype))

@@ -1,0 +1,276 @@
+"""Lowering: a normalised float graph and a plan become the integer graph of the `thinker` format.
+
+Float tensors keep their names; where a tensor exists in integers and in float, the integer one is `name@q` (`name@q16`
+for another width). Quant, Dequant and Requant stand only at borders, one per tensor. The integer graph's attributes
+carry every scale: `plan_of` reads the plan back from them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as oir
+
+from . import ir
+from .assign import integer_nodes
+from .errors import InternalError, ModelError
+from .ops import OPS, Op, attributes, integer_op, is_quantized_domain
+from .plan import Plan, QParams, Transform
+from .platforms import Platform
+
+__all__ = ["Lowering", "lower", "plan_of"]
+
+_QUANT = next(op for op in OPS if op.name == "Quant")
+_DEQUANT = next(op for op in OPS if op.name == "Dequant")
+_REQUANT = next(op for op in OPS if op.name == "Requant")
+
+#: The opset and IR versions of the vendor's graphs: Squeeze carries its axes as an attribute.
+OPSET, IR_VERSION = 12, 6
+
+_TYPES = {8: oir.DataType.INT8, 16: oir.DataType.INT16, 32: oir.DataType.INT32}
+
+
+def integer_type(bits: int) -> oir.DataType:
+    """Return the storage type of signed `bits`."""
+    return _TYPES[next(width for width in sorted(_TYPES) if bits <= width)]
+
+
+class Lowering:
+    """The integer graph while it is built; operators' `lower` emit their nodes through it."""
+
+    def __init__(self, model: ir.Graph, plan: Plan, row: Platform) -> None:
+        self.model, self.plan, self.row = model, plan, row
+        self._nodes: list[ir.Node] = []
+        self._initializers: dict[str, ir.Value] = {}
+        self._floats: dict[str, ir.Value] = {}
+        self._integers: dict[tuple[str, QParams], ir.Value] = {}
+        self._current: ir.Node | None = None
+        lowered = {id(node): op for node, op in integer_nodes(model, plan.floats)}
+        self._lowered = lowered
+        self._border = {
+            str(v.name) for node in model.graph for v in node.outputs
+            if v.name and id(node) in lowered
+            and (v.is_graph_output() or any(id(use.node) not in lowered for use in v.uses()))
+        }  # fmt: skip
+
+    # ---- what operators ask --------------------------------------------------------------------------------------------
+
+    def read(self, node: ir.Node, index: int) -> QParams:
+        """Return how `node` reads input `index`."""
+        found = self.plan.reads.get((str(node.name), index))
+        return found or self._qparams(str(node.inputs[index].name))  # type: ignore[union-attr]
+
+    def written(self, node: ir.Node) -> QParams:
+        """Return how `node`'s output is held."""
+        return self._qparams(str(node.outputs[0].name))
+
+    def _qparams(self, name: str) -> QParams:
+        if name not in self.plan.tensors:
+            raise ModelError(f"the plan has no scale for tensor '{name}'; was it made for another model or skip list?")
+        return self.plan.tensors[name]
+
+    def integer(self, node: ir.Node, index: int) -> ir.Value:
+        """Return input `index` of `node` in integers, inserting Quant or Requant where it is needed."""
+        name = str(node.inputs[index].name)  # type: ignore[union-attr]
+        own, wanted = self._qparams(name), self.read(node, index)
+        value = self._integers.get((name, own)) or self._quantize(name, own)
+        if wanted != own:
+            value = self._integers.get((name, wanted)) or self._requantize(name, value, own, wanted)
+        return value
+
+    def inputs(self, node: ir.Node) -> list[ir.Value]:
+        """Return all inputs of `node` in integers."""
+        return [self.integer(node, index) for index in range(len(node.inputs))]
+
+    def weight(self, node: ir.Node, index: int) -> ir.Value:
+        """Return constant input `index` quantized at the plan's scale."""
+        array = ir.const(node.inputs[index])
+        assert array is not None
+        return self.constant(node, index, array, self.read(node, index))
+
+    def constant(self, node: ir.Node, index: int, values: np.ndarray, q: QParams) -> ir.Value:
+        """Return `values`, the real content of input `index`, as an integer initializer of the same name."""
+        name = str(node.inputs[index].name)  # type: ignore[union-attr]
+        held = np.clip(np.floor(values.astype(np.float64) * q.scale + 0.5), q.low, q.high)
+        return self.array(name, held.astype(integer_type(q.bits).numpy()))
+
+    def bias(self, node: ir.Node, index: int, scale: float) -> list[ir.Value]:
+        """Return the bias at `scale` in int32 as a list of one, or an empty list when there is none."""
+        value = node.inputs[index] if len(node.inputs) > index else None
+        array = ir.const(value)
+        return [] if array is None else [self.integers(str(value.name), array, scale)]  # type: ignore[union-attr]
+
+    def integers(self, name: str, values: np.ndarray, scale: float) -> ir.Value:
+        """Return `values` in int32 at `scale`, saturated to the type."""
+        held = np.clip(np.floor(values.astype(np.float64) * scale + 0.5), -(2**31), 2**31 - 1)
+        return self.array(name, held.astype(np.int32))
+
+    def array(self, name: str, array: np.ndarray) -> ir.Value:
+        """Return an initializer called `name`, or `name` with a number when that holds something else."""
+        base, number = name, 1
+        while name in self._initializers:
+            known = ir.const(self._initializers[name])
+            if known is not None and known.dtype == array.dtype and np.array_equal(known, array):
+                return self._initializers[name]
+            number += 1
+            name = f"{base}@{number}"
+        tensor = oir.tensor(np.ascontiguousarray(array), name=name)
+        value = oir.Value(name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor)
+        self._initializers[name] = value
+        return value
+
+    def emit(self, op: Op, node: ir.Node, inputs: Sequence[ir.Value], attrs: Mapping[str, Any], domain: str = "thinker"
+             ) -> None:  # fmt: skip
+        """Append the integer node for the float `node`: its name, its output, the row's attributes added."""
+        name, q = str(node.outputs[0].name), self.written(node)
+        integer_name = self._integer_name(name, q) if name in self._border else name
+        value = self._append(op.name, domain, inputs, attrs, str(node.name), integer_name, node.outputs[0], q)
+        self._integers[name, q] = value
+
+    # ---- borders -------------------------------------------------------------------------------------------------------
+
+    def _integer_name(self, name: str, q: QParams) -> str:
+        return f"{name}@q" if q.bits == 8 else f"{name}@q{q.bits}"
+
+    def _quantize(self, name: str, q: QParams) -> ir.Value:
+        source = self._floats.get(name)
+        if source is None:
+            raise InternalError(f"tensor '{name}' is read in integers before it exists")
+        value = self._append(_QUANT.name, _QUANT.domain, [source], {"data_bits": q.bits, "scale_x": q.scale},
+                             f"Quant_{name}", self._integer_name(name, q), source, q)  # fmt: skip
+        self._integers[name, q] = value
+        return value
+
+    def _requantize(self, name: str, value: ir.Value, own: QParams, q: QParams) -> ir.Value:
+        attrs = {"data_bits": own.bits, "o_bits": q.bits, "scale_x": own.scale, "scale_o": q.scale}
+        base = f"{self._integer_name(name, q)}@{q.scale:g}"
+        result = self._append(_REQUANT.name, _REQUANT.domain, [value], attrs, f"Requant_{base}", base, value, q)
+        self._integers[name, q] = result
+        return result
+
+    def _dequantized(self, name: str) -> ir.Value:
+        if name not in self._floats:
+            q = self._qparams(name)
+            source = self._integers[name, q]
+            self._floats[name] = self._append(
+                _DEQUANT.name, _DEQUANT.domain, [source], {"scale_o": q.scale}, f"Dequant_{name}", name, source, None
+            )
+        return self._floats[name]
+
+    def _append(
+        self, op_type: str, domain: str, inputs: Sequence[ir.Value], attrs: Mapping[str, Any], name: str, output: str,
+        like: ir.Value, q: QParams | None,
+    ) -> ir.Value:  # fmt: skip
+        extra: dict[str, Any] = {}
+        if domain:
+            extra = {**self.row.node_attributes.get("", {}), **self.row.node_attributes.get(op_type, {})}
+        node = ir.make_node(op_type, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output,
+                            domain=domain)  # fmt: skip
+        value = node.outputs[0]
+        value.type = oir.TensorType(oir.DataType.FLOAT if q is None else integer_type(q.bits))
+        value.shape = self._shape(like)
+        self._nodes.append(node)
+        return value
+
+    def _shape(self, like: ir.Value) -> oir.Shape | None:
+        if like.shape is None:
+            return None
+        dims = list(like.shape)
+        if self.row.chip and dims and not isinstance(dims[0], int):
+            dims[0] = 1
+        return oir.Shape(dims)
+
+    # ---- the walk ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> ir.Graph:
+        """Build and return the integer graph."""
+        inputs = []
+        for value in self.model.graph.inputs:
+            copy = oir.Value(name=value.name, type=value.type, shape=self._shape(value))
+            inputs.append(copy)
+            self._floats[str(value.name)] = copy
+        for node in self.model.graph:
+            if id(node) in self._lowered:
+                self._lowered[id(node)].lower(node, self)
+                name = str(node.outputs[0].name)
+                if name in self._border:
+                    self._dequantized(name)
+            else:
+                self._copy(node)
+        outputs = [self._floats[str(value.name)] for value in self.model.graph.outputs]
+        return self._finish(inputs, outputs)
+
+    def _copy(self, node: ir.Node) -> None:
+        """Take over a float node as it is."""
+        inputs: list[ir.Value | None] = []
+        for value in node.inputs:
+            if value is None:
+                inputs.append(None)
+            elif (array := ir.const(value)) is not None:
+                inputs.append(self.array(str(value.name), array))
+            else:
+                inputs.append(self._floats[str(value.name)])
+        results = [oir.Value(name=v.name, type=v.type, shape=self._shape(v)) for v in node.outputs]
+        copy = oir.Node(node.domain, node.op_type, inputs, dict(node.attributes), outputs=results, name=node.name)
+        self._nodes.append(copy)
+        self._floats.update({str(v.name): v for v in results if v.name})
+
+    def _finish(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Graph:
+        floats = any(not is_quantized_domain(n) and integer_op(n) is None for n in self._nodes)
+        version = max(OPSET, self.model.opset_imports.get("", OPSET)) if floats else OPSET
+        opsets = {"": version, "thinker": 1}
+        functions = list(self.model.functions.values()) if any(n.domain == ir.DOMAIN for n in self._nodes) else []
+        if functions:
+            opsets[ir.DOMAIN] = 1
+        used = {id(v) for node in self._nodes for v in node.inputs if v is not None}
+        graph = oir.Graph(
+            inputs, outputs, nodes=self._nodes, opset_imports=opsets, name=self.model.graph.name or "lingeronnx",
+            initializers=[v for v in self._initializers.values() if id(v) in used],
+        )  # fmt: skip
+        props = {"lingeronnx.platform": self.row.name}
+        if self.plan.transforms:
+            props["lingeronnx.transforms"] = json.dumps(
+                {name: [list(t.factor), t.offset] for name, t in sorted(self.plan.transforms.items())}
+            )
+        return oir.Model(graph, ir_version=8 if functions else IR_VERSION, producer_name="lingeronnx",
+                         functions=functions, metadata_props=props)  # fmt: skip
+
+
+def lower(model: ir.Graph, plan: Plan, row: Platform) -> ir.Graph:
+    """Return the integer graph of the normalised float `model` under `plan`; `model` is left as it is.
+
+    Raises ModelError when the plan lacks a tensor.
+    """
+    return Lowering(model, plan, row).run()
+
+
+def plan_of(graph: ir.Graph) -> Plan:
+    """Read the plan back from an integer graph: its attributes are the only truth."""
+    tensors: dict[str, QParams] = {}
+    scales: dict[str, float] = {}
+    chip = graph.metadata_props.get("lingeronnx.platform", "venus")
+    for node in graph.graph:
+        op = integer_op(node)
+        if op is None or not (is_quantized_domain(node) or (node.inputs[0] is not None and node.inputs[0].name in scales)):
+            continue
+        attrs = attributes(op, node)
+        source = node.inputs[0]
+        scale = op.out_scale(attrs, [scales.get(str(source.name)) if source is not None else None])
+        if scale is not None:
+            name = str(node.outputs[0].name)
+            scales[name] = scale
+            bits = int(attrs.get("data_bits" if op.name == "Quant" else "o_bits") or 8)
+            if op.name != "Requant":
+                tensors[name.partition("@q")[0]] = QParams(scale, bits)
+        if "scale_w" in attrs:
+            weight = str(node.inputs[1].name)  # type: ignore[union-attr]
+            tensors[weight] = QParams(float(attrs["scale_w"]), int(attrs["parameter_bits"]))
+    found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
+    transforms = {name: Transform(tuple(factor), offset) for name, (factor, offset) in found.items()}
+    floats = {str(n.name): "float in the file" for n in graph.graph if integer_op(n) is None}
+    powers = all(q.exponent is not None for q in tensors.values())
+    return Plan(platform=chip, mode="q-value" if powers else "max-value", tensors=tensors, transforms=transforms,
+                floats=floats)  # fmt: skip

@@ -1,0 +1,124 @@
+"""Measures of agreement and accuracy over streams of batches; every one accumulates in float64, in constant memory."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import ConfigError, DataError, nearest
+
+__all__ = ["METRICS", "Agreement", "TopK", "metric"]
+
+
+class Agreement:
+    """Mean squared error, signal-to-quantization-noise ratio and cosine of two streams of arrays."""
+
+    needs_labels = False
+
+    def __init__(self, report: str = "sqnr") -> None:
+        self.report = report
+        self._count = 0
+        self._error = self._signal = self._other = self._cross = 0.0
+
+    def add(self, reference: np.ndarray, array: np.ndarray) -> None:
+        """Take in one batch; both of one shape."""
+        a, b = reference.astype(np.float64).reshape(-1), array.astype(np.float64).reshape(-1)
+        self._count += a.size
+        self._error += float(np.dot(a - b, a - b))
+        self._signal += float(np.dot(a, a))
+        self._other += float(np.dot(b, b))
+        self._cross += float(np.dot(a, b))
+
+    @property
+    def mse(self) -> float:
+        """Mean squared error."""
+        return self._error / max(self._count, 1)
+
+    @property
+    def sqnr(self) -> float:
+        """10 log10(signal power / error power) in dB; infinite where both are equal."""
+        if self._error == 0:
+            return math.inf
+        return 10 * math.log10(self._signal / self._error) if self._signal else -math.inf
+
+    @property
+    def cosine(self) -> float:
+        """Cosine of the angle between the two, all samples as one vector; 1 where both are zero."""
+        norm = math.sqrt(self._signal * self._other)
+        return self._cross / norm if norm else float(self._signal == self._other)
+
+    @property
+    def value(self) -> float:
+        """The measure this object was made for."""
+        return float(getattr(self, self.report))
+
+
+class TopK:
+    """Share of samples, in percent, whose label is among the k largest outputs of the last axis."""
+
+    needs_labels = True
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self._hits = self._count = 0
+
+    def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
+        """Take in labels [N] and scores [N, classes]; ties go to the smaller index."""
+        scores = scores.reshape(len(scores), -1)
+        if np.max(labels, initial=0) >= scores.shape[1]:
+            raise DataError(f"label {np.max(labels)} is beyond the {scores.shape[1]} classes of the output")
+        best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
+        self._hits += int((best == np.asarray(labels).reshape(-1, 1)).any(axis=1).sum())
+        self._count += len(scores)
+
+    @property
+    def value(self) -> float:
+        """Percent."""
+        return 100.0 * self._hits / max(self._count, 1)
+
+
+class _Custom:
+    """The mean over batches, weighted by their size, of a user's ``function(outputs, labels) -> float``."""
+
+    needs_labels = True
+
+    def __init__(self, function: Callable[[np.ndarray, np.ndarray], float]) -> None:
+        self._function = function
+        self._total, self._count = 0.0, 0
+
+    def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
+        """Take in one batch."""
+        self._total += float(self._function(scores, labels)) * len(scores)
+        self._count += len(scores)
+
+    @property
+    def value(self) -> float:
+        """The mean."""
+        return self._total / max(self._count, 1)
+
+
+METRICS: dict[str, tuple[Callable[[], Any], str]] = {
+    "top1": (lambda: TopK(1), "%"),
+    "top5": (lambda: TopK(5), "%"),
+    "mse": (lambda: Agreement("mse"), ""),
+    "cosine": (lambda: Agreement("cosine"), ""),
+    "sqnr": (lambda: Agreement("sqnr"), "dB"),
+}
+
+
+def metric(name: str) -> tuple[Callable[[], Any], str]:
+    """Return (maker, unit) of the metric called `name`, or of ``module:function``; ConfigError for an unknown one."""
+    if name in METRICS:
+        return METRICS[name]
+    module, colon, function = name.rpartition(":")
+    if colon and module:
+        try:
+            found = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"metric '{name}': {error}") from error
+        return (lambda: _Custom(found)), ""
+    raise ConfigError(f"unknown metric '{name}'{nearest(name, METRICS)}; known: {', '.join(METRICS)}, module:function")

@@ -1,0 +1,77 @@
+"""The operators, in one explicit table. Adding one = its file + a line here + its test.
+
+`float_op(node)` finds the operator that computes a float node; `integer_op(node)` the one an integer node is, by any
+of its generations' names.
+"""
+
+from __future__ import annotations
+
+from .. import ir
+from ._base import Attr, Bound, Op, Tie, Violation, attributes, rule_text
+from .activation import Clip, Relu, is_relu
+from .border import Dequant, Quant, Requant
+from .concat import Concat
+from .conv import Conv1d, Conv2d
+from .elementwise import Add, Mul
+from .linear import Linear
+from .norm import BatchNorm2d, parameter_values
+from .pool import AvgPool2d, MaxPool
+from .shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
+
+__all__ = [
+    "OPS",
+    "Attr",
+    "Bound",
+    "Op",
+    "Tie",
+    "Violation",
+    "attributes",
+    "float_op",
+    "integer_op",
+    "is_relu",
+    "parameter_values",
+    "rule_text",
+]
+
+OPS: tuple[Op, ...] = (
+    Quant(), Dequant(), Requant(), Conv2d(), Conv1d(), Linear(), BatchNorm2d(), Add(), Mul(), Concat(), AvgPool2d(),
+    MaxPool(), Relu(), Clip(), Reshape(), Flatten(), Squeeze(), Unsqueeze(), Transpose(),
+)  # fmt: skip
+
+_BY_NAME = {name: op for op in OPS for name in (op.name, *op.aliases)}
+_BY_FLOAT: dict[tuple[str, str], list[Op]] = {}
+for _op in OPS:
+    for _key in _op.floats:
+        _BY_FLOAT.setdefault(_key, []).append(_op)
+
+_INTEGER_DOMAINS = ("thinker", "linger")
+
+
+def float_op(node: ir.Node) -> tuple[Op | None, str]:
+    """Return the operator that computes the float `node`, or None and why there is none."""
+    candidates = _BY_FLOAT.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type), [])
+    if not candidates:
+        return None, f"{node.op_type} has no integer form"
+    reasons = []
+    for op in candidates:
+        reason = op.reject(node)
+        if reason is None:
+            return op, ""
+        reasons.append(reason)
+    return None, reasons[-1] if len(candidates) == 1 else reasons[0]
+
+
+def integer_op(node: ir.Node) -> Op | None:
+    """Return the operator an integer node is; None for a float node or an unknown one.
+
+    A standard operator (Relu, MaxPool, Reshape ...) is an integer one only on integer tensors: the caller decides.
+    """
+    return _BY_NAME.get(node.op_type)
+
+
+def is_quantized_domain(node: ir.Node) -> bool:
+    """Whether the node's domain, or its name, is one of the quantized generations'."""
+    if node.domain in _INTEGER_DOMAINS:
+        return True
+    op = _BY_NAME.get(node.op_type)
+    return op is not None and (op.domain == "thinker" or node.op_type in op.aliases)

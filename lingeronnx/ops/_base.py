@@ -1,0 +1,252 @@
+"""What an operator is to the quantizer: the class every file of this package fills in.
+
+One `Op` per integer operator. It is the only reader and writer of that operator's attributes, in every generation of
+names; it says which float operators become it, which limits it has, which tensors it ties, how it is lowered and which
+simulator kernel computes it. It knows nothing of passes, files or commands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ir
+from ..errors import ModelError
+from ..plan import QParams
+from ..platforms import Platform
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch"]
+
+#: Attribute names of later generations -> the names used here.
+RENAMED = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Attr:
+    """One attribute of an integer operator: name, kind (i, f, s, ints) and default (absent = required)."""
+
+    name: str
+    kind: str
+    default: Any = _REQUIRED
+    unit: str = ""
+
+    @property
+    def required(self) -> bool:
+        """Whether a graph without it is wrong."""
+        return self.default is _REQUIRED
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Two tensors that must share a scale; `governs` names the one whose statistics count, None for both."""
+
+    first: str
+    second: str
+    governs: str | None = None
+
+
+Constraint = Callable[[ir.Node, Platform], Any]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A limit of the platform that a node breaks: what the user reads."""
+
+    node: str
+    op_type: str
+    tensor: str
+    rule: str
+    value: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.op_type} {self.node} -> {self.tensor}: {self.rule}; here {self.value}; {self.remedy}"
+
+    @property
+    def brief(self) -> str:
+        """The rule and the value, without the place."""
+        return f"{self.rule}; here {self.value}"
+
+
+@dataclass
+class Bound:
+    """An integer node as `Op.bind` sees it.
+
+    attrs : attributes by their current names, defaults filled in
+    consts : constant inputs by index
+    algorithm : the platform's algorithm for this operator
+    source_shapes : shape of each input, empty for an absent one
+    batched : whether axis 0 is the batch (declared 1), not a size of its own
+    """
+
+    node: ir.Node
+    attrs: Mapping[str, Any]
+    consts: Mapping[int, np.ndarray]
+    algorithm: str
+    source_shapes: Sequence[tuple[int, ...]] = ()
+    batched: bool = True
+
+    @property
+    def where(self) -> str:
+        """How errors name the node."""
+        return f"{self.node.op_type} {self.node.name}"
+
+    def ratio(self, *scales: float) -> float:
+        """Return scale_o over the product of `scales`; ModelError when the operator has no scale_o."""
+        return float(self.attrs["scale_o"]) / math.prod(float(s) for s in scales)
+
+    def rescale(self, ratio: float, bits: int | None = None) -> Any:
+        """Return the simulator's rescaling by `ratio` to `bits` (default o_bits, else 8)."""
+        from simulator.fixed import Rescale
+
+        width = int(bits if bits is not None else self.attrs.get("o_bits") or 8)
+        if self.algorithm.startswith("luna"):
+            mantissa, exponent = math.frexp(ratio)
+            if mantissa != 0.5:
+                raise ModelError(f"{self.where}: the scales give the ratio {ratio:g}, not a power of two; "
+                                 "this platform shifts only")
+            return Rescale.from_shift(max(0, 1 - exponent), width)
+        return Rescale.from_ratio(ratio, width)
+
+    def exponent(self, key: str, scale: float) -> int:
+        """Return log2 of `scale`, the attribute `key`; ModelError when it is not a power of two."""
+        mantissa, exponent = math.frexp(scale)
+        if mantissa != 0.5:
+            raise ModelError(f"{self.where}: {key} = {scale:g} is not a power of two; this platform shifts only")
+        return exponent - 1
+
+    def constant(self, index: int, dtypes: str, what: str) -> np.ndarray:
+        """Return constant input `index`; ModelError when it is absent, computed at run time or of another dtype."""
+        array = self.consts.get(index)
+        if array is None:
+            raise ModelError(f"{self.where}: its {what} (input {index}) must be a constant")
+        if array.dtype.name not in dtypes.split():
+            raise ModelError(f"{self.where}: its {what} is {array.dtype.name}; it must be {' or '.join(dtypes.split())}")
+        return array
+
+    def bias(self, index: int, size: int) -> np.ndarray | None:
+        """Return the int32 bias at input `index` as int64 [size], or None when there is none."""
+        name = self.node.inputs[index] if len(self.node.inputs) > index else None
+        if name is None:
+            return None
+        array = self.constant(index, "int32 int64", "bias").astype(np.int64).reshape(-1)
+        if len(array) != size:
+            raise ModelError(f"{self.where}: its bias has {len(array)} values; the weight has {size} outputs")
+        return array
+
+
+def attributes(op: Op, node: ir.Node) -> dict[str, Any]:
+    """Return the attributes of an integer node by current names with defaults; ModelError for a missing one."""
+    given = {RENAMED.get(name, name): ir.attr(node, name) for name in node.attributes}
+    for spec in op.attributes:
+        if spec.name not in given:
+            if spec.required:
+                raise ModelError(f"{node.op_type} {node.name}: attribute {spec.name} is missing")
+            given[spec.name] = spec.default
+        value = given[spec.name]
+        if spec.name.startswith("scale_") and value is not None and not (math.isfinite(value) and value > 0):
+            raise ModelError(f"{node.op_type} {node.name}: {spec.name} = {value:g}; a scale is a positive number")
+    return given
+
+
+class Op:
+    """One integer operator. Subclasses override what differs; the defaults fit an operator that moves data."""
+
+    name: str
+    domain = "thinker"
+    floats: tuple[tuple[str, str], ...] = ()  # (domain, op type) of the float operators it computes
+    aliases: tuple[str, ...] = ()  # names in other generations
+    attributes: tuple[Attr, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    #: How a positive factor on the inputs acts: "passes" to the output, "absorbed" by a weight, or "fixed" (none).
+    factor = "passes"
+
+    # ---- float side ------------------------------------------------------------------------------------------------
+
+    def data(self, node: ir.Node) -> list[int]:
+        """Return the indices of the inputs that carry activations."""
+        return [0]
+
+    def parameters(self, node: ir.Node) -> list[int]:
+        """Return the indices of the quantized weight inputs (not biases, which are derived)."""
+        return []
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Return why this float node is not this operator on any platform, or None."""
+        return None
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """Return the scales this float node ties together on `row`; by default input and output."""
+        return [Tie(str(node.inputs[0].name), str(node.outputs[0].name))]  # type: ignore[union-attr]
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """Return the largest exponent a shifting platform allows the output, given those of other tensors."""
+        return None
+
+    def macs(self, node: ir.Node) -> int:
+        """Return the multiply-accumulates of one sample."""
+        return 0
+
+    def packer_args(self, node: ir.Node, row: Platform) -> str:
+        """Return the arguments the row's packer needs because of the integer `node`."""
+        return ""
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit the integer form of the float `node`; by default the same standard operator on integers."""
+        low.emit(self, node, low.inputs(node), {a: ir.attr(node, a) for a in node.attributes}, domain="")
+
+    # ---- integer side ----------------------------------------------------------------------------------------------
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the simulator kernel that computes an integer node."""
+        raise NotImplementedError(self.name)
+
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+        """Return the scale of the output, given the input tensors' scales."""
+        scale = attrs.get("scale_o")
+        return float(scale) if scale is not None else (scales[0] if scales else None)
+
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+        """Return the scale at which each input is read, by input index, where an attribute says so."""
+        scale = attrs.get("scale_x")
+        return {} if scale is None else {0: float(scale)}
+
+    # ---- both sides ------------------------------------------------------------------------------------------------
+
+    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
+        """Return the limits of `row` that `node` (float or integer) breaks."""
+        found = []
+        for constraint in self.constraints:
+            value = constraint(node, row)
+            if value is not None:
+                rule, remedy = rule_text(constraint, row)
+                found.append(
+                    Violation(str(node.name), node.op_type, str(node.outputs[0].name), rule, str(value), remedy)
+                )
+        return found
+
+
+def rule_text(constraint: Constraint, row: Platform) -> tuple[str, str]:
+    """Return (rule, remedy) of a constraint, filled in from the row: its docstring, split at the bar."""
+    text = " ".join((constraint.__doc__ or "").split()).format(row=row, conv=row.conv, pool=row.pool)
+    rule, _, remedy = text.partition(" | ")
+    return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"
+
+
+def fixed_batch(target: Sequence[int]) -> list[int]:
+    """Return a Reshape target with the batch axis as the chip has it: 1."""
+    return [1 if i == 0 and d in (0, -1) else int(d) for i, d in enumerate(target)]
+
+
+def qparams_text(q: QParams) -> str:
+    """Return a scale as people read it."""
+    return f"2^{q.exponent}" if q.exponent is not None else f"{q.scale:.6g}"

@@ -1,0 +1,119 @@
+"""Relu and Clip on integers; scales pass through.
+
+Clip exists on `generic` only. No vendor executor runs it: on chips ``Clip(0, b)`` is a Relu on a tensor whose scale
+puts b exactly at the top of the integer range, so that saturation does the clipping (`improve.ranges` sees to that).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ir
+from ..platforms import Platform
+from ._base import Bound, Op, Tie
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["Clip", "Relu", "bounds", "is_relu"]
+
+
+def bounds(node: ir.Node) -> tuple[float, float] | None:
+    """Return (low, high) of a Clip, infinite where absent, or None when a bound is computed at run time."""
+    found = []
+    for index, (name, none) in enumerate((("min", -math.inf), ("max", math.inf)), start=1):
+        value = node.inputs[index] if len(node.inputs) > index else None
+        array = ir.const(value)
+        if value is not None and array is None:
+            return None
+        number = float(array.reshape(())) if array is not None else float(ir.attr(node, name, none))
+        found.append(none if abs(number) > 3e38 else number)
+    return found[0], found[1]
+
+
+def _tie_to_output(node: ir.Node) -> list[Tie]:
+    """Input and output share a scale; where nobody else reads the input only the output's range matters."""
+    source, result = node.inputs[0], node.outputs[0]
+    alone = source is not None and ir.sole_consumer(source) is node
+    return [Tie(str(source.name), str(result.name), str(result.name) if alone else None)]  # type: ignore[union-attr]
+
+
+class Relu(Op):
+    """``max(0, x)``."""
+
+    name = "Relu"
+    domain = ""
+    floats = (("", "Relu"),)
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """The output's statistics count when nobody else reads the input."""
+        return _tie_to_output(node)
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the kernel."""
+        from simulator.kernels import Relu as Kernel
+
+        return Kernel()
+
+
+class Clip(Op):
+    """``min(max(x, low), high)`` with constant bounds, quantized with the tensor's scale."""
+
+    name = "Clip"
+    domain = ""
+    floats = (("", "Clip"),)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Constant bounds only."""
+        return "its bounds are computed at run time" if bounds(node) is None else None
+
+    def violations(self, node: ir.Node, row: Platform) -> list[Any]:
+        """On platforms without Clip, ReLU6 and its kin stand in: a lower bound of 0 and a positive upper one."""
+        from ._base import Violation
+
+        limits = bounds(node)
+        if row.runs(self.name) or limits is None or (limits[0] == 0 and 0 < limits[1] < math.inf):
+            return []
+        rule = f"{row.name} has no Clip; ReLU6 and other Clip(0, b) are made by saturation"
+        return [Violation(str(node.name), node.op_type, str(node.outputs[0].name), rule,
+                          f"Clip{limits}", "use Clip(0, b) or leave the node in float")]  # fmt: skip
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """As Relu."""
+        return _tie_to_output(node)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit Clip with integer bounds, or, where the top integer is the upper bound, Relu."""
+        limits, scale = bounds(node), low.written(node)
+        assert limits is not None
+        low_int = max(scale.low, math.floor(limits[0] * scale.scale + 0.5)) if limits[0] > -math.inf else scale.low
+        high_int = min(scale.high, math.floor(limits[1] * scale.scale + 0.5)) if limits[1] < math.inf else scale.high
+        if high_int == scale.high and low_int == 0:
+            low.emit(RELU, node, [low.integer(node, 0)], {}, domain="")
+            return
+        dtype = np.int8 if scale.bits <= 8 else np.int16
+        ends = [low.array(f"{node.outputs[0].name}@{key}", np.array(value, dtype))
+                for key, value in (("low", low_int), ("high", high_int))]  # fmt: skip
+        low.emit(self, node, [low.integer(node, 0), *ends], {}, domain="")
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the kernel; absent bounds are the type's."""
+        from simulator.kernels import Clip as Kernel
+
+        low, high = (bound.consts.get(i) for i in (1, 2))
+        return Kernel(-(1 << 31) if low is None else int(low.reshape(())),
+                      (1 << 31) - 1 if high is None else int(high.reshape(())))  # fmt: skip
+
+
+RELU = Relu()
+
+
+def is_relu(node: ir.Node) -> bool:
+    """Whether the float `node` is a Relu or a Clip from 0."""
+    if node.domain or node.op_type not in ("Relu", "Clip"):
+        return False
+    limits = bounds(node) if node.op_type == "Clip" else (0.0, math.inf)
+    return limits is not None and limits[0] == 0

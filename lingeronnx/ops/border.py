@@ -1,0 +1,77 @@
+"""The borders between real and integer tensors: Quant, Dequant, Requant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._base import Attr, Bound, Op
+
+__all__ = ["Dequant", "Quant", "Requant"]
+
+
+class Quant(Op):
+    """Real to integer: ``sat(floor(x * scale_x + 1/2))``."""
+
+    name = "Quant"
+    attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the kernel; chips round through float32."""
+        from simulator.kernels import Quant as Kernel
+
+        scale = float(bound.attrs["scale_x"])
+        source = bound.node.inputs[0]
+        # The packer folds a Quant of a graph input away: the host quantizes there. Only a kept one has the fault of
+        # scales below 1.
+        folded = source is not None and source.is_graph_input() and scale < 1
+        rule = "luna" if bound.algorithm.startswith("luna") and not folded else "generic"
+        return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule)
+
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+        """scale_x."""
+        return float(attrs["scale_x"])
+
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+        """The input is real."""
+        return {}
+
+
+class Dequant(Op):
+    """Integer to real: ``x / scale_o``."""
+
+    name = "Dequant"
+    attributes = (Attr("scale_o", "f"),)
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the kernel."""
+        from simulator.kernels import Dequant as Kernel
+
+        return Kernel(float(bound.attrs["scale_o"]))
+
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+        """Real values have none."""
+        return None
+
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+        """The integer input."""
+        return {0: float(attrs["scale_o"])}
+
+
+class Requant(Op):
+    """Integer to integer at another scale or width; int8 to wider types shifts left without saturation."""
+
+    name = "Requant"
+    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the kernel."""
+        import math
+
+        from simulator.fixed import Rescale
+        from simulator.kernels import Requant as Kernel
+
+        ratio, bits = bound.ratio(bound.attrs["scale_x"]), int(bound.attrs["o_bits"])
+        mantissa, exponent = math.frexp(ratio)
+        rescale = Rescale.from_shift(1 - exponent, bits) if mantissa == 0.5 else bound.rescale(ratio)
+        return Kernel(rescale)

@@ -1,0 +1,68 @@
+"""Concatenation: iqCat, each input requantized to the output's scale."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from .. import ir
+from ..platforms import Platform
+from ._base import Attr, Bound, Op, Tie
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["Concat"]
+
+
+class Concat(Op):
+    """Concatenation along an axis other than the batch."""
+
+    name = "iqCat"
+    floats = (("", "Concat"),)
+    aliases = ("QCat",)
+    attributes = (Attr("dim", "i", None), Attr("axis", "i", None), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
+
+    def data(self, node: ir.Node) -> list[int]:
+        """All inputs."""
+        return list(range(len(node.inputs)))
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Not along the batch axis, not with constants."""
+        if any(ir.const(v) is not None for v in node.inputs):
+            return "one input is a constant"
+        rank = len(ir.shape(node.outputs[0]) or ())
+        return "it concatenates along the batch axis" if rank and ir.attr(node, "axis") % rank == 0 else None
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """None: every input is requantized."""
+        return []
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with one scale per input."""
+        rank = len(ir.shape(node.outputs[0]) or ())
+        attrs: dict[str, Any] = {"dim": ir.attr(node, "axis") % rank if rank else ir.attr(node, "axis")}
+        for index in range(len(node.inputs)):
+            attrs[f"scale_x_{index}"] = low.read(node, index).scale
+        attrs["scale_o"] = low.written(node).scale
+        low.emit(self, node, low.inputs(node), attrs)
+
+    def read_scales(self, attrs: Any) -> dict[int, float]:
+        """One per input."""
+        return {int(k[8:]): float(v) for k, v in attrs.items() if k.startswith("scale_x_")}
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the concatenation kernel; inputs below the output's scale are shifted left."""
+        from simulator.fixed import Rescale
+        from simulator.kernels import Concat as Kernel
+
+        axis = bound.attrs["dim"] if bound.attrs["dim"] is not None else bound.attrs["axis"]
+        scales = self.read_scales(bound.attrs)
+        rescales = []
+        for index in range(len(bound.node.inputs)):
+            ratio = bound.ratio(scales[index]) if index in scales else 1.0
+            exact = math.frexp(ratio)
+            rescales.append(
+                Rescale.from_shift(1 - exact[1], 8) if exact[0] == 0.5 else bound.rescale(ratio)
+            )  # fmt: skip
+        return Kernel(int(axis or 0), tuple(rescales))

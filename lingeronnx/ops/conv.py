@@ -1,0 +1,250 @@
+"""Convolutions: Conv2dInt and Conv1dInt.
+
+``y = sat(rescale(sum x*w + b))``, int8 by int8 into a wide accumulator, bias int32 at scale_x*scale_w, one rounding.
+Weights [O, I/group, k...]; pads in ONNX order, zero padding. Relu stays a node of its own (packer and simulator fuse).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ir
+from ..platforms import Platform
+from ._base import Attr, Bound, Op, Tie
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["Conv1d", "Conv2d", "Geometry"]
+
+WEIGHT = (
+    Attr("data_bits", "i", 8),
+    Attr("parameter_bits", "i", 8),
+    Attr("o_bits", "i", None),
+    Attr("scale_x", "f", unit="counts per unit"),
+    Attr("scale_w", "f", unit="counts per unit"),
+    Attr("scale_o", "f", None, unit="counts per unit"),
+)
+
+
+class Geometry:
+    """The sizes of a convolution, read from a float or an integer node (both spell them the same way)."""
+
+    def __init__(self, node: ir.Node) -> None:
+        weight = ir.shape(node.inputs[1])  # type: ignore[arg-type]
+        assert weight is not None
+        self.weight = tuple(int(d or 0) for d in weight)
+        self.kernel = tuple(ir.attr(node, "kernel_shape") or self.weight[2:])
+        rank = len(self.kernel)
+        self.strides = tuple(ir.attr(node, "strides") or ir.attr(node, "stride") or [1] * rank)
+        self.pads = tuple(ir.attr(node, "pads") or [0] * 2 * rank)
+        self.dilations = tuple(ir.attr(node, "dilations") or [1] * rank)
+        self.group = int(ir.attr(node, "group") or 1)
+        self.outputs = self.weight[0]
+        self.inputs = self.weight[1] * self.group
+        self.source = ir.shape(node.inputs[0]) or ()  # type: ignore[arg-type]
+        self.result = ir.shape(node.outputs[0]) or ()
+
+    @property
+    def depthwise(self) -> bool:
+        """One filter (or several) per input channel."""
+        return self.group > 1 and self.group == self.inputs
+
+
+def kernel_limit(node: ir.Node, row: Platform) -> Any:
+    """kernel sides are at most {conv.max_kernel} | split the kernel into smaller ones whose results are added."""
+    if row.conv is None:
+        return None
+    sides = Geometry(node).kernel
+    return "x".join(map(str, sides)) if max(sides) > row.conv.max_kernel else None
+
+
+def stride_values(node: ir.Node, row: Platform) -> Any:
+    """strides are one of {conv.strides} | use a stride of 1, 2 or 4."""
+    if row.conv is None:
+        return None
+    return next((s for s in Geometry(node).strides if s not in row.conv.strides), None)
+
+
+def stride_within_kernel(node: ir.Node, row: Platform) -> Any:
+    """a stride is not larger than the kernel | enlarge the kernel with zeros (--fit does)."""
+    if row.conv is None:
+        return None
+    g = Geometry(node)
+    return next((f"stride {s} > kernel {k}" for s, k in zip(g.strides, g.kernel, strict=True) if s > k), None)
+
+
+def pad_limit(node: ir.Node, row: Platform) -> Any:
+    """pads are at most {conv.max_pad} and not larger than the kernel | pad in a node before."""
+    if row.conv is None:
+        return None
+    g = Geometry(node)
+    limits = [min(row.conv.max_pad, k) for k in g.kernel] * 2
+    return next((f"pads {list(g.pads)}" for p, most in zip(g.pads, limits, strict=True) if p < 0 or p > most), None)
+
+
+def dilation_values(node: ir.Node, row: Platform) -> Any:
+    """dilations are one of {conv.dilations} | use an undilated kernel."""
+    if row.conv is None:
+        return None
+    return next((d for d in Geometry(node).dilations if d not in row.conv.dilations), None)
+
+
+def depthwise_multiplier(node: ir.Node, row: Platform) -> Any:
+    """a depthwise convolution has as many outputs as inputs | use a multiplier of 1 and concatenate."""
+    if row.conv is None or row.conv.depthwise_multiplier:
+        return None
+    g = Geometry(node)
+    return f"{g.inputs} inputs, {g.outputs} outputs" if g.depthwise and g.outputs != g.inputs else None
+
+
+def slab(node: ir.Node, row: Platform) -> Any:
+    """the input rows under a kernel fit {conv.slab} bytes ({conv.slab_depthwise} for depthwise) | use fewer channels or
+    a narrower map.
+    """
+    if row.conv is None:
+        return None
+    g = Geometry(node)
+    if len(g.source) != 4 or any(d is None for d in g.source[1:]):
+        return None
+    channels, height, width = (int(d or 0) for d in g.source[1:])
+    align = row.conv.channel_align
+    deep = -(-channels // align) * align
+    limit = row.conv.slab_depthwise if g.depthwise else row.conv.slab
+
+    def size(along: int, stride: int, kernel: int) -> int:
+        step = 8 * stride
+        return deep * (-(-along // step) * step) * kernel
+
+    need = min(size(width, g.strides[1], g.kernel[0]), size(height, g.strides[0], g.kernel[1]))
+    return f"{need} bytes" if need > limit else None
+
+
+def memory(node: ir.Node, row: Platform) -> Any:
+    """input and output together fit {row.shared_memory} bytes ({conv.memory_depthwise} for depthwise) | make the feature
+    maps smaller.
+    """
+    if row.shared_memory is None or row.conv is None:
+        return None
+    limit = row.conv.memory_depthwise if Geometry(node).depthwise else row.shared_memory
+    sizes = [ir.shape(v) for v in (node.inputs[0], node.outputs[0]) if v is not None]
+    if any(s is None or any(d is None for d in s[1:]) for s in sizes):
+        return None
+    need = sum(math.prod(int(d or 1) for d in s[1:]) for s in sizes if s is not None)
+    return f"{need} bytes" if need > limit else None
+
+
+def kernel_limit_1d(node: ir.Node, row: Platform) -> Any:
+    """1-D kernels are at most {conv.max_kernel_1d} long | split the kernel into smaller ones whose results are added."""
+    if row.conv is None:
+        return None
+    (side,) = Geometry(node).kernel
+    return side if side > row.conv.max_kernel_1d else None
+
+
+class WeightLayer(Op):
+    """What convolution and linear share: weight at input 1, bias at input 2."""
+
+    factor = "absorbed"
+
+    def parameters(self, node: ir.Node) -> list[int]:
+        """The weight."""
+        return [1]
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Weights and biases must be constants."""
+        if ir.const(node.inputs[1]) is None:
+            return "its weight is computed at run time"
+        if len(node.inputs) > 2 and node.inputs[2] is not None and ir.const(node.inputs[2]) is None:
+            return "its bias is computed at run time"
+        return None
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """None: the output has a scale of its own."""
+        return []
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The shift to the output is to the right: q_o <= q_x + q_w."""
+        return exponent(str(node.inputs[0].name)) + exponent(str(node.inputs[1].name))  # type: ignore[union-attr]
+
+    def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Any]:
+        """Return the attributes every weight layer has."""
+        x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
+        return {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits,
+                "scale_x": x.scale, "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit the integer node with quantized weight and bias."""
+        attrs = {**self.shape_attributes(node), **self.lowered_attributes(node, low)}
+        inputs = [low.integer(node, 0), low.weight(node, 1), *low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])]
+        low.emit(self, node, inputs, attrs)
+
+    def shape_attributes(self, node: ir.Node) -> dict[str, Any]:
+        """Return the attributes of the operator's own."""
+        return {}
+
+    def read_scales(self, attrs: Any) -> dict[int, float]:
+        """Input and weight."""
+        return {0: float(attrs["scale_x"]), 1: float(attrs["scale_w"])}
+
+
+class Conv2d(WeightLayer):
+    """Two-dimensional convolution, grouped and depthwise included."""
+
+    name = "Conv2dInt"
+    floats = (("", "Conv"),)
+    aliases = ("QConv2d", "QConvBN2d")
+    rank = 2
+    attributes = (
+        Attr("kernel_shape", "ints", None), Attr("strides", "ints", None), Attr("pads", "ints", None),
+        Attr("dilations", "ints", None), Attr("group", "i", 1), *WEIGHT,
+    )  # fmt: skip
+    constraints = (
+        kernel_limit, stride_values, stride_within_kernel, pad_limit, dilation_values, depthwise_multiplier, slab, memory,
+    )  # fmt: skip
+
+    def reject(self, node: ir.Node) -> str | None:
+        """The kernel must have this operator's rank; padding must be explicit."""
+        reason = super().reject(node)
+        if reason is None and len(ir.shape(node.inputs[1]) or ()) != self.rank + 2:  # type: ignore[arg-type]
+            reason = f"its kernel is not {self.rank}-dimensional"
+        if reason is None and ir.attr(node, "auto_pad", "NOTSET") != "NOTSET":
+            reason = "its padding depends on an input size that is not known"
+        return reason
+
+    def shape_attributes(self, node: ir.Node) -> dict[str, Any]:
+        """Kernel, strides, pads, dilations and group, all spelt out."""
+        g = Geometry(node)
+        return {"kernel_shape": list(g.kernel), "strides": list(g.strides), "pads": list(g.pads),
+                "dilations": list(g.dilations), "group": g.group}  # fmt: skip
+
+    def macs(self, node: ir.Node) -> int:
+        """Outputs times the kernel's size."""
+        g = Geometry(node)
+        return math.prod(int(d or 1) for d in g.result[1:]) * math.prod(g.weight[1:])
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the convolution kernel."""
+        from simulator.kernels import Conv
+
+        weight = bound.constant(1, "int8 int16", "weight")
+        rank, a = weight.ndim - 2, bound.attrs
+        rescale = bound.rescale(bound.ratio(a["scale_x"], a["scale_w"]))
+        return Conv(
+            weight, bound.bias(2, len(weight)), rescale,
+            strides=tuple(a["strides"] or [1] * rank), pads=tuple(a["pads"] or [0] * 2 * rank),
+            dilations=tuple(a["dilations"] or [1] * rank), group=int(a["group"]),
+        )  # fmt: skip
+
+
+class Conv1d(Conv2d):
+    """One-dimensional convolution."""
+
+    name = "Conv1dInt"
+    aliases = ("QConv1d", "QConvBN1d")
+    rank = 1
+    constraints = (kernel_limit_1d, stride_values, stride_within_kernel, dilation_values, depthwise_multiplier)

@@ -1,0 +1,74 @@
+"""Per-channel scale and offset: BatchNorm2dInt, ``y = sat(rescale(x*w[c] + b[c]))``, int8 weight, int32 bias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import ir
+from ._base import Attr, Bound
+from .conv import WEIGHT, WeightLayer
+
+__all__ = ["BatchNorm2d", "factors", "parameter_values"]
+
+
+def factors(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return (a, c) of ``y = a*x + c`` per channel in float64, or None when a parameter is not constant."""
+    arrays = [ir.const(value) for value in node.inputs[1:5]]
+    if any(array is None for array in arrays):
+        return None
+    gamma, beta, mean, var = (np.asarray(array, np.float64) for array in arrays)
+    a = gamma / np.sqrt(var + ir.attr(node, "epsilon", 1e-5))
+    return a, beta - mean * a
+
+
+class BatchNorm2d(WeightLayer):
+    """Batch normalisation that no layer could take up.
+
+    Its integer weight is ``gamma / sqrt(var + eps)``, kept in the plan under the name of gamma.
+    """
+
+    name = "BatchNorm2dInt"
+    floats = (("", "BatchNormalization"),)
+    aliases = ("QBatchNorm2d",)
+    attributes = tuple(a if a.name.startswith("scale") else Attr(a.name, a.kind, 8) for a in WEIGHT)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Four dimensions and constant parameters."""
+        if factors(node) is None:
+            return "its parameters are computed at run time"
+        if len(ir.shape(node.inputs[0]) or ()) != 4:  # type: ignore[arg-type]
+            return "its input is not four-dimensional"
+        return None
+
+    def macs(self, node: ir.Node) -> int:
+        """Not counted: one multiplication per element, like other element-wise operators."""
+        return 0
+
+    def lower(self, node: ir.Node, low: Any) -> None:
+        """Emit with the folded factor and offset."""
+        found = factors(node)
+        assert found is not None
+        factor, offset = found
+        attrs = self.lowered_attributes(node, low)
+        weight = low.constant(node, 1, factor, low.read(node, 1))
+        bias = low.integers(f"{node.outputs[0].name}@bias", offset, attrs["scale_x"] * attrs["scale_w"])
+        low.emit(self, node, [low.integer(node, 0), weight, bias], attrs)
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the per-channel kernel; a fourth and fifth input (running statistics) are not read."""
+        from simulator.kernels import Affine
+
+        weight = bound.constant(1, "int8 int16", "weight").reshape(-1)
+        rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_w"]))
+        bias = bound.bias(2, len(weight))
+        return Affine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale)
+
+
+def parameter_values(node: ir.Node, index: int) -> np.ndarray | None:
+    """Return the real values behind quantized parameter `index` of any weight layer (float64 or float32)."""
+    if node.op_type == "BatchNormalization" and not node.domain:
+        found = factors(node)
+        return None if found is None else found[0]
+    return ir.const(node.inputs[index])

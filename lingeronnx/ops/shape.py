@@ -1,0 +1,180 @@
+"""Operators that move data: Reshape, Flatten, Squeeze, Unsqueeze, Transpose. Scales pass through.
+
+Chips run them with batch 1; the vendor's graphs carry Squeeze's and Unsqueeze's axes as attributes (opset 12).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ir
+from ..errors import ModelError
+from ._base import Attr, Bound, Op, fixed_batch
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"]
+
+
+def _axes(node: ir.Node) -> list[int] | None:
+    """Return Squeeze's or Unsqueeze's axes in either form; None when absent or computed."""
+    axes = ir.attr(node, "axes")
+    if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
+        array = ir.const(node.inputs[1])
+        axes = None if array is None else [int(a) for a in array.reshape(-1)]
+    return axes
+
+
+def _moves_batch(node: ir.Node) -> str | None:
+    """Return a reason when a node does not keep axis 0 as the batch, judged by the traced shapes."""
+    source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])  # type: ignore[arg-type]
+    if source is None or result is None or any(d is None for d in (*source[1:], *result[1:])):
+        return "its shape is not known before the run"
+    if not source or not result or source[0] != result[0]:
+        return "it moves the batch axis"
+    return None
+
+
+class _Move(Op):
+    domain = ""
+
+    def reject(self, node: ir.Node) -> str | None:
+        """The batch axis stays where it is."""
+        return _moves_batch(node)
+
+    def bind(self, bound: Bound) -> Any:
+        """Return a reshape to the declared output shape."""
+        from simulator.kernels import Reshape as Kernel
+
+        target, source = self.target(bound), self.source_shape(bound)
+        rest = int(np.prod(target[1:], dtype=int))
+        keeps = bool(target) and (target[0] in (0, 1) or (target[0] == -1 and rest == int(np.prod(source[1:], dtype=int))))
+        return Kernel(tuple(target), per_sample=bound.batched and keeps)
+
+    def target(self, bound: Bound) -> list[int]:
+        """Return the ONNX Reshape target that this node means."""
+        raise NotImplementedError
+
+    def source_shape(self, bound: Bound) -> tuple[int, ...]:
+        """Return the shape of the input as the simulator sees it."""
+        return bound.source_shapes[0]
+
+
+class Reshape(_Move):
+    """Reshape to a constant target."""
+
+    name = "Reshape"
+    floats = (("", "Reshape"),)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """The target is constant and keeps the batch axis."""
+        return "its target is computed at run time" if ir.const(node.inputs[1]) is None else super().reject(node)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with the target in numbers; batch 1 on chips."""
+        shape = ir.shape(node.outputs[0]) or ()
+        target = [int(d) if d is not None else -1 for d in shape]
+        if low.row.chip:
+            target = fixed_batch([-1, *target[1:]])
+        else:
+            target[0] = -1
+        name = f"{node.outputs[0].name}@shape"
+        low.emit(self, node, [low.integer(node, 0), low.array(name, np.array(target, np.int64))], {}, domain="")
+
+    def target(self, bound: Bound) -> list[int]:
+        """The constant."""
+        array = bound.consts.get(1)
+        if array is None:
+            raise ModelError(f"{bound.where}: its target must be a constant")
+        return [int(d) for d in array.reshape(-1)]
+
+
+class Flatten(_Move):
+    """Flatten from an axis on."""
+
+    name = "Flatten"
+    floats = (("", "Flatten"),)
+    attributes = (Attr("axis", "i", 1),)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Axis 1 only: another one moves the batch."""
+        rank = len(ir.shape(node.inputs[0]) or ())  # type: ignore[arg-type]
+        axis = ir.attr(node, "axis", 1)
+        return super().reject(node) if axis == 1 or axis == 1 - rank else "it flattens the batch axis"
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with axis 1."""
+        low.emit(self, node, low.inputs(node), {"axis": 1}, domain="")
+
+    def target(self, bound: Bound) -> list[int]:
+        """Two axes."""
+        shape = self.source_shape(bound)
+        axis = int(bound.attrs["axis"]) % (len(shape) + 1)
+        return [0, -1] if axis == 1 else [int(np.prod(shape[:axis], dtype=int)), -1]
+
+
+class Squeeze(_Move):
+    """Drop axes of size 1."""
+
+    name = "Squeeze"
+    floats = (("", "Squeeze"),)
+    attributes = (Attr("axes", "ints", None),)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with axes as an attribute."""
+        source = ir.shape(node.inputs[0]) or ()  # type: ignore[arg-type]
+        axes = _axes(node)
+        axes = [i for i, d in enumerate(source) if d == 1 and i] if axes is None else [a % len(source) for a in axes]
+        low.emit(self, node, [low.integer(node, 0)], {"axes": axes}, domain="")
+
+    def target(self, bound: Bound) -> list[int]:
+        """What is left; the batch axis stays."""
+        shape = self.source_shape(bound)
+        axes = bound.attrs["axes"] or (bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else None)
+        gone = {a % len(shape) for a in axes} if axes else {i for i, d in enumerate(shape) if d == 1}
+        return [d for i, d in enumerate(shape) if i not in gone]
+
+
+class Unsqueeze(_Move):
+    """Insert axes of size 1."""
+
+    name = "Unsqueeze"
+    floats = (("", "Unsqueeze"),)
+    attributes = (Attr("axes", "ints", None),)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with axes as an attribute."""
+        rank = len(ir.shape(node.outputs[0]) or ())
+        axes = sorted(a % rank for a in _axes(node) or [])
+        low.emit(self, node, [low.integer(node, 0)], {"axes": axes}, domain="")
+
+    def target(self, bound: Bound) -> list[int]:
+        """The input's sizes with ones between."""
+        shape = list(self.source_shape(bound))
+        axes = bound.attrs["axes"] or bound.consts[1].reshape(-1).tolist()
+        for axis in sorted(a % (len(shape) + len(axes)) for a in axes):
+            shape.insert(axis, 1)
+        return shape
+
+
+class Transpose(_Move):
+    """Permute axes; the batch axis stays first."""
+
+    name = "Transpose"
+    floats = (("", "Transpose"),)
+    attributes = (Attr("perm", "ints", None),)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """The batch axis stays first."""
+        perm = ir.attr(node, "perm")
+        return "it moves the batch axis" if perm is None or perm[0] != 0 else None
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the permutation."""
+        from simulator.kernels import Transpose as Kernel
+
+        rank = len(self.source_shape(bound))
+        return Kernel(tuple(bound.attrs["perm"] or range(rank)[::-1]))

@@ -1,0 +1,73 @@
+"""Averages over space as AveragePool: GlobalAveragePool and ReduceMean over the last two axes of a 4-D tensor.
+
+``ReduceMean(axes=(2, 3), keepdims=0)`` is an AveragePool over the whole map and a Flatten. Needs static spatial
+dimensions. A ceil_mode that changes nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import ir
+
+
+def average_pool(model: ir.Graph) -> int:
+    """Rewrite spatial averages of `model`; return the number of changes."""
+    changed = 0
+    for node in list(model.graph):
+        if node.domain:
+            continue
+        if node.op_type in ("AveragePool", "MaxPool"):
+            changed += _drop_ceil_mode(node)
+        keep = _spatial_mean(node)
+        source = node.inputs[0]
+        shape = ir.shape(source) if source is not None else None
+        if keep is None or shape is None or len(shape) != 4 or shape[2] is None or shape[3] is None:
+            continue
+        size = [int(shape[2]), int(shape[3])]
+        pool = ir.make_node("AveragePool", [source], {"kernel_shape": size, "strides": size}, name=str(node.name),
+                            output="")  # fmt: skip
+        if keep:
+            pool.outputs[0].shape, pool.outputs[0].type = node.outputs[0].shape, node.outputs[0].type
+            ir.replace(model, [node], [pool])
+        else:
+            pool.outputs[0].name = ir.fresh_name(model, f"{node.outputs[0].name}@pool")
+            pool.outputs[0].type = node.outputs[0].type
+            pool.outputs[0].shape = ir.oir_shape([source.shape[0], shape[1], 1, 1])  # type: ignore[index,union-attr]
+            flat = ir.make_node("Flatten", [pool.outputs[0]], {"axis": 1}, name=f"{node.name}@flatten", output="",
+                                like=node.outputs[0])  # fmt: skip
+            ir.replace(model, [node], [pool, flat])
+        changed += 1
+    return changed
+
+
+def _spatial_mean(node: ir.Node) -> bool | None:
+    """Return keepdims of a mean over space, or None when `node` is none."""
+    if node.op_type == "GlobalAveragePool":
+        return True
+    if node.op_type != "ReduceMean":
+        return None
+    axes = ir.attr(node, "axes")
+    if axes is None and len(node.inputs) > 1:
+        array = ir.const(node.inputs[1])
+        axes = None if array is None else [int(a) for a in np.atleast_1d(array)]
+    if axes is None or sorted(a % 4 for a in axes) != [2, 3]:
+        return None
+    return bool(ir.attr(node, "keepdims", 1))
+
+
+def _drop_ceil_mode(node: ir.Node) -> int:
+    source = ir.shape(node.inputs[0]) if node.inputs[0] is not None else None
+    if not ir.attr(node, "ceil_mode", 0) or source is None or any(d is None for d in source[2:]):
+        return 0
+    kernel = ir.attr(node, "kernel_shape")
+    rank = len(kernel)
+    strides, pads = ir.attr(node, "strides", [1] * rank), ir.attr(node, "pads", [0] * 2 * rank)
+    dilations = ir.attr(node, "dilations", [1] * rank)
+    for i, size in enumerate(source[2:]):
+        assert size is not None
+        room = size + pads[i] + pads[i + rank] - dilations[i] * (kernel[i] - 1) - 1
+        if room % strides[i]:
+            return 0
+    ir.set_attr(node, "ceil_mode", 0)
+    return 1

@@ -1,0 +1,36 @@
+"""Bring any ONNX container into one form: functions inlined, Constant nodes as initializers, dead nodes gone.
+
+Uses onnx_ir's own passes. Initializers that are also listed as graph inputs (IR version 3) are constants here.
+"""
+
+from __future__ import annotations
+
+from onnx_ir.passes import common
+
+from .. import ir
+
+
+def prepare(model: ir.Graph) -> int:
+    """Prepare `model` in place; return the number of changes."""
+    count = _initializers_are_not_inputs(model)
+    foreign = any(function.domain != ir.DOMAIN for function in model.functions.values())
+    if foreign:
+        common.InlinePass()(model)
+    lifted = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    clean(model)
+    return count + foreign + lifted.modified
+
+
+def _initializers_are_not_inputs(model: ir.Graph) -> int:
+    inputs = model.graph.inputs
+    both = [value for value in inputs if value.const_value is not None]
+    for value in both:
+        inputs.remove(value)
+    return len(both)
+
+
+def clean(model: ir.Graph) -> int:
+    """Drop what the other passes left unused; not counted as a change."""
+    common.RemoveUnusedNodesPass()(model)
+    model.graph.sort()
+    return 0

@@ -1,0 +1,40 @@
+"""Make the target of Reshape a constant, and Flatten's kin readable: exporters compute `x.size(0)` at run time.
+
+A Reshape whose traced result keeps axis 0 and has static other dimensions becomes ``Reshape(x, [0, ...])``; the chain
+of Shape, Gather and Concat that computed the target dies with it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx_ir.passes import common
+
+from .. import ir
+
+
+def constant_reshape(model: ir.Graph) -> int:
+    """Make Reshape targets of `model` constant where the shapes allow it; return how many."""
+    changed = 0
+    for node in model.graph:
+        if node.op_type != "Reshape" or node.domain or ir.const(node.inputs[1]) is not None:
+            continue
+        source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
+        if source is None or result is None or not source or not result:
+            continue
+        static = (*source[1:], *result[1:])
+        if any(d is None for d in static):
+            continue
+        if source[0] is not None and result[0] is not None:
+            target = [int(d) for d in result if d is not None]
+        elif math.prod(source[1:]) == math.prod(result[1:]):  # type: ignore[arg-type]
+            target = [0, *(int(d) for d in result[1:] if d is not None)]
+        else:
+            target = [-1, *(int(d) for d in result[1:] if d is not None)]
+        name = ir.fresh_name(model, f"{node.outputs[0].name}@shape")
+        node.replace_input_with(1, ir.add_initializer(model, name, np.array(target, np.int64)))
+        changed += 1
+    if changed:
+        common.RemoveUnusedNodesPass()(model)
+    return changed

@@ -1,0 +1,50 @@
+"""Shapes from one traced run: every tensor gets the shape it really has, the batch axis as `N`.
+
+onnx's own inference gives up on computed targets; a run does not. Two batch sizes tell which axes are the batch where
+the model takes any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .. import ir
+from ..errors import ModelError
+from ..runners import FloatRunner
+
+_BATCH = "N"
+
+
+def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
+    """Set shape and type of every tensor of `model` in place, from runs on `feed` (one sample)."""
+    runner = FloatRunner(model)
+    one = {name: array for name, array, _ in runner.run(feed)}
+    two = _doubled(model, runner, feed)
+    for value in ir.values(model):
+        array = one.get(str(value.name))
+        if array is None:
+            continue
+        other = two.get(str(value.name)) if two is not None else None
+        dims: list[int | str] = list(array.shape)
+        if other is not None and other.ndim == array.ndim:
+            dims = [d if d == e else _BATCH if i == 0 else None
+                    for i, (d, e) in enumerate(zip(array.shape, other.shape, strict=True))]  # type: ignore[misc]  # fmt: skip
+        value.shape = ir.oir_shape(dims)
+        if value.dtype is None:
+            value.type = ir.tensor_type(array.dtype)
+
+
+def _doubled(
+    model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray] | None:
+    """Return all tensors of a run on two samples; None where the batch is fixed or the model fails on two."""
+    fixed = any((s := ir.shape(v)) and s[0] is not None for v in model.graph.inputs if v.const_value is None)
+    if fixed:
+        return None
+    twice = {name: np.concatenate([array, array]) for name, array in feed.items()}
+    try:
+        return {name: array for name, array, _ in runner.run(twice)}
+    except ModelError:
+        return None

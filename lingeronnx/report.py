@@ -1,0 +1,120 @@
+"""What a quantization did, as a value: for the terminal, for JSON, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import ir
+from .assign import integer_nodes
+from .fit import Fitted
+from .ops import integer_op
+from .ops.macs import macs
+from .plan import Plan
+from .platforms import Platform
+
+__all__ = ["FloatNode", "Report", "describe"]
+
+
+@dataclass(frozen=True)
+class FloatNode:
+    """A node that stays in float, and why."""
+
+    node: str
+    op_type: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of `quantize`.
+
+    chip_ready : no float operator stands between the first Quant and the last Dequant (False on non-chips)
+    integer_macs : share of multiply-accumulates done in integers, 0 to 1
+    float_nodes : float operators between integer ones; host_part : those before the first or after the last
+    outputs : per graph output, cosine and SQNR against the float model on the calibration data
+    """
+
+    platform: str
+    mode: str
+    layers: Mapping[str, int]
+    chip_ready: bool
+    is_chip: bool
+    integer_macs: float
+    float_nodes: Sequence[FloatNode]
+    host_part: Sequence[FloatNode]
+    fitted: Sequence[Fitted]
+    packer: str
+    packer_args: str
+    notes: Sequence[str]
+    outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    accuracy: Mapping[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-ready values."""
+        return {
+            "platform": self.platform,
+            "mode": self.mode,
+            "layers": dict(self.layers),
+            "chip_ready": self.chip_ready,
+            "integer_macs": round(self.integer_macs, 6),
+            "float_nodes": [vars(n) for n in self.float_nodes],
+            "host_part": [vars(n) for n in self.host_part],
+            "fitted": [vars(f) for f in self.fitted],
+            "packer": self.packer,
+            "packer_args": self.packer_args,
+            "notes": list(self.notes),
+            "outputs": {name: dict(values) for name, values in self.outputs.items()},
+            "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
+        }
+
+
+def describe(
+    model: ir.Graph, lowered: ir.Graph, plan: Plan, row: Platform, fitted: Sequence[Fitted], notes: Sequence[str],
+    stem: str,
+) -> Report:  # fmt: skip
+    """Return the report (without outputs and accuracy) on `lowered`, made from the normalised `model` under `plan`."""
+    whole = {id(node): op for node, op in integer_nodes(model, plan.floats)}
+    islands, host = _float_nodes(model, plan, set(whole))
+    counts: dict[str, int] = {}
+    for op in whole.values():
+        counts[op.name] = counts.get(op.name, 0) + 1
+    work = {id(node): macs(node) for node in model.graph}
+    total = sum(work.values())
+    share = sum(count for key, count in work.items() if key in whole) / total if total else float(bool(whole))
+    args: list[str] = []
+    for node in lowered.graph:
+        found = integer_op(node)
+        text = found.packer_args(node, row) if found is not None else ""
+        if text and text not in args:
+            args.append(text)
+    ready = row.chip and bool(whole) and not islands
+    packer = row.packer.format(model=f"{stem}.onnx", stem=stem)
+    return Report(
+        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready, is_chip=row.chip,
+        integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
+        packer=" ".join([packer, *args]) if packer else "", packer_args=" ".join(args), notes=list(notes),
+    )  # fmt: skip
+
+
+def _float_nodes(model: ir.Graph, plan: Plan, whole: set[int]) -> tuple[list[FloatNode], list[FloatNode]]:
+    """Split the float nodes into those with integer nodes both before and after them, and the host part."""
+    nodes = list(model.graph)
+    after_integer: set[int] = set()
+    for node in nodes:
+        before = [ir.producer(v) for v in node.inputs]
+        if any(p is not None and (id(p) in whole or id(p) in after_integer) for p in before):
+            after_integer.add(id(node))
+    before_integer: set[int] = set()
+    for node in reversed(nodes):
+        readers = [use.node for v in node.outputs for use in v.uses()]
+        if any(id(r) in whole or id(r) in before_integer for r in readers):
+            before_integer.add(id(node))
+    islands, host = [], []
+    for node in nodes:
+        if id(node) in whole:
+            continue
+        entry = FloatNode(str(node.name), node.op_type, plan.floats.get(str(node.name), ""))
+        (islands if id(node) in after_integer and id(node) in before_integer else host).append(entry)
+    return islands, host

@@ -1,0 +1,105 @@
+"""Session: an ONNX file, integer or float, with the face of onnxruntime's InferenceSession.
+
+Integer graphs run in the simulator, bit for bit as the chip; float graphs in onnxruntime. Any batch size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import ir
+from .data import InputSpec
+from .errors import ConfigError, DataError, nearest
+from .ops import is_quantized_domain
+from .runners import FloatRunner, IntRunner, Stream, input_specs
+
+__all__ = ["NodeArg", "Session"]
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """A graph input or output: name, shape (None where any size goes) and type, as in onnxruntime."""
+
+    name: str
+    shape: list[int | None]
+    type: str
+
+
+class Session:
+    """A runner for the model at `path` (or an in-memory graph).
+
+    Float outputs are real values, integer outputs integers. An input that feeds a Quant takes real values or an array
+    of the Quant's integer type, which is taken as quantized already.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | ir.Graph) -> None:
+        self.model = ir.load(path) if isinstance(path, str | os.PathLike) else path
+        self.is_integer = is_integer_graph(self.model)
+        self.inputs: list[InputSpec] = input_specs(self.model)
+        self._names = [str(v.name) for v in self.model.graph.outputs]
+        self._runner: Any = IntRunner(self.model) if self.is_integer else None
+        self._float: dict[Any, FloatRunner] = {}
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the graph inputs."""
+        return [_arg(v) for v in self.model.graph.inputs if v.const_value is None]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the graph outputs."""
+        return [_arg(v) for v in self.model.graph.outputs]
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the tensors `names` (None: the graph outputs) for a batch; any tensor of the graph may be named."""
+        wanted = list(names) if names is not None else self._names
+        results = {name: array for name, array, _ in self.taps(feeds, wanted)}
+        return [results[name] for name in wanted]
+
+    def __call__(self, array: Any) -> Any:
+        """Run a model with a single input; the output itself when there is one, else a list."""
+        if len(self.inputs) != 1:
+            raise DataError(f"the model has {len(self.inputs)} inputs; use run(None, {{name: array}})")
+        results = self.run(None, {self.inputs[0].name: array})
+        return results[0] if len(results) == 1 else results
+
+    def taps(self, feeds: Mapping[str, Any], names: Sequence[str] | None = None) -> Stream:
+        """Yield `(name, array, scale or None)` for all tensors, or the named ones, in graph order.
+
+        Integer tensors come as integers with their scale (counts per real unit), float ones with None.
+        Raises DataError for a wrong input and ConfigError for an unknown tensor name.
+        """
+        given = self._check(feeds)
+        if names is not None:
+            self._check_names(names)
+        if self._runner is not None:
+            return self._runner.run(given, names)
+        key = None if names is None else frozenset(names)
+        if key not in self._float:
+            self._float[key] = FloatRunner(self.model, names)
+        return self._float[key].run(given)
+
+    def _check(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        from .data import Data
+
+        return next(iter(Data([dict(feeds)], self.inputs, what="feeds").batches(1 << 30)))[0]
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        known = [str(v.name) for v in ir.values(self.model)]
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"the model has no tensor '{name}'{nearest(name, known)}")
+
+
+def is_integer_graph(model: ir.Graph) -> bool:
+    """Whether any node of `model` is an integer operator of the quantized generations."""
+    return any(is_quantized_domain(node) for node in model.graph)
+
+
+def _arg(value: ir.Value) -> NodeArg:
+    kinds = {"FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16"}
+    kind = "float" if value.dtype is None else kinds.get(value.dtype.name, value.dtype.name.lower())
+    return NodeArg(str(value.name), list(ir.shape(value) or ()), f"tensor({kind})")

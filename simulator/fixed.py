@@ -1,0 +1,347 @@
+"""All rounding, shifting and saturation of the simulator.
+
+Owns: `rsh` and `sat`, the requantization `Rescale` and its compiled forms, the reciprocal division `luna_div`. Kernels bring
+exact accumulators and call these; nothing else in the package rounds. Must not know: tensors, operators, platforms.
+
+    rsh(v, s) = floor(v / 2^s + 1/2)              ties go up, towards +infinity
+    sat(v, b) = clamp(v, -2^(b-1), 2^(b-1) - 1)
+    Rescale   : y = sat(floor(acc * M / 2^s + 1/2), b)    with M in [2^30, 2^31), so M / 2^s is a ratio kept to 31 bits
+
+A ratio that is a power of two has M = 2^30 and is the plain shift by s - 30. The product acc * M can need 95 bits. Knowing a
+bound of |acc|, `Rescale.within` picks the cheapest form that is still exact; `apply` computes it inside a kernel:
+
+    Shift      int32 lanes    power of two to the right, and acc plus its rounding term fits 32 bits
+    Scale      int64          the product fits 63 bits
+    WideScale  two halves     everything else
+
+Scale and WideScale first clamp acc to +-L with L = 2^(b+s-30). That changes nothing, because |acc| >= L already gives
+|y| >= 2^b, but it keeps the product below 2^(b+s+1), so large accumulators need no wider arithmetic than small ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numba.extending import overload
+
+from simulator._jit import inline
+
+__all__ = [
+    "Chain", "Form", "LunaDivide", "Rescale", "Scale", "Shift", "WideScale",
+    "apply", "dtype_of", "luna_div", "luna_divide", "luna_reciprocal", "rsh", "sat",
+]  # fmt: skip
+
+INT32_MAX = 2**31 - 1
+INT32_MIN = -(2**31)
+
+
+@inline
+def rsh(v, s):
+    """Return `v` shifted right by `s` bits, rounded half up; a negative `s` shifts left (exact)."""
+    if s > 0:
+        return (v + (1 << (s - 1))) >> s
+    return v << -s
+
+
+@inline
+def sat(v, bits):
+    """Return `v` clamped to the signed integers of `bits` bits."""
+    top = 1 << (bits - 1)
+    return min(max(v, -top), top - 1)
+
+
+def dtype_of(bits: int) -> np.dtype:
+    """Return the narrowest of int8, int16, int32 and int64 that holds signed integers of `bits` bits."""
+    for width in (8, 16, 32, 64):
+        if bits <= width:
+            return np.dtype(f"int{width}")
+    raise ValueError(f"no integer type has {bits} bits")
+
+
+class Shift(NamedTuple):
+    """A right shift in int32 lanes: `clamp((acc + half) >> shift)`; all fields int32, 0 <= shift <= 31."""
+
+    half: np.int32
+    shift: np.int32
+    low: np.int32
+    high: np.int32
+
+
+class Scale(NamedTuple):
+    """A multiplication in int64: `clamp((clamp(acc, +-limit) * multiplier + half) >> shift)`, 0 <= shift <= 62."""
+
+    limit: int
+    multiplier: int
+    half: int
+    shift: int
+    low: int
+    high: int
+
+
+class WideScale(NamedTuple):
+    """A multiplication whose product needs up to 95 bits; 1 <= shift <= 94."""
+
+    limit: int
+    multiplier: int
+    shift: int
+    low: int
+    high: int
+
+
+class Quotient(NamedTuple):
+    """A division by a constant, as a reciprocal r * 2^(exponent-31) and a left shift of the numerator."""
+
+    reciprocal: float
+    exponent: int
+    shift: int
+    low: int
+    high: int
+
+
+class Pair(NamedTuple):
+    """One form after another."""
+
+    first: Any
+    second: Any
+
+
+Form: TypeAlias = Shift | Scale | WideScale | Quotient | Pair
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """Requantization `y = sat((acc * multiplier + 2^(shift-1)) >> shift, bits)`.
+
+    Parameters
+    ----------
+    multiplier
+        Integer in [2^30, 2^31).
+    shift
+        Integer >= 1; ratio = multiplier / 2^shift.
+    bits
+        Width of the signed result, 1 to 62; `dtype` is the narrowest integer type that holds it.
+
+    Raises
+    ------
+    ValueError
+        When a field is out of its range.
+    """
+
+    multiplier: int
+    shift: int
+    bits: int
+
+    def __post_init__(self) -> None:
+        if not (1 << 30 <= self.multiplier < 1 << 31 and self.shift >= 1 and 1 <= self.bits <= 62):
+            raise ValueError(f"no such rescale: multiplier {self.multiplier}, shift {self.shift}, {self.bits} bits")
+
+    @classmethod
+    def from_ratio(cls, ratio: float, bits: int) -> Rescale:
+        """Round `ratio` (0 < ratio < 2^30) to 31 significant bits, half up; exact for powers of two."""
+        if not 0 < ratio < math.inf:
+            raise ValueError(f"a rescale ratio must be positive and finite, not {ratio}")
+        mantissa, exponent = math.frexp(ratio)  # ratio = mantissa * 2^exponent, mantissa in [1/2, 1)
+        multiplier, shift = math.floor(math.ldexp(mantissa, 31) + 0.5), 31 - exponent
+        if multiplier == 1 << 31:
+            multiplier, shift = 1 << 30, shift - 1
+        if shift < 1:
+            raise ValueError(f"a rescale ratio must be below 2^30, not {ratio}")
+        return cls(multiplier, shift, bits)
+
+    @classmethod
+    def from_shift(cls, shift: int, bits: int) -> Rescale:
+        """Shift right by `shift` bits; a negative `shift` (down to -29) multiplies by 2^-shift."""
+        return cls(1 << 30, 30 + shift, bits)
+
+    @property
+    def pow2_shift(self) -> int | None:
+        """The plain right shift where the ratio is a power of two, else None."""
+        return self.shift - 30 if self.multiplier == 1 << 30 else None
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The integer type of the result."""
+        return dtype_of(self.bits)
+
+    def __call__(self, acc: Any) -> np.ndarray:
+        """Rescale integers of any shape and size in Python's integers: exact, slow, for setup and tests. int64 out."""
+        wide = np.asarray(acc).astype(object)
+        return np.asarray(sat_array(rsh(wide * self.multiplier, self.shift), self.bits)).astype(np.int64)
+
+    def bound(self, acc: int) -> int:
+        """Return the largest |y| for |accumulator| <= `acc`."""
+        return min(rsh(acc * self.multiplier, self.shift) + 1, 1 << (self.bits - 1))
+
+    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Shift | Scale | WideScale:
+        """Return the cheapest exact form for accumulators of |acc| <= `bound`.
+
+        `clip` = (low, high) narrows the result further: the bounds of a Relu or Clip that follows.
+        """
+        low, high = _limits(self.bits, clip)
+        right = self.pow2_shift
+        if right is not None and 0 <= right <= 31 and low >= INT32_MIN and high <= INT32_MAX:
+            half = 1 << (right - 1) if right else 0
+            if bound + half <= INT32_MAX:
+                return Shift(np.int32(half), np.int32(right), np.int32(low), np.int32(high))
+        half = 1 << (self.shift - 1)
+        if bound * self.multiplier < half:  # every accumulator rounds to 0
+            return Scale(bound, 0, 0, 0, low, high)
+        limit = min(bound, 1 << max(self.bits + self.shift - 30, 0))
+        if limit * self.multiplier + half < 1 << 63:
+            return Scale(limit, self.multiplier, half, self.shift, low, high)
+        return WideScale(limit, self.multiplier, self.shift, low, high)
+
+
+def _limits(bits: int, clip: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the least and the greatest result of saturating to `bits` bits and clipping."""
+    top = 1 << (bits - 1)
+    low, high = clip or (-top, top - 1)
+    return _clamp(low, -top, top - 1), _clamp(high, -top, top - 1)
+
+
+def _clamp(value: int, low: int, high: int) -> int:
+    return min(max(value, low), high)
+
+
+def sat_array(values: np.ndarray, bits: int) -> np.ndarray:
+    """`sat` for a whole array of any integer or object type."""
+    top = 1 << (bits - 1)
+    return np.minimum(np.maximum(values, -top), top - 1)
+
+
+# --- division --------------------------------------------------------------------------------------------------------------
+
+
+@inline
+def luna_reciprocal(d):
+    """Return (r, e): the NPU's Newton reciprocal of the int32 `d` != 0, so that n / d is about n * r * 2^(e-31).
+
+    m = d * 2^(e-31) has |m| in (1/2, 1]; r starts from the five leading bits of m and is refined three times, being
+    rounded half up to 29 fractional bits each time. All in float64.
+    """
+    e = 31 - np.int64(math.ceil(np.float32(math.log2(abs(float(d))))))
+    m = d * 2.0 ** (e - 31)
+    r = math.floor(32.0 / math.floor(32.0 * m) * 2.0**29 + 0.5) / 2.0**29
+    for _ in range(3):
+        error = math.floor((2.0 - m * r) * 2.0**30 + 0.5)
+        r = math.floor(error * r / 2.0**30 * 2.0**29 + 0.5) / 2.0**29
+    return r, e
+
+
+@inline
+def luna_divide(n, r, e, shift):
+    """Return n * 2^shift times the reciprocal (r, e), rounded half up and saturated to int32."""
+    quotient = np.floor(r * n * 2.0 ** (e - 31) * 2.0**shift + 0.5)
+    return np.int64(min(max(quotient, -2147483648.0), 2147483647.0))
+
+
+@inline
+def luna_div(n, d, shift):
+    """Return n * 2^shift / d as the NPU divides: int32 `n` and `d`, int32-saturated result, ties by the error of 1/d.
+
+    `shift` >= 0 is a left shift of the numerator. Division by zero gives the most negative int32.
+    """
+    if d == 0:
+        return np.int64(-2147483648)
+    r, e = luna_reciprocal(d)
+    return luna_divide(n, r, e, shift)
+
+
+@dataclass(frozen=True)
+class LunaDivide:
+    """Division `y = sat(luna_div(acc, divisor, shift), bits)`; a negative `shift` gives sat(`underflow`) for every acc."""
+
+    divisor: int
+    shift: int = 0
+    bits: int = 8
+    underflow: int = 0
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The integer type of the result."""
+        return dtype_of(self.bits)
+
+    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Scale | Quotient:
+        """Return the compiled form for |acc| <= `bound` < 2^31."""
+        low, high = _limits(self.bits, clip)
+        if self.shift < 0:
+            value = _clamp(self.underflow, low, high)
+            return Scale(bound, 0, 0, 0, value, value)
+        reciprocal, exponent = luna_reciprocal(self.divisor)
+        return Quotient(reciprocal, int(exponent), self.shift, low, high)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Two rescales one after the other, each with its own rounding and saturation."""
+
+    first: Rescale
+    second: Rescale
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The integer type of the result."""
+        return self.second.dtype
+
+    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Pair:
+        """Return the compiled form for |acc| <= `bound`."""
+        return Pair(self.first.within(bound), self.second.within(self.first.bound(bound), clip))
+
+
+# --- the compiled forms ----------------------------------------------------------------------------------------------------
+
+
+@inline
+def _shift(rescale, acc):
+    # the int32() and the mask tell LLVM that 32 bits suffice: 16 lanes instead of 8
+    rounded = np.int32(acc + rescale.half) >> (rescale.shift & 31)
+    return min(max(np.int32(rounded), rescale.low), rescale.high)
+
+
+@inline
+def _scale(rescale, acc):
+    acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
+    return min(max((acc * rescale.multiplier + rescale.half) >> rescale.shift, rescale.low), rescale.high)
+
+
+@inline
+def _wide_scale(rescale, acc):
+    # acc * M = upper * 2^32 + lower, each within int64; the half bit joins the part it cannot overflow
+    acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
+    upper = (acc >> 32) * rescale.multiplier
+    lower = (acc & 0xFFFFFFFF) * rescale.multiplier
+    if rescale.shift <= 32:
+        y = (upper << (32 - rescale.shift)) + rsh(lower, rescale.shift)
+    else:
+        y = rsh(upper + (lower >> 32), rescale.shift - 32)
+    return min(max(y, rescale.low), rescale.high)
+
+
+@inline
+def _quotient(rescale, acc):
+    result = luna_divide(acc, rescale.reciprocal, rescale.exponent, rescale.shift)
+    return min(max(result, rescale.low), rescale.high)
+
+
+@inline
+def _pair(rescale, acc):
+    return apply(rescale.second, apply(rescale.first, acc))
+
+
+_FORMS: dict[type, Any] = {
+    Shift: _shift, Scale: _scale, WideScale: _wide_scale, Quotient: _quotient, Pair: _pair,
+}  # fmt: skip
+
+
+def apply(rescale: Form, acc: Any) -> Any:
+    """Rescale one accumulator by a form made by `within`. In kernels the form's type picks the code."""
+    return _FORMS[type(rescale)](rescale, acc)
+
+
+@overload(apply)
+def _apply(rescale, acc):
+    form = _FORMS.get(getattr(rescale, "instance_class", None))
+    return form and (lambda rescale, acc: form(rescale, acc))

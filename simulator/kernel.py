@@ -1,0 +1,140 @@
+"""What a kernel is: the protocol between the operators and the machine.
+
+Owns: `Spec`, `Kernel`, `PlainKernel`, `Call`, `MachineError`. Must not know: any particular operator, how programs run.
+
+Shapes are logical: batch, channels, space (NCHW). Physically a tensor is either *plain* (as its logical shape says) or
+*channel-last* (the axis of channels, 1, moved to the end; tensors of three and more axes only). Both are C-contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+
+__all__ = ["Call", "Kernel", "MachineError", "PlainKernel", "Run", "Spec", "require"]
+
+Run: TypeAlias = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
+
+
+class MachineError(ValueError):
+    """Steps that do not fit together: unknown names, shapes or dtypes a kernel cannot take, wrong feeds."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `MachineError(message)` unless the condition holds."""
+    if not condition:
+        raise MachineError(message)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Logical shape and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+class Kernel:
+    """One operator with its constants inside; a value without state, so that threads may share it.
+
+    Class attribute `layout`: "nhwc" wants channel-last arrays, "any" takes whatever its inputs have, "plain" wants plain.
+    """
+
+    layout: ClassVar[str] = "plain"
+
+    @property
+    def per_sample(self) -> bool:
+        """Whether axis 0 is only a batch axis for this kernel."""
+        return True
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Return the specs of the outputs.
+
+        Raises
+        ------
+        MachineError
+            When the inputs do not fit; the machine adds which step it was.
+        """
+        raise NotImplementedError
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Compile for input specs and layout (of all inputs and outputs); weights are packed here.
+
+        The result takes physical arrays and fills preallocated ones. It must be safe to call from several threads and, where
+        the kernel is per sample, accept any length of axis 0.
+        """
+        raise NotImplementedError
+
+    def absorb(self, following: Kernel) -> Kernel | None:
+        """Return one kernel that does this and then `following` with the same integers, or None."""
+        return None
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """(low, high) when the kernel only clamps its input, else None."""
+        return None
+
+    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+        """Whether a longer axis 0 of the `batched` inputs lengthens axis 0 of every output and changes nothing else."""
+        if not self.per_sample or any(b and (not s.shape or s.shape[0] != 1) for s, b in zip(specs, batched, strict=True)):
+            return False
+        many = 7919  # a prime no model uses as a size, so that no axis fits by accident
+        longer = [Spec((many, *s.shape[1:]), s.dtype) if b else s for s, b in zip(specs, batched, strict=True)]
+        try:
+            return all(
+                one.shape[:1] == (1,) and more == Spec((many, *one.shape[1:]), one.dtype)
+                for one, more in zip(self.infer(*specs), self.infer(*longer), strict=True)
+            )
+        except MachineError:
+            return False
+
+
+class PlainKernel(Kernel):
+    """A kernel written in NumPy: subclasses give `infer` and `__call__(*arrays) -> tuple of arrays`, on plain arrays."""
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Compute the outputs."""
+        raise NotImplementedError
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Wrap `__call__` so that it fills preallocated arrays."""
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            for out, value in zip(outs, self(*ins), strict=True):
+                value = np.asarray(value)
+                if value.shape != out.shape or value.dtype != out.dtype:
+                    raise MachineError(
+                        f"{type(self).__name__} gave {value.dtype}{list(value.shape)} where it announced "
+                        f"{out.dtype}{list(out.shape)}"
+                    )
+                out[...] = value
+
+        return run
+
+    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+        """Trust the subclass's `per_sample`: inferring may be dear."""
+        return self.per_sample
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One step: `outputs = fn(*inputs)`, by tensor name."""
+
+    fn: Kernel
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]

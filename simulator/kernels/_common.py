@@ -1,0 +1,121 @@
+"""What several operators share: windows over images, clamping bounds, broadcasting.
+
+Must not know: any particular operator, rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.kernel import Kernel, MachineError, Spec, require
+
+__all__ = ["Clipped", "Window", "as_image", "broadcast", "image_size", "integer", "magnitude", "stretched", "window_of"]
+
+
+class Clipped(Kernel):
+    """A kernel that ends in a saturation, whose field `clip` = (low, high) can take over a Relu or Clip behind it."""
+
+    clip: tuple[int, int] | None
+
+    def absorb(self, following: Kernel) -> Kernel | None:
+        """Narrow the saturation to the bounds of a Relu or Clip."""
+        bounds = following.bounds
+        if bounds is None:
+            return None
+        low, high = self.clip or bounds
+        narrowed = tuple(min(max(value, bounds[0]), bounds[1]) for value in (low, high))
+        fused: Any = self  # a dataclass, by the rule of this package
+        return replace(fused, clip=narrowed)
+
+
+def integer(spec: Spec, what: str) -> None:
+    """Raise `MachineError` unless the tensor holds signed integers."""
+    require(spec.dtype.kind == "i", f"{what} takes signed integers, not {spec}")
+
+
+def magnitude(dtype: np.dtype) -> int:
+    """Return the largest |value| of a signed integer type."""
+    return 1 << (8 * dtype.itemsize - 1)
+
+
+def broadcast(specs: Sequence[Spec]) -> tuple[int, ...]:
+    """Return the shape that the inputs broadcast to."""
+    try:
+        return np.broadcast_shapes(*(spec.shape for spec in specs))
+    except ValueError:
+        raise MachineError(f"shapes do not broadcast: {', '.join(map(str, specs))}") from None
+
+
+def stretched(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return `x` broadcast to `shape`, contiguous and flat."""
+    return np.ascontiguousarray(np.broadcast_to(x, shape)).reshape(-1)
+
+
+def image_size(space: Sequence[int]) -> tuple[int, int]:
+    """Return (rows, columns) of one or two spatial axes; a line is an image of one row."""
+    return (1, *space)[-2], space[-1]
+
+
+def as_image(x: np.ndarray) -> np.ndarray:
+    """Return channel-last [N, W, C] or [N, H, W, C] as [N, H, W, C]."""
+    return x if x.ndim == 4 else x[:, None]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A two-dimensional window sliding over a padded image; `axes` of them are real, the first may be a filled-in one.
+
+    kernel, strides, dilations: (vertical, horizontal); pads: top, left, bottom, right.
+    """
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    group: int = 1
+    axes: int = 2
+
+    def out_size(self, space: Sequence[int], ceil_mode: bool = False) -> tuple[int, ...]:
+        """Return the number of windows along each axis of `space`.
+
+        With `ceil_mode` a last window may hang over the end of the padded image, but must not start behind the image.
+        """
+        require(len(space) == self.axes, f"a window over {self.axes} axes does not fit a space of {list(space)}")
+        counts = []
+        for axis, size in enumerate(image_size(space)):
+            begin, end, stride = self.pads[axis], self.pads[axis + 2], self.strides[axis]
+            free = size + begin + end - self.dilations[axis] * (self.kernel[axis] - 1) - 1
+            count = (-(-free // stride) if ceil_mode else free // stride) + 1
+            if ceil_mode and (count - 1) * stride >= size + begin:
+                count -= 1
+            require(count > 0, f"a window of {list(self.kernel)} does not fit a space of {list(space)}")
+            counts.append(count)
+        return tuple(counts[2 - self.axes :])
+
+
+def window_of(
+    kernel: Sequence[int],
+    strides: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+    group: int = 1,
+) -> Window:
+    """Return the window for one value per axis (ONNX order of pads: all begins, all ends); None stands for 1 and 0."""
+    axes = len(kernel)
+    steps, gaps = (tuple(value or (1,) * axes) for value in (strides, dilations))
+    edges = tuple(pads or (0,) * 2 * axes)
+    fits = axes in (1, 2) and (len(steps), len(gaps), len(edges)) == (axes, axes, 2 * axes)
+    require(
+        fits and min((*kernel, *steps, *gaps)) > 0 and min(edges) >= 0,
+        f"kernel {list(kernel)}, strides {list(steps)}, pads {list(edges)} and dilations {list(gaps)} make no window",
+    )
+    if axes == 1:
+        kernel, steps, gaps, edges = (1, *kernel), (1, *steps), (1, *gaps), (0, edges[0], 0, edges[1])
+    return Window(
+        (kernel[0], kernel[1]), (steps[0], steps[1]), (edges[0], edges[1], edges[2], edges[3]), (gaps[0], gaps[1]),
+        group, axes,
+    )  # fmt: skip

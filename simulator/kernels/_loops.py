@@ -1,0 +1,74 @@
+"""Convolution as plain loops: any integer type, any processor; the oracle and the fallback of `_vnni`.
+
+Owns: `dense` (any groups) and `depthwise` (groups == inputs == outputs). Both vectorise over output channels by themselves.
+Arrays are channel-last. The accumulator has the dtype of the bias, int32 or int64: the caller proves that it suffices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.fixed import apply
+
+__all__ = ["dense", "depthwise"]
+
+
+@jit
+def dense(x, weight, bias, geometry, rescale, out):
+    """Convolve x [N, H, W, C] with weight [g, kh, kw, C/g, O/g] into out [N, Ho, Wo, O]."""
+    stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
+    _, rows, columns, _ = x.shape
+    groups, kh, kw, channels, own = weight.shape
+    samples, out_rows, out_columns, _ = out.shape
+    acc = np.empty_like(bias)
+    for n in range(samples):
+        for oy in range(out_rows):
+            for ox in range(out_columns):
+                acc[:] = bias
+                for r in range(kh):
+                    y = oy * stride_y - top + r * dilation_y
+                    if not 0 <= y < rows:
+                        continue
+                    for c in range(kw):
+                        z = ox * stride_x - left + c * dilation_x
+                        if not 0 <= z < columns:
+                            continue
+                        for g in range(groups):
+                            part = acc[g * own : (g + 1) * own]
+                            for i in range(channels):
+                                value = x[n, y, z, g * channels + i]
+                                taps = weight[g, r, c, i]
+                                for o in range(own):
+                                    part[o] += value * taps[o]
+                target = out[n, oy, ox]
+                for o in range(acc.size):
+                    target[o] = apply(rescale, acc[o])
+
+
+@jit
+def depthwise(x, weight, bias, geometry, rescale, out):
+    """Convolve x [N, H, W, C] with weight [kh, kw, C], channel by channel, into out [N, Ho, Wo, C]."""
+    stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
+    _, rows, columns, channels = x.shape
+    kh, kw, _ = weight.shape
+    samples, out_rows, out_columns, _ = out.shape
+    acc = np.empty_like(bias)
+    for n in range(samples):
+        for oy in range(out_rows):
+            for ox in range(out_columns):
+                acc[:] = bias
+                for r in range(kh):
+                    y = oy * stride_y - top + r * dilation_y
+                    if not 0 <= y < rows:
+                        continue
+                    for c in range(kw):
+                        z = ox * stride_x - left + c * dilation_x
+                        if not 0 <= z < columns:
+                            continue
+                        source, taps = x[n, y, z], weight[r, c]
+                        for i in range(channels):
+                            acc[i] += source[i] * taps[i]
+                target = out[n, oy, ox]
+                for i in range(channels):
+                    target[i] = apply(rescale, acc[i])

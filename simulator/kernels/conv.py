@@ -1,0 +1,173 @@
+"""Convolution and fully connected layers.
+
+    y = rescale(sum x * w + bias)      zero padding, exact accumulators
+
+Owns: `Conv` (one and two dimensions, any groups) and `Linear`: checking, packing and choosing the loop. A one-dimensional
+convolution is a two-dimensional one of height 1; a fully connected layer is a 1x1 convolution whose pixels are the rows.
+
+The accumulator is bounded by sum |w| * 2^(bits of x - 1) + |bias|, computed from the weights. The VNNI loop serves int8 by
+int8 wherever 32 bits provably suffice; the plain loops serve everything else in int32 or int64, again by that bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simulator.fixed import Rescale
+from simulator.kernel import Run, Spec, require
+from simulator.kernels import _loops, _vnni
+from simulator.kernels._common import Clipped, Window, as_image, image_size, window_of
+
+__all__ = ["Conv", "Linear"]
+
+_ROWS = 256  # rows of a fully connected layer that are done at a time, so that they stay in the cache
+
+
+def _checked(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    """Return the bias as int64 [O], zeros for None, after checking the dtypes of both."""
+    require(weight.dtype in (np.int8, np.int16), f"weights must be int8 or int16, not {weight.dtype}")
+    if bias is None:
+        return np.zeros(len(weight), np.int64)
+    bias = np.asarray(bias)
+    require(bias.shape == weight.shape[:1], f"a bias of {list(bias.shape)} does not fit weights {list(weight.shape)}")
+    require(bias.dtype.kind == "i", f"a bias must be integer, not {bias.dtype}")
+    return bias.astype(np.int64)
+
+
+def bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> int:
+    """Return the largest |accumulator| for inputs of `dtype`."""
+    per_output = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1).astype(object)
+    per_output = per_output * (1 << (8 * dtype.itemsize - 1)) + np.abs(bias.astype(object))
+    largest = int(per_output.max(initial=0))
+    require(largest < 1 << 62, f"accumulators up to {largest} do not fit 62 bits")
+    return largest
+
+
+@dataclass(frozen=True, eq=False)
+class Conv(Clipped):
+    """Convolution of x [N, C, H, W] or [N, C, W] with zero padding.
+
+    Parameters
+    ----------
+    weight
+        int8 or int16 [O, C/group, *kernel].
+    bias
+        Integer [O] at the scale of the accumulator, or None.
+    rescale
+        Accumulator -> output; its bits give the dtype of the output.
+    strides, pads, dilations
+        One value per spatial axis; pads in ONNX order, all begins and then all ends. None stands for 1 and 0.
+    group
+        Number of groups.
+    clip
+        Bounds of an absorbed Relu or Clip.
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+    rescale: Rescale
+    strides: Sequence[int] | None = None
+    pads: Sequence[int] | None = None
+    dilations: Sequence[int] | None = None
+    group: int = 1
+    clip: tuple[int, int] | None = None
+
+    layout: ClassVar[str] = "nhwc"
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y [N, O, *space]."""
+        (x,) = specs
+        _checked(self.weight, self.bias)
+        rank, window = self.weight.ndim, self._window()
+        require(len(x.shape) == rank, f"weights {list(self.weight.shape)} do not fit {x}")
+        require(x.dtype in (np.int8, np.int16), f"a convolution takes int8 or int16, not {x.dtype}")
+        outputs, channels = self.weight.shape[:2]
+        require(
+            x.shape[1] == channels * self.group and outputs % self.group == 0,
+            f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}",
+        )
+        return (Spec((x.shape[0], outputs, *window.out_size(x.shape[2:])), self.rescale.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Pack the weights for the size of x and choose the loop."""
+        (x,) = specs
+        weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
+        loop = _loop(weight, _checked(self.weight, self.bias), self._window(), x, self.rescale, self.clip)
+        return lambda ins, outs: loop(as_image(ins[0]), as_image(outs[0]))
+
+    def _window(self) -> Window:
+        require(self.weight.ndim in (3, 4), f"weights {list(self.weight.shape)} are not those of a convolution")
+        return window_of(self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group)
+
+
+def _loop(
+    weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, rescale: Rescale, clip: tuple[int, int] | None
+) -> Any:
+    """Return `loop(x, out)` on channel-last arrays of rank 4."""
+    largest = bound(weight, bias, x.dtype)
+    form = rescale.within(largest, clip)
+    outputs, channels, kh, kw = weight.shape
+    deep = window.group == channels * window.group == outputs
+    byte = x.dtype == np.int8 and weight.dtype == np.int8
+    if not deep and byte and _vnni.available() and _vnni.fits(weight, bias):
+        packed = _vnni.pack(weight, bias, window, image_size(x.shape[2:]))
+        return lambda x, out: _vnni.convolve(x, packed, form, out)
+
+    accumulator = np.dtype(np.int32 if largest < 2**31 else np.int64)
+    bias = bias.astype(accumulator)
+    geometry = (*window.strides, *window.pads[:2], *window.dilations)
+    if deep:
+        taps = np.ascontiguousarray(weight[:, 0].transpose(1, 2, 0)).astype(accumulator)
+        return lambda x, out: _loops.depthwise(x, taps, bias, geometry, form, out)
+    split = weight.reshape(window.group, outputs // window.group, channels, kh, kw)
+    taps = np.ascontiguousarray(split.transpose(0, 3, 4, 2, 1)).astype(accumulator)
+    return lambda x, out: _loops.dense(x, taps, bias, geometry, form, out)
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Clipped):
+    """Fully connected layer on the last axis: x [..., K] -> y [..., O].
+
+    Parameters
+    ----------
+    weight
+        int8 or int16 [O, K].
+    bias, rescale, clip
+        As for `Conv`.
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+    rescale: Rescale
+    clip: tuple[int, int] | None = None
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y; one-dimensional x has no batch axis."""
+        (x,) = specs
+        _checked(self.weight, self.bias)
+        require(x.dtype in (np.int8, np.int16), f"a fully connected layer takes int8 or int16, not {x.dtype}")
+        require(
+            self.weight.ndim == 2 and x.shape[-1:] == self.weight.shape[1:],
+            f"weights {list(self.weight.shape)} do not fit {x}",
+        )
+        return (Spec((*x.shape[:-1], len(self.weight)), self.rescale.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Lay the rows out as pixels of a 1x1 convolution."""
+        outputs, inputs = self.weight.shape
+        window = Window((1, 1), (1, 1), (0, 0, 0, 0))
+        pixels = Spec((1, inputs, 1, _ROWS), specs[0].dtype)
+        bias = _checked(self.weight, self.bias)
+        loop = _loop(self.weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            x, out = ins[0].reshape(1, 1, -1, inputs), outs[0].reshape(1, 1, -1, outputs)
+            for first in range(0, x.shape[2], _ROWS):
+                rows = slice(first, first + _ROWS)
+                loop(x[:, :, rows], out[:, :, rows])
+
+        return run

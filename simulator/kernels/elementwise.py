@@ -1,0 +1,332 @@
+"""Operators that work number by number.
+
+    AddShift   sat(sat(rsh(x, sx)) + sign * sat(rsh(y, sy)))
+    AddScaled  out(x_rescale(x) + sign * y_rescale(y))       operands at 2^16 times the output's scale, wide
+    Mul        rescale(x * y)
+    Affine     rescale(x * w[c] + b[c])
+    Requant    rescale(x)
+    Quant      real -> integer;  Dequant  integer -> real
+    Relu, Clip
+
+Operands of equal rank keep whatever layout they have; the binary operators broadcast as NumPy does. One flat loop each, which
+vectorises by itself. Must not know: shapes beyond broadcasting, how a `fixed` form rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.fixed import Rescale, apply, dtype_of
+from simulator.kernel import Kernel, Run, Spec, require
+from simulator.kernels._common import Clipped, broadcast, integer, magnitude, stretched
+
+__all__ = ["AddScaled", "AddShift", "Affine", "Clip", "Dequant", "Mul", "Quant", "Relu", "Requant"]
+
+
+@jit
+def _add(x, y, rescale_x, rescale_y, sign, rescale, out):
+    for i in range(out.size):
+        out[i] = apply(rescale, apply(rescale_x, x[i]) + sign * apply(rescale_y, y[i]))
+
+
+@jit
+def _mul(x, y, rescale, out):
+    for i in range(out.size):
+        out[i] = apply(rescale, x[i] * y[i])
+
+
+@jit
+def _affine(x, weight, bias, rescale, out):
+    for i in range(x.shape[0]):
+        source, target = x[i], out[i]
+        for c in range(weight.size):
+            target[c] = apply(rescale, source[c] * weight[c] + bias[c])
+
+
+@jit
+def requantize(x, rescale, out):
+    """Rescale flat integers into `out`, keeping the low bits of a result that is wider."""
+    for i in range(out.size):
+        out[i] = apply(rescale, x[i])
+
+
+@jit
+def _clip(x, low, high, out):
+    for i in range(out.size):
+        out[i] = min(max(x[i], low), high)
+
+
+@jit
+def _quant(x, scale, low, high, out):
+    for i in range(out.size):
+        rounded = np.floor(np.float64(x[i]) * scale + 0.5)  # not math.floor, which gives an int64 and may not fit
+        out[i] = 0 if np.isnan(rounded) else np.int64(min(max(rounded, low), high))
+
+
+@jit
+def _quant_luna(x, factor, out):
+    for i in range(out.size):
+        rounded = np.floor(np.float32(np.float64(x[i] * factor) + 0.5))
+        out[i] = 0 if np.isnan(rounded) else np.int64(min(max(rounded, np.float32(-128)), np.float32(127)))
+
+
+@jit
+def _dequant(x, scale, out):
+    for i in range(out.size):
+        out[i] = np.float32(x[i] / scale)
+
+
+class _Binary(Clipped):
+    """x, y -> out of their common shape; subclasses bring `_compile`."""
+
+    layout: ClassVar[str] = "any"
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Broadcast."""
+        x, y = specs
+        integer(x, type(self).__name__)
+        integer(y, type(self).__name__)
+        return (Spec(broadcast(specs), self._dtype()),)
+
+    def _dtype(self) -> np.dtype:
+        raise NotImplementedError
+
+
+class _Sum(_Binary):
+    """out = rescale(x form + sign * y form)."""
+
+    sign: int
+
+    def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
+        raise NotImplementedError
+
+    def _dtype(self) -> np.dtype:
+        return self._rescales()[2].dtype
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Pick the forms by the widths of the operands."""
+        require(self.sign in (1, -1), f"the sign of a sum is 1 or -1, not {self.sign}")
+        rescale_x, rescale_y, rescale = self._rescales()
+        bounds = [magnitude(spec.dtype) for spec in specs]
+        form_x, form_y = rescale_x.within(bounds[0]), rescale_y.within(bounds[1])
+        form = rescale.within(rescale_x.bound(bounds[0]) + rescale_y.bound(bounds[1]), self.clip)
+        sign = np.int32(self.sign)
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            x, y = (stretched(array, outs[0].shape) for array in ins)
+            _add(x, y, form_x, form_y, sign, form, outs[0].reshape(-1))
+
+        return run
+
+
+@dataclass(frozen=True, eq=False)
+class AddShift(_Sum):
+    """Sum of two operands that are each shifted right by `shift_x`, `shift_y` and saturated to `bits` bits first."""
+
+    shift_x: int
+    shift_y: int
+    bits: int = 8
+    sign: int = 1
+    clip: tuple[int, int] | None = None
+
+    def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
+        x, y, out = (Rescale.from_shift(shift, self.bits) for shift in (self.shift_x, self.shift_y, 0))
+        return x, y, out
+
+
+@dataclass(frozen=True, eq=False)
+class AddScaled(_Sum):
+    """Sum of two operands brought to a common fine scale by `x` and `y`, then to the output's by `out`."""
+
+    x: Rescale
+    y: Rescale
+    out: Rescale
+    sign: int = 1
+    clip: tuple[int, int] | None = None
+
+    @classmethod
+    def from_ratios(cls, ratio_x: float, ratio_y: float, bits: int, sign: int = 1) -> AddScaled:
+        """Sum with ratios scale_out / scale_x and scale_out / scale_y (below 2^14), kept to 16 bits below the output."""
+        fine = (Rescale.from_ratio(math.ldexp(ratio, 16), 61) for ratio in (ratio_x, ratio_y))
+        return cls(*fine, Rescale.from_shift(16, bits), sign)
+
+    def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
+        return self.x, self.y, self.out
+
+
+@dataclass(frozen=True, eq=False)
+class Mul(_Binary):
+    """Product of two tensors."""
+
+    rescale: Rescale
+    clip: tuple[int, int] | None = None
+
+    def _dtype(self) -> np.dtype:
+        return self.rescale.dtype
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Pick the form by the width of the product."""
+        bound = magnitude(specs[0].dtype) * magnitude(specs[1].dtype)
+        require(bound < 1 << 62, f"a product of {specs[0]} and {specs[1]} does not fit 62 bits")
+        form = self.rescale.within(bound, self.clip)
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            x, y = (stretched(array, outs[0].shape) for array in ins)
+            _mul(x, y, form, outs[0].reshape(-1))
+
+        return run
+
+
+@dataclass(frozen=True, eq=False)
+class Affine(Clipped):
+    """One factor and one summand per channel (axis 1): integer `weight` [C], `bias` [C] at the scale of the product."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    rescale: Rescale
+    clip: tuple[int, int] | None = None
+
+    layout: ClassVar[str] = "nhwc"
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y of the same shape."""
+        (x,) = specs
+        integer(x, "Affine")
+        require(
+            x.shape[1:2] == self.weight.shape == self.bias.shape,
+            f"{list(self.weight.shape)} weights and {list(self.bias.shape)} biases do not fit {x}",
+        )
+        return (Spec(x.shape, self.rescale.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Choose the width of the accumulator; channels are the last axis."""
+        size = magnitude(specs[0].dtype)
+        bound = max((size * abs(int(w)) + abs(int(b)) for w, b in zip(self.weight, self.bias, strict=True)), default=0)
+        require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
+        accumulator = np.int32 if bound < 1 << 31 else np.int64
+        form, channels = self.rescale.within(bound, self.clip), len(self.weight)
+        weight, bias = np.asarray(self.weight).astype(accumulator), np.asarray(self.bias).astype(accumulator)
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            _affine(ins[0].reshape(-1, channels), weight, bias, form, outs[0].reshape(-1, channels))
+
+        return run
+
+
+class _Unary(Kernel):
+    layout: ClassVar[str] = "any"
+
+
+@dataclass(frozen=True, eq=False)
+class Requant(_Unary):
+    """Integers to another scale and width; `saturate=False` keeps the low bits of what does not fit."""
+
+    rescale: Rescale
+    saturate: bool = True
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y of the same shape."""
+        integer(specs[0], "Requant")
+        return (Spec(specs[0].shape, self.rescale.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Pick the form by the width of x."""
+        rescale = self.rescale if self.saturate else replace(self.rescale, bits=62)
+        bound = magnitude(specs[0].dtype)
+        require(bound < 1 << 62, f"Requant takes up to 32 bits, not {specs[0]}")
+        form = rescale.within(bound)
+        return lambda ins, outs: requantize(ins[0].reshape(-1), form, outs[0].reshape(-1))
+
+
+@dataclass(frozen=True, eq=False)
+class Clip(_Unary):
+    """Clamp integers to [low, high]; the dtype stays."""
+
+    low: int
+    high: int
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """(low, high), so that the kernel before can absorb this one."""
+        return self.low, self.high
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y like x."""
+        integer(specs[0], type(self).__name__)
+        return specs
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Narrow the bounds to the dtype."""
+        size = magnitude(specs[0].dtype)
+        low, high = (min(max(value, -size), size - 1) for value in self.bounds)
+        return lambda ins, outs: _clip(ins[0].reshape(-1), low, high, outs[0].reshape(-1))
+
+
+@dataclass(frozen=True, eq=False)
+class Relu(Clip):
+    """max(x, 0)."""
+
+    low: int = 0
+    high: int = 1 << 62
+
+
+@dataclass(frozen=True, eq=False)
+class Quant(_Unary):
+    """float32 -> integers of `bits` bits at `scale` counts per real unit; nan gives 0, infinities saturate.
+
+    "generic" computes sat(floor(x * scale + 1/2)) in float64. "luna" is the NPU's own arithmetic: the product is rounded to
+    float32, the half is added in double, that sum is rounded to float32 before the floor; the result is always int8; and a
+    scale below one, 2^q, turns into the int32 factor 1 << (q mod 32).
+
+    Raises
+    ------
+    MachineError
+        When x is not float32, or a "luna" scale is not a power of two.
+    """
+
+    scale: float
+    bits: int
+    rule: Literal["generic", "luna"] = "generic"
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y of the same shape."""
+        (x,) = specs
+        require(x.dtype == np.float32, f"Quant takes float32, not {x}")
+        require(0 < self.scale < math.inf, f"a scale must be positive and finite, not {self.scale}")
+        require(self.rule in ("generic", "luna"), f"no such quantization rule: {self.rule}")
+        require(self.rule == "generic" or math.frexp(self.scale)[0] == 0.5, f"{self.scale} is no power of two")
+        return (Spec(x.shape, dtype_of(self.bits if self.rule == "generic" else 8)),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Choose the arithmetic."""
+        if self.rule == "luna":
+            q = math.frexp(self.scale)[1] - 1
+            factor = np.float32(np.array(1 << q % 32).astype(np.int32)) if q < 0 else np.float32(self.scale)
+            return lambda ins, outs: _quant_luna(ins[0].reshape(-1), factor, outs[0].reshape(-1))
+        scale, top = float(self.scale), float(1 << (self.bits - 1))
+        return lambda ins, outs: _quant(ins[0].reshape(-1), scale, -top, top - 1, outs[0].reshape(-1))
+
+
+@dataclass(frozen=True, eq=False)
+class Dequant(_Unary):
+    """Integers -> float32, x / scale rounded once."""
+
+    scale: float
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y of the same shape."""
+        integer(specs[0], "Dequant")
+        return (Spec(specs[0].shape, np.dtype(np.float32)),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Flatten."""
+        scale = float(self.scale)
+        return lambda ins, outs: _dequant(ins[0].reshape(-1), scale, outs[0].reshape(-1))
+
+

@@ -1,0 +1,164 @@
+"""Pooling over windows of channel-last images.
+
+    MaxPool   the largest integer of the window; padding counts as the most negative integer
+    AvgPool   rule(sum of the window); padding counts as zeros and belongs to the area
+
+Owns: the loops, and `luna_average`, which picks the NPU's division rule. Must not know: how a rule rounds (`fixed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.fixed import INT32_MIN, Chain, LunaDivide, Rescale, apply
+from simulator.kernel import Kernel, Run, Spec, require
+from simulator.kernels._common import Clipped, Window, as_image, integer, magnitude, window_of
+
+__all__ = ["AvgPool", "MaxPool", "luna_average"]
+
+
+@jit
+def _max_pool(x, geometry, lowest, out):
+    kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
+    _, rows, columns, channels = x.shape
+    samples, out_rows, out_columns, _ = out.shape
+    for n in range(samples):
+        for oy in range(out_rows):
+            for ox in range(out_columns):
+                target = out[n, oy, ox]
+                target[:] = lowest
+                for r in range(kh):
+                    y = oy * stride_y - top + r * dilation_y
+                    for c in range(kw):
+                        z = ox * stride_x - left + c * dilation_x
+                        if 0 <= y < rows and 0 <= z < columns:
+                            source = x[n, y, z]
+                            for i in range(channels):
+                                target[i] = max(target[i], source[i])
+
+
+@jit
+def _sum_pool(x, geometry, zero, rescale, out):
+    kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
+    _, rows, columns, channels = x.shape
+    samples, out_rows, out_columns, _ = out.shape
+    acc = np.empty(channels, zero.dtype)
+    for n in range(samples):
+        for oy in range(out_rows):
+            for ox in range(out_columns):
+                acc[:] = 0
+                for r in range(kh):
+                    y = oy * stride_y - top + r * dilation_y
+                    for c in range(kw):
+                        z = ox * stride_x - left + c * dilation_x
+                        if 0 <= y < rows and 0 <= z < columns:
+                            source = x[n, y, z]
+                            for i in range(channels):
+                                acc[i] += source[i]
+                target = out[n, oy, ox]
+                for i in range(channels):
+                    target[i] = apply(rescale, acc[i])
+
+
+def _geometry(window: Window) -> tuple[int, ...]:
+    return (*window.kernel, *window.strides, *window.pads[:2], *window.dilations)
+
+
+def _image(x: Spec, what: str) -> None:
+    integer(x, what)
+    require(len(x.shape) in (3, 4), f"{what} takes [N, C, W] or [N, C, H, W], not {x}")
+
+
+@dataclass(frozen=True, eq=False)
+class MaxPool(Kernel):
+    """Largest integer of each window of x [N, C, H, W] or [N, C, W]; fields as for `Conv`, dtype kept."""
+
+    kernel: Sequence[int]
+    strides: Sequence[int] | None = None
+    pads: Sequence[int] | None = None
+    ceil_mode: bool = False
+    dilations: Sequence[int] | None = None
+
+    layout: ClassVar[str] = "nhwc"
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y [N, C, *space]."""
+        (x,) = specs
+        _image(x, "MaxPool")
+        return (Spec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), x.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Fix the geometry."""
+        geometry = _geometry(self._window())
+        lowest = int(np.iinfo(specs[0].dtype).min)
+        return lambda ins, outs: _max_pool(as_image(ins[0]), geometry, lowest, as_image(outs[0]))
+
+    def _window(self) -> Window:
+        return window_of(self.kernel, self.strides, self.pads, self.dilations)
+
+
+@dataclass(frozen=True, eq=False)
+class AvgPool(Clipped):
+    """Sum of each window of x [N, C, H, W] or [N, C, W], divided by `rule`.
+
+    Parameters
+    ----------
+    kernel, strides, pads, ceil_mode
+        As for `MaxPool`.
+    rule
+        What turns the sum into the output: a `Rescale` by scale_out / (scale_x * area), or one of `luna_average`.
+    """
+
+    kernel: Sequence[int]
+    strides: Sequence[int] | None
+    pads: Sequence[int] | None
+    rule: Rescale | LunaDivide | Chain
+    ceil_mode: bool = False
+    clip: tuple[int, int] | None = None
+
+    layout: ClassVar[str] = "nhwc"
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y [N, C, *space]."""
+        (x,) = specs
+        _image(x, "AvgPool")
+        return (Spec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), self.rule.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Bound the sum by the area."""
+        window = self._window()
+        bound = window.kernel[0] * window.kernel[1] * magnitude(specs[0].dtype)
+        require(bound < 1 << 62, f"the sum of {list(window.kernel)} values of {specs[0]} does not fit 62 bits")
+        form, geometry = self.rule.within(bound, self.clip), _geometry(window)
+        zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # its dtype is the accumulator's
+        return lambda ins, outs: _sum_pool(as_image(ins[0]), geometry, zero, form, as_image(outs[0]))
+
+    def _window(self) -> Window:
+        return window_of(self.kernel, self.strides, self.pads, None)
+
+
+def luna_average(
+    kind: Literal["venus", "arcs"], area: int, q_x: int, q_o: int, bits: int = 8
+) -> Rescale | LunaDivide | Chain:
+    """Return the NPU's rule for averaging `area` values at scale 2^q_x into scale 2^q_o.
+
+    A power-of-two area is shifted away: "venus" takes no notice of q_o, "arcs" first shifts the sum by q_x - q_o into 32 bits
+    (all zeros for q_x < q_o). Any other area is divided by, with q_o - q_x as the left shift of the sum; "venus" reads the
+    area as a signed byte. A negative left shift gives 0 on "venus" and the most negative integer on "arcs".
+    """
+    venus = kind == "venus"
+    if area & (area - 1) == 0:
+        last = Rescale.from_shift(area.bit_length() - 1, bits)
+        if venus:
+            return last
+        if q_x < q_o:
+            return LunaDivide(area, -1, bits, underflow=0)
+        return Chain(Rescale.from_shift(q_x - q_o, 32), last)
+    if venus:
+        return LunaDivide((area + 128) % 256 - 128, q_o - q_x, bits, underflow=0)
+    return LunaDivide(area, q_o - q_x, bits, underflow=INT32_MIN)

@@ -1,0 +1,154 @@
+"""Operators that move integers without computing: Concat (each input may be rescaled), Reshape, Transpose, Constant.
+
+Must not know: rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from simulator.fixed import Rescale
+from simulator.kernel import Kernel, MachineError, Run, Spec, require
+from simulator.kernels._common import integer, magnitude
+from simulator.kernels.elementwise import requantize
+
+__all__ = ["Concat", "Constant", "Reshape", "Transpose"]
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Kernel):
+    """Join integer tensors along `axis` (not the batch), each brought to the output's scale by its own rescale."""
+
+    axis: int
+    rescales: tuple[Rescale, ...]
+
+    layout: ClassVar[str] = "any"
+
+    @property
+    def per_sample(self) -> bool:
+        """Joining along axis 0 mixes samples."""
+        return self.axis != 0
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Inputs -> out; all other axes equal, except that a batch axis of 1 follows the others."""
+        require(len(specs) == len(self.rescales), f"{len(self.rescales)} rescales do not fit {len(specs)} inputs")
+        rank, axis = len(specs[0].shape), self._axis(specs[0])
+        dtypes = {rescale.dtype for rescale in self.rescales}
+        require(len(dtypes) == 1, "the inputs of Concat are rescaled to different widths")
+        for spec in specs:
+            integer(spec, "Concat")
+            require(len(spec.shape) == rank, f"ranks differ: {', '.join(map(str, specs))}")
+        shape = [max(spec.shape[a] for spec in specs) for a in range(rank)]
+        for spec in specs:
+            same = all(spec.shape[a] in ((shape[a], 1) if a == 0 else (shape[a],)) for a in range(rank) if a != axis)
+            require(same, f"shapes differ: {', '.join(map(str, specs))}")
+        shape[axis] = sum(spec.shape[axis] for spec in specs)
+        return (Spec(tuple(shape), dtypes.pop()),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Plain copies where the rescale changes nothing."""
+        axis = self._axis(specs[0])
+        if channel_last and axis > 0:
+            axis = len(specs[0].shape) - 1 if axis == 1 else axis - 1
+        parts, first = [], 0
+        for spec, rescale in zip(specs, self.rescales, strict=True):
+            last = first + spec.shape[self._axis(specs[0])]
+            same = rescale.pow2_shift == 0 and rescale.bits >= 8 * spec.dtype.itemsize
+            form = None if same else rescale.within(magnitude(spec.dtype))
+            parts.append(((*(slice(None),) * axis, slice(first, last)), form, rescale.dtype))
+            first = last
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            for x, (place, form, dtype) in zip(ins, parts, strict=True):
+                if form is not None:
+                    scaled = np.empty(x.shape, dtype)
+                    requantize(x.reshape(-1), form, scaled.reshape(-1))
+                    x = scaled
+                outs[0][place] = x
+
+        return run
+
+    def _axis(self, spec: Spec) -> int:
+        rank = len(spec.shape)
+        require(-rank <= self.axis < rank, f"axis {self.axis} does not exist in {spec}")
+        return self.axis % rank
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape(Kernel):
+    """Another shape for the same numbers: 0 copies the axis, one -1 is inferred.
+
+    With `per_sample` axis 0 of the input and of the target is the batch: the target is read for a batch of one and its first
+    axis then follows the batch. Otherwise the target is taken as it is. Any dtype.
+    """
+
+    shape: Sequence[int]
+    per_sample: bool = True  # type: ignore[assignment]
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y."""
+        (x,) = specs
+        batched = self.per_sample and len(x.shape) > 0
+        source = (1, *x.shape[1:]) if batched else x.shape
+        target = [int(n) for n in self.shape]
+        for axis, size in enumerate(target):
+            if size == 0:
+                require(axis < len(source), f"no axis {axis} to copy in {x} for the shape {target}")
+                target[axis] = source[axis]
+        count, known = int(np.prod(source)), int(np.prod([n for n in target if n != -1]))
+        if target.count(-1) == 1 and known > 0:
+            target[target.index(-1)] = count // known
+        fits = min(target, default=1) >= 0 and int(np.prod(target)) == count
+        require(fits, f"{x} cannot take the shape {list(self.shape)}")
+        if batched:
+            require(target[:1] == [1], f"the shape {list(self.shape)} does not keep the samples of {x} apart")
+            target[0] = x.shape[0]
+        return (Spec(tuple(target), x.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Copy."""
+        return lambda ins, outs: np.copyto(outs[0].reshape(-1), ins[0].reshape(-1))
+
+
+@dataclass(frozen=True, eq=False)
+class Transpose(Kernel):
+    """Permute the axes. Any dtype."""
+
+    perm: Sequence[int]
+
+    @property
+    def per_sample(self) -> bool:
+        """Samples stay apart while axis 0 stays first."""
+        return tuple(self.perm[:1]) == (0,)
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """x -> y."""
+        (x,) = specs
+        require(sorted(self.perm) == list(range(len(x.shape))), f"{list(self.perm)} does not permute the axes of {x}")
+        return (Spec(tuple(x.shape[axis] for axis in self.perm), x.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Copy."""
+        perm = tuple(self.perm)
+        return lambda ins, outs: np.copyto(outs[0], ins[0].transpose(perm))
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Kernel):
+    """A tensor without inputs; a first axis of 1 broadcasts against the batch in the operators that broadcast."""
+
+    array: np.ndarray
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Nothing -> the constant."""
+        if specs:
+            raise MachineError("a constant has no inputs")
+        return (Spec(self.array.shape, self.array.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Copy."""
+        return lambda ins, outs: np.copyto(outs[0], self.array)

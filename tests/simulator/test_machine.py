@@ -1,0 +1,244 @@
+"""The laws of the machine: blocks, threads, fusion, layouts, taps and forced tensors never change an integer."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from simulator.fixed import Rescale
+from simulator.kernels import (
+    AddScaled, AddShift, Affine, AvgPool, Clip, Concat, Constant, Conv, Dequant, Linear, MaxPool, Mul, Quant, Relu, Requant,
+    Reshape, Transpose,
+)  # fmt: skip
+from simulator.machine import Call, MachineError, PlainKernel, Spec, compile
+from tests.simulator.helpers import integers, simd
+
+INPUT = {"x": Spec((1, 3, 9, 10), np.float32)}
+
+
+class Double(PlainKernel):
+    """A float island."""
+
+    def infer(self, x):
+        return (x,)
+
+    def __call__(self, x):
+        return (x * np.float32(2),)
+
+
+def network(seed=0):
+    """A small network with every kernel, branches, fused activations and changes of layout."""
+    rng = np.random.default_rng(seed)
+
+    def w(*shape):
+        return integers(rng, shape)
+
+    def bias(count):
+        return integers(rng, (count,), np.int16)
+
+    right, general = Rescale.from_shift(9, 8), Rescale.from_ratio(0.0021, 8)
+    pads = (1, 1, 1, 1)
+    return [
+        Call(Double(), ("x",), ("x2",)),
+        Call(Quant(16.0, 8), ("x2",), ("q",)),
+        Call(Conv(w(16, 3, 3, 3), bias(16), right, None, pads), ("q",), ("c1",)),
+        Call(Relu(), ("c1",), ("r1",)),
+        Call(Conv(w(16, 1, 3, 3), bias(16), general, None, pads, None, 16), ("r1",), ("c2",)),
+        Call(Clip(-5, 90), ("c2",), ("k2",)),
+        Call(Conv(w(16, 16, 1, 1), None, general), ("k2",), ("c3",)),
+        Call(AddShift(1, 0), ("r1", "c3"), ("s",)),
+        Call(Relu(), ("s",), ("rs",)),
+        Call(MaxPool((2, 2), (2, 2), (0, 0, 1, 0)), ("rs",), ("m",)),
+        Call(Affine(w(16), bias(16), Rescale.from_shift(7, 8)), ("m",), ("n",)),
+        Call(AddScaled.from_ratios(0.7, 1.1, 8), ("m", "n"), ("a",)),
+        Call(AvgPool((5, 5), None, None, Rescale.from_ratio(1 / 25, 8)), ("a",), ("gap",)),
+        Call(Mul(Rescale.from_shift(5, 8)), ("a", "gap"), ("se",)),
+        Call(Constant(w(1, 4, 5, 5)), (), ("const",)),
+        Call(Concat(1, (Rescale.from_shift(0, 8), Rescale.from_shift(1, 8))), ("se", "const"), ("cat",)),
+        Call(Transpose((0, 2, 1, 3)), ("cat",), ("t",)),
+        Call(Conv(w(6, 5, 1, 1), None, right), ("t",), ("c4",)),
+        Call(Reshape((1, -1)), ("c4",), ("flat",)),
+        Call(Linear(w(7, 600), bias(7), Rescale.from_shift(10, 16)), ("flat",), ("y16",)),
+        Call(Requant(Rescale.from_shift(3, 8)), ("y16",), ("y8",)),
+        Call(Dequant(4.0), ("y8",), ("y",)),
+    ]
+
+
+def feed(samples, seed=1):
+    return {"x": np.random.default_rng(seed).standard_normal((samples, 3, 9, 10)).astype(np.float32)}
+
+
+def run(program, *args):
+    return {name: array.copy() for name, array in program.run(*args)}
+
+
+def equal(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        assert left[name].dtype == right[name].dtype, name
+        assert np.array_equal(left[name], right[name]), name
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """Every tensor of 7 samples, one sample at a time, one thread."""
+    return run(compile(network(), INPUT, block=1, threads=1), feed(7))
+
+
+@pytest.mark.parametrize(("block", "threads"), list(itertools.product([1, 2, 3, 7, 100, None], [1, 2, 5])))
+def test_blocks_and_threads_do_not_change_an_integer(reference, block, threads):
+    equal(run(compile(network(), INPUT, block=block, threads=threads), feed(7)), reference)
+
+
+def test_a_program_takes_any_batch_again_and_again(reference):
+    program = compile(network(), INPUT, block=4, threads=2)
+    for samples in (7, 1, 3, 7, 0):
+        got = run(program, {"x": feed(7)["x"][:samples]})
+        equal(got, {name: a if name == "const" else a[:samples] for name, a in reference.items()})
+
+
+@pytest.mark.parametrize("keep", [["y"], ["r1", "y"], ["c1", "y"], ["s", "c2", "gap"], ["x", "rs"], []])
+def test_fusing_what_is_not_kept_does_not_change_an_integer(reference, keep):
+    program = compile(network(), INPUT, keep)
+    equal(run(program, feed(7)), {name: reference[name] for name in program.names})
+    assert set(program.names) == set(keep)
+
+
+def test_fusion_happens():
+    def count(keep):
+        return len(compile(network(), INPUT, keep)._ops)
+
+    assert count(["y"]) == count(None) - 3
+
+
+def test_vector_instructions_do_not_change_an_integer(reference):
+    with simd(False):
+        equal(run(compile(network(), INPUT), feed(7)), reference)
+
+
+def test_the_order_is_feeds_first_and_then_steps():
+    program = compile(network(), INPUT)
+    assert list(dict(program.run(feed(1)))) == ["x", *(step.outputs[0] for step in network())]
+
+
+def test_kept_arrays_belong_to_the_caller(reference):
+    program = compile(network(), INPUT, threads=1)
+    first = dict(program.run(feed(7)))
+    dict(program.run(feed(7, seed=9)))
+    equal(first, reference)
+    assert all(array.flags.c_contiguous and array.flags.writeable for array in first.values())
+
+
+@pytest.mark.parametrize("name", ["x", "q", "r1", "a", "const", "flat"])
+def test_forced_tensors_are_read_by_later_steps_only(reference, name):
+    other = run(compile(network(), INPUT), feed(7, seed=2))
+    if name == "const":
+        other["const"] = np.flip(reference["const"]).copy()
+    program = compile(network(), INPUT, block=2, threads=2)
+    got = run(program, feed(7), {name: other[name]})
+    order = list(program.names)
+    for before in order[: order.index(name) + 1]:
+        assert np.array_equal(got[before], reference[before]), before
+    assert not np.array_equal(got["y16"], reference["y16"])
+    equal(run(program, feed(7), {name: reference[name]}), reference)
+
+
+def test_forcing_everything_shows_each_step_alone(reference):
+    program = compile(network(), INPUT)
+    forced = {name: array for name, array in reference.items()}
+    equal(run(program, feed(7), forced), reference)
+    forced["r1"] = np.zeros_like(forced["r1"])
+    got = run(program, feed(7), forced)
+    assert np.array_equal(got["r1"], reference["r1"])
+    assert not np.array_equal(got["c2"], reference["c2"])
+    assert np.array_equal(got["c3"], reference["c3"])
+
+
+def test_threads_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("LINGERONNX_THREADS", "3")
+    assert compile(network(), INPUT).threads == 3
+
+
+# --- kernels that mix samples ------------------------------------------------------------------------------------------------
+
+
+class Sum(PlainKernel):
+    """Sums over axis 0."""
+
+    per_sample = False
+
+    def infer(self, x):
+        return (Spec(x.shape[1:], x.dtype),)
+
+    def __call__(self, x):
+        return (x.sum(axis=0, dtype=x.dtype),)
+
+
+def test_a_step_that_mixes_samples_fixes_the_shapes():
+    steps = [Call(Relu(), ("x",), ("r",)), Call(Sum(), ("r",), ("y",))]
+    program = compile(steps, {"x": Spec((3, 4), np.int16)}, ["y"])
+    assert not program.per_sample
+    x = integers(np.random.default_rng(0), (3, 4), np.int16) >> 4
+    assert np.array_equal(dict(program.run({"x": x}))["y"], np.maximum(x, 0).sum(0))
+    with pytest.raises(MachineError, match=r"x must be exactly int16\[3,4\], not \[2, 4\]"):
+        list(program.run({"x": x[:2]}))
+
+
+def test_broadcasting_over_the_batch_axis_fixes_the_shapes():
+    steps = [Call(Constant(np.ones((3, 4), np.int8)), (), ("c",)), Call(AddShift(0, 0), ("x", "c"), ("y",))]
+    assert not compile(steps, {"x": Spec((1, 4), np.int8)}).per_sample
+    steps = [Call(Constant(np.ones((1, 4), np.int8)), (), ("c",)), Call(AddShift(0, 0), ("x", "c"), ("y",))]
+    assert compile(steps, {"x": Spec((1, 4), np.int8)}).per_sample
+
+
+# --- errors ------------------------------------------------------------------------------------------------------------------
+
+RELU = [Call(Relu(), ("x",), ("y",))]
+ONE = {"x": Spec((1, 4), np.int8)}
+
+
+@pytest.mark.parametrize(
+    ("steps", "keep", "says"),
+    [
+        ([Call(Relu(), ("z",), ("y",))], None, r"Relu -> y: reads \['z'\]"),
+        ([*RELU, *RELU], None, r"Relu -> y: makes \['y'\] a second time"),
+        (RELU, ["z"], r"no step makes \['z'\]"),
+        ([Call(Relu(), ("x",), ("y", "z"))], None, "makes 1 outputs, not 2"),
+        ([Call(AddShift(0, 0), ("x",), ("y",))], None, r"AddShift -> y: cannot take its inputs x int8\[1,4\]"),
+        ([Call(Transpose((0, 2, 1)), ("x",), ("y",))], None, r"Transpose -> y: .*\(inputs: x int8\[1,4\]\)"),
+    ],
+)
+def test_steps_that_do_not_fit_together(steps, keep, says):
+    with pytest.raises(MachineError, match=says):
+        compile(steps, ONE, keep)
+
+
+@pytest.mark.parametrize(
+    ("fed", "force", "says"),
+    [
+        ({}, None, r"takes \['x'\], not \[\]"),
+        ({"x": np.zeros((2, 4), np.int16)}, None, "an array of int8"),
+        ({"x": np.zeros((2, 5), np.int8)}, None, r"int8\[1,4\] with any batch, not \[2, 5\]"),
+        ({"x": np.zeros((2, 4), np.int8)}, {"z": np.zeros(1)}, r"only kept tensors can be forced, not \['z'\]"),
+        ({"x": np.zeros((2, 4), np.int8)}, {"y": np.zeros((1, 4), np.int8)}, r"forced to int8\[1, 4\]"),
+    ],
+)
+def test_feeds_that_do_not_fit(fed, force, says):
+    with pytest.raises(MachineError, match=says):
+        list(compile(RELU, ONE, ["y"]).run(fed, force))
+
+
+def test_feeds_of_different_batches():
+    program = compile([Call(AddShift(0, 0), ("x", "z"), ("y",))], {"x": ONE["x"], "z": ONE["x"]})
+    with pytest.raises(MachineError, match="different batches"):
+        list(program.run({"x": np.zeros((2, 4), np.int8), "z": np.zeros((3, 4), np.int8)}))
+
+
+def test_an_island_that_lies_about_its_output():
+    class Liar(Double):
+        def __call__(self, x):
+            return (x.astype(np.float64),)
+
+    program = compile([Call(Liar(), ("x",), ("y",))], {"x": Spec((1, 2), np.float32)})
+    with pytest.raises(MachineError, match="Liar gave float64"):
+        list(program.run({"x": np.zeros((1, 2), np.float32)}))
