@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +18,13 @@ from . import ir
 from .assign import Choice, assign, observed, partition
 from .config import Override, QuantConfig, select, select_tensors
 from .data import Data, InputSpec
+from .dump import Folder, Summary
 from .errors import ConfigError, ConstraintError, InternalError
 from .fit import Fitted, fit
-from .improve.ranges import apply_factors, clips_without_scale, range_factors
+from .improve import factors
+from .improve.bias import correct_bias, samples_that_fit
+from .improve.equalize import equalize
+from .improve.ranges import clips_without_scale, range_factors
 from .lower import lower
 from .metrics import Agreement, metric
 from .observe import TensorStats, observe
@@ -31,7 +36,7 @@ from .report import Report, describe
 from .runners import FloatRunner, input_specs
 from .session import Session
 
-__all__ = ["Evaluation", "Progress", "QuantizedModel", "evaluate", "quantize"]
+__all__ = ["Evaluation", "Progress", "QuantizedModel", "Simulation", "evaluate", "quantize", "simulate"]
 
 #: Called with (what is being done, samples done, samples in all or None).
 Progress = Callable[[str, int, int | None], None]
@@ -39,6 +44,8 @@ Progress = Callable[[str, int, int | None], None]
 _CHECK_SAMPLES = 8  # for the comparison of normalised and original outputs
 _FIDELITY_SAMPLES = 64  # calibration samples for the output fidelity in the report
 _SYNTHETIC_SAMPLES = 16
+_BIAS_SAMPLES = 128  # for the mean error of every channel
+_EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 
 
 @dataclass(frozen=True)
@@ -97,14 +104,12 @@ def quantize(
         "calibrated on synthetic inputs: give real data with --calib for real accuracy"
     ]  # fmt: skip
     if plan is None:
-        stats = _observe(graph, data, floats, conf, progress)
-        factors = range_factors(graph, stats, row, floats, bits=conf.bits, weight_bits=conf.weight_bits,
-                                search=conf.mode == "q-value" and conf.effort != "fast")  # fmt: skip
-        plan = _plan(graph, stats, row, floats, factors, conf, original, notes)
+        plan = _calibrate(graph, data, row, floats, conf, original, notes, progress)
     else:
-        apply_factors(graph, {name: t.factor[0] for name, t in plan.transforms.items()}, plan.floats)
+        factors.apply(graph, {name: np.array(t.factor) for name, t in plan.transforms.items()}, plan.floats)
     _check_same(original, graph, data.first())
-    lowered = lower(graph, plan, row)
+    exact = graph if conf.effort == "fast" else _corrected(graph, plan, row, data)
+    lowered = lower(exact, plan, row)
     report = describe(graph, lowered, plan, row, fitted, notes, stem)
     if conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)
@@ -192,17 +197,32 @@ def _observe(
     return observe(FloatRunner(graph, names), data.batches(conf.batch), names, on_batch=count)
 
 
-def _plan(
-    graph: ir.Graph, stats: Mapping[str, TensorStats], row: Platform, floats: Mapping[str, str],
-    factors: Mapping[str, float], conf: QuantConfig, original: ir.Graph, notes: list[str],
+def _calibrate(
+    graph: ir.Graph, data: Data, row: Platform, floats: Mapping[str, str], conf: QuantConfig, original: ir.Graph,
+    notes: list[str], progress: Progress | None,
 ) -> Plan:  # fmt: skip
-    """Apply `factors` to `graph`, assign scales and return the plan; appends to `notes`."""
-    apply_factors(graph, factors, floats)
-    scaled = {name: seen.scaled(factors.get(name, 1.0)) for name, seen in stats.items()}
+    """Improve `graph` in place, observe it and return its plan; appends to `notes`."""
+    even: Mapping[str, np.ndarray] = {}
+    if conf.effort != "fast":
+        feeds, _ = next(iter(data.peek(_EQUALIZE_SAMPLES)))
+        even = equalize(graph, floats, feeds)
+    stats = _observe(graph, data, floats, conf, progress)
+    ranged = range_factors(graph, stats, row, floats, bits=conf.bits, weight_bits=conf.weight_bits,
+                           search=conf.mode == "q-value" and conf.effort != "fast")  # fmt: skip
+    factors.apply(graph, ranged, floats)
+    scaled = {name: seen.scaled(float(ranged[name][0])) if name in ranged else seen for name, seen in stats.items()}
     plan, found = assign(graph, scaled, row, floats, _choice(graph, original, conf))
     notes += found
-    transforms = {name: Transform((factor,)) for name, factor in factors.items()}
-    return replace(plan, transforms=transforms)
+    both = factors.combine(even, ranged)
+    return replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
+
+
+def _corrected(graph: ir.Graph, plan: Plan, row: Platform, data: Data) -> ir.Graph:
+    """Return a copy of `graph` with corrected biases."""
+    copy = ir.clone(graph)
+    feeds, _ = next(iter(data.peek(samples_that_fit(graph, _BIAS_SAMPLES))))
+    correct_bias(copy, plan, row, feeds)
+    return copy
 
 
 def _choice(graph: ir.Graph, original: ir.Graph, conf: QuantConfig) -> Choice:
@@ -357,3 +377,91 @@ class _Measure:
         self.main.add(labels, got)
         if self.base is not None and want is not None:
             self.base.add(labels, want)
+
+
+# ---- simulate ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Tensors of a run over all samples.
+
+    arrays : by tensor name, batch on axis 0. scales : counts per real unit where the array holds integers, else None.
+    outputs : graph output -> the tensor of `arrays` that stands for it. at : the summary that was asked for.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    scales: Mapping[str, float | None]
+    outputs: Mapping[str, str]
+    samples: int
+    at: Summary | None
+    notes: Sequence[str]
+
+
+def simulate(
+    model: str | os.PathLike[str] | ir.Graph | Session,
+    data: Any,
+    *,
+    taps: Sequence[str] = (),
+    integers: bool = False,
+    dump: str | os.PathLike[str] | None = None,
+    at: str | None = None,
+    batch: int = 64,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Simulation:
+    """Run a model, integer or float, on data and return its outputs and the tensors named in `taps` ("all": every one).
+
+    integers : integers instead of real values, and for an output that is dequantized the integer tensor behind it.
+    dump : a folder for the `taps` (without any: every tensor) as they are stored, see `dump.Folder`.
+    at : a tensor to summarise. Raises DataError for wrong data, ConfigError for a tensor that is not there.
+    """
+    session = model if isinstance(model, Session) else Session(model)
+    if integers and not session.is_integer:
+        raise ConfigError("integers are asked of a float model, which has none; quantize it first")
+    source = Data(data, session.inputs, limit=limit, what="input data")
+    every = [str(v.name) for v in ir.values(session.model)]
+    outputs = {str(v.name): _behind(v) if integers else str(v.name) for v in session.model.graph.outputs}
+    named = dict.fromkeys([*outputs.values(), *(t for t in taps if t != "all"), *([at] if at is not None else [])])
+    kept = set(every if "all" in taps else taps) | set(outputs.values())
+    dumped = set() if dump is None else set(every) if "all" in taps or not taps else set(taps)
+    wanted = list({**named, **{name: None for name in every if name in kept or name in dumped}})
+    parts: dict[str, list[np.ndarray]] = {}
+    scales: dict[str, float | None] = {}
+    summary = Summary(at) if at is not None else None
+    done = 0
+    with contextlib.nullcontext() if dump is None else Folder(dump) as folder:
+        for feeds, _ in source.batches(batch):
+            seen = set()
+            for name, array, scale in session.taps(feeds, wanted):
+                seen.add(name)
+                if folder is not None and name in dumped:
+                    folder.add(name, array, scale)
+                if summary is not None and name == at:
+                    summary.add(array, scale)
+                if name in kept:
+                    real = scale is not None and not integers
+                    parts.setdefault(name, []).append((array / scale).astype(np.float32) if real else array)
+                    scales[name] = None if real else scale
+            if lost := [name for name in named if name not in seen]:
+                raise ConfigError(f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that run "
+                                  "as one, or before the quantized input that was fed")
+            done += min((len(array) for array in feeds.values()), default=1)
+            if progress is not None:
+                progress("simulating", done, None)
+    arrays = {name: _joined(name, pieces) for name, pieces in parts.items()}
+    return Simulation(arrays, scales, outputs, done, summary, source.notes)
+
+
+def _behind(value: ir.Value) -> str:
+    """Return the name of the integer tensor that `value` dequantizes, or its own."""
+    node = ir.producer(value)
+    read = node.inputs[0] if node is not None and node.op_type == "Dequant" else None
+    return str(value.name if read is None else read.name)
+
+
+def _joined(name: str, pieces: Sequence[np.ndarray]) -> np.ndarray:
+    pieces = [np.atleast_1d(piece) for piece in pieces]
+    if len({piece.shape[1:] for piece in pieces}) > 1:
+        raise ConfigError(f"tensor '{name}' does not have the batch on axis 0; give a --batch that holds all samples")
+    return np.concatenate(pieces)

@@ -74,11 +74,16 @@ class Data:
         if count == 0:
             raise DataError(f"{self.what} holds no sample; give at least one")
 
+    def peek(self, size: int) -> Iterator[Batch]:
+        """Yield one batch of at most `size` samples of the first item, without using up a generator."""
+        feeds, labels = self._open.peek()
+        feeds, total = self._check(feeds, labels, f"{self.what}, item 0")
+        count = min(size, total, total if self.limit is None else self.limit)
+        yield {n: a[:count] if self._has_batch(n) else a for n, a in feeds.items()}, None
+
     def first(self) -> dict[str, np.ndarray]:
         """Return the first sample as a batch of one (a generator is left untouched by peeking at its first item)."""
-        feeds, labels = self._open.peek()
-        feeds, _ = self._check(feeds, labels, f"{self.what}, item 0")
-        return {name: array[:1] if self._has_batch(name) else array for name, array in feeds.items()}
+        return next(iter(self.peek(1)))[0]
 
     def _check(self, feeds: Any, labels: Any, where: str) -> tuple[dict[str, np.ndarray], int]:
         feeds = self._named(feeds, where)

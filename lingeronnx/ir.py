@@ -199,7 +199,7 @@ def fresh_name(model: Graph, base: str) -> str:
 
 def add_initializer(model: Graph, name: str, array: np.ndarray) -> Value:
     """Register the constant `array` under `name` (which must be free) and return its value."""
-    tensor = oir.tensor(np.ascontiguousarray(array), name=name)
+    tensor = oir.tensor(np.asarray(array, order="C"), name=name)
     value = oir.Value(name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor)
     model.graph.register_initializer(value)
     return value

@@ -117,7 +117,7 @@ class Lowering:
                 return self._initializers[name]
             number += 1
             name = f"{base}@{number}"
-        tensor = oir.tensor(np.ascontiguousarray(array), name=name)
+        tensor = oir.tensor(np.asarray(array, order="C"), name=name)
         value = oir.Value(name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor)
         self._initializers[name] = value
         return value

@@ -7,6 +7,7 @@ imports onnxruntime; it is imported when a float operator has to run.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from .errors import DataError, ModelError
 from .ops import Bound, Op, attributes, integer_op, is_quantized_domain
 from .platforms import Platform, platform
 
-__all__ = ["FloatIsland", "FloatRunner", "IntRunner", "Item", "Stream", "input_specs"]
+__all__ = ["FloatIsland", "FloatRunner", "IntRunner", "Item", "Stream", "Walk", "WalkStep", "input_specs"]
 
 Item = tuple[str, np.ndarray, float | None]
 Stream = Iterator[Item]
@@ -227,6 +228,14 @@ class IntRunner:
         for name, array in _run_program(program, fed, force or {}, self.whole):
             yield name, array, scales.get(name)
 
+    def walk(self, feed: Mapping[str, np.ndarray]) -> Walk:
+        """Return a walk through the steps on one batch of real inputs; see `Walk`."""
+        given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
+        binder = _Binder(self.model, self.row, self._consts, {n: Spec((1, *a.shape[1:]), a.dtype) for n, a in
+                                                             given.items()}, not self.whole)  # fmt: skip
+        binder.run()
+        return Walk(binder, given)
+
     def _is_quantized(self, name: str, array: np.ndarray) -> bool:
         declared = next(spec.dtype for spec in self.inputs if spec.name == name)
         if declared.kind != "f" or array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
@@ -275,6 +284,46 @@ class IntRunner:
             return machine.compile(binder.steps, specs, wanted), binder.scales
         except machine.MachineError as error:
             raise ModelError(str(error)) from error
+
+
+@dataclass
+class WalkStep:
+    """One step of a walk: the tensor it writes, the kernel that computed it, the result of the whole batch."""
+
+    output: str
+    kernel: Any
+    array: np.ndarray
+
+
+class Walk:
+    """Runs a graph step by step over one batch; a step can be done again with another kernel before going on."""
+
+    def __init__(self, binder: _Binder, feed: Mapping[str, np.ndarray]) -> None:
+        self._binder, self._arrays = binder, dict(feed)
+        self._last = {name: i for i, call in enumerate(binder.steps) for name in call.inputs}
+        self._step: Call | None = None
+
+    def __iter__(self) -> Iterator[WalkStep]:
+        for index, call in enumerate(self._binder.steps):
+            self._step = call
+            self._compute(call)
+            yield WalkStep(call.outputs[0], call.fn, self._arrays[call.outputs[0]])
+            for name in call.inputs:
+                if self._last[name] == index:
+                    del self._arrays[name]
+
+    def redo(self, kernel: Any) -> None:
+        """Compute the current step again with `kernel`."""
+        assert self._step is not None
+        self._compute(Call(kernel, self._step.inputs, self._step.outputs))
+
+    def _compute(self, call: Call) -> None:
+        from simulator import machine
+
+        specs = {name: self._binder.specs[name] for name in call.inputs}
+        program = machine.compile([call], specs, call.outputs)
+        feed = {name: self._arrays[name] for name in call.inputs}
+        self._arrays.update(_run_program(program, feed, {}, False))
 
 
 def _run_program(

@@ -2,8 +2,9 @@
 
 Owns the compile options and the cache folder; knows nothing of what is compiled.
 
-Options: `nogil`, because programs run on plain threads (Numba's own threading layer is not safe to call from several threads,
-so `parallel=True` is never used), and never `fastmath`: floats appear only where the NPU's own arithmetic passes through them.
+Options: `nogil`, because programs run on plain threads (Numba's own threading layer is not safe to call from several
+threads, so `parallel=True` is never used), and never `fastmath`: floats appear only where the NPU's own arithmetic
+passes through them.
 
 Numba's disk cache looks at the file of the cached function only: it would keep stale code when a callee in another file
 changed. The cache folder is therefore named by a hash over all sources of this package. It stands below
@@ -20,10 +21,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import config, njit
+import numba
+from numba import njit
 from numba.extending import register_jitable as inline
 
-__all__ = ["cache_folder", "inline", "jit"]
+__all__ = ["cache_folder", "config", "inline", "jit"]
+
+config: Any = numba.config  # a module that is given its attributes when it runs
 
 
 def sources_hash() -> str:
@@ -50,7 +54,7 @@ def cache_folder() -> str | None:
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `function` at its first call for each combination of argument types, releasing the GIL, cached on disk."""
+    """Compile `function` when first called with new types; it releases the GIL and is cached on disk."""
     folder, before = cache_folder(), config.CACHE_DIR
     try:
         if folder is not None:

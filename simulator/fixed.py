@@ -1,14 +1,16 @@
 """All rounding, shifting and saturation of the simulator.
 
-Owns: `rsh` and `sat`, the requantization `Rescale` and its compiled forms, the reciprocal division `luna_div`. Kernels bring
-exact accumulators and call these; nothing else in the package rounds. Must not know: tensors, operators, platforms.
+Owns: `rsh` and `sat`, the requantization `Rescale` and its compiled forms, the reciprocal division `luna_div`.
+Kernels bring exact accumulators and call these; nothing else in the package rounds. Must not know: tensors,
+operators, platforms.
 
     rsh(v, s) = floor(v / 2^s + 1/2)              ties go up, towards +infinity
     sat(v, b) = clamp(v, -2^(b-1), 2^(b-1) - 1)
     Rescale   : y = sat(floor(acc * M / 2^s + 1/2), b)    with M in [2^30, 2^31), so M / 2^s is a ratio kept to 31 bits
 
-A ratio that is a power of two has M = 2^30 and is the plain shift by s - 30. The product acc * M can need 95 bits. Knowing a
-bound of |acc|, `Rescale.within` picks the cheapest form that is still exact; `apply` computes it inside a kernel:
+A ratio that is a power of two has M = 2^30 and is the plain shift by s - 30. The product acc * M can need 95 bits.
+Knowing a bound of |acc|, `Rescale.within` picks the cheapest form that is still exact; `apply` computes it inside a
+kernel:
 
     Shift      int32 lanes    power of two to the right, and acc plus its rounding term fits 32 bits
     Scale      int64          the product fits 63 bits
@@ -39,7 +41,7 @@ INT32_MIN = -(2**31)
 
 
 @inline
-def rsh(v, s):
+def rsh(v: Any, s: Any) -> Any:
     """Return `v` shifted right by `s` bits, rounded half up; a negative `s` shifts left (exact)."""
     if s > 0:
         return (v + (1 << (s - 1))) >> s
@@ -47,7 +49,7 @@ def rsh(v, s):
 
 
 @inline
-def sat(v, bits):
+def sat(v: Any, bits: Any) -> Any:
     """Return `v` clamped to the signed integers of `bits` bits."""
     top = 1 << (bits - 1)
     return min(max(v, -top), top - 1)
@@ -212,11 +214,11 @@ def sat_array(values: np.ndarray, bits: int) -> np.ndarray:
     return np.minimum(np.maximum(values, -top), top - 1)
 
 
-# --- division --------------------------------------------------------------------------------------------------------------
+# --- division -------------------------------------------------------------------------------------
 
 
 @inline
-def luna_reciprocal(d):
+def luna_reciprocal(d: Any) -> Any:
     """Return (r, e): the NPU's Newton reciprocal of the int32 `d` != 0, so that n / d is about n * r * 2^(e-31).
 
     m = d * 2^(e-31) has |m| in (1/2, 1]; r starts from the five leading bits of m and is refined three times, being
@@ -232,14 +234,14 @@ def luna_reciprocal(d):
 
 
 @inline
-def luna_divide(n, r, e, shift):
+def luna_divide(n: Any, r: Any, e: Any, shift: Any) -> Any:
     """Return n * 2^shift times the reciprocal (r, e), rounded half up and saturated to int32."""
     quotient = np.floor(r * n * 2.0 ** (e - 31) * 2.0**shift + 0.5)
     return np.int64(min(max(quotient, -2147483648.0), 2147483647.0))
 
 
 @inline
-def luna_div(n, d, shift):
+def luna_div(n: Any, d: Any, shift: Any) -> Any:
     """Return n * 2^shift / d as the NPU divides: int32 `n` and `d`, int32-saturated result, ties by the error of 1/d.
 
     `shift` >= 0 is a left shift of the numerator. Division by zero gives the most negative int32.
@@ -252,7 +254,7 @@ def luna_div(n, d, shift):
 
 @dataclass(frozen=True)
 class LunaDivide:
-    """Division `y = sat(luna_div(acc, divisor, shift), bits)`; a negative `shift` gives sat(`underflow`) for every acc."""
+    """Division `y = sat(luna_div(acc, divisor, shift), bits)`; a negative `shift` always gives sat(`underflow`)."""
 
     divisor: int
     shift: int = 0
@@ -291,24 +293,24 @@ class Chain:
         return Pair(self.first.within(bound), self.second.within(self.first.bound(bound), clip))
 
 
-# --- the compiled forms ----------------------------------------------------------------------------------------------------
+# --- the compiled forms ---------------------------------------------------------------------------
 
 
 @inline
-def _shift(rescale, acc):
+def _shift(rescale: Any, acc: Any) -> Any:
     # the int32() and the mask tell LLVM that 32 bits suffice: 16 lanes instead of 8
     rounded = np.int32(acc + rescale.half) >> (rescale.shift & 31)
     return min(max(np.int32(rounded), rescale.low), rescale.high)
 
 
 @inline
-def _scale(rescale, acc):
+def _scale(rescale: Any, acc: Any) -> Any:
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     return min(max((acc * rescale.multiplier + rescale.half) >> rescale.shift, rescale.low), rescale.high)
 
 
 @inline
-def _wide_scale(rescale, acc):
+def _wide_scale(rescale: Any, acc: Any) -> Any:
     # acc * M = upper * 2^32 + lower, each within int64; the half bit joins the part it cannot overflow
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     upper = (acc >> 32) * rescale.multiplier
@@ -321,13 +323,13 @@ def _wide_scale(rescale, acc):
 
 
 @inline
-def _quotient(rescale, acc):
+def _quotient(rescale: Any, acc: Any) -> Any:
     result = luna_divide(acc, rescale.reciprocal, rescale.exponent, rescale.shift)
     return min(max(result, rescale.low), rescale.high)
 
 
 @inline
-def _pair(rescale, acc):
+def _pair(rescale: Any, acc: Any) -> Any:
     return apply(rescale.second, apply(rescale.first, acc))
 
 
@@ -342,6 +344,10 @@ def apply(rescale: Form, acc: Any) -> Any:
 
 
 @overload(apply)
-def _apply(rescale, acc):
-    form = _FORMS.get(getattr(rescale, "instance_class", None))
-    return form and (lambda rescale, acc: form(rescale, acc))
+def _apply(rescale: Any, acc: Any) -> Any:
+    form = _FORMS[rescale.instance_class]
+
+    def compiled(rescale: Any, acc: Any) -> Any:
+        return form(rescale, acc)
+
+    return compiled

@@ -14,8 +14,9 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-__all__ = ["Call", "Kernel", "MachineError", "PlainKernel", "Run", "Spec", "require"]
+__all__ = ["Array", "Call", "Kernel", "MachineError", "PlainKernel", "Run", "Spec", "require"]
 
+Array: TypeAlias = np.ndarray
 Run: TypeAlias = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 
@@ -52,7 +53,8 @@ class Spec:
 class Kernel:
     """One operator with its constants inside; a value without state, so that threads may share it.
 
-    Class attribute `layout`: "nhwc" wants channel-last arrays, "any" takes whatever its inputs have, "plain" wants plain.
+    Class attribute `layout`: "nhwc" wants channel-last arrays, "any" takes whatever its inputs have, "plain" wants
+    plain.
     """
 
     layout: ClassVar[str] = "plain"
@@ -75,8 +77,8 @@ class Kernel:
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Compile for input specs and layout (of all inputs and outputs); weights are packed here.
 
-        The result takes physical arrays and fills preallocated ones. It must be safe to call from several threads and, where
-        the kernel is per sample, accept any length of axis 0.
+        The result takes physical arrays and fills preallocated ones. It must be safe to call from several threads
+        and, where the kernel is per sample, accept any length of axis 0.
         """
         raise NotImplementedError
 
@@ -91,7 +93,9 @@ class Kernel:
 
     def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
         """Whether a longer axis 0 of the `batched` inputs lengthens axis 0 of every output and changes nothing else."""
-        if not self.per_sample or any(b and (not s.shape or s.shape[0] != 1) for s, b in zip(specs, batched, strict=True)):
+        if not self.per_sample or any(
+            b and (not s.shape or s.shape[0] != 1) for s, b in zip(specs, batched, strict=True)
+        ):
             return False
         many = 7919  # a prime no model uses as a size, so that no axis fits by accident
         longer = [Spec((many, *s.shape[1:]), s.dtype) if b else s for s, b in zip(specs, batched, strict=True)]
@@ -105,7 +109,7 @@ class Kernel:
 
 
 class PlainKernel(Kernel):
-    """A kernel written in NumPy: subclasses give `infer` and `__call__(*arrays) -> tuple of arrays`, on plain arrays."""
+    """A kernel in NumPy: subclasses give `infer` and `__call__(*arrays) -> tuple of arrays`, on plain arrays."""
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Compute the outputs."""

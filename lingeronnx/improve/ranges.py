@@ -28,8 +28,9 @@ from ..observe import Stats, TensorStats
 from ..ops import parameter_values
 from ..ops.activation import bounds
 from ..platforms import Platform
+from .factors import Groups, pin_borders
 
-__all__ = ["apply_factors", "clips_without_scale", "range_factors"]
+__all__ = ["clips_without_scale", "range_factors"]
 
 _STEPS = 16  # candidates per octave
 _SWEEPS = 4
@@ -39,50 +40,33 @@ _SWEEPS = 4
 class _Group:
     """Tensors that share a factor; `fixed` is the factor when it is not free."""
 
-    tensors: list[str] = field(default_factory=list)
-    fixed: float | None = None
+    tensors: list[str]
+    fixed: float | None
     classes: list[TieClass] = field(default_factory=list)
 
 
 def _groups(model: ir.Graph, row: Platform, floats: Mapping[str, str], bits: int) -> tuple[list[_Group], list[str]]:
     """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
-    nodes = integer_nodes(model, floats)
-    parent: dict[str, str] = {}
-
-    def find(name: str) -> str:
-        parent.setdefault(name, name)
-        while parent[name] != name:
-            parent[name] = parent[parent[name]]
-            name = parent[name]
-        return name
-
-    pinned: set[str] = {str(v.name) for v in (*model.graph.inputs, *model.graph.outputs)}
-    for node in model.graph:
-        if str(node.name) in floats:
-            pinned.update(str(v.name) for v in (*node.inputs, *node.outputs) if v is not None)
+    union = Groups()
+    pin_borders(union, model, floats)
     needs: dict[str, tuple[float, str]] = {}
-    for node, op in nodes:
+    for node, op in integer_nodes(model, floats):
         tensors = [str(node.inputs[i].name) for i in op.data(node)] + [str(node.outputs[0].name)]  # type: ignore[union-attr]
         for name in tensors:
-            find(name)
+            union.find(name)
             if op.factor == "passes":
-                parent[find(name)] = find(tensors[0])
+                union.join(name, tensors[0])
             elif op.factor == "fixed":
-                pinned.add(name)
+                union.pin(name)
         if op.name == "Clip" and not row.runs("Clip"):
             limits = bounds(node)
             assert limits is not None
             ratio = ((1 << (bits - 1)) - 1) / limits[1]
             needs[tensors[-1]] = (ratio / 2.0 ** math.floor(math.log2(ratio)), str(node.name))
-    groups: dict[str, _Group] = {}
-    for name in parent:
-        group = groups.setdefault(find(name), _Group())
-        group.tensors.append(name)
-        if name in pinned:
-            group.fixed = 1.0
+    groups = {key: _Group(tensors, None if union.free(tensors) else 1.0) for key, tensors in union.members().items()}
     unmet = []
     for name, (factor, node_name) in needs.items():
-        group = groups[find(name)]
+        group = groups[union.find(name)]
         if group.fixed is not None and not math.isclose(group.fixed, factor):
             unmet.append(node_name)
         else:
@@ -111,8 +95,8 @@ class _Layer:
 
 def range_factors(
     model: ir.Graph, stats: Stats, row: Platform, floats: Mapping[str, str], *, bits: int, weight_bits: int, search: bool
-) -> dict[str, float]:
-    """Return {tensor: factor} for the tensors whose factor is not 1.
+) -> dict[str, np.ndarray]:
+    """Return {tensor: factor [1]} for the tensors whose factor is not 1.
 
     search : optimise the free groups; False sets only the factors that Clip needs.
     """
@@ -123,7 +107,7 @@ def range_factors(
     factors = [group.fixed or 1.0 for group in groups]
     if search:
         _descend(groups, _layers(model, floats, index), factors, stats, bits, weight_bits)
-    return {name: factors[i] for name, i in index.items() if factors[i] != 1.0}
+    return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
 
 
 def _layers(model: ir.Graph, floats: Mapping[str, str], index: Mapping[str, int]) -> list[_Layer]:
@@ -176,34 +160,3 @@ def _noise(stats: TensorStats, bits: int) -> float:
     """Return the relative quantization noise of a tensor at its best power-of-two scale."""
     scale = best_scale(stats, bits, power=True, calibrator="mse")
     return stats.error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1) / stats.power
-
-
-def apply_factors(model: ir.Graph, factors: Mapping[str, float], floats: Mapping[str, str]) -> None:
-    """Rewrite the weights and bounds of `model` in place so that every tensor in `factors` is multiplied by its factor."""
-    for node, op in integer_nodes(model, floats):
-        f_in = factors.get(str(node.inputs[0].name), 1.0)  # type: ignore[union-attr]
-        f_out = factors.get(str(node.outputs[0].name), 1.0)
-        if op.factor == "absorbed" and (f_in, f_out) != (1.0, 1.0):
-            _scale_parameters(model, node, f_in, f_out)
-        elif op.name == "Clip" and f_out != 1.0:
-            _scale_bounds(model, node, f_out)
-
-
-def _scale_parameters(model: ir.Graph, node: ir.Node, f_in: float, f_out: float) -> None:
-    """``W' = W f_out / f_in``, ``b' = b f_out``; for BatchNormalization on gamma, beta and mean."""
-    changes = {1: f_out / f_in, 2: f_out}
-    if node.op_type == "BatchNormalization":
-        changes[3] = f_in
-    for index, factor in changes.items():
-        array = ir.const(node.inputs[index]) if len(node.inputs) > index else None
-        if array is not None:
-            ir.set_constant(model, node, index, (array.astype(np.float64) * factor).astype(array.dtype), "range")
-
-
-def _scale_bounds(model: ir.Graph, node: ir.Node, factor: float) -> None:
-    for index, name in ((1, "min"), (2, "max")):
-        array = ir.const(node.inputs[index]) if len(node.inputs) > index else None
-        if array is not None:
-            ir.set_constant(model, node, index, (array.astype(np.float64) * factor).astype(array.dtype), "range")
-        elif name in node.attributes:
-            ir.set_attr(node, name, float(ir.attr(node, name)) * factor)

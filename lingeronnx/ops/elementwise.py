@@ -78,6 +78,16 @@ class Add(_Binary):
     aliases = ("QAdd",)
     constraints = (equal_shapes,)
 
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """On shifting platforms an operand that only this sum reads is written at the sum's scale: one rounding, not two.
+
+        A second rounding would also be biased: a shift by one rounds every odd integer up.
+        """
+        if row.ops.get(self.name) == "generic":
+            return []
+        names = [str(v.name) for v in node.inputs[:2] if v is not None and ir.sole_consumer(v) is node]
+        return [Tie(name, str(node.outputs[0].name)) for name in names]
+
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """Both operands are shifted right: q_o <= q_x, q_y."""
         return min(exponent(str(v.name)) for v in node.inputs[:2])  # type: ignore[union-attr]

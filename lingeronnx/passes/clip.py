@@ -20,8 +20,8 @@ def clip(model: ir.Graph) -> int:
     for node in list(model.graph):
         if node.op_type != "Clip" or node.domain:
             continue
-        limits = bounds(node)
-        if limits is None:
+        limits, kind = bounds(node), node.inputs[0].dtype  # type: ignore[union-attr]
+        if limits is None or (kind is not None and not kind.is_floating_point()):
             continue
         before = ir.producer(node.inputs[0])
         if before is not None and before.op_type == "Relu" and limits[0] <= 0 and _only(before, node):

@@ -50,6 +50,8 @@ def _merge(model: ir.Graph, node: ir.Node) -> int:
     pad = ir.producer(node.inputs[0])
     if pad is None or pad.op_type != "Pad" or ir.sole_consumer(pad.outputs[0]) is not node:
         return 0
+    if ir.attr(node, "auto_pad", "NOTSET") != "NOTSET":
+        return 0
     pads = ir.attr(pad, "pads") or (ir.const(pad.inputs[1]) if len(pad.inputs) > 1 else None)
     value = ir.const(pad.inputs[2]) if len(pad.inputs) > 2 and pad.inputs[2] is not None else ir.attr(pad, "value", 0.0)
     axes = len(pad.inputs) > 3 and pad.inputs[3] is not None

@@ -59,7 +59,8 @@ def _matmul(node: ir.Node) -> tuple[list[ir.Node], np.ndarray, np.ndarray] | Non
     if add is not None and add.op_type == "Add" and not add.domain:
         other = add.inputs[1] if add.inputs[0] is node.outputs[0] else add.inputs[0]
         array = ir.const(other)
-        row = _as_row(array, len(weight)) if array is not None else None
+        narrow = array is not None and array.ndim <= (len(source) if source is not None else 1)  # keeps the rank
+        row = _as_row(array, len(weight)) if array is not None and narrow else None
         if row is not None:
             return [node, add], weight, row
     return [node], weight, zero

@@ -32,6 +32,7 @@ def constant_reshape(model: ir.Graph) -> int:
             target = [0, *(int(d) for d in result[1:] if d is not None)]
         else:
             target = [-1, *(int(d) for d in result[1:] if d is not None)]
+        node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
         name = ir.fresh_name(model, f"{node.outputs[0].name}@shape")
         node.replace_input_with(1, ir.add_initializer(model, name, np.array(target, np.int64)))
         changed += 1

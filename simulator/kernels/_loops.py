@@ -1,7 +1,8 @@
-"""Convolution as plain loops: any integer type, any processor; the oracle and the fallback of `_vnni`.
+"""Convolution as plain loops: any integer type, any processor; the oracle and the fallback of `_simd`.
 
-Owns: `dense` (any groups) and `depthwise` (groups == inputs == outputs). Both vectorise over output channels by themselves.
-Arrays are channel-last. The accumulator has the dtype of the bias, int32 or int64: the caller proves that it suffices.
+Owns: `dense` (any groups) and `depthwise` (groups == inputs == outputs). Both vectorise over output channels by
+themselves. Arrays are channel-last. The accumulator has the dtype of the bias, int32 or int64: the caller proves that
+it suffices.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import apply
+from simulator.fixed import Form, apply
+from simulator.kernel import Array
 
 __all__ = ["dense", "depthwise"]
 
 
 @jit
-def dense(x, weight, bias, geometry, rescale, out):
+def dense(x: Array, weight: Array, bias: Array, geometry: tuple[int, ...], rescale: Form, out: Array) -> None:
     """Convolve x [N, H, W, C] with weight [g, kh, kw, C/g, O/g] into out [N, Ho, Wo, O]."""
     stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, _ = x.shape
@@ -47,7 +49,7 @@ def dense(x, weight, bias, geometry, rescale, out):
 
 
 @jit
-def depthwise(x, weight, bias, geometry, rescale, out):
+def depthwise(x: Array, weight: Array, bias: Array, geometry: tuple[int, ...], rescale: Form, out: Array) -> None:
     """Convolve x [N, H, W, C] with weight [kh, kw, C], channel by channel, into out [N, Ho, Wo, C]."""
     stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape

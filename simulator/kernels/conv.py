@@ -2,11 +2,13 @@
 
     y = rescale(sum x * w + bias)      zero padding, exact accumulators
 
-Owns: `Conv` (one and two dimensions, any groups) and `Linear`: checking, packing and choosing the loop. A one-dimensional
-convolution is a two-dimensional one of height 1; a fully connected layer is a 1x1 convolution whose pixels are the rows.
+Owns: `Conv` (one and two dimensions, any groups) and `Linear`: checking, packing and choosing the loop. A
+one-dimensional convolution is a two-dimensional one of height 1; a fully connected layer is a 1x1 convolution whose
+pixels are the rows.
 
-The accumulator is bounded by sum |w| * 2^(bits of x - 1) + |bias|, computed from the weights. The VNNI loop serves int8 by
-int8 wherever 32 bits provably suffice; the plain loops serve everything else in int32 or int64, again by that bound.
+The accumulator is bounded by sum |w| * 2^(bits of x - 1) + |bias|, computed from the weights. The vector loops serve
+int8 by int8 wherever 32 bits provably suffice; the plain loops serve everything else in int32 or int64, again by that
+bound.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
-from simulator.kernels import _loops, _vnni
+from simulator.kernels import _loops, _simd
 from simulator.kernels._common import Clipped, Window, as_image, image_size, window_of
 
 __all__ = ["Conv", "Linear"]
@@ -79,7 +81,7 @@ class Conv(Clipped):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y [N, O, *space]."""
+        """Map x -> y [N, O, *space]."""
         (x,) = specs
         _checked(self.weight, self.bias)
         rank, window = self.weight.ndim, self._window()
@@ -113,9 +115,10 @@ def _loop(
     outputs, channels, kh, kw = weight.shape
     deep = window.group == channels * window.group == outputs
     byte = x.dtype == np.int8 and weight.dtype == np.int8
-    if not deep and byte and _vnni.available() and _vnni.fits(weight, bias):
-        packed = _vnni.pack(weight, bias, window, image_size(x.shape[2:]))
-        return lambda x, out: _vnni.convolve(x, packed, form, out)
+    if byte and largest < 2**31 and _simd.available() and _simd.fits(weight, bias):
+        pack, convolve = (_simd.pack_depthwise, _simd.depthwise) if deep else (_simd.pack, _simd.convolve)
+        packed = pack(weight, bias, window, image_size(x.shape[2:]))
+        return lambda x, out: convolve(x, packed, form, out)
 
     accumulator = np.dtype(np.int32 if largest < 2**31 else np.int64)
     bias = bias.astype(accumulator)
@@ -146,7 +149,7 @@ class Linear(Clipped):
     clip: tuple[int, int] | None = None
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y; one-dimensional x has no batch axis."""
+        """Map x -> y; one-dimensional x has no batch axis."""
         (x,) = specs
         _checked(self.weight, self.bias)
         require(x.dtype in (np.int8, np.int16), f"a fully connected layer takes int8 or int16, not {x.dtype}")

@@ -8,8 +8,8 @@
     Quant      real -> integer;  Dequant  integer -> real
     Relu, Clip
 
-Operands of equal rank keep whatever layout they have; the binary operators broadcast as NumPy does. One flat loop each, which
-vectorises by itself. Must not know: shapes beyond broadcasting, how a `fixed` form rounds.
+Operands of equal rank keep whatever layout they have; the binary operators broadcast as NumPy does. One flat loop
+each, which vectorises by itself. Must not know: shapes beyond broadcasting, how a `fixed` form rounds.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import Rescale, apply, dtype_of
-from simulator.kernel import Kernel, Run, Spec, require
+from simulator.fixed import Form, Rescale, apply, dtype_of
+from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels._common import Clipped, broadcast, integer, magnitude, stretched
 
 __all__ = ["AddScaled", "AddShift", "Affine", "Clip", "Dequant", "Mul", "Quant", "Relu", "Requant"]
 
 
 @jit
-def _add(x, y, rescale_x, rescale_y, sign, rescale, out):
+def _add(x: Array, y: Array, rescale_x: Form, rescale_y: Form, sign: Any, rescale: Form, out: Array) -> None:
     for i in range(out.size):
         out[i] = apply(rescale, apply(rescale_x, x[i]) + sign * apply(rescale_y, y[i]))
 
 
 @jit
-def _mul(x, y, rescale, out):
+def _mul(x: Array, y: Array, rescale: Form, out: Array) -> None:
     for i in range(out.size):
         out[i] = apply(rescale, x[i] * y[i])
 
 
 @jit
-def _affine(x, weight, bias, rescale, out):
+def _affine(x: Array, weight: Array, bias: Array, rescale: Form, out: Array) -> None:
     for i in range(x.shape[0]):
         source, target = x[i], out[i]
         for c in range(weight.size):
@@ -50,40 +50,40 @@ def _affine(x, weight, bias, rescale, out):
 
 
 @jit
-def requantize(x, rescale, out):
+def requantize(x: Array, rescale: Form, out: Array) -> None:
     """Rescale flat integers into `out`, keeping the low bits of a result that is wider."""
     for i in range(out.size):
         out[i] = apply(rescale, x[i])
 
 
 @jit
-def _clip(x, low, high, out):
+def _clip(x: Array, low: int, high: int, out: Array) -> None:
     for i in range(out.size):
         out[i] = min(max(x[i], low), high)
 
 
 @jit
-def _quant(x, scale, low, high, out):
+def _quant(x: Array, scale: float, low: float, high: float, out: Array) -> None:
     for i in range(out.size):
         rounded = np.floor(np.float64(x[i]) * scale + 0.5)  # not math.floor, which gives an int64 and may not fit
         out[i] = 0 if np.isnan(rounded) else np.int64(min(max(rounded, low), high))
 
 
 @jit
-def _quant_luna(x, factor, out):
+def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
     for i in range(out.size):
         rounded = np.floor(np.float32(np.float64(x[i] * factor) + 0.5))
         out[i] = 0 if np.isnan(rounded) else np.int64(min(max(rounded, np.float32(-128)), np.float32(127)))
 
 
 @jit
-def _dequant(x, scale, out):
+def _dequant(x: Array, scale: float, out: Array) -> None:
     for i in range(out.size):
         out[i] = np.float32(x[i] / scale)
 
 
 class _Binary(Clipped):
-    """x, y -> out of their common shape; subclasses bring `_compile`."""
+    """Map x, y -> out of their common shape; subclasses bring `_compile`."""
 
     layout: ClassVar[str] = "any"
 
@@ -152,9 +152,9 @@ class AddScaled(_Sum):
 
     @classmethod
     def from_ratios(cls, ratio_x: float, ratio_y: float, bits: int, sign: int = 1) -> AddScaled:
-        """Sum with ratios scale_out / scale_x and scale_out / scale_y (below 2^14), kept to 16 bits below the output."""
-        fine = (Rescale.from_ratio(math.ldexp(ratio, 16), 61) for ratio in (ratio_x, ratio_y))
-        return cls(*fine, Rescale.from_shift(16, bits), sign)
+        """Sum with ratios scale_out / scale_x and scale_out / scale_y, below 2^14; the fine scale has 16 bits more."""
+        x, y = (Rescale.from_ratio(math.ldexp(ratio, 16), 61) for ratio in (ratio_x, ratio_y))
+        return cls(x=x, y=y, out=Rescale.from_shift(16, bits), sign=sign)
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
         return self.x, self.y, self.out
@@ -195,7 +195,7 @@ class Affine(Clipped):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y of the same shape."""
+        """Map x -> y of the same shape."""
         (x,) = specs
         integer(x, "Affine")
         require(
@@ -231,7 +231,7 @@ class Requant(_Unary):
     saturate: bool = True
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y of the same shape."""
+        """Map x -> y of the same shape."""
         integer(specs[0], "Requant")
         return (Spec(specs[0].shape, self.rescale.dtype),)
 
@@ -257,7 +257,7 @@ class Clip(_Unary):
         return self.low, self.high
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y like x."""
+        """Map x -> y like x."""
         integer(specs[0], type(self).__name__)
         return specs
 
@@ -280,9 +280,9 @@ class Relu(Clip):
 class Quant(_Unary):
     """float32 -> integers of `bits` bits at `scale` counts per real unit; nan gives 0, infinities saturate.
 
-    "generic" computes sat(floor(x * scale + 1/2)) in float64. "luna" is the NPU's own arithmetic: the product is rounded to
-    float32, the half is added in double, that sum is rounded to float32 before the floor; the result is always int8; and a
-    scale below one, 2^q, turns into the int32 factor 1 << (q mod 32).
+    "generic" computes sat(floor(x * scale + 1/2)) in float64. "luna" is the NPU's own arithmetic: the product is
+    rounded to float32, the half is added in double, that sum is rounded to float32 before the floor; the result is
+    always int8; and a scale below one, 2^q, turns into the int32 factor 1 << (q mod 32).
 
     Raises
     ------
@@ -295,7 +295,7 @@ class Quant(_Unary):
     rule: Literal["generic", "luna"] = "generic"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y of the same shape."""
+        """Map x -> y of the same shape."""
         (x,) = specs
         require(x.dtype == np.float32, f"Quant takes float32, not {x}")
         require(0 < self.scale < math.inf, f"a scale must be positive and finite, not {self.scale}")
@@ -320,7 +320,7 @@ class Dequant(_Unary):
     scale: float
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y of the same shape."""
+        """Map x -> y of the same shape."""
         integer(specs[0], "Dequant")
         return (Spec(specs[0].shape, np.dtype(np.float32)),)
 
@@ -328,5 +328,3 @@ class Dequant(_Unary):
         """Flatten."""
         scale = float(self.scale)
         return lambda ins, outs: _dequant(ins[0].reshape(-1), scale, outs[0].reshape(-1))
-
-

@@ -14,15 +14,15 @@ from typing import ClassVar
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import Rescale, apply
-from simulator.kernel import Run, Spec, require
+from simulator.fixed import Form, Rescale, apply
+from simulator.kernel import Array, Run, Spec, require
 from simulator.kernels._common import Clipped, broadcast, integer, magnitude
 
 __all__ = ["MatMul"]
 
 
 @jit
-def _matmul(x, y, zero, rescale, out):
+def _matmul(x: Array, y: Array, zero: Array, rescale: Form, out: Array) -> None:
     acc = np.empty(y.shape[2], zero.dtype)
     for b in range(x.shape[0]):
         for n in range(x.shape[1]):
@@ -46,7 +46,7 @@ class MatMul(Clipped):
     layout: ClassVar[str] = "plain"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x, y -> x @ y."""
+        """Map x, y -> x @ y."""
         x, y = specs
         integer(x, "MatMul")
         integer(y, "MatMul")

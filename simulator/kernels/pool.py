@@ -3,6 +3,8 @@
     MaxPool   the largest integer of the window; padding counts as the most negative integer
     AvgPool   rule(sum of the window); padding counts as zeros and belongs to the area
 
+Both are separable: the rows of a window are joined for a whole line at once, then the columns.
+
 Owns: the loops, and `luna_average`, which picks the NPU's division rule. Must not know: how a rule rounds (`fixed`).
 """
 
@@ -15,51 +17,63 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import INT32_MIN, Chain, LunaDivide, Rescale, apply
-from simulator.kernel import Kernel, Run, Spec, require
+from simulator.fixed import INT32_MIN, Chain, Form, LunaDivide, Rescale, apply
+from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels._common import Clipped, Window, as_image, integer, magnitude, window_of
 
 __all__ = ["AvgPool", "MaxPool", "luna_average"]
 
 
 @jit
-def _max_pool(x, geometry, lowest, out):
+def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> None:
     kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape
     samples, out_rows, out_columns, _ = out.shape
+    line = np.empty(columns * channels, x.dtype)  # the window's rows joined, for every column
     for n in range(samples):
         for oy in range(out_rows):
+            line[:] = lowest
+            for r in range(kh):
+                y = oy * stride_y - top + r * dilation_y
+                if 0 <= y < rows:
+                    source = x[n, y].reshape(line.size)
+                    for i in range(line.size):
+                        line[i] = max(line[i], source[i])
             for ox in range(out_columns):
                 target = out[n, oy, ox]
                 target[:] = lowest
-                for r in range(kh):
-                    y = oy * stride_y - top + r * dilation_y
-                    for c in range(kw):
-                        z = ox * stride_x - left + c * dilation_x
-                        if 0 <= y < rows and 0 <= z < columns:
-                            source = x[n, y, z]
-                            for i in range(channels):
-                                target[i] = max(target[i], source[i])
+                for c in range(kw):
+                    z = ox * stride_x - left + c * dilation_x
+                    if 0 <= z < columns:
+                        source = line[z * channels : (z + 1) * channels]
+                        for i in range(channels):
+                            target[i] = max(target[i], source[i])
 
 
 @jit
-def _sum_pool(x, geometry, zero, rescale, out):
+def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: Form, out: Array) -> None:
     kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape
     samples, out_rows, out_columns, _ = out.shape
+    line = np.empty(columns * channels, zero.dtype)  # the window's rows added up, for every column
     acc = np.empty(channels, zero.dtype)
     for n in range(samples):
         for oy in range(out_rows):
+            line[:] = 0
+            for r in range(kh):
+                y = oy * stride_y - top + r * dilation_y
+                if 0 <= y < rows:
+                    source = x[n, y].reshape(line.size)
+                    for i in range(line.size):
+                        line[i] += source[i]
             for ox in range(out_columns):
                 acc[:] = 0
-                for r in range(kh):
-                    y = oy * stride_y - top + r * dilation_y
-                    for c in range(kw):
-                        z = ox * stride_x - left + c * dilation_x
-                        if 0 <= y < rows and 0 <= z < columns:
-                            source = x[n, y, z]
-                            for i in range(channels):
-                                acc[i] += source[i]
+                for c in range(kw):
+                    z = ox * stride_x - left + c * dilation_x
+                    if 0 <= z < columns:
+                        source = line[z * channels : (z + 1) * channels]
+                        for i in range(channels):
+                            acc[i] += source[i]
                 target = out[n, oy, ox]
                 for i in range(channels):
                     target[i] = apply(rescale, acc[i])
@@ -87,7 +101,7 @@ class MaxPool(Kernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y [N, C, *space]."""
+        """Map x -> y [N, C, *space]."""
         (x,) = specs
         _image(x, "MaxPool")
         return (Spec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), x.dtype),)
@@ -124,7 +138,7 @@ class AvgPool(Clipped):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y [N, C, *space]."""
+        """Map x -> y [N, C, *space]."""
         (x,) = specs
         _image(x, "AvgPool")
         return (Spec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), self.rule.dtype),)
@@ -147,9 +161,10 @@ def luna_average(
 ) -> Rescale | LunaDivide | Chain:
     """Return the NPU's rule for averaging `area` values at scale 2^q_x into scale 2^q_o.
 
-    A power-of-two area is shifted away: "venus" takes no notice of q_o, "arcs" first shifts the sum by q_x - q_o into 32 bits
-    (all zeros for q_x < q_o). Any other area is divided by, with q_o - q_x as the left shift of the sum; "venus" reads the
-    area as a signed byte. A negative left shift gives 0 on "venus" and the most negative integer on "arcs".
+    A power-of-two area is shifted away: "venus" takes no notice of q_o, "arcs" first shifts the sum by q_x - q_o into
+    32 bits (all zeros for q_x < q_o). Any other area is divided by, with q_o - q_x as the left shift of the sum;
+    "venus" reads the area as a signed byte. A negative left shift gives 0 on "venus" and the most negative integer on
+    "arcs".
     """
     venus = kind == "venus"
     if area & (area - 1) == 0:

@@ -34,7 +34,7 @@ class Concat(Kernel):
         return self.axis != 0
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Inputs -> out; all other axes equal, except that a batch axis of 1 follows the others."""
+        """Map inputs -> out; all other axes equal, except that a batch axis of 1 follows the others."""
         require(len(specs) == len(self.rescales), f"{len(self.rescales)} rescales do not fit {len(specs)} inputs")
         rank, axis = len(specs[0].shape), self._axis(specs[0])
         dtypes = {rescale.dtype for rescale in self.rescales}
@@ -82,15 +82,15 @@ class Concat(Kernel):
 class Reshape(Kernel):
     """Another shape for the same numbers: 0 copies the axis, one -1 is inferred.
 
-    With `per_sample` axis 0 of the input and of the target is the batch: the target is read for a batch of one and its first
-    axis then follows the batch. Otherwise the target is taken as it is. Any dtype.
+    With `per_sample` axis 0 of the input and of the target is the batch: the target is read for a batch of one and
+    its first axis then follows the batch. Otherwise the target is taken as it is. Any dtype.
     """
 
     shape: Sequence[int]
-    per_sample: bool = True  # type: ignore[assignment]
+    per_sample: bool = True
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y."""
+        """Map x -> y."""
         (x,) = specs
         batched = self.per_sample and len(x.shape) > 0
         source = (1, *x.shape[1:]) if batched else x.shape
@@ -126,7 +126,7 @@ class Transpose(Kernel):
         return tuple(self.perm[:1]) == (0,)
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """x -> y."""
+        """Map x -> y."""
         (x,) = specs
         require(sorted(self.perm) == list(range(len(x.shape))), f"{list(self.perm)} does not permute the axes of {x}")
         return (Spec(tuple(x.shape[axis] for axis in self.perm), x.dtype),)
@@ -144,7 +144,7 @@ class Constant(Kernel):
     array: np.ndarray
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Nothing -> the constant."""
+        """Map nothing -> the constant."""
         if specs:
             raise MachineError("a constant has no inputs")
         return (Spec(self.array.shape, self.array.dtype),)

@@ -1,0 +1,186 @@
+"""Where the tensors of a program live: physical layouts, conversions between them, buffers and their reuse.
+
+Owns: `Layout`, which takes steps one after the other and builds them into `Op`s on numbered `Buffer`s, and the two
+conversions. A tensor gets its other layout at the first step that wants it and at most once. Must not know: any
+particular operator, batches, threads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.kernel import Array, Call, Run, Spec
+
+__all__ = ["Buffer", "Layout", "Op", "PLAIN", "copy", "to_last", "to_plain"]
+
+PLAIN, LAST = "plain", "channel-last"
+
+
+@jit
+def _swap(x: Array, out: Array) -> None:
+    """Transpose every matrix of x [N, A, B] into out [N, B, A]."""
+    for n in range(x.shape[0]):
+        for b in range(x.shape[2]):
+            for a in range(x.shape[1]):
+                out[n, b, a] = x[n, a, b]
+
+
+def to_last(ins: Sequence[Array], outs: Sequence[Array]) -> None:
+    """Copy plain [N, C, *space] to channel-last [N, *space, C]."""
+    (x,), (out,) = ins, outs
+    samples, channels = x.shape[:2]
+    space = int(np.prod(x.shape[2:]))
+    _swap(x.reshape(samples, channels, space), out.reshape(samples, space, channels))
+
+
+def to_plain(ins: Sequence[Array], outs: Sequence[Array]) -> None:
+    """Copy channel-last [N, *space, C] to plain [N, C, *space]."""
+    (x,), (out,) = ins, outs
+    samples, channels = x.shape[0], x.shape[-1]
+    space = int(np.prod(x.shape[1:-1]))
+    _swap(x.reshape(samples, space, channels), out.reshape(samples, channels, space))
+
+
+def copy(ins: Sequence[Array], outs: Sequence[Array]) -> None:
+    """Copy without a change of layout."""
+    np.copyto(outs[0], ins[0])
+
+
+@dataclass(frozen=True)
+class Op:
+    """One built step: what to call, on which buffers; which outputs are kept, as (name, buffer, channel-last)."""
+
+    run: Run
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    kept: tuple[tuple[str, int, bool], ...] = ()
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A physical tensor. Axis 0 follows the block where `batched`; `slot` is the memory it shares with others in turn.
+
+    Slot -1 stands for no memory of its own: fed tensors and constants.
+    """
+
+    spec: Spec
+    batched: bool
+    slot: int = -1
+
+    def sized(self, samples: int) -> Spec:
+        """Return the physical spec for a block of `samples`."""
+        return Spec((samples, *self.spec.shape[1:]), self.spec.dtype) if self.batched else self.spec
+
+
+class Layout:
+    """Builds steps one after the other on numbered buffers.
+
+    Parameters
+    ----------
+    inputs
+        Names of the fed tensors.
+    specs
+        Logical specs of all tensors.
+    batched
+        Names of those whose axis 0 is the batch.
+    kept
+        Names of those that a run yields.
+
+    Attributes
+    ----------
+    ops
+        What has been built so far, conversions included.
+    places
+        Name -> layout -> number of the buffer.
+    constants
+        Number of the buffer -> value, for steps without inputs: they run here, once.
+    """
+
+    def __init__(
+        self, inputs: Collection[str], specs: Mapping[str, Spec], batched: Collection[str], kept: Collection[str]
+    ) -> None:
+        self.ops: list[Op] = []
+        self.places: dict[str, dict[str, int]] = defaultdict(dict)
+        self.constants: dict[int, Array] = {}
+        self._specs, self._batched, self._kept = specs, batched, kept
+        self._buffers: list[Buffer] = []
+        for name in inputs:
+            self._new(name, PLAIN)
+
+    def add(self, step: Call) -> None:
+        """Build one step in the layout it wants."""
+        last = self._channel_last(step)
+        ins = tuple(self._at(name, last) for name in step.inputs)
+        outs = tuple(self._new(name, self._layout(name, last)) for name in step.outputs)
+        run = step.fn.build([self._specs[name] for name in step.inputs], last)
+        if not step.inputs:
+            values = [np.empty(self._buffers[at].spec.shape, self._buffers[at].spec.dtype) for at in outs]
+            run([], values)
+            self.constants.update(zip(outs, values, strict=True))
+            run = _nothing
+        made = zip(step.outputs, outs, strict=True)
+        kept = tuple((name, at, LAST in self.places[name]) for name, at in made if name in self._kept)
+        self.ops.append(Op(run, ins, outs, kept))
+
+    def largest_step(self) -> int:
+        """Return the bytes per sample that the largest step reads and writes."""
+        return (
+            max((sum(self._buffers[at].spec.nbytes for at in (*op.ins, *op.outs)) for op in self.ops), default=1) or 1
+        )
+
+    def finish(self) -> tuple[Buffer, ...]:
+        """Give every buffer a slot, one slot serving several buffers whose lives do not overlap."""
+        ends = {at: place for place, op in enumerate(self.ops) for at in (*op.ins, *op.outs)}
+        free: list[int] = []
+        slots: dict[int, int] = {}
+        sizes: list[int] = []
+        for place, op in enumerate(self.ops):
+            for at in op.outs:
+                if at in self.constants:
+                    continue
+                size = self._buffers[at].spec.nbytes
+                if free:
+                    slot = min(free, key=lambda slot: abs(sizes[slot] - size))  # noqa: B023 used at once
+                    free.remove(slot)
+                else:
+                    slot = len(sizes)
+                    sizes.append(0)
+                slots[at], sizes[slot] = slot, max(sizes[slot], size)
+            free += [slots[at] for at in {*op.ins, *op.outs} if ends[at] == place and at in slots]
+        return tuple(replace(buffer, slot=slots.get(at, -1)) for at, buffer in enumerate(self._buffers))
+
+    def _channel_last(self, step: Call) -> bool:
+        """Whether the step works channel-last: because it wants to, or because one of its inputs lies so already."""
+        if step.fn.layout != "any":
+            return step.fn.layout == "nhwc"
+        ranks = {len(self._specs[name].shape) for name in (*step.inputs, *step.outputs)}
+        return ranks in ({3}, {4}) and any(LAST in self.places[name] for name in step.inputs)
+
+    def _layout(self, name: str, last: bool) -> str:
+        return LAST if last and len(self._specs[name].shape) in (3, 4) else PLAIN
+
+    def _new(self, name: str, layout: str) -> int:
+        """Number a new buffer for `name`."""
+        spec = self._specs[name]
+        if layout == LAST:
+            spec = Spec((spec.shape[0], *spec.shape[2:], spec.shape[1]), spec.dtype)
+        self._buffers.append(Buffer(spec, name in self._batched))
+        self.places[name][layout] = len(self._buffers) - 1
+        return len(self._buffers) - 1
+
+    def _at(self, name: str, last: bool) -> int:
+        """Return the buffer that holds `name` in the wanted layout, converting it if there is none yet."""
+        layout = self._layout(name, last)
+        if layout not in self.places[name]:
+            (source,) = self.places[name].values()
+            self.ops.append(Op(to_last if layout == LAST else to_plain, (source,), (self._new(name, layout),)))
+        return self.places[name][layout]
+
+
+def _nothing(ins: Sequence[Array], outs: Sequence[Array]) -> None:
+    """Stands for a step that was run when it was built."""
