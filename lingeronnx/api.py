@@ -22,9 +22,9 @@ from .dump import Folder, Summary
 from .errors import ConfigError, ConstraintError, InternalError
 from .fit import Fitted, fit
 from .improve import factors
-from .improve.bias import correct_bias, samples_that_fit
 from .improve.equalize import equalize
 from .improve.ranges import clips_without_scale, range_factors
+from .improve.refine import refine, samples_that_fit
 from .lower import lower
 from .metrics import Agreement, metric
 from .observe import TensorStats, observe
@@ -44,7 +44,7 @@ Progress = Callable[[str, int, int | None], None]
 _CHECK_SAMPLES = 8  # for the comparison of normalised and original outputs
 _FIDELITY_SAMPLES = 64  # calibration samples for the output fidelity in the report
 _SYNTHETIC_SAMPLES = 16
-_BIAS_SAMPLES = 128  # for the mean error of every channel
+_REFINE_SAMPLES = 256  # for the moments and mean errors of every layer
 _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 
 
@@ -108,7 +108,7 @@ def quantize(
     else:
         factors.apply(graph, {name: np.array(t.factor) for name, t in plan.transforms.items()}, plan.floats)
     _check_same(original, graph, data.first())
-    exact = graph if conf.effort == "fast" else _corrected(graph, plan, row, data)
+    exact = graph if conf.effort == "fast" else _refined(graph, plan, row, data)
     lowered = lower(exact, plan, row)
     report = describe(graph, lowered, plan, row, fitted, notes, stem)
     if conf.require_chip and not report.chip_ready:
@@ -217,11 +217,11 @@ def _calibrate(
     return replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
 
 
-def _corrected(graph: ir.Graph, plan: Plan, row: Platform, data: Data) -> ir.Graph:
-    """Return a copy of `graph` with corrected biases."""
+def _refined(graph: ir.Graph, plan: Plan, row: Platform, data: Data) -> ir.Graph:
+    """Return a copy of `graph` with weights and biases refined."""
     copy = ir.clone(graph)
-    feeds, _ = next(iter(data.peek(samples_that_fit(graph, _BIAS_SAMPLES))))
-    correct_bias(copy, plan, row, feeds)
+    feeds, _ = next(iter(data.peek(samples_that_fit(graph, _REFINE_SAMPLES))))
+    refine(copy, plan, row, feeds)
     return copy
 
 

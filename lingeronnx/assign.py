@@ -183,7 +183,7 @@ def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> li
 
 @dataclass(frozen=True)
 class Choice:
-    """How scales are chosen: mode, widths, and the calibrators by tensor (the rest by `calibrator`)."""
+    """How scales are chosen: mode, widths, calibrators by tensor (the rest by `calibrator`), scales fixed by the user."""
 
     mode: str
     bits: int

@@ -10,7 +10,7 @@ import math
 
 from .observe import TensorStats
 
-__all__ = ["best_scale", "full_range_scale"]
+__all__ = ["best_scale", "candidates", "full_range_scale"]
 
 _POWER_STEPS = 4  # candidates above the full-range exponent
 _FINE_STEPS = 48  # candidates of a free scale, up to four times the full-range scale
@@ -34,13 +34,17 @@ def best_scale(stats: TensorStats, bits: int, *, power: bool, calibrator: str) -
     """
     if stats.squares == 0:
         return float(1 << (bits - 1))
+    tried = candidates(stats, bits, power=power)
+    if calibrator == "max":
+        return tried[0]
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    return min(tried, key=lambda scale: stats.error(scale, low, high))
+
+
+def candidates(stats: TensorStats, bits: int, *, power: bool) -> list[float]:
+    """Return the scales to choose from, from the one that holds the whole range upwards."""
     if power:
         base = 2.0 ** math.floor(math.log2(full_range_scale(stats, bits)))
-        candidates = [base * 2.0**step for step in range(_POWER_STEPS + 1)]
-    else:
-        full = ((1 << (bits - 1)) - 1) / max(stats.high, -stats.low)  # MaxValue
-        candidates = [full * 4.0 ** (step / _FINE_STEPS) for step in range(_FINE_STEPS + 1)]
-    if calibrator == "max":
-        return candidates[0]
-    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    return min(candidates, key=lambda scale: stats.error(scale, low, high))
+        return [base * 2.0**step for step in range(_POWER_STEPS + 1)]
+    full = ((1 << (bits - 1)) - 1) / max(stats.high, -stats.low)  # MaxValue
+    return [full * 4.0 ** (step / _FINE_STEPS) for step in range(_FINE_STEPS + 1)]

@@ -57,11 +57,14 @@ class _Group(click.Group):
             click.echo(f"error: {error}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt:
-            click.echo("interrupted: nothing was written", err=True)
+            click.echo("interrupted", err=True)
             ctx.exit(_CTRL_C)
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # the reader of our output went away; click knows what to do
+            if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+                click.echo(f"error: {error.strerror}: {error.filename}", err=True)
+                ctx.exit(1)
             click.echo(traceback.format_exc(), err=True, nl=False)
             click.echo("this is a bug in lingeronnx: please report it, with the lines above and the command", err=True)
             ctx.exit(_BUG)
@@ -127,7 +130,7 @@ def main() -> None:
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {_METRICS}.  [default: top1 with labels, else sqnr]")
 @_amounts
-@click.option("--seed", type=int, metavar="N", help="Seed of everything random.  [default: 0]")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of everything random.  [default: 0]")
 @_shared
 def quantize(
     model: Path, output: Path | None, plan_in: Path | None, save_plan: Path | None, eval_data: str | None,

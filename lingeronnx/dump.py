@@ -92,7 +92,8 @@ class Folder:
     def _publish(self) -> None:
         source = Path(self._made.name)
         self.path.mkdir(exist_ok=True)
-        (source / INDEX).write_text(json.dumps(list(self._entries.values()), indent=1) + "\n", encoding="utf-8")
+        lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
+        (source / INDEX).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
         for name in [*(str(entry["file"]) for entry in self._entries.values()), INDEX]:
             (source / name).replace(self.path / name)
 

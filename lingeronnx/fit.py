@@ -14,6 +14,7 @@ import numpy as np
 from . import ir
 from .ops import float_op
 from .ops.conv import Geometry, stride_within_kernel
+from .ops.pool import area_limit
 from .platforms import Platform
 
 __all__ = ["REWRITES", "Fitted", "Rewrite", "fit"]
@@ -65,7 +66,38 @@ def enlarge_kernel(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, 
     return f"kernel {old} with stride {max(g.strides)} enlarged to {new} with zeros", "exact"
 
 
-REWRITES: tuple[Rewrite, ...] = (Rewrite("enlarge-kernel", enlarge_kernel),)
+def split_average(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+    """Average a large window in two steps: over rows of windows that the platform divides right, then over those.
+
+    For windows that tile the map without padding. Costs one more rounding, half a step at most.
+    """
+    if node.op_type != "AveragePool" or row.pool is None or area_limit(node, row) is None:
+        return None
+    height, width = ir.attr(node, "kernel_shape")
+    tiles = list(ir.attr(node, "strides") or [1, 1]) == [height, width]
+    if not tiles or any(ir.attr(node, "pads", [0])) or ir.attr(node, "ceil_mode", 0):
+        return None
+    most = row.pool.max_average_area
+    first = max((d for d in range(1, height + 1) if height % d == 0 and d * width <= most), default=0)
+    if not first or height // first > most:
+        return None
+    source, result = node.inputs[0], node.outputs[0]
+    before = ir.make_node("AveragePool", [source], {"kernel_shape": [first, width], "strides": [first, width]},
+                          name=f"{node.name}@rows", output=ir.fresh_name(model, f"{result.name}@rows"), like=result)  # fmt: skip
+    rows = before.outputs[0]
+    dims = ir.shape(result) or ()
+    rows.shape = ir.oir_shape([result.shape[0], dims[1], int(dims[2] or 1) * (height // first), dims[3]])  # type: ignore[index,arg-type]
+    rest = [height // first, 1]
+    after = ir.make_node("AveragePool", [rows], {"kernel_shape": rest, "strides": rest}, name=str(node.name), output="",
+                         like=result)  # fmt: skip
+    ir.replace(model, [node], [before, after])
+    return f"average over {height}x{width} in two steps, {first}x{width} and {rest[0]}x1", "half a step at most"
+
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite("enlarge-kernel", enlarge_kernel),
+    Rewrite("split-average", split_average),
+)
 
 
 def fit(model: ir.Graph, row: Platform) -> list[Fitted]:
@@ -79,4 +111,5 @@ def fit(model: ir.Graph, row: Platform) -> list[Fitted]:
             found = rewrite.apply(model, node, row)
             if found is not None:
                 done.append(Fitted(str(node.name), *found))
+                break
     return done

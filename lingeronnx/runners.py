@@ -288,10 +288,11 @@ class IntRunner:
 
 @dataclass
 class WalkStep:
-    """One step of a walk: the tensor it writes, the kernel that computed it, the result of the whole batch."""
+    """One step of a walk: the tensor it writes, the kernel that computed it, what it read and wrote (whole batch)."""
 
     output: str
     kernel: Any
+    inputs: list[np.ndarray]
     array: np.ndarray
 
 
@@ -307,15 +308,17 @@ class Walk:
         for index, call in enumerate(self._binder.steps):
             self._step = call
             self._compute(call)
-            yield WalkStep(call.outputs[0], call.fn, self._arrays[call.outputs[0]])
+            read = [self._arrays[name] for name in call.inputs]
+            yield WalkStep(call.outputs[0], call.fn, read, self._arrays[call.outputs[0]])
             for name in call.inputs:
                 if self._last[name] == index:
                     del self._arrays[name]
 
-    def redo(self, kernel: Any) -> None:
-        """Compute the current step again with `kernel`."""
+    def redo(self, kernel: Any) -> np.ndarray:
+        """Compute the current step again with `kernel`, for later steps too, and return the result."""
         assert self._step is not None
         self._compute(Call(kernel, self._step.inputs, self._step.outputs))
+        return self._arrays[self._step.outputs[0]]
 
     def _compute(self, call: Call) -> None:
         from simulator import machine

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -32,13 +32,13 @@ __all__ = ["AddScaled", "AddShift", "Affine", "Clip", "Dequant", "Mul", "Quant",
 @jit
 def _add(x: Array, y: Array, rescale_x: Form, rescale_y: Form, sign: Any, rescale: Form, out: Array) -> None:
     for i in range(out.size):
-        out[i] = apply(rescale, apply(rescale_x, x[i]) + sign * apply(rescale_y, y[i]))
+        out[i] = apply(rescale, np.int64(apply(rescale_x, x[i])) + sign * np.int64(apply(rescale_y, y[i])))
 
 
 @jit
 def _mul(x: Array, y: Array, rescale: Form, out: Array) -> None:
     for i in range(out.size):
-        out[i] = apply(rescale, x[i] * y[i])
+        out[i] = apply(rescale, np.int64(x[i]) * y[i])
 
 
 @jit
@@ -51,7 +51,7 @@ def _affine(x: Array, weight: Array, bias: Array, rescale: Form, out: Array) -> 
 
 @jit
 def requantize(x: Array, rescale: Form, out: Array) -> None:
-    """Rescale flat integers into `out`, keeping the low bits of a result that is wider."""
+    """Rescale flat integers into `out`."""
     for i in range(out.size):
         out[i] = apply(rescale, x[i])
 
@@ -225,7 +225,7 @@ class _Unary(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class Requant(_Unary):
-    """Integers to another scale and width; `saturate=False` keeps the low bits of what does not fit."""
+    """Integers to another scale and width; with `saturate=False` a left shift keeps the low bits of the result."""
 
     rescale: Rescale
     saturate: bool = True
@@ -237,10 +237,12 @@ class Requant(_Unary):
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Pick the form by the width of x."""
-        rescale = self.rescale if self.saturate else replace(self.rescale, bits=62)
         bound = magnitude(specs[0].dtype)
         require(bound < 1 << 62, f"Requant takes up to 32 bits, not {specs[0]}")
-        form = rescale.within(bound)
+        right = self.rescale.pow2_shift
+        if right is not None and right < 0 and not self.saturate:
+            return lambda ins, outs: np.copyto(outs[0], ins[0].astype(np.int64) << -right, casting="unsafe")
+        form = self.rescale.within(bound)
         return lambda ins, outs: requantize(ins[0].reshape(-1), form, outs[0].reshape(-1))
 
 

@@ -28,7 +28,7 @@ def _matmul(x: Array, y: Array, zero: Array, rescale: Form, out: Array) -> None:
         for n in range(x.shape[1]):
             acc[:] = 0
             for m in range(x.shape[2]):
-                value, row = x[b, n, m], y[b, m]
+                value, row = np.int64(x[b, n, m]), y[b, m]
                 for p in range(acc.size):
                     acc[p] += value * row[p]
             target = out[b, n]

@@ -1,4 +1,4 @@
-"""Oracles: the meaning of every integer operator in plain Python, loops over Python integers, nothing shared with the code.
+"""Oracles: what every integer operator means, in loops over Python integers; nothing is shared with the code.
 
 Slow, obvious, exact. NumPy is used for holding arrays only. A requantization is a triple (multiplier, shift, bits).
 """

@@ -32,7 +32,9 @@ def conv(x, weight, bias, triple, strides, pads, dilations, group):
 
 def conv1d(x, weight, bias, triple, stride, pads, dilation, group):
     """x [N, C, W], weight [O, C/g, k], pads begin, end."""
-    wide = conv(x[:, :, None], weight[:, :, None], bias, triple, (1, stride), (0, pads[0], 0, pads[1]), (1, dilation), group)
+    wide = conv(
+        x[:, :, None], weight[:, :, None], bias, triple, (1, stride), (0, pads[0], 0, pads[1]), (1, dilation), group
+    )
     return wide[:, :, 0]
 
 

@@ -14,8 +14,11 @@ def windows(x, kernel, strides, pads, ceil_mode, dilations, fill):
         count, start = 0, 0
         while True:
             whole = start + extent <= size + pads[axis] + pads[axis + 2]
-            hanging = ceil_mode and count > 0 and start < size + pads[axis] and start - strides[axis] + extent < (
-                size + pads[axis] + pads[axis + 2]
+            hanging = (
+                ceil_mode
+                and count > 0
+                and start < size + pads[axis]
+                and start - strides[axis] + extent < (size + pads[axis] + pads[axis + 2])
             )
             if not (whole or hanging):
                 break

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.fixed import Rescale
-from simulator.kernels import Conv, Linear, MatMul, _vnni
+from simulator.kernels import Conv, Linear, MatMul, _simd
 from simulator.machine import MachineError
 from tests.naive import conv as naive
 from tests.simulator.helpers import SEEDS, few, integers, more, rescales, run, same, simd, triple
@@ -25,11 +25,17 @@ def convolutions(draw):
     dilations = draw(st.tuples(st.integers(1, 2), st.integers(1, 3)))
     pads = draw(st.tuples(*[st.integers(0, 2)] * 4))
     size = [max(draw(st.integers(1, 6)), d * (k - 1) + 1) for k, d in zip(kernel, dilations, strict=True)]
-    dtypes = draw(st.sampled_from([(np.int8, np.int8)] * 4 + [(np.int16, np.int8), (np.int8, np.int16), (np.int16, np.int16)]))
+    dtypes = draw(
+        st.sampled_from([(np.int8, np.int8)] * 4 + [(np.int16, np.int8), (np.int8, np.int16), (np.int16, np.int16)])
+    )
     extremes = draw(st.booleans())
     x = integers(rng, (draw(st.integers(1, 2)), own * group, *size), dtypes[0], extremes)
     weight = integers(rng, (outputs * group, own, *kernel), dtypes[1], extremes)
-    bias = None if draw(st.booleans()) else integers(rng, (outputs * group,), np.int32) >> draw(st.sampled_from([0, 12, 20]))
+    bias = (
+        None
+        if draw(st.booleans())
+        else integers(rng, (outputs * group,), np.int32) >> draw(st.sampled_from([0, 12, 20]))
+    )
     rescale = draw(rescales(shifts=(-2, 24), bits=(4, 8, 8, 16, 32)))
     strides = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     return x, weight, bias, rescale, strides, pads, dilations, group
@@ -86,32 +92,36 @@ def test_conv1d(fast):
 
 
 @PATHS
-@pytest.mark.parametrize("bias", [2**31 - 1, -(2**31), 2**40])
-def test_accumulators_never_wrap(fast, bias):
-    x, weight = np.full((1, 3, 4, 4), 127, np.int8), np.full((2, 3, 3, 3), 127 if bias > 0 else -128, np.int8)
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("bias", [2**31 - 1, 2**31 - 9 * 127 * 128 - 1, 2**31 - 9 * 127 * 128, -(2**31), 2**40])
+def test_accumulators_never_wrap(fast, bias, group):
+    x = np.full((1, 2, 4, 4), 127, np.int8)
+    weight = np.full((2, 2 // group, 3, 3), 127 if bias > 0 else -128, np.int8)
     for shift, bits in ((0, 32), (4, 16), (30, 8), (34, 8)):
         rescale, biases = (Rescale.from_shift(min(shift, 34), bits), np.array([bias, 0]))
         with simd(fast):
-            got = run(Conv(weight, biases, rescale, (1, 1), (1, 1, 1, 1)), x)
-        same(got, naive.conv(x, weight, biases, triple(rescale), (1, 1), (1,) * 4, (1, 1), 1), rescale.dtype)
+            got = run(Conv(weight, biases, rescale, (1, 1), (1, 1, 1, 1), None, group), x)
+        same(got, naive.conv(x, weight, biases, triple(rescale), (1, 1), (1,) * 4, (1, 1), group), rescale.dtype)
 
 
 def test_the_vector_path_is_taken_only_where_32_bits_suffice():
     weight = np.full((1, 66000, 1, 1), -128, np.int8)
-    assert _vnni.fits(weight[:, :40000], np.zeros(1, np.int64))
-    assert not _vnni.fits(weight, np.zeros(1, np.int64))
-    assert not _vnni.fits(weight[:, :9], np.array([2**31 - 2000]))
+    assert _simd.fits(weight[:, :40000], np.zeros(1, np.int64))
+    assert not _simd.fits(weight, np.zeros(1, np.int64))
+    assert not _simd.fits(weight[:, :9], np.array([2**31 - 2000]))
 
 
 def test_environment_forbids_the_vector_path():
     with simd(False):
-        assert not _vnni.available()
+        assert not _simd.available()
 
 
 @PATHS
 def test_linear(fast):
     @few
-    @given(SEEDS, rescales(bits=(8, 16, 32)), st.sampled_from([(40,), (3, 40), (2, 5, 40)]), st.sampled_from([1, 10, 33]))
+    @given(
+        SEEDS, rescales(bits=(8, 16, 32)), st.sampled_from([(40,), (3, 40), (2, 5, 40)]), st.sampled_from([1, 10, 33])
+    )
     def check(seed, rescale, shape, outputs):
         rng = np.random.default_rng(seed)
         x, weight, bias = integers(rng, shape), integers(rng, (outputs, 40)), integers(rng, (outputs,), np.int32)
@@ -158,7 +168,12 @@ SHIFT = Rescale.from_shift(4, 8)
         (Conv(np.zeros((4, 3, 3, 3), np.int8), np.zeros(3, int), SHIFT), (1, 3, 8, 8), np.int8, "a bias of"),
         (Conv(np.zeros((4, 3, 3, 3), np.int8), np.zeros(4), SHIFT), (1, 3, 8, 8), np.int8, "must be integer"),
         (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT, pads=(1, 1)), (1, 3, 8, 8), np.int8, "make no window"),
-        (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT, pads=(-1, 0, 0, 0)), (1, 3, 8, 8), np.int8, "make no window"),
+        (
+            Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT, pads=(-1, 0, 0, 0)),
+            (1, 3, 8, 8),
+            np.int8,
+            "make no window",
+        ),
         (Conv(np.zeros((4, 3), np.int8), None, SHIFT), (1, 3), np.int8, "not those of a convolution"),
         (Conv(np.zeros((5, 3, 1, 1), np.int8), None, SHIFT, group=2), (1, 6, 8, 8), np.int8, "in 2 groups"),
         (Linear(np.zeros((4, 3), np.int8), None, SHIFT), (1, 4), np.int8, "do not fit"),

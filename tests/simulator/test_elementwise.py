@@ -13,7 +13,13 @@ from simulator.machine import MachineError
 from tests.naive import elementwise as naive
 from tests.simulator.helpers import SEEDS, few, integers, rescales, run, same, triple
 
-SHAPES = [((3, 5), (3, 5)), ((2, 3, 4, 5), (2, 3, 4, 5)), ((2, 3, 4, 5), (2, 3, 1, 1)), ((2, 3, 1, 4), (2, 1, 5, 1)), ((7,), (1,))]
+SHAPES = [
+    ((3, 5), (3, 5)),
+    ((2, 3, 4, 5), (2, 3, 4, 5)),
+    ((2, 3, 4, 5), (2, 3, 1, 1)),
+    ((2, 3, 1, 4), (2, 1, 5, 1)),
+    ((7,), (1,)),
+]
 BYTES = np.arange(-128, 128, dtype=np.int8)
 ALL_PAIRS = np.repeat(BYTES, 256).reshape(1, -1), np.tile(BYTES, 256).reshape(1, -1)
 
@@ -24,7 +30,14 @@ def pair(seed, shapes, dtypes=(np.int8, np.int8)):
 
 
 @few
-@given(SEEDS, st.sampled_from(SHAPES), st.integers(-2, 9), st.integers(-2, 9), st.sampled_from([4, 8, 16]), st.sampled_from([1, -1]))
+@given(
+    SEEDS,
+    st.sampled_from(SHAPES),
+    st.integers(-2, 9),
+    st.integers(-2, 9),
+    st.sampled_from([4, 8, 16]),
+    st.sampled_from([1, -1]),
+)
 def test_add_shift(seed, shapes, shift_x, shift_y, bits, sign):
     x, y = pair(seed, shapes)
     got = run(AddShift(shift_x, shift_y, bits, sign), x, y)
@@ -111,7 +124,8 @@ def test_relu_and_clip(dtype):
 
 
 REALS = np.array(
-    [[0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -1.5, 0.49999997, 7.96875, 7.9374995, -8.03125, -8.1, 1e30, -1e30, 3.4e38]], np.float32
+    [[0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -1.5, 0.49999997, 7.96875, 7.9374995, -8.03125, -8.1, 1e30, -1e30, 3.4e38]],
+    np.float32,
 )
 
 
@@ -158,7 +172,11 @@ def test_dequant(scale):
         (AddShift(0, 0), [np.zeros((1, 3), np.int8), np.zeros((1, 4), np.int8)], "do not broadcast"),
         (AddShift(0, 0), [np.zeros((1, 3), np.int8), np.zeros((1, 3), np.float32)], "signed integers"),
         (AddShift(0, 0, 8, 2), [np.zeros((1, 3), np.int8), np.zeros((1, 3), np.int8)], "sign of a sum"),
-        (Affine(np.zeros(3, np.int8), np.zeros(3, int), Rescale.from_shift(0, 8)), [np.zeros((1, 4), np.int8)], "do not fit"),
+        (
+            Affine(np.zeros(3, np.int8), np.zeros(3, int), Rescale.from_shift(0, 8)),
+            [np.zeros((1, 4), np.int8)],
+            "do not fit",
+        ),
         (Relu(), [np.zeros((1, 3), np.float32)], "signed integers"),
         (Quant(1.0, 8), [np.zeros((1, 3), np.float64)], "takes float32"),
         (Quant(0.0, 8), [np.zeros((1, 3), np.float32)], "positive and finite"),

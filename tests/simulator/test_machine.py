@@ -7,8 +7,23 @@ import pytest
 
 from simulator.fixed import Rescale
 from simulator.kernels import (
-    AddScaled, AddShift, Affine, AvgPool, Clip, Concat, Constant, Conv, Dequant, Linear, MaxPool, Mul, Quant, Relu, Requant,
-    Reshape, Transpose,
+    AddScaled,
+    AddShift,
+    Affine,
+    AvgPool,
+    Clip,
+    Concat,
+    Constant,
+    Conv,
+    Dequant,
+    Linear,
+    MaxPool,
+    Mul,
+    Quant,
+    Relu,
+    Requant,
+    Reshape,
+    Transpose,
 )  # fmt: skip
 from simulator.machine import Call, MachineError, PlainKernel, Spec, compile
 from tests.simulator.helpers import integers, simd
@@ -145,7 +160,7 @@ def test_forced_tensors_are_read_by_later_steps_only(reference, name):
 
 def test_forcing_everything_shows_each_step_alone(reference):
     program = compile(network(), INPUT)
-    forced = {name: array for name, array in reference.items()}
+    forced = dict(reference)
     equal(run(program, feed(7), forced), reference)
     forced["r1"] = np.zeros_like(forced["r1"])
     got = run(program, feed(7), forced)
@@ -159,7 +174,7 @@ def test_threads_come_from_the_environment(monkeypatch):
     assert compile(network(), INPUT).threads == 3
 
 
-# --- kernels that mix samples ------------------------------------------------------------------------------------------------
+# --- kernels that mix samples ---------------------------------------------------------------------
 
 
 class Sum(PlainKernel):
@@ -191,7 +206,7 @@ def test_broadcasting_over_the_batch_axis_fixes_the_shapes():
     assert compile(steps, {"x": Spec((1, 4), np.int8)}).per_sample
 
 
-# --- errors ------------------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 RELU = [Call(Relu(), ("x",), ("y",))]
 ONE = {"x": Spec((1, 4), np.int8)}

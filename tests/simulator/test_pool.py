@@ -42,7 +42,9 @@ def test_average(seed, window, rescale, dtype):
 
 
 @pytest.mark.parametrize("kind", ["venus", "arcs"])
-@pytest.mark.parametrize("kernel", [(1, 1), (2, 2), (4, 4), (8, 16), (3, 3), (2, 3), (5, 2), (7, 7), (10, 16), (12, 12)])
+@pytest.mark.parametrize(
+    "kernel", [(1, 1), (2, 2), (4, 4), (8, 16), (3, 3), (2, 3), (5, 2), (7, 7), (10, 16), (12, 12)]
+)
 @pytest.mark.parametrize("q_o", [3, 4, 6])
 def test_average_of_the_npu(kind, kernel, q_o):
     area = kernel[0] * kernel[1]

@@ -50,14 +50,22 @@ def test_concat_between_convolutions_and_with_a_constant():
 
 @pytest.mark.parametrize(
     ("target", "want"),
-    [((1, -1), (3, 24)), ((0, 24), (3, 24)), ((-1, 24), (3, 24)), ((1, 2, 12), (3, 2, 12)), ((0, 0, 3, -1), (3, 2, 3, 4))],
+    [
+        ((1, -1), (3, 24)),
+        ((0, 24), (3, 24)),
+        ((-1, 24), (3, 24)),
+        ((1, 2, 12), (3, 2, 12)),
+        ((0, 0, 3, -1), (3, 2, 3, 4)),
+    ],
 )
 def test_reshape_follows_the_batch(target, want):
     x = integers(np.random.default_rng(0), (3, 2, 12))
     same(run(Reshape(target), x), x.reshape(want), np.int8)
 
 
-@pytest.mark.parametrize(("target", "want"), [((6, -1), (6, 12)), ((0, -1), (3, 24)), ((72,), (72,)), ((-1, 2, 1), (36, 2, 1))])
+@pytest.mark.parametrize(
+    ("target", "want"), [((6, -1), (6, 12)), ((0, -1), (3, 24)), ((72,), (72,)), ((-1, 2, 1), (36, 2, 1))]
+)
 def test_reshape_of_the_whole(target, want):
     x = integers(np.random.default_rng(0), (3, 2, 12), np.int32)
     same(run(Reshape(target, per_sample=False), x), x.reshape(want), np.int32)

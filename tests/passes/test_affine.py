@@ -1,0 +1,121 @@
+"""fold-affine: per-channel constants go into the layer in front, or become a BatchNormalization."""
+
+import numpy as np
+import pytest
+
+from lingeronnx.passes.affine import fold_affine
+from lingeronnx.passes.linear import linear
+from tests.passes.helpers import fires, graph, positive, rand, stays
+
+TOLERANCE = 1e-5
+WEIGHT = rand(3, 4, 3, 3)
+
+
+def behind_conv(operator, order="c, k", bias=""):
+    return f"g (float[N,4,6,6] x) => (float[N,3,4,4] y) {{ c = Conv(x, w{bias}) y = {operator}({order}) }}"
+
+
+@pytest.mark.parametrize("shape", ((3, 1, 1), (1, 3, 1, 1), (1,), (), (1, 1, 1, 1)))
+@pytest.mark.parametrize("operator", ("Mul", "Div", "Add", "Sub"))
+def test_behind_a_convolution(operator, shape):
+    """One value, or one per output channel, in any of the shapes that broadcast so."""
+    model = graph(behind_conv(operator), w=WEIGHT, k=positive(*shape))
+    fires(model, fold_affine, 1, ["Conv"], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("operator", ("Mul", "Add", "Sub"))
+def test_constant_first(operator):
+    """The constant may be the left operand; c - x turns the sign."""
+    model = graph(behind_conv(operator, "k, c", ", b"), w=WEIGHT, b=rand(3), k=positive(3, 1, 1))
+    fires(model, fold_affine, 1, ["Conv"], atol=TOLERANCE)
+
+
+def test_chain_of_four():
+    """All four in a row end in one convolution."""
+    text = """g (float[N,4,6,6] x) => (float[N,3,4,4] y) {
+        c = Conv(x, w) d = Mul(c, k) e = Add(k, d) f = Div(e, k) y = Sub(f, k)
+    }"""
+    fires(graph(text, w=WEIGHT, k=positive(3, 1, 1)), fold_affine, 4, ["Conv"], atol=TOLERANCE)
+
+
+def test_behind_a_linear():
+    """A Linear's channels are the last axis."""
+    text = "g (float[N,5,4] x) => (float[N,5,3] y) { c = MatMul(x, w) d = Mul(c, k) y = Add(d, k) }"
+    model = graph(text, w=rand(4, 3), k=rand(3))
+    assert linear(model) == 1
+    fires(model, fold_affine, 2, ["Linear"], atol=TOLERANCE)
+
+
+def test_one_weight_of_two_layers():
+    """A weight another layer reads too is copied, not changed."""
+    text = """g (float[N,4,6,6] x) => (float[N,3,4,4] y, float[N,3,4,4] d) {
+        c = Conv(x, w) y = Mul(c, k) d = Conv(x, w)
+    }"""
+    fires(graph(text, w=WEIGHT, k=rand(3, 1, 1)), fold_affine, 1, ["Conv", "Conv"], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("operator", ("Mul", "Div", "Add", "Sub"))
+def test_becomes_batch_norm(operator):
+    """Where no layer is in front a per-channel constant on a 4-D tensor becomes a BatchNormalization."""
+    text = f"g (float[N,4,6,6] x) => (float[N,4,6,6] y) {{ c = Relu(x) y = {operator}(c, k) }}"
+    fires(graph(text, k=positive(4, 1, 1)), fold_affine, 1, ["Relu", "BatchNormalization"], atol=TOLERANCE)
+
+
+def test_shared_output_becomes_batch_norm():
+    """The layer's output is read twice: the factor may not go into it."""
+    text = """g (float[N,4,6,6] x) => (float[N,3,4,4] y, float[N,3,4,4] z) {
+        c = Conv(x, w) y = Mul(c, k) z = Relu(c)
+    }"""
+    fires(
+        graph(text, w=WEIGHT, k=rand(3, 1, 1)), fold_affine, 1, ["Conv", "BatchNormalization", "Relu"], atol=TOLERANCE
+    )
+
+
+@pytest.mark.parametrize("shape", ((4,), (4, 1), (3, 4, 4), (1, 1, 4, 4)))
+def test_refuses_another_axis(shape):
+    """A constant that varies along space is no channel factor."""
+    stays(graph(behind_conv("Add"), w=WEIGHT, k=rand(*shape)), fold_affine)
+
+
+def test_refuses_wrong_axis_of_equal_size():
+    """[4] on [N, 4, 4, 4] runs along the width, not along the channels."""
+    text = "g (float[N,4,6,6] x) => (float[N,4,4,4] y) { c = Conv(x, w) y = Add(c, k) }"
+    stays(graph(text, w=rand(4, 4, 3, 3), k=rand(4)), fold_affine)
+
+
+def test_refuses_constant_over_layer():
+    """k / x is no affine function."""
+    text = "g (float[N,4,6,6] x) => (float[N,3,4,4] y) { c = Conv(x, w) s = Exp(c) y = Div(k, s) }"
+    stays(graph(text, w=WEIGHT, k=positive(3, 1, 1)), fold_affine)
+
+
+def test_refuses_division_by_zero():
+    """A zero divisor stays the user's."""
+    model = graph(behind_conv("Div"), w=WEIGHT, k=np.array([1, 0, 2], np.float32).reshape(3, 1, 1))
+    assert fold_affine(model) == 0
+
+
+def test_refuses_two_activations():
+    """No operand is constant."""
+    text = "g (float[N,4,6,6] x) => (float[N,3,4,4] y) { c = Conv(x, w) d = Conv(x, w) y = Add(c, d) }"
+    stays(graph(text, w=WEIGHT), fold_affine)
+
+
+def test_refuses_a_constant_that_widens():
+    """A constant with more axes than the tensor changes its rank."""
+    text = "g (float[N,5,4] x) => (float[1,N,5,3] y) { c = MatMul(x, w) y = Mul(c, k) }"
+    model = graph(text, w=rand(4, 3), k=rand(1, 1, 1, 3))
+    assert linear(model) == 1
+    stays(model, fold_affine)
+
+
+def test_refuses_a_widening_of_size_one():
+    """[3,1,1,1,1] or a channel constant on an input with one channel only broadcasts: the shape would change."""
+    text = "g (float[N,1,6,6] x) => (float[N,4,6,6] y) { c = Relu(x) y = Mul(c, k) }"
+    stays(graph(text, k=rand(4, 1, 1)), fold_affine)
+
+
+def test_refuses_integers():
+    """Integer arithmetic is not a layer's."""
+    text = "g (int64[N,4,2,2] x) => (int64[N,4,2,2] y) { y = Mul(x, k) }"
+    stays(graph(text, k=np.ones((4, 1, 1), np.int64)), fold_affine)

@@ -1,0 +1,94 @@
+"""average-pool: means over space become AveragePool; a ceil_mode that changes nothing goes away."""
+
+import numpy as np
+import pytest
+
+from lingeronnx.passes.average_pool import average_pool
+from tests.passes.helpers import fires, graph, stays
+
+TOLERANCE = 1e-6
+IN = "g (float[N,3,5,7] x)"
+
+
+def test_global():
+    """GlobalAveragePool is an AveragePool over the whole map."""
+    model = graph(f"{IN} => (float[N,3,1,1] y) {{ y = GlobalAveragePool(x) }}")
+    fires(model, average_pool, 1, ["AveragePool"], atol=TOLERANCE)
+    assert list(model.graph.node(0).attributes["kernel_shape"].value) == [5, 7]
+
+
+@pytest.mark.parametrize("axes", ("2, 3", "-1, -2", "3, 2", "2, -1"))
+def test_reduce_mean_keeping_dims(axes):
+    """ReduceMean over the last two axes, however they are counted."""
+    text = f"{IN} => (float[N,3,1,1] y) {{ y = ReduceMean<axes = [{axes}], keepdims = 1>(x) }}"
+    fires(graph(text), average_pool, 1, ["AveragePool"], atol=TOLERANCE)
+
+
+def test_reduce_mean_dropping_dims():
+    """Without keepdims a Flatten follows."""
+    text = f"{IN} => (float[N,3] y) {{ y = ReduceMean<axes = [2, 3], keepdims = 0>(x) }}"
+    fires(graph(text), average_pool, 1, ["AveragePool", "Flatten"], atol=TOLERANCE)
+
+
+def test_axes_as_input():
+    """From opset 18 on the axes are an input."""
+    text = f"{IN} => (float[N,3] y) {{ y = ReduceMean<keepdims = 0>(x, a) }}"
+    model = graph(text, opset=18, a=np.array([-2, -1]))
+    fires(model, average_pool, 1, ["AveragePool", "Flatten"], atol=TOLERANCE)
+
+
+def test_two_readers():
+    """Everybody who read the mean reads the pool."""
+    text = f"{IN} => (float[N,3,1,1] y, float[N,3,1,1] z) {{ m = GlobalAveragePool(x) y = Relu(m) z = Exp(m) }}"
+    fires(graph(text), average_pool, 1, ["AveragePool", "Relu", "Exp"], atol=1e-5)
+
+
+@pytest.mark.parametrize("axes", ("[1]", "[1, 2]", "[2]", "[3]", "[1, 2, 3]"))
+def test_refuses_other_axes(axes):
+    """A mean that is not over exactly the two spatial axes."""
+    stays(
+        graph(f"{IN} => (float y) {{ m = ReduceMean<axes = {axes}>(x) y = ReduceMax<keepdims = 0>(m) }}"), average_pool
+    )
+
+
+def test_refuses_all_axes():
+    """Without axes the batch is averaged too."""
+    stays(graph(f"{IN} => (float y) {{ y = ReduceMean<keepdims = 0>(x) }}"), average_pool)
+
+
+@pytest.mark.parametrize("shape", ("[N,3,5]", "[N,2,3,5,7]"))
+def test_refuses_another_rank(shape):
+    """Axes 2 and 3 of a tensor that is no map."""
+    axes = "[2]" if shape.count(",") == 2 else "[2, 3]"
+    text = f"g (float{shape} x) => (float y) {{ m = ReduceMean<axes = {axes}>(x) y = ReduceMax<keepdims = 0>(m) }}"
+    stays(graph(text), average_pool)
+
+
+def test_refuses_axes_of_the_run():
+    """Axes that are a graph input are not known."""
+    text = f"{IN[:-1]}, int64[2] a) => (float y) {{ m = ReduceMean(x, a) y = ReduceMax<keepdims = 0>(m) }}"
+    assert average_pool(graph(text, opset=18)) == 0
+
+
+def test_refuses_unknown_size():
+    """A window cannot have a size that is known at run time only."""
+    model = graph("g (float[N,3,H,W] x) => (float[N,3,1,1] y) { y = GlobalAveragePool(x) }")
+    assert average_pool(model) == 0
+
+
+@pytest.mark.parametrize("kind", ("MaxPool", "AveragePool"))
+def test_drops_idle_ceil_mode(kind):
+    """Windows that fill the map exactly: floor and ceil agree."""
+    text = f"""g (float[N,3,6,9] x) => (float[N,3,3,4] y) {{
+        y = {kind}<kernel_shape = [2, 3], strides = [2, 2], ceil_mode = 1>(x)
+    }}"""
+    fires(graph(text), average_pool, 1, [kind], atol=0)
+
+
+@pytest.mark.parametrize("kind", ("MaxPool", "AveragePool"))
+def test_keeps_working_ceil_mode(kind):
+    """A last window that hangs over the edge."""
+    text = f"""g (float[N,3,6,8] x) => (float[N,3,3,4] y) {{
+        y = {kind}<kernel_shape = [2, 3], strides = [2, 2], ceil_mode = 1>(x)
+    }}"""
+    stays(graph(text), average_pool)

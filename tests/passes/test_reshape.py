@@ -1,0 +1,85 @@
+"""constant-reshape: a target that the exporter computes from the input's size is a constant."""
+
+import numpy as np
+import pytest
+
+from lingeronnx import ir
+from lingeronnx.passes.reshape import constant_reshape
+from tests.passes.helpers import fires, graph, stays
+
+VIEW = """
+    s = Shape(x) zero = Constant<value_int: int = 0>() n = Gather<axis = 0>(s, zero)
+    a = Constant<value_ints = [0]>() u = Unsqueeze(n, a) m = Constant<value_ints = [{rest}]>()
+    t = Concat<axis = 0>(u, m)
+"""
+
+
+def target(model):
+    return ir.const(next(node for node in model.graph if node.op_type == "Reshape").inputs[1]).tolist()
+
+
+def test_view_of_the_batch():
+    """``x.view(x.size(0), -1)``: the whole chain becomes one constant."""
+    text = f"g (float[N,3,4,5] x) => (float[N,60] y) {{ {VIEW.format(rest='-1')} y = Reshape(x, t) }}"
+    model = fires(graph(text), constant_reshape, 1, ["Reshape"], atol=0)
+    assert target(model) == [0, 60]
+
+
+def test_view_with_sizes():
+    """Several axes behind the batch."""
+    text = f"g (float[N,3,4,5] x) => (float[N,12,5] y) {{ {VIEW.format(rest='12, 5')} y = Reshape(x, t) }}"
+    assert target(fires(graph(text), constant_reshape, 1, ["Reshape"], atol=0)) == [0, 12, 5]
+
+
+def test_chain_read_twice():
+    """Two views that share their target are both rewritten."""
+    text = f"""g (float[N,3,4] x) => (float[N,12] y, float[N,12] z) {{
+        {VIEW.format(rest="-1")} y = Reshape(x, t) e = Exp(x) z = Reshape(e, t)
+    }}"""
+    fires(graph(text), constant_reshape, 2, ["Reshape", "Exp", "Reshape"], atol=1e-6)
+
+
+def test_fixed_batch():
+    """A model written for one sample has only numbers."""
+    text = f"g (float[1,3,4] x) => (float[1,12] y) {{ {VIEW.format(rest='-1')} y = Reshape(x, t) }}"
+    assert target(fires(graph(text), constant_reshape, 1, ["Reshape"], atol=0)) == [1, 12]
+
+
+def test_batch_times_positions():
+    """``x.view(x.size(0) * 3, -1)``: axis 0 is what is left over."""
+    text = """g (float[N,3,4] x) => (float[M,4] y) {
+        s = Shape(x) zero = Constant<value_ints = [0]>() n = Gather<axis = 0>(s, zero)
+        three = Constant<value_ints = [3]>() k = Mul(n, three) four = Constant<value_ints = [4]>()
+        t = Concat<axis = 0>(k, four) y = Reshape(x, t)
+    }"""
+    assert target(fires(graph(text), constant_reshape, 1, ["Reshape"], atol=0)) == [-1, 4]
+
+
+@pytest.mark.parametrize("allowzero", (0, 1))
+def test_allowzero(allowzero):
+    """With allowzero a 0 in the target means an empty axis, not 'as before'."""
+    text = f"""g (float[N,3,4] x) => (float[N,12] y) {{
+        {VIEW.format(rest="-1")} y = Reshape<allowzero: int = {allowzero}>(x, t)
+    }}"""
+    fires(graph(text, opset=14), constant_reshape, 1, ["Reshape"], atol=0)
+
+
+def test_constant_target_stays():
+    """Nothing to do."""
+    stays(graph("g (float[N,3,4] x) => (float[N,12] y) { y = Reshape(x, t) }", t=np.array([-1, 12])), constant_reshape)
+
+
+def test_refuses_unknown_shapes():
+    """Without a traced run nothing is known."""
+    text = f"g (float[N,3,H] x) => (float[N,M] y) {{ {VIEW.format(rest='-1')} y = Reshape(x, t) }}"
+    assert constant_reshape(graph(text)) == 0
+
+
+def test_refuses_batch_elsewhere():
+    """The batch moves to axis 1: no constant says that."""
+    text = """g (float[N,6] x) => (float[6,M] y) {
+        s = Shape(x) zero = Constant<value_ints = [0]>() n = Gather<axis = 0>(s, zero)
+        six = Constant<value_ints = [6]>() t = Concat<axis = 0>(six, n) y = Reshape(x, t)
+    }"""
+    model = stays(graph(text), constant_reshape)
+    assert ir.const(model.graph.node(len(model.graph) - 1).inputs[1]) is None

@@ -1,0 +1,172 @@
+"""Statistics: exact, mergeable, of constant size."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from lingeronnx.errors import DataError
+from lingeronnx.observe import HALF, TensorStats, observe
+from lingeronnx.runners import FloatRunner
+from tests.passes.helpers import graph
+
+few = settings(max_examples=60, deadline=None, derandomize=True)
+FLOATS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
+ARRAYS = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=6), elements=FLOATS)
+
+
+def same(left, right):
+    """Bins, range and counts exactly; moments to 1e-9."""
+    assert (left.count, left.minimum, left.maximum) == (right.count, right.minimum, right.maximum)
+    assert left.exponent == right.exponent
+    np.testing.assert_array_equal(left.bins, right.bins)
+    np.testing.assert_array_equal(left.channel_low, right.channel_low)
+    np.testing.assert_array_equal(left.channel_high, right.channel_high)
+    spread = max(left.squares, right.squares, 1e-300)
+    assert abs(left.squares - right.squares) <= 1e-9 * spread
+    assert abs(left.total - right.total) <= 1e-9 * np.sqrt(spread * left.count)
+
+
+def naive_bins(array, exponent):
+    """Count values in bins 2**exponent wide, one by one."""
+    bins = np.zeros(2 * HALF, np.int64)
+    for value in array.reshape(-1).tolist():
+        bins[int(np.floor(value / 2.0**exponent)) + HALF] += 1
+    return bins
+
+
+@few
+@given(ARRAYS)
+def test_one_array(array):
+    """Every field is what the plain definition gives; the bins are the finest that hold the range."""
+    seen = TensorStats.of(array)
+    assert seen.count == array.size == seen.bins.sum()
+    assert (seen.low, seen.high) == (array.min(), array.max())
+    np.testing.assert_array_equal(seen.bins, naive_bins(array, seen.exponent))
+    np.testing.assert_array_equal(seen.channel_low, np.moveaxis(array, 1, 0).reshape(array.shape[1], -1).min(axis=1))
+    np.testing.assert_array_equal(seen.channel_high, np.moveaxis(array, 1, 0).reshape(array.shape[1], -1).max(axis=1))
+    reach = max(array.max(), -array.min())
+    if reach > 1e-30:
+        assert HALF // 2 <= reach / 2.0**seen.exponent <= HALF
+
+
+@few
+@given(ARRAYS, st.data())
+def test_merge_is_exact(array, data):
+    """Law: the statistics of two parts merged are those of the whole, in either order."""
+    cut = data.draw(st.integers(0, len(array)))
+    if cut in (0, len(array)):
+        return
+    first, second = TensorStats.of(array[:cut]), TensorStats.of(array[cut:])
+    same(first.merge(second), TensorStats.of(array))
+    same(second.merge(first), TensorStats.of(array))
+
+
+@few
+@given(ARRAYS, ARRAYS, ARRAYS)
+def test_merge_is_associative(a, b, c):
+    """Law: the order of merging does not matter, also for arrays of very different size and range."""
+    a, b, c = (TensorStats.of(array.reshape(-1)) for array in (a, b, c))
+    same(a.merge(b).merge(c), a.merge(b.merge(c)))
+
+
+def test_merge_of_distant_ranges():
+    """Small values next to a huge one end in the two bins around zero, by sign."""
+    small, huge = TensorStats.of(np.float32([1e-30, -1e-30, 0])), TensorStats.of(np.float32([1e9]))
+    merged = small.merge(huge)
+    assert merged.bins[HALF] == 2
+    assert merged.bins[HALF - 1] == 1
+    same(merged, TensorStats.of(np.float32([1e-30, -1e-30, 0, 1e9])))
+
+
+def test_merge_of_different_channels():
+    """Inputs of a concatenation have different channels: their ranges per channel are dropped, the rest holds."""
+    a, b = np.ones((2, 3), np.float32), -np.ones((2, 4), np.float32)
+    merged = TensorStats.of(a).merge(TensorStats.of(b))
+    assert merged.channel_low.size == merged.channel_high.size == 0
+    assert (merged.low, merged.high, merged.count) == (-1, 1, 14)
+
+
+def test_memory_is_constant():
+    """A tensor of a million elements and one of ten have fields of one size."""
+    rng = np.random.default_rng(0)
+    sizes = {
+        count: sum(np.asarray(field).nbytes for field in vars(TensorStats.of(rng.standard_normal((count, 4)))).values())
+        for count in (10, 250_000)
+    }
+    assert len(set(sizes.values())) == 1
+    assert sizes[10] < 100_000
+
+
+@few
+@given(ARRAYS, st.sampled_from([0.5, 1.0, 3.0, 1.3]))
+def test_scaled(array, factor):
+    """``scaled(f)`` is the statistics of f times the tensor; twice is the product."""
+    seen = TensorStats.of(array).scaled(factor)
+    assert (seen.low, seen.high) == (float(array.min()) * factor, float(array.max()) * factor)
+    centres, counts = seen.occupied()
+    before, same_counts = TensorStats.of(array).occupied()
+    np.testing.assert_allclose(centres, before * factor, rtol=1e-12, atol=0)
+    np.testing.assert_array_equal(counts, same_counts)
+    assert seen.scaled(2.0).factor == 2 * factor
+    mean_square = np.mean(np.square(array.astype(np.float64) * factor))
+    assert seen.power == pytest.approx(mean_square, rel=1e-9)
+    twice = TensorStats.of(array).scaled(2.0)  # a power of two scales bins exactly
+    exact = TensorStats.of(2 * array)
+    assert twice.error(8.0, -128, 127) == pytest.approx(exact.error(8.0, -128, 127), rel=1e-12, abs=1e-60)
+
+
+@pytest.mark.parametrize("scale", (4.0, 32.0, 37.5, 128.0))
+def test_error_against_the_raw_array(scale):
+    """The error counted at the bins' centres is that of the values, to a few percent."""
+    rng = np.random.default_rng(1)
+    for array in (rng.standard_normal(20000), rng.exponential(1.0, 20000), rng.uniform(-3, 1, 20000)):
+        array = array.astype(np.float32)
+        held = np.clip(np.floor(array.astype(np.float64) * scale + 0.5), -128, 127) / scale
+        brute = np.mean((held - array) ** 2)
+        assert TensorStats.of(array).error(scale, -128, 127) == pytest.approx(brute, rel=0.03)
+
+
+def test_all_zero():
+    """A tensor of zeros has an empty range and no error at any scale."""
+    seen = TensorStats.of(np.zeros((4, 4), np.float32))
+    assert (seen.low, seen.high, seen.squares, seen.bins[HALF]) == (0, 0, 0, 16)
+    assert seen.error(128.0, -128, 127) < 1e-60
+
+
+# ---- observing a model ---------------------------------------------------------------------------------------------
+
+MODEL = "g (float[N,4] x) => (float[N,4] y) { e = Exp(x) l = Log(x) y = Add(e, l) }"
+
+
+def batches(array, size):
+    return (({"x": array[i : i + size]}, None) for i in range(0, len(array), size))
+
+
+@pytest.mark.parametrize("size", (1, 3, 7, 10))
+def test_any_batch_split(size):
+    """Law: any split of the data into batches gives the same statistics."""
+    data = np.random.default_rng(2).uniform(0.1, 3, (10, 4)).astype(np.float32)
+    runner = FloatRunner(graph(MODEL))
+    whole = observe(runner, batches(data, 10), {"x", "e"})
+    split = observe(runner, batches(data, size), {"x", "e"})
+    assert whole.keys() == split.keys() == {"x", "e"}
+    for name, seen in whole.items():
+        same(seen, split[name])
+
+
+def test_progress():
+    """on_batch hears the number of samples of each batch."""
+    seen = []
+    observe(FloatRunner(graph(MODEL)), batches(np.ones((10, 4), np.float32), 4), {"y"}, on_batch=seen.append)
+    assert seen == [4, 4, 2]
+
+
+@pytest.mark.parametrize("value", (-1.0, 0.0))
+def test_nan_is_named(value):
+    """Log of a negative number is NaN, of zero infinite: the error names the first such tensor."""
+    data = np.array([[1, 2, 3, 4], [1, 2, 3, value]], np.float32)
+    with pytest.raises(DataError, match="tensor 'l' becomes NaN or infinite on the calibration data") as caught:
+        observe(FloatRunner(graph(MODEL)), batches(data, 1), {"e", "l", "y"})
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,171 @@
+"""What becomes integer and what stays in float, and why; what the user selects."""
+
+import numpy as np
+import pytest
+
+from lingeronnx import ir
+from lingeronnx.assign import partition
+from lingeronnx.errors import ConfigError
+from lingeronnx.platforms import VENUS
+from tests import nets
+from tests.nets import prepared, single
+
+
+def reasons(model, row=VENUS):
+    """Return {op type: why} of what stays in float."""
+    kinds = {str(node.name): node.op_type for node in model.graph}
+    return {kinds[name]: why for name, why in partition(model, row, {}).items()}
+
+
+CASES = {
+    "an unknown operator": (lambda n: n.node("Sin", n.conv("x", (4, 3, 3, 3)), out="y"), "Sin", "no integer form"),
+    "a 7x7 kernel": (lambda n: n.conv("x", (4, 3, 7, 7), out="y"), "Conv", "kernel sides are at most 5; here 7x7"),
+    "a stride of 3": (lambda n: n.conv("x", (4, 3, 3, 3), strides=[3, 3], out="y"), "Conv", "here 3"),
+    "a dilation": (lambda n: n.conv("x", (4, 3, 3, 3), dilations=[2, 2], out="y"), "Conv", "dilations are one of"),
+    "a wide pad": (lambda n: n.conv("x", (4, 3, 5, 5), pads=[5, 0, 0, 0], out="y"), "Conv", "pads are at most 4"),
+    "a multiplier": (lambda n: n.conv("x", (6, 1, 3, 3), group=3, out="y"), "Conv", "here 3 inputs, 6 outputs"),
+    "a broadcast": (
+        lambda n: n.node("Add", n.conv("x", (4, 3, 1, 1)), n.conv("x", (4, 3, 12, 12)), out="y"),
+        "Add",
+        "both operands have the same shape; here [N,4,12,12] and [N,4,1,1]",
+    ),
+    "a batch concatenation": (
+        lambda n: n.node("Concat", n.conv("x", (4, 3, 1, 1)), n.conv("x", (4, 3, 1, 1)), axis=0, out="y"),
+        "Concat",
+        "it concatenates along the batch axis",
+    ),
+    "a hard clip": (
+        lambda n: n.node("Clip", n.conv("x", (4, 3, 1, 1)), n.const(np.float32(-1)), n.const(np.float32(1)), out="y"),
+        "Clip",
+        "venus has no Clip",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_partition_reasons(case):
+    """Every node that stays in float says why."""
+    build, kind, why = CASES[case]
+    found = reasons(single(build, 3, 12, 12))
+    assert why in found[kind], found
+
+
+def test_nan_weight_stays_in_float():
+    """A weight that is not finite cannot be held."""
+    net = nets.Net(3, 6, 6)
+    net.node("Conv", "x", net.const(np.full((4, 3, 1, 1), np.nan, np.float32)), out="y")
+    assert "NaN or infinity" in reasons(prepared(net.graph("y")))["Conv"]
+
+
+def test_moves_between_floats_stay_in_float():
+    """A reshape between two float operators is no reason to quantize."""
+    net = nets.Net(4, 6)
+    a = net.node("Sin", net.node("Transpose", net.node("Sin", "x"), perm=[0, 2, 1]), out="y")
+    found = reasons(prepared(net.graph(a)))
+    assert found["Transpose"] == "it only moves data between float operators"
+
+
+def test_host_part_and_islands():
+    """Float before the first and after the last integer operator is the host's; between them it is in the way."""
+    net = nets.Net(3, 8, 8)
+    c = net.conv(net.node("Sin", "x", out="pre"), (4, 3, 3, 3))
+    d = net.conv(net.node("Sin", c, out="mid"), (4, 4, 3, 3))
+    report = nets.quantized(net.graph(net.node("Sin", d, out="post"))).report
+    assert [n.node for n in report.float_nodes] == ["Sin_mid"]
+    assert [n.node for n in report.host_part] == ["Sin_pre", "Sin_post"]
+    assert not report.chip_ready
+    assert report.integer_macs == 1
+
+
+def test_clip_without_a_scale_stays_in_float():
+    """ReLU6 whose tensor is multiplied, or is a graph output: no scale puts 6 at the top of the range."""
+    net = nets.Net(3, 8, 8)
+    six = net.relu6(net.conv("x", (4, 3, 1, 1)))
+    net.node("Mul", six, net.conv("x", (4, 3, 1, 1)), out="y")
+    report = nets.quantized(net.graph("y")).report
+    assert [n.op_type for n in report.float_nodes] == ["Clip"]
+    assert "no scale puts the bound at the top" in report.float_nodes[0].why
+
+
+# ---- selectors and overrides -----------------------------------------------------------------------------------------
+
+
+def selected(**settings):
+    return nets.quantized(nets.residual(), effort="fast", **settings)
+
+
+@pytest.mark.parametrize(
+    "selector, names",
+    (
+        ("Conv_t2", "Conv_t2"),
+        ("t2", "Conv_t2"),
+        ("Conv_t[247]", "Conv_t2 Conv_t4 Conv_t7"),
+        ("t1?", "Relu_t10 GlobalAveragePool_t11 Flatten_t12"),
+        ("type:Conv", "Conv_t0 Conv_t2 Conv_t4 Conv_t7 Conv_t8"),
+        ("type:Gemm", "Gemm_y"),
+    ),
+)
+def test_skip(selector, names):
+    """A node name, a tensor name, a glob over both, or a type, all of the user's own graph."""
+    plan = selected(skip=[selector]).plan
+    found = {name for name, why in plan.floats.items() if why == f"skipped by '{selector}'"}
+    assert found == set(names.split())
+
+
+def test_skip_of_a_folded_node():
+    """A batch normalisation that went into its convolution: its output's name is the layer's now."""
+    net = nets.Net(3, 6, 6)
+    four = [net.const(np.ones(4, np.float32)) for _ in range(4)]
+    net.node("BatchNormalization", net.conv("x", (4, 3, 3, 3)), *four, out="n")
+    net.conv("n", (4, 4, 3, 3), out="y")
+    plan = nets.quantized(net.graph("y"), skip=["BatchNormalization_n"]).plan
+    assert set(plan.floats) == {"Conv_t0"}
+
+
+@pytest.mark.parametrize("selector, near", (("Conv_t22", "Conv_t2"), ("type:Cov", "Conv"), ("zz*", None)))
+def test_unknown_selector(selector, near):
+    """Nothing found: the error names the nearest."""
+    with pytest.raises(ConfigError, match=r"matches no node") as caught:
+        selected(skip=[selector])
+    assert near is None or f"did you mean '{near}" in str(caught.value)
+
+
+def test_override_scale_and_calibrator():
+    """A fixed scale holds for the whole class; a calibrator for what it names."""
+    plan = selected(overrides={"Conv_t0": {"scale": 2.0**3}}).plan
+    assert plan.tensors["t0"].scale == plan.tensors["t1"].scale == 8.0
+    for kind in ("max", "mse"):
+        assert selected(overrides={"t*": {"calibrator": kind}, "x": {"calibrator": kind}}).plan.tensors["x"].scale > 0
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    (
+        ({"x": {"scale": 3.0}}, "not a power of two"),
+        ({"nowhere": {"scale": 4.0}}, "matches no node or tensor"),
+        ({"x": {"scal": 4.0}}, "did you mean 'scale'"),
+        ({"x": {"scale": -4.0}}, "scale"),
+        ({"x": {"calibrator": "median"}}, "calibrator"),
+    ),
+)
+def test_wrong_override(overrides, message):
+    """Wrong overrides are told in one line."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        selected(overrides=overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_zero_tensor_is_noted():
+    """A dead layer does not stop the quantizer; the report says so."""
+    net = nets.Net(3, 6, 6)
+    zero = net.node("Conv", "x", net.const(np.zeros((4, 3, 1, 1), np.float32)))
+    report = nets.quantized(net.graph(net.conv(zero, (2, 4, 1, 1), out="y"))).report
+    assert any("is all zero on the calibration data" in note for note in report.notes)
+    assert any("is all zero" in note and "weight" in note for note in report.notes)
+
+
+def test_names_are_the_users():
+    """Law 1: the plan speaks of tensors of the float graph."""
+    result = nets.quantized(nets.residual())
+    known = {str(v.name) for v in ir.values(result.float_graph)} | set(result.float_graph.graph.initializers)
+    assert result.plan.tensors.keys() <= known
