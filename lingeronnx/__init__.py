@@ -1,4 +1,4 @@
-"""lingeronnx: float ONNX models to integer graphs for small NPUs, with a simulator that agrees with the chip bit for bit.
+"""lingeronnx: float ONNX models to integer graphs for small NPUs, with a simulator exact to the bit.
 
     import lingeronnx as lo
     q = lo.quantize("model.onnx", "calib.npz", platform="venus")

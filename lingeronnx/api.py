@@ -1,6 +1,8 @@
-"""One function per job. The flow of `quantize` reads from top to bottom:
+"""One function per job.
 
-    load -> trace shapes -> normalise -> fit -> partition -> observe -> ranges -> assign -> lower -> report
+The flow of `quantize` reads from top to bottom:
+
+    load -> trace shapes -> normalise -> fit -> partition -> equalize -> observe -> ranges -> assign -> refine -> lower
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 
 from . import ir
 from .assign import Choice, assign, observed, partition
-from .config import Override, QuantConfig, select, select_tensors
+from .config import QuantConfig, select, select_tensors
 from .data import Data, InputSpec
 from .dump import Folder, Summary
 from .errors import ConfigError, ConstraintError, InternalError
@@ -230,14 +232,14 @@ def _choice(graph: ir.Graph, original: ir.Graph, conf: QuantConfig) -> Choice:
     calibrators: dict[str, str] = {}
     scales: dict[str, float] = {}
     present = {str(v.name) for v in ir.values(graph)} | set(graph.graph.initializers)
-    by_node = {str(node.name): str(node.outputs[0].name) for node in graph.graph}
+    by_node = {str(node.name): ir.written_name(node) for node in graph.graph}
     for selector, override in conf.overrides.items():
-        override = override if isinstance(override, Override) else Override(**override)
         names = [n for n in select_tensors(original, selector) if n in present]
         names += [by_node[str(n.name)] for n in _nodes(original, selector) if str(n.name) in by_node]
         if not names:
-            raise ConfigError(f"override '{selector}': what it names is folded into its neighbours; "
-                              "name the tensor behind them")
+            raise ConfigError(
+                f"override '{selector}': what it names is folded into its neighbours; name the tensor behind them"
+            )
         for name in names:
             if override.calibrator is not None:
                 calibrators[name] = override.calibrator
@@ -287,13 +289,13 @@ def _fidelity(
     feeds, _ = next(iter(again.batches(_FIDELITY_SAMPLES)))
     if progress is not None:
         progress("comparing", len(next(iter(feeds.values()))), None)
-    integers = session.run(names, feeds)
-    for (name, want, _), have in zip(runner.run(feeds), integers, strict=True):
-        found[name].add(want, have)
+    integers = dict(zip(names, session.run(names, feeds), strict=True))
+    for name, want, _ in runner.run(feeds):  # in graph order
+        found[name].add(want, integers[name])
     return {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
 
 
-# ---- evaluate ----------------------------------------------------------------------------------------------------------
+# ---- evaluate ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -379,7 +381,7 @@ class _Measure:
             self.base.add(labels, want)
 
 
-# ---- simulate ----------------------------------------------------------------------------------------------------------
+# ---- simulate ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -444,8 +446,10 @@ def simulate(
                     parts.setdefault(name, []).append((array / scale).astype(np.float32) if real else array)
                     scales[name] = None if real else scale
             if lost := [name for name in named if name not in seen]:
-                raise ConfigError(f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that run "
-                                  "as one, or before the quantized input that was fed")
+                raise ConfigError(
+                    f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that run "
+                    "as one, or before the quantized input that was fed"
+                )
             done += min((len(array) for array in feeds.values()), default=1)
             if progress is not None:
                 progress("simulating", done, None)

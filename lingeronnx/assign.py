@@ -25,7 +25,7 @@ from .platforms import Platform
 __all__ = ["TieClass", "assign", "integer_nodes", "legalize", "observed", "partition", "tie_classes"]
 
 
-# ---- what becomes integer --------------------------------------------------------------------------------------------
+# ---- what becomes integer ----------------------------------------------------------------------------------------
 
 
 def partition(model: ir.Graph, row: Platform, skip: Mapping[str, str]) -> dict[str, str]:
@@ -73,8 +73,8 @@ def _without_arithmetic(model: ir.Graph, floats: Mapping[str, str]) -> list[ir.N
     union = _Union()
     nodes = integer_nodes(model, floats)
     for node, op in nodes:
-        for value in (*(node.inputs[i] for i in op.data(node)), *node.outputs):
-            union.join(str(node.name), f"tensor {value.name}")  # type: ignore[union-attr]
+        for value in (*(ir.source(node, i) for i in op.data(node)), *node.outputs):
+            union.join(str(node.name), f"tensor {value.name}")
     busy = {union.find(str(node.name)) for node, op in nodes if op.factor != "passes" or len(op.data(node)) > 1
             or op.name in ("AvgPool2dInt", "MaxPool", "Relu", "Clip")}  # fmt: skip
     return [node for node, _ in nodes if union.find(str(node.name)) not in busy]
@@ -97,12 +97,12 @@ def observed(model: ir.Graph, floats: Mapping[str, str]) -> list[str]:
     names: dict[str, None] = {}
     for node, op in integer_nodes(model, floats):
         for index in op.data(node):
-            names[str(node.inputs[index].name)] = None  # type: ignore[union-attr]
-        names[str(node.outputs[0].name)] = None
+            names[ir.read_name(node, index)] = None
+        names[ir.written_name(node)] = None
     return list(names)
 
 
-# ---- who shares a scale ------------------------------------------------------------------------------------------------
+# ---- who shares a scale ------------------------------------------------------------------------------------------
 
 
 class _Union:
@@ -166,7 +166,7 @@ def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> li
         if op.name == "Clip" and not row.runs("Clip"):
             limits = bounds(node)
             assert limits is not None
-            tops[str(node.outputs[0].name)] = limits[1]
+            tops[ir.written_name(node)] = limits[1]
     members: dict[str, list[str]] = {}
     for name in observed(model, floats):
         members.setdefault(union.find(name), []).append(name)
@@ -178,12 +178,12 @@ def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> li
     return classes
 
 
-# ---- scales --------------------------------------------------------------------------------------------------------------
+# ---- scales ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How scales are chosen: mode, widths, calibrators by tensor (the rest by `calibrator`), scales fixed by the user."""
+    """How scales are chosen: mode, widths, calibrators by tensor (else `calibrator`), scales fixed by the user."""
 
     mode: str
     bits: int
@@ -215,7 +215,7 @@ def assign(
             tensors[name] = QParams(scale, choice.bits)
     for node, op in integer_nodes(model, floats):
         for index in op.parameters(node):
-            name = str(node.inputs[index].name)  # type: ignore[union-attr]
+            name = ir.read_name(node, index)
             values = parameter_values(node, index)
             assert values is not None
             calibrator, fixed = choice.of([name])
@@ -263,8 +263,9 @@ def legalize(plan: Plan, model: ir.Graph, row: Platform) -> tuple[Plan, list[str
     def exponent(name: str) -> int:
         found = tensors[name].exponent
         if found is None:
-            raise ConstraintError(f"tensor '{name}' has scale {tensors[name].scale:g}; "
-                                  f"{row.name} takes powers of two only")
+            raise ConstraintError(
+                f"tensor '{name}' has scale {tensors[name].scale:g}; {row.name} takes powers of two only"
+            )
         return found
 
     def lower_to(name: str, most: int, why: str) -> bool:
@@ -283,7 +284,7 @@ def legalize(plan: Plan, model: ir.Graph, row: Platform) -> tuple[Plan, list[str
         for node, op in nodes:
             most = op.ceiling(node, exponent)
             if most is not None:
-                changed |= lower_to(str(node.outputs[0].name), most, f"{op.name} {node.name} cannot shift left")
+                changed |= lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
     for name in owner:
         if exponent(name) < row.exponents[0]:
             raise ConstraintError(

@@ -192,6 +192,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
     """
     output = output or Path(f"{model.stem}_out.npz")
     _check_target(output, [model, data])
+    _check_folder(options["dump"], data)
     with _progress() as progress:
         from . import api
         from .dump import write_npz
@@ -302,7 +303,7 @@ def warmup(as_json: bool) -> None:
         _print_json({"seconds": seconds, "cache": cache})
 
 
-# ---- what commands share ---------------------------------------------------------------------------------------------
+# ---- what commands share -----------------------------------------------------------------------------------------
 
 
 def _check_target(path: Path, read: Sequence[str | Path | None]) -> None:
@@ -314,6 +315,12 @@ def _check_target(path: Path, read: Sequence[str | Path | None]) -> None:
     for given in read:
         if given is not None and path.resolve() == Path(given).resolve():
             raise ConfigError(f"{path} would be overwritten, which this command uses otherwise; choose another name")
+
+
+def _check_folder(path: Path | None, data: str) -> None:
+    """Raise ConfigError where a dump into `path` could replace a file of the data."""
+    if path is not None and Path(data).resolve().is_relative_to(path.resolve()):
+        raise ConfigError(f"--dump {path}: the folder holds the data that are read; choose another one")
 
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan:
@@ -385,7 +392,7 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None] | None]:
         yield update
 
 
-# ---- how results look ------------------------------------------------------------------------------------------------
+# ---- how results look --------------------------------------------------------------------------------------------
 
 
 def _console(as_json: bool) -> Console:

@@ -76,22 +76,29 @@ class QuantConfig(BaseModel):
         if body is None:
             body = {}
         if not isinstance(body, dict):
-            raise ConfigError(f"the configuration {path} holds a {type(body).__name__}; it must hold 'key: value' lines")
+            raise ConfigError(
+                f"the configuration {path} holds a {type(body).__name__}; it must hold 'key: value' lines"
+            )
         return cls.of({**body, **settings}, f"the configuration {path}")
 
     def check_platform(self, row: Platform) -> None:
         """Raise ConfigError where a setting is not one the platform has."""
         if self.mode not in row.modes:
-            raise ConfigError(f"mode {self.mode} on platform {row.name}: it takes {' or '.join(row.modes)} scales only; "
-                              "drop --mode or choose --platform generic")
+            raise ConfigError(
+                f"mode {self.mode} on platform {row.name}: it takes {' or '.join(row.modes)} scales only; "
+                "drop --mode or choose --platform generic"
+            )
         for key, bits in (("bits", self.bits), ("weight_bits", self.weight_bits)):
             if bits not in row.bits:
-                raise ConfigError(f"{key} {bits} on platform {row.name}: it computes in "
-                                  f"{', '.join(map(str, row.bits))} bits only")
+                raise ConfigError(
+                    f"{key} {bits} on platform {row.name}: it computes in {', '.join(map(str, row.bits))} bits only"
+                )
         for selector, override in self.overrides.items():
             if override.scale is not None and row.power_of_two and math.frexp(override.scale)[0] != 0.5:
-                raise ConfigError(f"override {selector}: scale {override.scale:g} is not a power of two, "
-                                  f"which is all that platform {row.name} takes")
+                raise ConfigError(
+                    f"override {selector}: scale {override.scale:g} is not a power of two, "
+                    f"which is all that platform {row.name} takes"
+                )
 
 
 def _describe(error: ValidationError) -> str:
@@ -99,8 +106,10 @@ def _describe(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
-        return f"unknown key '{key}' in {where}{nearest(key, Override.model_fields)}; " \
-               f"known: {', '.join(Override.model_fields)}"
+        return (
+            f"unknown key '{key}' in {where}{nearest(key, Override.model_fields)}; "
+            f"known: {', '.join(Override.model_fields)}"
+        )
     return f"{where} = {first.get('input')!r}: {first['msg']}"
 
 
@@ -129,8 +138,10 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
         found = [node for node in model.graph if node.op_type == kind]
         if not found:
             kinds = {node.op_type for node in model.graph}
-            raise ConfigError(f"selector '{selector}' matches no node{nearest(kind, kinds)}; "
-                              f"this model has {', '.join(sorted(kinds))}")
+            raise ConfigError(
+                f"selector '{selector}' matches no node{nearest(kind, kinds)}; "
+                f"this model has {', '.join(sorted(kinds))}"
+            )
         return found
     exact = [n for n in model.graph if n.name == selector or any(o.name == selector for o in n.outputs)]
     if exact:

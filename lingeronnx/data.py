@@ -89,8 +89,10 @@ class Data:
         feeds = self._named(feeds, where)
         for name in feeds:
             if name not in self.inputs:
-                raise DataError(f"{where}: '{name}' is not an input of the model{nearest(name, self.inputs)}; "
-                                f"inputs are {', '.join(self.inputs)}")
+                raise DataError(
+                    f"{where}: '{name}' is not an input of the model{nearest(name, self.inputs)}; "
+                    f"inputs are {', '.join(self.inputs)}"
+                )
         missing = [name for name in self.inputs if name not in feeds]
         if missing:
             raise DataError(f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}")
@@ -133,8 +135,10 @@ class Data:
             if not fits:
                 want = ["N", *("?" if d is None else d for d in spec.shape[1:])]
                 hint = "; add the batch axis" if array.ndim == len(spec.shape) - 1 else ""
-                raise DataError(f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
-                                f"[{', '.join(map(str, want))}]{hint}")
+                raise DataError(
+                    f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
+                    f"[{', '.join(map(str, want))}]{hint}"
+                )
         if array.ndim == 0:
             raise DataError(f"{where}: input '{spec.name}' is a single number; the batch axis is missing")
         if spec.dtype.kind == "f" and array.dtype.kind == "f":
@@ -217,15 +221,18 @@ def _from_text(text: str, what: str) -> _Opener:
 
 def _load(path: Path, what: str) -> tuple[Any, Any]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded, None
-        with loaded:
-            return _split({key: loaded[key] for key in loaded.files})
+        with path.open("rb") as file:  # opened here: numpy leaves the files of damaged archives open
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded, None
+            with loaded:
+                return _split({key: loaded[key] for key in loaded.files})
     except OSError as error:
         raise DataError(f"{what}: cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # numpy raises ValueError, zipfile.BadZipFile, EOFError, KeyError ... for damaged files
-        raise DataError(f"{what}: {path} is not a readable {path.suffix} file ({str(error).splitlines()[0]})") from error
+        raise DataError(
+            f"{what}: {path} is not a readable {path.suffix} file ({str(error).splitlines()[0]})"
+        ) from error
 
 
 def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:

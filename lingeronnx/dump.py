@@ -84,10 +84,13 @@ class Folder:
             )
         first = entry["shape"][0] == 0
         entry["shape"][0] += len(array)
-        with (Path(self._made.name) / entry["file"]).open("w+b" if first else "r+b") as file:
-            _header(file, entry["shape"], array.dtype)
-            file.seek(0, os.SEEK_END)
-            file.write(array.tobytes())
+        try:
+            with (Path(self._made.name) / entry["file"]).open("w+b" if first else "r+b") as file:
+                _header(file, entry["shape"], array.dtype)
+                file.seek(0, os.SEEK_END)
+                file.write(array.tobytes())
+        except OSError as error:
+            raise ConfigError(f"cannot dump into {self.path}: {error.strerror}") from error
 
     def _publish(self) -> None:
         source = Path(self._made.name)

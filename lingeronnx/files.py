@@ -26,9 +26,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     if target.is_dir():
         raise ConfigError(f"cannot write {target}: it is a folder; give a file name")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent or ".")
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
     except OSError as error:
-        raise ConfigError(f"cannot write {target}: {error.strerror}; create the folder or choose another name") from error
+        raise ConfigError(
+            f"cannot write {target}: {error.strerror}; create the folder or choose another name"
+        ) from error
     os.close(handle)
     temporary = Path(name)
     try:

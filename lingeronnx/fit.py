@@ -82,11 +82,12 @@ def split_average(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, s
     if not first or height // first > most:
         return None
     source, result = node.inputs[0], node.outputs[0]
-    before = ir.make_node("AveragePool", [source], {"kernel_shape": [first, width], "strides": [first, width]},
-                          name=f"{node.name}@rows", output=ir.fresh_name(model, f"{result.name}@rows"), like=result)  # fmt: skip
+    window = {"kernel_shape": [first, width], "strides": [first, width]}
+    between = ir.fresh_name(model, f"{result.name}@rows")
+    before = ir.make_node("AveragePool", [source], window, name=f"{node.name}@rows", output=between, like=result)
     rows = before.outputs[0]
     dims = ir.shape(result) or ()
-    rows.shape = ir.oir_shape([result.shape[0], dims[1], int(dims[2] or 1) * (height // first), dims[3]])  # type: ignore[index,arg-type]
+    rows.shape = ir.oir_shape([dims[0] or "N", dims[1], int(dims[2] or 1) * (height // first), dims[3]])
     rest = [height // first, 1]
     after = ir.make_node("AveragePool", [rows], {"kernel_shape": rest, "strides": rest}, name=str(node.name), output="",
                          like=result)  # fmt: skip

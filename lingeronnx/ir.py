@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as oir
 
-from .errors import ModelError
+from .errors import InternalError, ModelError
 from .files import replacing
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "make_node",
     "oir_shape",
     "producer",
+    "read_name",
     "remove",
     "removable",
     "rename_initializer",
@@ -43,8 +44,11 @@ __all__ = [
     "set_constant",
     "shape",
     "sole_consumer",
+    "source",
     "to_proto",
+    "tensor_type",
     "values",
+    "written_name",
 ]
 
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
@@ -155,9 +159,27 @@ def attr(node: Node, name: str, default: Any = None) -> Any:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def shape(value: Value) -> tuple[int | None, ...] | None:
-    """Return the shape with None for every dimension that is not a number, or None when the rank is unknown."""
-    if value.shape is None:
+def source(node: Node, index: int = 0) -> Value:
+    """Return input `index` of `node`, which must be present (InternalError otherwise)."""
+    value = node.inputs[index]
+    if value is None:
+        raise InternalError(f"{node.op_type} {node.name} has no input {index}")
+    return value
+
+
+def read_name(node: Node, index: int = 0) -> str:
+    """Return the name of input `index` of `node`, which must be present."""
+    return str(source(node, index).name)
+
+
+def written_name(node: Node) -> str:
+    """Return the name of the first output of `node`."""
+    return str(node.outputs[0].name)
+
+
+def shape(value: Value | None) -> tuple[int | None, ...] | None:
+    """Return the shape with None for every dimension that is not a number; None where the rank is unknown."""
+    if value is None or value.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
 
@@ -238,8 +260,7 @@ def make_node(
     result = oir.Value(name=output)
     if like is not None:
         result.shape, result.type = like.shape, like.type
-    node = oir.node(op_type, inputs, attributes or {}, domain=domain, outputs=[result], name=name)
-    return node
+    return oir.node(op_type, inputs, attributes or {}, domain=domain, outputs=[result], name=name)
 
 
 def replace(model: Graph, old: Iterable[Node], new: Sequence[Node]) -> None:

@@ -56,16 +56,16 @@ class Lowering:
             and (v.is_graph_output() or any(id(use.node) not in lowered for use in v.uses()))
         }  # fmt: skip
 
-    # ---- what operators ask --------------------------------------------------------------------------------------------
+    # ---- what operators ask --------------------------------------------------------------------------------------
 
     def read(self, node: ir.Node, index: int) -> QParams:
         """Return how `node` reads input `index`."""
         found = self.plan.reads.get((str(node.name), index))
-        return found or self._qparams(str(node.inputs[index].name))  # type: ignore[union-attr]
+        return found or self._qparams(ir.read_name(node, index))
 
     def written(self, node: ir.Node) -> QParams:
         """Return how `node`'s output is held."""
-        return self._qparams(str(node.outputs[0].name))
+        return self._qparams(ir.written_name(node))
 
     def _qparams(self, name: str) -> QParams:
         if name not in self.plan.tensors:
@@ -74,7 +74,7 @@ class Lowering:
 
     def integer(self, node: ir.Node, index: int) -> ir.Value:
         """Return input `index` of `node` in integers, inserting Quant or Requant where it is needed."""
-        name = str(node.inputs[index].name)  # type: ignore[union-attr]
+        name = ir.read_name(node, index)
         own, wanted = self._qparams(name), self.read(node, index)
         value = self._integers.get((name, own)) or self._quantize(name, own)
         if wanted != own:
@@ -93,7 +93,7 @@ class Lowering:
 
     def constant(self, node: ir.Node, index: int, values: np.ndarray, q: QParams) -> ir.Value:
         """Return `values`, the real content of input `index`, as an integer initializer of the same name."""
-        name = str(node.inputs[index].name)  # type: ignore[union-attr]
+        name = ir.read_name(node, index)
         held = np.clip(np.floor(values.astype(np.float64) * q.scale + 0.5), q.low, q.high)
         return self.array(name, held.astype(integer_type(q.bits).numpy()))
 
@@ -101,7 +101,7 @@ class Lowering:
         """Return the bias at `scale` in int32 as a list of one, or an empty list when there is none."""
         value = node.inputs[index] if len(node.inputs) > index else None
         array = ir.const(value)
-        return [] if array is None else [self.integers(str(value.name), array, scale)]  # type: ignore[union-attr]
+        return [] if array is None else [self.integers(ir.read_name(node, index), array, scale)]
 
     def integers(self, name: str, values: np.ndarray, scale: float) -> ir.Value:
         """Return `values` in int32 at `scale`, saturated to the type."""
@@ -118,19 +118,21 @@ class Lowering:
             number += 1
             name = f"{base}@{number}"
         tensor = oir.tensor(np.asarray(array, order="C"), name=name)
-        value = oir.Value(name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor)
+        value = oir.Value(
+            name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor
+        )
         self._initializers[name] = value
         return value
 
     def emit(self, op: Op, node: ir.Node, inputs: Sequence[ir.Value], attrs: Mapping[str, Any], domain: str = "thinker"
              ) -> None:  # fmt: skip
         """Append the integer node for the float `node`: its name, its output, the row's attributes added."""
-        name, q = str(node.outputs[0].name), self.written(node)
+        name, q = ir.written_name(node), self.written(node)
         integer_name = self._integer_name(name, q) if name in self._border else name
         value = self._append(op.name, domain, inputs, attrs, str(node.name), integer_name, node.outputs[0], q)
         self._integers[name, q] = value
 
-    # ---- borders -------------------------------------------------------------------------------------------------------
+    # ---- borders -------------------------------------------------------------------------------------------------
 
     def _integer_name(self, name: str, q: QParams) -> str:
         return f"{name}@q" if q.bits == 8 else f"{name}@q{q.bits}"
@@ -183,7 +185,7 @@ class Lowering:
             dims[0] = 1
         return oir.Shape(dims)
 
-    # ---- the walk ------------------------------------------------------------------------------------------------------
+    # ---- the walk ------------------------------------------------------------------------------------------------
 
     def run(self) -> ir.Graph:
         """Build and return the integer graph."""
@@ -195,7 +197,7 @@ class Lowering:
         for node in self.model.graph:
             if id(node) in self._lowered:
                 self._lowered[id(node)].lower(node, self)
-                name = str(node.outputs[0].name)
+                name = ir.written_name(node)
                 if name in self._border:
                     self._dequantized(name)
             else:
@@ -254,19 +256,21 @@ def plan_of(graph: ir.Graph) -> Plan:
     chip = graph.metadata_props.get("lingeronnx.platform", "venus")
     for node in graph.graph:
         op = integer_op(node)
-        if op is None or not (is_quantized_domain(node) or (node.inputs[0] is not None and node.inputs[0].name in scales)):
+        if op is None or not (
+            is_quantized_domain(node) or (node.inputs[0] is not None and node.inputs[0].name in scales)
+        ):
             continue
         attrs = attributes(op, node)
         source = node.inputs[0]
         scale = op.out_scale(attrs, [scales.get(str(source.name)) if source is not None else None])
         if scale is not None:
-            name = str(node.outputs[0].name)
+            name = ir.written_name(node)
             scales[name] = scale
             bits = int(attrs.get("data_bits" if op.name == "Quant" else "o_bits") or 8)
             if op.name != "Requant":
                 tensors[name.partition("@q")[0]] = QParams(scale, bits)
         if "scale_w" in attrs:
-            weight = str(node.inputs[1].name)  # type: ignore[union-attr]
+            weight = ir.read_name(node, 1)
             tensors[weight] = QParams(float(attrs["scale_w"]), int(attrs["parameter_bits"]))
     found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
     transforms = {name: Transform(tuple(factor), offset) for name, (factor, offset) in found.items()}

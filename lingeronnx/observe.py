@@ -156,8 +156,10 @@ def observe(
             if name not in names or array.size == 0:
                 continue
             if not np.isfinite(array).all():
-                raise DataError(f"tensor '{name}' becomes NaN or infinite on the calibration data; "
-                                "check the model and how its inputs are scaled")
+                raise DataError(
+                    f"tensor '{name}' becomes NaN or infinite on the calibration data; "
+                    "check the model and how its inputs are scaled"
+                )
             new = TensorStats.of(array)
             stats[name] = stats[name].merge(new) if name in stats else new
         if on_batch is not None:

@@ -121,6 +121,8 @@ class Plan:
 def _qparams(entry: Mapping[str, Any], where: str, name: str) -> QParams:
     scale, bits = float(entry["scale"]), int(entry["bits"])
     if not (math.isfinite(scale) and scale > 0 and 2 <= bits <= 32):
-        raise ConfigError(f"{where}: tensor '{name}' has scale {scale} and {bits} bits; "
-                          "a scale is a positive number, bits are 2 to 32")
+        raise ConfigError(
+            f"{where}: tensor '{name}' has scale {scale} and {bits} bits; "
+            "a scale is a positive number, bits are 2 to 32"
+        )
     return QParams(scale, bits)

@@ -85,7 +85,7 @@ GENERIC = Platform(
     title="an idealised int8 NPU (docs/generic.md)",
     modes=("max-value", "q-value"),
     bits=(8,),
-    ops=MappingProxyType({op: "generic" for op in _GENERIC_OPS}),
+    ops=MappingProxyType(dict.fromkeys(_GENERIC_OPS, "generic")),
     chip=False,
 )
 
@@ -97,16 +97,38 @@ VENUS = Platform(
     bits=(8,),
     ops=MappingProxyType(
         {
-            "Quant": "luna", "Dequant": "luna", "Requant": "luna", "Conv2dInt": "luna", "Conv1dInt": "luna",
-            "LinearInt": "luna", "BatchNorm2dInt": "luna", "iqAdd": "luna", "iqMul": "luna", "iqCat": "luna",
-            "AvgPool2dInt": "luna-area8", "MaxPool": "luna", "Relu": "luna", "Reshape": "luna", "Flatten": "luna",
-            "Transpose": "luna", "Squeeze": "luna", "Unsqueeze": "luna",
+            "Quant": "luna",
+            "Dequant": "luna",
+            "Requant": "luna",
+            "Conv2dInt": "luna",
+            "Conv1dInt": "luna",
+            "LinearInt": "luna",
+            "BatchNorm2dInt": "luna",
+            "iqAdd": "luna",
+            "iqMul": "luna",
+            "iqCat": "luna",
+            "AvgPool2dInt": "luna-area8",
+            "MaxPool": "luna",
+            "Relu": "luna",
+            "Reshape": "luna",
+            "Flatten": "luna",
+            "Transpose": "luna",
+            "Squeeze": "luna",
+            "Unsqueeze": "luna",
         }
     ),  # fmt: skip
     chip=True,
     conv=ConvLimits(
-        max_kernel=5, strides=(1, 2, 4), max_pad=4, dilations=(1,), slab=65536, slab_depthwise=32768,
-        memory_depthwise=512 * 1024 - 1, channel_align=2, depthwise_multiplier=False, max_kernel_1d=5,
+        max_kernel=5,
+        strides=(1, 2, 4),
+        max_pad=4,
+        dilations=(1,),
+        slab=65536,
+        slab_depthwise=32768,
+        memory_depthwise=512 * 1024 - 1,
+        channel_align=2,
+        depthwise_multiplier=False,
+        max_kernel_1d=5,
     ),  # fmt: skip
     pool=PoolLimits(max_kernel=5, max_average_area=127, max_shared_area=64, external_args="--threshold4 1"),
     exponents=(-3, 16),

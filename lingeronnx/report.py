@@ -111,7 +111,8 @@ def _float_nodes(model: ir.Graph, plan: Plan, whole: set[int]) -> tuple[list[Flo
         readers = [use.node for v in node.outputs for use in v.uses()]
         if any(id(r) in whole or id(r) in before_integer for r in readers):
             before_integer.add(id(node))
-    islands, host = [], []
+    islands: list[FloatNode] = []
+    host: list[FloatNode] = []
     for node in nodes:
         if id(node) in whole:
             continue

@@ -15,8 +15,9 @@ import numpy as np
 from . import ir
 from .data import InputSpec
 from .errors import ConfigError, DataError, nearest
+from .int_runner import IntRunner
 from .ops import is_quantized_domain
-from .runners import FloatRunner, IntRunner, Stream, input_specs
+from .runners import FloatRunner, Stream, input_specs
 
 __all__ = ["NodeArg", "Session"]
 

@@ -12,8 +12,8 @@ is judged by the noise it predicts in the outputs of the reading layers, relativ
 
     N = sum over readers [ sum_c |W2_c|^2 / s_c^2 * (dx^2 + dw1^2 * P_in,c) + dw2^2 * m * sum_c s_c^2 * P_x,c ] / P_y
 
-with dx, dw1, dw2 the steps (range / 127), P the mean squares seen and m the readings of a channel. Sweeps repeat it over
-all groups until nothing moves. A channel that is dead in any of the three keeps factor 1.
+with dx, dw1, dw2 the steps (range / 127), P the mean squares seen and m the readings of a channel. Sweeps repeat it
+over all groups until nothing moves. A channel that is dead in any of the three keeps factor 1.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _groups(model: ir.Graph, nodes: Sequence[tuple[ir.Node, Op]], floats: Mappin
     union = Groups()
     pin_borders(union, model, floats)
     for node, op in nodes:
-        sources = [str(node.inputs[i].name) for i in op.data(node)]  # type: ignore[union-attr]
-        result = str(node.outputs[0].name)
+        sources = [ir.read_name(node, i) for i in op.data(node)]
+        result = ir.written_name(node)
         through = op.name in ("Relu", "MaxPool", "AvgPool2dInt", "iqAdd") or _flat(node)
         if node.op_type in ("Conv", "Linear"):
             union.find(sources[0])
@@ -116,8 +116,8 @@ def _groups(model: ir.Graph, nodes: Sequence[tuple[ir.Node, Op]], floats: Mappin
     for tensors in union.members().values():
         inside = set(tensors)
         layers = [node for node, op in nodes if op.factor == "absorbed"]
-        writers = tuple(n for n in layers if str(n.outputs[0].name) in inside)
-        readers = tuple(n for n in layers if str(n.inputs[0].name) in inside)  # type: ignore[union-attr]
+        writers = tuple(n for n in layers if ir.written_name(n) in inside)
+        readers = tuple(n for n in layers if ir.read_name(n) in inside)
         if union.free(tensors) and writers and readers:
             groups.append(_Group(tuple(tensors), writers, readers))
     return groups
@@ -125,7 +125,7 @@ def _groups(model: ir.Graph, nodes: Sequence[tuple[ir.Node, Op]], floats: Mappin
 
 def _flat(node: ir.Node) -> bool:
     """Whether `node` turns [N, C, 1, 1] into [N, C]."""
-    source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))  # type: ignore[arg-type]
+    source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))
     moves = node.op_type in ("Flatten", "Reshape", "Squeeze")
     return moves and len(source) == 4 and source[2:] == (1, 1) and len(result) == 2 and result[1] == source[1]
 
@@ -136,9 +136,9 @@ class _Noise:
     def __init__(self, group: _Group, seen: Mapping[str, _Channels]) -> None:
         self.rows = [_weight(node) for node in group.writers]
         self.columns = [_by_input(_weight(node), int(ir.attr(node, "group", 1))) for node in group.readers]
-        self.acts = [seen[str(node.inputs[0].name)] for node in group.readers]  # type: ignore[union-attr]
+        self.acts = [seen[ir.read_name(node)] for node in group.readers]
         self.fan_in = [_input_power(node, seen) for node in group.writers]
-        self.out_power = [float(seen[str(node.outputs[0].name)].power.sum()) for node in group.readers]
+        self.out_power = [float(seen[ir.written_name(node)].power.sum()) for node in group.readers]
         self.r1 = np.max([np.abs(w).reshape(len(w), -1).max(axis=1) for w in self.rows], axis=0)
         self.r2 = np.max([np.abs(c).max(axis=1) for c in self.columns], axis=0)
         self.reach = np.max([a.reach for a in self.acts], axis=0)
@@ -166,11 +166,11 @@ class _Noise:
 
 def _best_factor(group: _Group, seen: Mapping[str, _Channels]) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
-    names = [str(v.name) for n in (*group.writers, *group.readers) for v in (n.inputs[0], n.outputs[0])]  # type: ignore[union-attr]
-    if any(name not in seen for name in names) or any(n.op_type == "BatchNormalization" for n in
-                                                      (*group.writers, *group.readers)):  # fmt: skip
+    layers = (*group.writers, *group.readers)
+    names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]
+    if any(name not in seen for name in names) or any(n.op_type == "BatchNormalization" for n in layers):
         return None
-    channels = {len(seen[str(n.inputs[0].name)].reach) for n in group.readers}  # type: ignore[union-attr]
+    channels = {len(seen[ir.read_name(n)].reach) for n in group.readers}
     channels |= {len(_weight(n)) for n in group.writers}
     if len(channels) != 1:
         return None
@@ -215,7 +215,7 @@ def _input_power(node: ir.Node, seen: Mapping[str, _Channels]) -> np.ndarray:
     """Return the summed mean square of what one output of `node` reads, per output channel."""
     weight = _weight(node)
     group, depth = int(ir.attr(node, "group", 1)), weight.shape[1]
-    power = seen[str(node.inputs[0].name)].power  # type: ignore[union-attr]
+    power = seen[ir.read_name(node)].power
     if len(power) != group * depth:
         power = np.full(group * depth, power.mean())
     per_group = power.reshape(group, depth).sum(axis=1) * math.prod(weight.shape[2:])

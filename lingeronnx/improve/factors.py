@@ -1,7 +1,7 @@
 """Positive factors on tensors, moved into the weights around them: what `equalize` and `ranges` have in common.
 
-Multiplying a tensor by f (one value, or one per channel) and dividing it out in the weights that read it changes no real
-result: ``W' = W * f_out / f_in``, ``b' = b * f_out``. `apply` does that to a float graph.
+Multiplying a tensor by f (one value, or one per channel) and dividing it out in the weights that read it changes no
+real result: ``W' = W * f_out / f_in``, ``b' = b * f_out``. `apply` does that to a float graph.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def combine(first: Factors, second: Factors) -> dict[str, np.ndarray]:
 
 
 def apply(model: ir.Graph, factors: Factors, floats: Mapping[str, str]) -> None:
-    """Rewrite weights, biases and bounds of `model` in place so that every tensor in `factors` is multiplied by its own."""
+    """Rewrite weights, biases and bounds of `model` in place so that every tensor is multiplied by its factor."""
     for node, op in integer_nodes(model, floats):
-        f_in = factors.get(str(node.inputs[0].name), _ONE)  # type: ignore[union-attr]
-        f_out = factors.get(str(node.outputs[0].name), _ONE)
+        f_in = factors.get(ir.read_name(node), _ONE)
+        f_out = factors.get(ir.written_name(node), _ONE)
         if op.factor == "absorbed":
             if np.any(f_in != 1) or np.any(f_out != 1):
                 _scale_parameters(model, node, f_in, f_out)

@@ -51,7 +51,7 @@ def _groups(model: ir.Graph, row: Platform, floats: Mapping[str, str], bits: int
     pin_borders(union, model, floats)
     needs: dict[str, tuple[float, str]] = {}
     for node, op in integer_nodes(model, floats):
-        tensors = [str(node.inputs[i].name) for i in op.data(node)] + [str(node.outputs[0].name)]  # type: ignore[union-attr]
+        tensors = [ir.read_name(node, i) for i in op.data(node)] + [ir.written_name(node)]
         for name in tensors:
             union.find(name)
             if op.factor == "passes":
@@ -94,7 +94,14 @@ class _Layer:
 
 
 def range_factors(
-    model: ir.Graph, stats: Stats, row: Platform, floats: Mapping[str, str], *, bits: int, weight_bits: int, search: bool
+    model: ir.Graph,
+    stats: Stats,
+    row: Platform,
+    floats: Mapping[str, str],
+    *,
+    bits: int,
+    weight_bits: int,
+    search: bool,
 ) -> dict[str, np.ndarray]:
     """Return {tensor: factor [1]} for the tensors whose factor is not 1.
 
@@ -116,7 +123,7 @@ def _layers(model: ir.Graph, floats: Mapping[str, str], index: Mapping[str, int]
         for parameter in op.parameters(node):
             values = parameter_values(node, parameter)
             assert values is not None
-            source, result = str(node.inputs[0].name), str(node.outputs[0].name)  # type: ignore[union-attr]
+            source, result = ir.read_name(node), ir.written_name(node)
             if np.any(values):
                 found.append(_Layer(index[source], index[result], TensorStats.of(np.asarray(values))))
     return found

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from .. import ir
+from ..int_runner import IntRunner
 from ..lower import lower
 from ..ops import is_relu
 from ..plan import Plan, QParams
 from ..platforms import Platform
-from ..runners import FloatRunner, IntRunner
+from ..runners import FloatRunner
 from .rounding import compensated_round, output_error
 
 __all__ = ["refine", "samples_that_fit"]
@@ -48,7 +49,7 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
     feed : calibration samples, some tens to hundreds. The new weights lie on the plan's grid.
     """
     layers = {
-        str(node.outputs[0].name): node for node in model.graph
+        ir.written_name(node): node for node in model.graph
         if node.op_type in ("Conv", "Linear") and str(node.name) not in plan.floats
     }  # fmt: skip
     wanted = {name: array for name, array, _ in FloatRunner(model, set(layers)).run(feed)}
@@ -73,7 +74,7 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
 
 
 def _scale(plan: Plan, node: ir.Node, index: int) -> float:
-    name = str(node.inputs[index].name)  # type: ignore[union-attr]
+    name = ir.read_name(node, index)
     return plan.tensors[name.removesuffix("@refined")].scale
 
 
@@ -81,14 +82,14 @@ def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
     return (weight / _scale(plan, node, 1)).astype(np.float32)
 
 
-# ---- weights -------------------------------------------------------------------------------------------------------------
+# ---- weights -----------------------------------------------------------------------------------------------------
 
 
 def _rounded(kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan) -> np.ndarray | None:
     """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good."""
     target = ir.const(node.inputs[1])
     assert target is not None
-    q = plan.tensors[str(node.inputs[1].name)]  # type: ignore[union-attr]
+    q = plan.tensors[ir.read_name(node, 1)]
     group = int(getattr(kernel, "group", 1))
     held = kernel.weight
     outputs, fields = len(held) // group, int(np.prod(held.shape[1:]))
@@ -118,17 +119,16 @@ def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node) -> np.ndar
     pads = list(kernel.pads)
     x = np.pad(source, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
     size = [d * (k - 1) + 1 for k, d in zip(kernel.weight.shape[2:], kernel.dilations, strict=True)]
-    windows = np.lib.stride_tricks.sliding_window_view(x, size, axis=tuple(range(2, 2 + rank)))
-    strided = (slice(None), slice(None), *(slice(None, None, s) for s in kernel.strides))
-    dilated = tuple(slice(None, None, d) for d in kernel.dilations)
-    windows = windows[(*strided, *dilated)]  # [N, C, positions..., kernel...]
+    windows: np.ndarray = np.lib.stride_tricks.sliding_window_view(x, size, axis=tuple(range(2, 2 + rank)))
+    steps = (1, 1, *kernel.strides, *kernel.dilations)
+    windows = windows[tuple(slice(None, None, step) for step in steps)]  # [N, C, positions..., kernel...]
     where = windows.shape[0], *windows.shape[2 : 2 + rank]
     chosen = np.unravel_index(np.sort(rng.permutation(int(np.prod(where)))[:_ROWS]), where)
-    picked = windows[(chosen[0], slice(None), *chosen[1:])]  # [rows, C, kernel...]
+    picked = np.moveaxis(windows, 1, 1 + rank)[chosen]  # [rows, C, kernel...]
     return np.ascontiguousarray(picked).reshape(len(chosen[0]), group, -1)
 
 
-# ---- biases --------------------------------------------------------------------------------------------------------------
+# ---- biases ------------------------------------------------------------------------------------------------------
 
 
 def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams, node: ir.Node) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 For outputs ``y = W x`` with second moments ``H = E[x x^T]`` of the inputs, the rounding of column j leaves an error e_j
 per row. Moving the columns not yet rounded by ``-e_j * U[j, j+1:] / U[j, j]``, with ``U`` the upper Cholesky factor of
-``H^-1``, is the update that keeps ``E |(W - Q) x|^2`` least (Hassibi & Stork 1993; Frantar et al. 2022). Columns go from
-the most to the least active, so that there is something left to compensate with. Pure numpy; knows no graph.
+``H^-1``, is the update that keeps ``E |(W - Q) x|^2`` least (Hassibi & Stork 1993; Frantar et al. 2022). Columns go
+from the most to the least active, so that there is something left to compensate with. Pure numpy; knows no graph.
 """
 
 from __future__ import annotations

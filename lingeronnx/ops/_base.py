@@ -112,8 +112,9 @@ class Bound:
         if self.algorithm.startswith("luna"):
             mantissa, exponent = math.frexp(ratio)
             if mantissa != 0.5:
-                raise ModelError(f"{self.where}: the scales give the ratio {ratio:g}, not a power of two; "
-                                 "this platform shifts only")
+                raise ModelError(
+                    f"{self.where}: the scales give the ratio {ratio:g}, not a power of two; this platform shifts only"
+                )
             return Rescale.from_shift(max(0, 1 - exponent), width)
         return Rescale.from_ratio(ratio, width)
 
@@ -130,7 +131,9 @@ class Bound:
         if array is None:
             raise ModelError(f"{self.where}: its {what} (input {index}) must be a constant")
         if array.dtype.name not in dtypes.split():
-            raise ModelError(f"{self.where}: its {what} is {array.dtype.name}; it must be {' or '.join(dtypes.split())}")
+            raise ModelError(
+                f"{self.where}: its {what} is {array.dtype.name}; it must be {' or '.join(dtypes.split())}"
+            )
         return array
 
     def bias(self, index: int, size: int) -> np.ndarray | None:
@@ -186,7 +189,7 @@ class Op:
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return the scales this float node ties together on `row`; by default input and output."""
-        return [Tie(str(node.inputs[0].name), str(node.outputs[0].name))]  # type: ignore[union-attr]
+        return [Tie(ir.read_name(node), ir.written_name(node))]
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """Return the largest exponent a shifting platform allows the output, given those of other tensors."""
@@ -229,9 +232,7 @@ class Op:
             value = constraint(node, row)
             if value is not None:
                 rule, remedy = rule_text(constraint, row)
-                found.append(
-                    Violation(str(node.name), node.op_type, str(node.outputs[0].name), rule, str(value), remedy)
-                )
+                found.append(Violation(str(node.name), node.op_type, ir.written_name(node), rule, str(value), remedy))
         return found
 
 

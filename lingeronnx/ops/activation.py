@@ -36,9 +36,8 @@ def bounds(node: ir.Node) -> tuple[float, float] | None:
 
 def _tie_to_output(node: ir.Node) -> list[Tie]:
     """Input and output share a scale; where nobody else reads the input only the output's range matters."""
-    source, result = node.inputs[0], node.outputs[0]
-    alone = source is not None and ir.sole_consumer(source) is node
-    return [Tie(str(source.name), str(result.name), str(result.name) if alone else None)]  # type: ignore[union-attr]
+    source, result = ir.source(node), ir.written_name(node)
+    return [Tie(str(source.name), result, result if ir.sole_consumer(source) is node else None)]
 
 
 class Relu(Op):
@@ -78,7 +77,7 @@ class Clip(Op):
         if row.runs(self.name) or limits is None or (limits[0] == 0 and 0 < limits[1] < math.inf):
             return []
         rule = f"{row.name} has no Clip; ReLU6 and other Clip(0, b) are made by saturation"
-        return [Violation(str(node.name), node.op_type, str(node.outputs[0].name), rule,
+        return [Violation(str(node.name), node.op_type, ir.written_name(node), rule,
                           f"Clip{limits}", "use Clip(0, b) or leave the node in float")]  # fmt: skip
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:

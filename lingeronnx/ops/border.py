@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ._base import Attr, Bound, Op
 
@@ -25,7 +25,7 @@ class Quant(Op):
         # The packer folds a Quant of a graph input away: the host quantizes there. Only a kept one has the fault of
         # scales below 1.
         folded = source is not None and source.is_graph_input() and scale < 1
-        rule = "luna" if bound.algorithm.startswith("luna") and not folded else "generic"
+        rule: Literal["luna", "generic"] = "luna" if bound.algorithm.startswith("luna") and not folded else "generic"
         return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule)
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:

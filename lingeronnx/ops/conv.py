@@ -10,11 +10,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .. import ir
 from ..platforms import Platform
-from ._base import Attr, Bound, Op, Tie
+from ._base import Attr, Bound, Constraint, Op, Tie
 
 if TYPE_CHECKING:
     from ..lower import Lowering
@@ -35,7 +33,7 @@ class Geometry:
     """The sizes of a convolution, read from a float or an integer node (both spell them the same way)."""
 
     def __init__(self, node: ir.Node) -> None:
-        weight = ir.shape(node.inputs[1])  # type: ignore[arg-type]
+        weight = ir.shape(node.inputs[1])
         assert weight is not None
         self.weight = tuple(int(d or 0) for d in weight)
         self.kernel = tuple(ir.attr(node, "kernel_shape") or self.weight[2:])
@@ -46,7 +44,7 @@ class Geometry:
         self.group = int(ir.attr(node, "group") or 1)
         self.outputs = self.weight[0]
         self.inputs = self.weight[1] * self.group
-        self.source = ir.shape(node.inputs[0]) or ()  # type: ignore[arg-type]
+        self.source = ir.shape(node.inputs[0]) or ()
         self.result = ir.shape(node.outputs[0]) or ()
 
     @property
@@ -125,8 +123,8 @@ def slab(node: ir.Node, row: Platform) -> Any:
 
 
 def memory(node: ir.Node, row: Platform) -> Any:
-    """input and output together fit {row.shared_memory} bytes ({conv.memory_depthwise} for depthwise) | make the feature
-    maps smaller.
+    """input and output together fit {row.shared_memory} bytes ({conv.memory_depthwise} for depthwise) | make the maps
+    smaller.
     """
     if row.shared_memory is None or row.conv is None:
         return None
@@ -139,7 +137,7 @@ def memory(node: ir.Node, row: Platform) -> Any:
 
 
 def kernel_limit_1d(node: ir.Node, row: Platform) -> Any:
-    """1-D kernels are at most {conv.max_kernel_1d} long | split the kernel into smaller ones whose results are added."""
+    """1-D kernels are at most {conv.max_kernel_1d} long | split the kernel into shorter ones that are added."""
     if row.conv is None:
         return None
     (side,) = Geometry(node).kernel
@@ -169,7 +167,7 @@ class WeightLayer(Op):
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """The shift to the output is to the right: q_o <= q_x + q_w."""
-        return exponent(str(node.inputs[0].name)) + exponent(str(node.inputs[1].name))  # type: ignore[union-attr]
+        return exponent(ir.read_name(node)) + exponent(ir.read_name(node, 1))
 
     def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Any]:
         """Return the attributes every weight layer has."""
@@ -203,14 +201,15 @@ class Conv2d(WeightLayer):
         Attr("kernel_shape", "ints", None), Attr("strides", "ints", None), Attr("pads", "ints", None),
         Attr("dilations", "ints", None), Attr("group", "i", 1), *WEIGHT,
     )  # fmt: skip
-    constraints = (
-        kernel_limit, stride_values, stride_within_kernel, pad_limit, dilation_values, depthwise_multiplier, slab, memory,
+    constraints: tuple[Constraint, ...] = (
+        kernel_limit, stride_values, stride_within_kernel, pad_limit, dilation_values, depthwise_multiplier, slab,
+        memory,
     )  # fmt: skip
 
     def reject(self, node: ir.Node) -> str | None:
         """The kernel must have this operator's rank; padding must be explicit."""
         reason = super().reject(node)
-        if reason is None and len(ir.shape(node.inputs[1]) or ()) != self.rank + 2:  # type: ignore[arg-type]
+        if reason is None and len(ir.shape(node.inputs[1]) or ()) != self.rank + 2:
             reason = f"its kernel is not {self.rank}-dimensional"
         if reason is None and ir.attr(node, "auto_pad", "NOTSET") != "NOTSET":
             reason = "its padding depends on an input size that is not known"

@@ -23,7 +23,7 @@ _SCALES = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Att
 
 def equal_shapes(node: ir.Node, row: Platform) -> Any:
     """both operands have the same shape | expand the smaller one, or fold it into a layer."""
-    left, right = (ir.shape(v) for v in node.inputs[:2])  # type: ignore[arg-type]
+    left, right = (ir.shape(v) for v in node.inputs[:2])
     if not row.chip or left is None or right is None or left[1:] == right[1:] and len(left) == len(right):
         return None
     return f"{_text(left)} and {_text(right)}"
@@ -31,7 +31,7 @@ def equal_shapes(node: ir.Node, row: Platform) -> Any:
 
 def mul_shapes(node: ir.Node, row: Platform) -> Any:
     """the operands have the same shape, or the second is [N, C, 1, 1] | expand the smaller one."""
-    left, right = (ir.shape(v) for v in node.inputs[:2])  # type: ignore[arg-type]
+    left, right = (ir.shape(v) for v in node.inputs[:2])
     if not row.chip or left is None or right is None or len(left) == len(right) and left[1:] == right[1:]:
         return None
     channel = len(left) == len(right) == 4 and right[1] == left[1] and right[2:] == (1, 1)
@@ -79,18 +79,18 @@ class Add(_Binary):
     constraints = (equal_shapes,)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """On shifting platforms an operand that only this sum reads is written at the sum's scale: one rounding, not two.
+        """On shifting platforms an operand that only this sum reads is written at its scale: one rounding, not two.
 
         A second rounding would also be biased: a shift by one rounds every odd integer up.
         """
         if row.ops.get(self.name) == "generic":
             return []
         names = [str(v.name) for v in node.inputs[:2] if v is not None and ir.sole_consumer(v) is node]
-        return [Tie(name, str(node.outputs[0].name)) for name in names]
+        return [Tie(name, ir.written_name(node)) for name in names]
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """Both operands are shifted right: q_o <= q_x, q_y."""
-        return min(exponent(str(v.name)) for v in node.inputs[:2])  # type: ignore[union-attr]
+        return min(exponent(ir.read_name(node, i)) for i in (0, 1))
 
     def bind(self, bound: Bound) -> Any:
         """Return the adder of the platform."""
@@ -114,7 +114,7 @@ class Mul(_Binary):
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """The product is shifted right: q_o <= q_x + q_y."""
-        return sum(exponent(str(v.name)) for v in node.inputs[:2])  # type: ignore[union-attr]
+        return exponent(ir.read_name(node, 0)) + exponent(ir.read_name(node, 1))
 
     def bind(self, bound: Bound) -> Any:
         """Return the multiplier."""

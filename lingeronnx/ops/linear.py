@@ -24,7 +24,7 @@ class Linear(WeightLayer):
 
     def macs(self, node: ir.Node) -> int:
         """Rows times weight."""
-        result, weight = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[1]) or ()  # type: ignore[arg-type]
+        result, weight = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[1]) or ()
         return math.prod(int(d or 1) for d in result[1:]) * int(weight[1] or 1)
 
     def lower(self, node: ir.Node, low: Any) -> None:

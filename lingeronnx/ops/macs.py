@@ -29,11 +29,11 @@ def macs(node: ir.Node) -> int:
         inner = left[0 if kind == "Gemm" and ir.attr(node, "transA", 0) else -1] if left else 1
         return math.prod(_size(node.outputs[0])) * inner
     if kind == "ConvTranspose":
-        weight = ir.shape(node.inputs[1]) or ()  # type: ignore[arg-type]
+        weight = ir.shape(node.inputs[1]) or ()
         return math.prod(_size(node.inputs[0])) * math.prod(int(d or 1) for d in weight[1:])
     if kind in ("LSTM", "GRU", "RNN"):
         steps = _size(node.inputs[0])
         weights = [math.prod(int(d or 1) for d in ir.shape(v) or ()) for v in node.inputs[1:3] if v is not None]
-        length = int((ir.shape(node.inputs[0]) or (1,))[1 if ir.attr(node, "layout", 0) else 0] or 1)  # type: ignore[arg-type]
+        length = int((ir.shape(node.inputs[0]) or (1,))[1 if ir.attr(node, "layout", 0) else 0] or 1)
         return sum(weights) * length if steps else 0
     return 0

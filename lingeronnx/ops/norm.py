@@ -38,7 +38,7 @@ class BatchNorm2d(WeightLayer):
         """Four dimensions and constant parameters."""
         if factors(node) is None:
             return "its parameters are computed at run time"
-        if len(ir.shape(node.inputs[0]) or ()) != 4:  # type: ignore[arg-type]
+        if len(ir.shape(node.inputs[0]) or ()) != 4:
             return "its input is not four-dimensional"
         return None
 

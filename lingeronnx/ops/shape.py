@@ -30,7 +30,7 @@ def _axes(node: ir.Node) -> list[int] | None:
 
 def _moves_batch(node: ir.Node) -> str | None:
     """Return a reason when a node does not keep axis 0 as the batch, judged by the traced shapes."""
-    source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])  # type: ignore[arg-type]
+    source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
     if source is None or result is None or any(d is None for d in (*source[1:], *result[1:])):
         return "its shape is not known before the run"
     if not source or not result or source[0] != result[0]:
@@ -51,7 +51,9 @@ class _Move(Op):
 
         target, source = self.target(bound), self.source_shape(bound)
         rest = int(np.prod(target[1:], dtype=int))
-        keeps = bool(target) and (target[0] in (0, 1) or (target[0] == -1 and rest == int(np.prod(source[1:], dtype=int))))
+        keeps = bool(target) and (
+            target[0] in (0, 1) or (target[0] == -1 and rest == int(np.prod(source[1:], dtype=int)))
+        )
         return Kernel(tuple(target), per_sample=bound.batched and keeps)
 
     def target(self, bound: Bound) -> list[int]:
@@ -101,7 +103,7 @@ class Flatten(_Move):
 
     def reject(self, node: ir.Node) -> str | None:
         """Axis 1 only: another one moves the batch."""
-        rank = len(ir.shape(node.inputs[0]) or ())  # type: ignore[arg-type]
+        rank = len(ir.shape(node.inputs[0]) or ())
         axis = ir.attr(node, "axis", 1)
         return super().reject(node) if axis == 1 or axis == 1 - rank else "it flattens the batch axis"
 
@@ -125,7 +127,7 @@ class Squeeze(_Move):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with axes as an attribute."""
-        source = ir.shape(node.inputs[0]) or ()  # type: ignore[arg-type]
+        source = ir.shape(node.inputs[0]) or ()
         axes = _axes(node)
         axes = [i for i, d in enumerate(source) if d == 1 and i] if axes is None else [a % len(source) for a in axes]
         low.emit(self, node, [low.integer(node, 0)], {"axes": axes}, domain="")

@@ -70,7 +70,7 @@ def _factors(
     if kind == "Mul":
         return row, zero
     if kind == "Div":
-        return (None if not row.all() else (1.0 / row, zero))
+        return None if not row.all() else (1.0 / row, zero)
     if kind == "Add":
         return one, row
     return (-one, row) if flipped else (one, -row)

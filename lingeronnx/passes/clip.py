@@ -20,12 +20,12 @@ def clip(model: ir.Graph) -> int:
     for node in list(model.graph):
         if node.op_type != "Clip" or node.domain:
             continue
-        limits, kind = bounds(node), node.inputs[0].dtype  # type: ignore[union-attr]
+        limits, kind = bounds(node), ir.source(node).dtype
         if limits is None or (kind is not None and not kind.is_floating_point()):
             continue
         before = ir.producer(node.inputs[0])
         if before is not None and before.op_type == "Relu" and limits[0] <= 0 and _only(before, node):
-            ir.remove(model, before, before.inputs[0])  # type: ignore[arg-type]
+            ir.remove(model, before, ir.source(before))
             limits = (0.0, limits[1])
             _set_low(model, node)
             changed += 1
@@ -44,6 +44,6 @@ def _set_low(model: ir.Graph, node: ir.Node) -> None:
     """Make 0 the lower bound of `node`, in the form it has."""
     if len(node.inputs) > 1:
         name = ir.fresh_name(model, f"{node.outputs[0].name}@low")
-        node.replace_input_with(1, ir.add_initializer(model, name, np.float32(0)))
+        node.replace_input_with(1, ir.add_initializer(model, name, np.array(0, np.float32)))
     else:
         ir.set_attr(node, "min", 0.0)

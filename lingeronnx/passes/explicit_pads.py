@@ -64,5 +64,5 @@ def _merge(model: ir.Graph, node: ir.Node) -> int:
         return 0
     own = ir.attr(node, "pads", [0] * 2 * (rank - 2))
     ir.set_attr(node, "pads", [a + b for a, b in zip(own, begins[2:] + ends[2:], strict=True)])
-    ir.remove(model, pad, pad.inputs[0])  # type: ignore[arg-type]
+    ir.remove(model, pad, ir.source(pad))
     return 1

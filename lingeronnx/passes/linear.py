@@ -75,13 +75,18 @@ def _as_row(bias: np.ndarray, size: int) -> np.ndarray | None:
 
 def _write(model: ir.Graph, nodes: list[ir.Node], weight: np.ndarray, bias: np.ndarray) -> None:
     first, last = nodes[0], nodes[-1]
-    base = str(first.inputs[1].name)  # type: ignore[union-attr]
-    free = len(first.inputs[1].uses()) == 1  # type: ignore[union-attr]
+    base = ir.read_name(first, 1)
+    free = len(ir.source(first, 1).uses()) == 1
     source = first.inputs[0]
     new_weight = ir.add_initializer(model, ir.fresh_name(model, f"{base}@linear"), weight)
     new_bias = ir.add_initializer(model, ir.fresh_name(model, f"{last.outputs[0].name}@bias"), bias)
     new = ir.make_node(
-        "Linear", [source, new_weight, new_bias], domain=ir.DOMAIN, name=str(first.name), output="", like=last.outputs[0]
+        "Linear",
+        [source, new_weight, new_bias],
+        domain=ir.DOMAIN,
+        name=str(first.name),
+        output="",
+        like=last.outputs[0],
     )
     ir.replace(model, nodes, [new])
     if free and base in model.graph.initializers and not model.graph.initializers[base].uses():

@@ -23,15 +23,13 @@ def constant_reshape(model: ir.Graph) -> int:
         source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
         if source is None or result is None or not source or not result:
             continue
-        static = (*source[1:], *result[1:])
-        if any(d is None for d in static):
+        inner, outer = ([d for d in s[1:] if d is not None] for s in (source, result))
+        if len(inner) + 1 < len(source) or len(outer) + 1 < len(result):
             continue
         if source[0] is not None and result[0] is not None:
-            target = [int(d) for d in result if d is not None]
-        elif math.prod(source[1:]) == math.prod(result[1:]):  # type: ignore[arg-type]
-            target = [0, *(int(d) for d in result[1:] if d is not None)]
+            target = [result[0], *outer]
         else:
-            target = [-1, *(int(d) for d in result[1:] if d is not None)]
+            target = [0 if math.prod(inner) == math.prod(outer) else -1, *outer]
         node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
         name = ir.fresh_name(model, f"{node.outputs[0].name}@shape")
         node.replace_input_with(1, ir.add_initializer(model, name, np.array(target, np.int64)))

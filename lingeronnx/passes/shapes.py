@@ -27,18 +27,16 @@ def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
         if array is None:
             continue
         other = two.get(str(value.name)) if two is not None else None
-        dims: list[int | str] = list(array.shape)
+        dims: list[int | str | None] = list(array.shape)
         if other is not None and other.ndim == array.ndim:
-            dims = [d if d == e else _BATCH if i == 0 else None
-                    for i, (d, e) in enumerate(zip(array.shape, other.shape, strict=True))]  # type: ignore[misc]  # fmt: skip
+            pairs = zip(array.shape, other.shape, strict=True)
+            dims = [d if d == e else _BATCH if i == 0 else None for i, (d, e) in enumerate(pairs)]
         value.shape = ir.oir_shape(dims)
         if value.dtype is None:
             value.type = ir.tensor_type(array.dtype)
 
 
-def _doubled(
-    model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray] | None:
+def _doubled(model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
     """Return all tensors of a run on two samples; None where the batch is fixed or the model fails on two."""
     fixed = any((s := ir.shape(v)) and s[0] is not None for v in model.graph.inputs if v.const_value is None)
     if fixed:

@@ -1,0 +1,304 @@
+"""Running integer graphs: nodes bound to simulator steps, batches through compiled programs, walks step by step.
+
+`IntRunner.run` yields the same stream as `runners.FloatRunner`. Float nodes between integer ones become steps too
+(`runners.FloatIsland`). Knows operators only through `ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.kernel import Call, MachineError, Spec
+
+from . import ir
+from .errors import DataError, ModelError
+from .ops import Bound, Op, attributes, integer_op, is_quantized_domain
+from .platforms import Platform, platform
+from .runners import FloatIsland, Stream, input_specs
+
+__all__ = ["IntRunner", "Walk", "WalkStep"]
+
+
+class IntRunner:
+    """An integer graph in the simulator; float nodes between integer ones run as islands.
+
+    model : a graph after lowering, or a vendor's. Raises ModelError for operators and attributes it cannot take.
+    """
+
+    def __init__(self, model: ir.Graph) -> None:
+        self.model = model
+        self.row = _row_of(model)
+        self.inputs = input_specs(model)
+        self._consts = {name: ir.const(value) for name, value in model.graph.initializers.items()}
+        for node in model.graph:
+            if node.op_type == "Constant" and not node.domain:
+                self._consts[ir.written_name(node)] = np.asarray(ir.attr(node, "value"))
+        #: Whether axis 0 of some input is a fixed size other than 1: no batch axis, shapes are exact.
+        self.whole = any(spec.shape and spec.shape[0] not in (None, 1) for spec in self.inputs)
+        self._programs: dict[Any, tuple[Any, dict[str, float]]] = {}
+
+    @property
+    def input_scales(self) -> dict[str, tuple[float, int] | None]:
+        """(scale, bits) by input of the Quant nodes that read it; None where there is none, or several disagree."""
+        found: dict[str, tuple[float, int] | None] = {}
+        for value in self.model.graph.inputs:
+            quants = {
+                (float(ir.attr(use.node, "scale_x")), int(ir.attr(use.node, "data_bits", 8)))
+                for use in value.uses() if use.node.op_type == "Quant"
+            }  # fmt: skip
+            found[str(value.name)] = quants.pop() if len(quants) == 1 else None
+        return found
+
+    def run(
+        self, feed: Mapping[str, np.ndarray], keep: Collection[str] | None = None,
+        force: Mapping[str, np.ndarray] | None = None,
+    ) -> Stream:  # fmt: skip
+        """Run a batch and yield `(name, array, scale or None)` in graph order.
+
+        feed : by input name; real values, or for an input that feeds a Quant an array of its integer type, which is
+            taken as quantized already. keep : the tensors to yield, None for all. force : tensors to replace by given
+            integers (or reals), which must be kept.
+        """
+        given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
+        quantized = frozenset(name for name, array in given.items() if self._is_quantized(name, array))
+        fed = self._fed(given, quantized)
+        specs = {name: Spec(array.shape if self.whole else (1, *array.shape[1:]), array.dtype)
+                 for name, array in fed.items()}  # fmt: skip
+        key = tuple(specs.items()), None if keep is None else frozenset(keep)
+        if key not in self._programs:
+            self._programs[key] = self._compile(specs, keep, quantized)
+        program, scales = self._programs[key]
+        for name, array in _run_program(program, fed, force or {}, self.whole):
+            yield name, array, scales.get(name)
+
+    def walk(self, feed: Mapping[str, np.ndarray]) -> Walk:
+        """Return a walk through the steps on one batch of real inputs; see `Walk`."""
+        given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
+        binder = _Binder(self.model, self.row, self._consts, {n: Spec((1, *a.shape[1:]), a.dtype) for n, a in
+                                                             given.items()}, not self.whole)  # fmt: skip
+        binder.run()
+        return Walk(binder, given)
+
+    def _is_quantized(self, name: str, array: np.ndarray) -> bool:
+        declared = next(spec.dtype for spec in self.inputs if spec.name == name)
+        if declared.kind != "f" or array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
+            return False
+        found = self.input_scales[name]
+        if found is None:
+            raise DataError(
+                f"input '{name}' is {array.dtype}: it feeds no Quant, or several of different scales; give real values"
+            )
+        bits = 8 * array.dtype.itemsize
+        if bits != (8 if found[1] <= 8 else 16):
+            raise DataError(
+                f"input '{name}' is {array.dtype}, its Quant writes {found[1]} bits; give that type or real values"
+            )
+        return True
+
+    def _fed(self, given: Mapping[str, np.ndarray], quantized: Collection[str]) -> dict[str, np.ndarray]:
+        """Return the program's feed: for quantized inputs, the outputs of their Quants in place of the input."""
+        feed: dict[str, np.ndarray] = {}
+        for value in self.model.graph.inputs:
+            name = str(value.name)
+            if name not in given:
+                continue
+            if name not in quantized:
+                feed[name] = given[name]
+                continue
+            scale, _ = self.input_scales[name]  # type: ignore[misc]
+            for use in value.uses():
+                if use.node.op_type == "Quant":
+                    feed[str(use.node.outputs[0].name)] = given[name]
+                else:
+                    feed[name] = (given[name] / scale).astype(np.float32)
+        return feed
+
+    def _compile(
+        self, specs: Mapping[str, Spec], keep: Collection[str] | None, quantized: Collection[str]
+    ) -> tuple[Any, dict[str, float]]:
+        from simulator import machine
+
+        binder = _Binder(self.model, self.row, self._consts, specs, not self.whole)
+        binder.run()
+        for value in self.model.graph.inputs:
+            found = self.input_scales[str(value.name)] if value.name in quantized else None
+            if found is not None:
+                binder.scales.update({ir.written_name(use.node): found[0] for use in value.uses()})
+        wanted = None if keep is None else [name for name in keep if name in binder.specs]
+        try:
+            return machine.compile(binder.steps, specs, wanted), binder.scales
+        except machine.MachineError as error:
+            raise ModelError(str(error)) from error
+
+
+@dataclass
+class WalkStep:
+    """One step of a walk: the tensor it writes, the kernel that computed it, what it read and wrote (whole batch)."""
+
+    output: str
+    kernel: Any
+    inputs: list[np.ndarray]
+    array: np.ndarray
+
+
+class Walk:
+    """Runs a graph step by step over one batch; a step can be done again with another kernel before going on."""
+
+    def __init__(self, binder: _Binder, feed: Mapping[str, np.ndarray]) -> None:
+        self._binder, self._arrays = binder, dict(feed)
+        self._last = {name: i for i, call in enumerate(binder.steps) for name in call.inputs}
+        self._step: Call | None = None
+
+    def __iter__(self) -> Iterator[WalkStep]:
+        for index, call in enumerate(self._binder.steps):
+            self._step = call
+            self._compute(call)
+            read = [self._arrays[name] for name in call.inputs]
+            yield WalkStep(call.outputs[0], call.fn, read, self._arrays[call.outputs[0]])
+            for name in call.inputs:
+                if self._last[name] == index:
+                    del self._arrays[name]
+
+    def redo(self, kernel: Any) -> np.ndarray:
+        """Compute the current step again with `kernel`, for later steps too, and return the result."""
+        assert self._step is not None
+        self._compute(Call(kernel, self._step.inputs, self._step.outputs))
+        return self._arrays[self._step.outputs[0]]
+
+    def _compute(self, call: Call) -> None:
+        from simulator import machine
+
+        specs = {name: self._binder.specs[name] for name in call.inputs}
+        program = machine.compile([call], specs, call.outputs)
+        feed = {name: self._arrays[name] for name in call.inputs}
+        self._arrays.update(_run_program(program, feed, {}, False))
+
+
+def _run_program(
+    program: Any, feed: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray], whole: bool
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Run a batch, sample by sample where the program mixes samples."""
+    count = len(next(iter(feed.values()))) if feed else 1
+    if program.per_sample or whole or count == 1:
+        yield from program.run(feed, force)
+        return
+    runs = [
+        program.run({n: a[i : i + 1] for n, a in feed.items()}, {n: a[i : i + 1] for n, a in force.items()})
+        for i in range(count)
+    ]
+    for items in zip(*runs, strict=True):
+        yield items[0][0], np.concatenate([array for _, array in items])
+
+
+def _row_of(model: ir.Graph) -> Platform:
+    """Return the platform a graph was made for: our metadata, else any node's `platform`, else venus."""
+    name = model.metadata_props.get("lingeronnx.platform")
+    if name is None:
+        name = next((n for node in model.graph if (n := ir.attr(node, "platform"))), "venus")
+    return platform(str(name))
+
+
+class _Binder:
+    """Turns the nodes of an integer graph into simulator steps, inferring types on the way."""
+
+    def __init__(
+        self, model: ir.Graph, row: Platform, consts: Mapping[str, Any], specs: Mapping[str, Spec], batched: bool
+    ) -> None:
+        self._model, self._row, self._consts, self._batched = model, row, consts, batched
+        self.specs = dict(specs)
+        self.scales: dict[str, float] = {}
+        self.steps: list[Call] = []
+        self._pending: list[ir.Node] = []
+
+    def run(self) -> None:
+        """Fill `steps`, `specs` of every tensor and `scales` of the integer ones."""
+        for node in self._model.graph:
+            if all(str(v.name) in self.specs for v in node.outputs if v.name):
+                continue  # a Quant whose output is fed, already quantized
+            if node.op_type == "Constant" and not node.domain:
+                continue
+            op = self._integer(node)
+            if op is None:
+                self._pending.append(node)
+                continue
+            waiting = {str(v.name) for n in self._pending for v in n.outputs}
+            if any(v is not None and v.name in waiting for v in node.inputs):
+                self._flush()
+            self._bind(op, node)
+        self._flush()
+
+    def _integer(self, node: ir.Node) -> Op | None:
+        op = integer_op(node)
+        if is_quantized_domain(node):
+            if op is None:
+                raise ModelError(f"{node.op_type} {node.name}: not an integer operator that this lingeronnx knows")
+            return op
+        if op is None or op.domain:
+            return None
+        source = self.specs.get(ir.read_name(node)) if node.inputs and node.inputs[0] is not None else None
+        return op if source is not None and source.dtype.kind == "i" and source.dtype.itemsize < 8 else None
+
+    def _bind(self, op: Op, node: ir.Node) -> None:
+        attrs = attributes(op, node)
+        names = [str(v.name) if v is not None else "" for v in node.inputs]
+        consts = {i: self._consts[name] for i, name in enumerate(names) if name in self._consts}
+        for index in op.data(node):
+            if index in consts:
+                self._constant(names[index], consts[index])
+            elif names[index] not in self.specs:
+                raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
+        self._check_scales(op, node, attrs, names)
+        bound = Bound(
+            node, attrs, consts, self._row.ops.get(op.name, next(iter(self._row.ops.values()))),
+            [self.specs[name].shape if name in self.specs else () for name in names], self._batched,
+        )  # fmt: skip
+        fn = bound_kernel(op, bound)
+        inputs = tuple(names[i] for i in op.data(node))
+        outputs = tuple(str(v.name) for v in node.outputs if v.name)
+        self._append(Call(fn, inputs, outputs))
+        scale = op.out_scale(attrs, [self.scales.get(name) for name in names])
+        if scale is not None:
+            self.scales.update(dict.fromkeys(outputs, scale))
+
+    def _check_scales(self, op: Op, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
+        for index, scale in op.read_scales(attrs).items():
+            own = self.scales.get(names[index]) if index < len(names) else None
+            if own is not None and own != scale:
+                raise ModelError(
+                    f"{node.op_type} {node.name}: reads '{names[index]}' at scale {scale:g}, its producer writes "
+                    f"{own:g}; repair the graph with fix-dequant"
+                )
+
+    def _constant(self, name: str, array: np.ndarray) -> None:
+        from simulator.kernels import Constant
+
+        if name not in self.specs:
+            self._append(Call(Constant(array), (), (name,)))
+
+    def _append(self, call: Call) -> None:
+        self.steps.append(call)
+        try:
+            results = call.fn.infer(*(self.specs[name] for name in call.inputs))
+        except MachineError as error:
+            raise ModelError(f"the node that writes '{call.outputs[0]}': {error}") from error
+        self.specs.update(zip(call.outputs, results, strict=False))
+
+    def _flush(self) -> None:
+        if self._pending:
+            island = FloatIsland(self._model, self._pending, ())
+            self._pending = []
+            self._append(Call(island, island.inputs, island.outputs))
+
+
+def bound_kernel(op: Op, bound: Bound) -> Any:
+    """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node."""
+    try:
+        return op.bind(bound)
+    except ModelError:
+        raise
+    except ValueError as error:
+        raise ModelError(f"{bound.where}: {error}") from error

@@ -1,0 +1,165 @@
+"""Limits of the platforms: every constraint passes on one side and fails on the other, and its rule can be read."""
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from lingeronnx import ir
+from lingeronnx.ops import OPS, rule_text
+from lingeronnx.ops.activation import Clip
+from lingeronnx.platforms import GENERIC, PLATFORMS, VENUS
+
+CONSTRAINTS = [(op, constraint) for op in OPS for constraint in op.constraints]
+
+
+def node(op_type, *inputs, weights=(), **attributes):
+    """Return the first node of a graph of one: inputs by shape, then constants by shape; shapes inferred by onnx."""
+    names = [f"x{i}" for i in range(len(inputs))]
+    given = [helper.make_tensor_value_info(n, 1, s) for n, s in zip(names, inputs, strict=True)]
+    held = [helper.make_tensor(f"w{i}", 1, s, np.zeros(int(np.prod(s)))) for i, s in enumerate(weights)]
+    op = helper.make_node(op_type, [*names, *(t.name for t in held)], ["y"], **attributes)
+    graph = helper.make_graph([op], "g", given, [helper.make_tensor_value_info("y", 1, None)], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return ir.from_proto(__import__("onnx").shape_inference.infer_shapes(model)).graph.node(0)
+
+
+def conv(source, weight, **attributes):
+    return node("Conv", source, weights=[weight], **attributes)
+
+
+MAP = ["N", 8, 16, 16]
+#: (operator, constraint) -> nodes that are within the limit, nodes that are beyond it with the value the user reads
+CASES = {
+    ("Conv2dInt", "kernel_limit"): (
+        [conv(MAP, [4, 8, 5, 5]), conv(MAP, [4, 8, 1, 5])],
+        [(conv(MAP, [4, 8, 6, 1]), "6x1"), (conv(MAP, [4, 8, 3, 7]), "3x7")],
+    ),
+    ("Conv2dInt", "stride_values"): (
+        [conv(MAP, [4, 8, 4, 4], strides=[s, t]) for s, t in ((1, 1), (2, 1), (4, 4), (2, 4))],
+        [(conv(MAP, [4, 8, 5, 5], strides=[3, 1]), "3"), (conv(MAP, [4, 8, 5, 5], strides=[1, 5]), "5")],
+    ),
+    ("Conv2dInt", "stride_within_kernel"): (
+        [conv(MAP, [4, 8, 2, 2], strides=[2, 2])],
+        [(conv(MAP, [4, 8, 1, 1], strides=[2, 1]), "stride 2 > kernel 1")],
+    ),
+    ("Conv2dInt", "pad_limit"): (
+        [conv(MAP, [4, 8, 5, 5], pads=[4, 4, 4, 4]), conv(MAP, [4, 8, 3, 3], pads=[3, 0, 0, 3])],
+        [(conv(MAP, [4, 8, 5, 5], pads=[0, 5, 0, 0]), "pads [0, 5, 0, 0]"),
+         (conv(MAP, [4, 8, 3, 2], pads=[0, 0, 0, 3]), "pads [0, 0, 0, 3]")],
+    ),
+    ("Conv2dInt", "dilation_values"): (
+        [conv(MAP, [4, 8, 3, 3], dilations=[1, 1])], [(conv(MAP, [4, 8, 3, 3], dilations=[1, 2]), "2")]
+    ),
+    ("Conv2dInt", "depthwise_multiplier"): (
+        [conv(MAP, [8, 1, 3, 3], group=8), conv(MAP, [6, 4, 3, 3], group=2), conv(["N", 1, 9, 9], [4, 1, 3, 3])],
+        [(conv(MAP, [16, 1, 3, 3], group=8), "8 inputs, 16 outputs")],
+    ),
+    # 2*ceil(C/2) * roundup(W, 8*stride) * kernel <= 65536, 32768 for depthwise, in the better of both directions
+    ("Conv2dInt", "slab"): (
+        [conv(["N", 128, 64, 512], [4, 128, 1, 1]), conv(["N", 128, 32, 4096], [4, 128, 3, 3]),
+         conv(["N", 8, 1000, 1024], [8, 1, 4, 4], group=8)],
+        [(conv(["N", 128, 513, 513], [4, 128, 1, 1]), "66560 bytes"),
+         (conv(["N", 127, 505, 520], [4, 127, 1, 1], strides=[1, 2]), "65536 bytes"),
+         (conv(["N", 8, 1025, 1025], [8, 1, 4, 4], group=8), "33024 bytes")],
+    ),
+    ("Conv2dInt", "memory"): (
+        [conv(["N", 64, 64, 64], [64, 64, 1, 1]), conv(["N", 64, 64, 63], [64, 1, 3, 3], group=64, pads=[1] * 4)],
+        [(conv(["N", 80, 64, 64], [81, 80, 1, 1]), "659456 bytes"),
+         (conv(["N", 64, 64, 64], [64, 1, 3, 3], group=64, pads=[1] * 4), "524288 bytes")],
+    ),
+    ("Conv1dInt", "kernel_limit_1d"): ([conv(["N", 4, 20], [4, 4, 5])], [(conv(["N", 4, 20], [4, 4, 6]), "6")]),
+    ("Conv1dInt", "stride_values"): (
+        [conv(["N", 4, 20], [4, 4, 5], strides=[4])], [(conv(["N", 4, 20], [4, 4, 5], strides=[3]), "3")]
+    ),
+    ("Conv1dInt", "stride_within_kernel"): (
+        [conv(["N", 4, 20], [4, 4, 2], strides=[2])],
+        [(conv(["N", 4, 20], [4, 4, 1], strides=[2]), "stride 2 > kernel 1")],
+    ),
+    ("Conv1dInt", "dilation_values"): (
+        [conv(["N", 4, 20], [4, 4, 3])], [(conv(["N", 4, 20], [4, 4, 3], dilations=[2]), "2")]
+    ),
+    ("Conv1dInt", "depthwise_multiplier"): (
+        [conv(["N", 4, 20], [4, 1, 3], group=4)], [(conv(["N", 4, 20], [8, 1, 3], group=4), "4 inputs, 8 outputs")]
+    ),
+    ("iqAdd", "equal_shapes"): (
+        [node("Add", MAP, MAP), node("Add", ["N", 5], ["N", 5])],
+        [(node("Add", MAP, ["N", 8, 1, 1]), "[N,8,16,16] and [N,8,1,1]"),
+         (node("Add", ["N", 4, 5], [1, 5]), "[N,4,5] and [1,5]")],
+    ),
+    ("iqMul", "mul_shapes"): (
+        [node("Mul", MAP, MAP), node("Mul", MAP, ["N", 8, 1, 1])],
+        [(node("Mul", MAP, ["N", 1, 16, 16]), "[N,8,16,16] and [N,1,16,16]"),
+         (node("Mul", ["N", 8, 1, 1], MAP), "[N,8,1,1] and [N,8,16,16]"),
+         (node("Mul", MAP, ["N", 1, 1, 1]), "[N,8,16,16] and [N,1,1,1]")],
+    ),
+    ("AvgPool2dInt", "area_limit"): (
+        [node("AveragePool", MAP, kernel_shape=[8, 8]), node("AveragePool", ["N", 2, 1, 127], kernel_shape=[1, 127])],
+        [(node("AveragePool", MAP, kernel_shape=[16, 8]), "128 elements")],
+    ),
+    ("MaxPool", "window_limit"): (
+        [node("MaxPool", MAP, kernel_shape=[5, 5])],
+        [(node("MaxPool", MAP, kernel_shape=[1, 6]), "1x6"), (node("MaxPool", MAP, kernel_shape=[7, 2]), "7x2")],
+    ),
+}  # fmt: skip
+
+
+def test_no_constraint_is_forgotten():
+    """The table above names every constraint of every operator, and nothing else."""
+    assert {(op.name, constraint.__name__) for op, constraint in CONSTRAINTS} == CASES.keys()
+
+
+@pytest.mark.parametrize("op, constraint", CONSTRAINTS, ids=lambda v: getattr(v, "name", None) or v.__name__)
+def test_constraint(op, constraint):
+    """Within the limit there is no violation of it; beyond it there is one, with rule, value and remedy."""
+    within, beyond = CASES[op.name, constraint.__name__]
+    for good in within:
+        assert constraint(good, VENUS) is None
+    for bad, value in beyond:
+        assert str(constraint(bad, VENUS)) == value
+        rule, remedy = rule_text(constraint, VENUS)
+        (found,) = [v for v in op.violations(bad, VENUS) if v.rule == rule]
+        assert (found.value, found.tensor, found.remedy) == (value, "y", remedy)
+        assert str(found) == f"{bad.op_type} {bad.name} -> y: {rule}; here {value}; {remedy}"
+        assert constraint(bad, GENERIC) is None  # a platform without limits
+
+
+def test_unknown_sizes_break_no_limit():
+    """What depends on a size that is not known is not held against the node."""
+    unknown = conv(["N", 4000, "H", "W"], [4, 4000, 1, 1])
+    assert next(op for op in OPS if op.name == "Conv2dInt").violations(unknown, VENUS) == []
+
+
+@pytest.mark.parametrize("row", [row for row in PLATFORMS if row.chip], ids=lambda row: row.name)
+@pytest.mark.parametrize("op, constraint", CONSTRAINTS, ids=lambda v: getattr(v, "name", None) or v.__name__)
+def test_rules_can_be_read(op, constraint, row):
+    """The docstring is the rule the user reads, filled in from the row, with a remedy."""
+    rule, remedy = rule_text(constraint, row)
+    assert rule
+    assert remedy
+    for text in (rule, remedy):
+        assert not set("{}|\n") & set(text)
+        assert "None" not in text
+        assert not text.endswith(".")
+
+
+def test_rules_quote_the_row():
+    """The numbers are the row's."""
+    texts = {constraint.__name__: rule_text(constraint, VENUS)[0] for _, constraint in CONSTRAINTS}
+    assert "at most 5" in texts["kernel_limit"]
+    assert "(1, 2, 4)" in texts["stride_values"]
+    assert "65536" in texts["slab"]
+    assert "32768" in texts["slab"]
+    assert "127" in texts["area_limit"]
+
+
+@pytest.mark.parametrize(
+    "low, high, fits", ((0, 6, True), (0, 1, True), (-1, 1, False), (0, None, False), (1, 6, False))
+)
+def test_clip(low, high, fits):
+    """A chip without Clip takes Clip(0, b) only; generic takes any."""
+    attributes = {"min": float(low)} | ({} if high is None else {"max": float(high)})
+    clip = node("Clip", MAP, **attributes)
+    found = Clip().violations(clip, VENUS)
+    assert bool(found) != fits
+    assert all("has no Clip" in v.rule for v in found)
+    assert Clip().violations(clip, GENERIC) == []
