@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from . import ir
-from .assign import Choice, assign, observed, partition
+from .assign import Choice, assign, legalize, observed, partition
 from .config import QuantConfig, select, select_tensors
 from .data import Data, InputSpec
 from .dump import Folder, Summary
-from .errors import ConfigError, ConstraintError, InternalError
+from .errors import ConfigError, ConstraintError, InternalError, nearest
 from .fit import Fitted, fit
 from .improve import factors
 from .improve.equalize import equalize
@@ -102,13 +102,13 @@ def quantize(
     graph = ir.clone(original)
     fitted = _normalise(graph, data, row, conf)
     floats = _partition(graph, original, row, conf)
-    notes = list(data.notes) if calib is not None else [
-        "calibrated on synthetic inputs: give real data with --calib for real accuracy"
-    ]  # fmt: skip
+    notes = list(data.notes)
+    if calib is None and not (plan is not None and conf.effort == "fast"):
+        notes.append("calibrated on synthetic inputs: give real data with --calib for real accuracy")
     if plan is None:
         plan = _calibrate(graph, data, row, floats, conf, original, notes, progress)
     else:
-        factors.apply(graph, {name: np.array(t.factor) for name, t in plan.transforms.items()}, plan.floats)
+        plan = _taken_over(plan, graph, row, conf, notes)
     _check_same(original, graph, data.first())
     exact = graph if conf.effort == "fast" else _refined(graph, plan, row, data)
     lowered = lower(exact, plan, row)
@@ -217,6 +217,40 @@ def _calibrate(
     notes += found
     both = factors.combine(even, ranged)
     return replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
+
+
+def _taken_over(plan: Plan, graph: ir.Graph, row: Platform, conf: QuantConfig, notes: list[str]) -> Plan:
+    """Check a plan made elsewhere against `graph`, apply its transforms and return it legalized; appends to `notes`.
+
+    Raises ConfigError for what the graph or the platform does not have.
+    """
+    values = {str(v.name): v for v in ir.values(graph)}
+    known = {*values, *graph.graph.initializers, *(str(node.name) for node in graph.graph)}
+    named = [*plan.tensors, *plan.transforms, *plan.floats, *(node for node, _ in plan.reads)]
+    for name in named:
+        if name not in known:
+            raise ConfigError(f"the plan speaks of '{name}', which this model has not{nearest(name, known)}")
+    for name, q in plan.tensors.items():
+        if q.bits not in row.bits:
+            raise ConfigError(
+                f"the plan holds '{name}' in {q.bits} bits; {row.name} computes in "
+                f"{', '.join(map(str, row.bits))} bits only"
+            )
+    for name, transform in plan.transforms.items():
+        shape = ir.shape(values[name]) if name in values else None
+        channels = None if shape is None or len(shape) < 2 else shape[1]
+        fits = len(transform.factor) in (1, channels) and all(0 < f < float("inf") for f in transform.factor)
+        if not fits or transform.offset:
+            raise ConfigError(
+                f"the plan's transform of '{name}' does not fit: {len(transform.factor)} factors for "
+                f"{channels} channels; factors are positive, offsets 0"
+            )
+    if plan.mode != conf.mode:
+        raise ConfigError(f"the plan was made for mode {plan.mode}, not {conf.mode}; give --mode {plan.mode}")
+    factors.apply(graph, {name: np.array(t.factor) for name, t in plan.transforms.items()}, plan.floats)
+    plan, moves = legalize(plan, graph, row)
+    notes += moves
+    return plan
 
 
 def _refined(graph: ir.Graph, plan: Plan, row: Platform, data: Data) -> ir.Graph:

@@ -63,7 +63,7 @@ def _why_float(node: ir.Node, row: Platform) -> str | None:
     broken = op.violations(node, row)
     if broken:
         return broken[0].brief
-    if not row.runs(op.name) and op.name != "Clip":
+    if not op.available(row):
         return f"{row.name} has no {op.name}"
     return None
 

@@ -455,7 +455,7 @@ def _show_report(console: Console, report: Report, model: Path, output: Path, pl
                [(f.node, f.what, f.cost) for f in report.fitted])  # fmt: skip
     console.print()
     _notes(console, report.notes)
-    if report.packer:
+    if report.packer and report.chip_ready:
         _line(console, "pack it with", report.packer)
     if plan is not None:
         _line(console, "plan", str(plan))

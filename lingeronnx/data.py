@@ -11,15 +11,15 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .errors import DataError, nearest
+from .errors import DataError, LingerOnnxError, nearest
 
-__all__ = ["Batch", "Data", "InputSpec"]
+__all__ = ["Batch", "Data", "InputSpec", "load_function"]
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray | None]
 
@@ -96,11 +96,11 @@ class Data:
         missing = [name for name in self.inputs if name not in feeds]
         if missing:
             raise DataError(f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}")
-        checked = {name: self._fit(np.asarray(feeds[name]), self.inputs[name], where) for name in self.inputs}
+        checked = {name: self._fit(_array(feeds[name], name, where), self.inputs[name], where) for name in self.inputs}
         sizes = {name: len(array) for name, array in checked.items() if self._has_batch(name)}
         sizes = sizes or {"input": 1}
         if labels is not None:
-            sizes["labels"] = len(labels)
+            sizes["labels"] = len(np.atleast_1d(_array(labels, "labels", where)))
         if len(set(sizes.values())) > 1:
             raise DataError(f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())})")
         return checked, next(iter(sizes.values()))
@@ -167,39 +167,50 @@ class _Opener:
 
     make: Callable[[], Iterator[tuple[Any, Any]]]
     again: bool
-    head: list[tuple[Any, Any]]
+    what: str
+    head: list[tuple[Any, Any]] = field(default_factory=list)
     rest: Iterator[tuple[Any, Any]] | None = None
 
     def read(self) -> Iterator[tuple[Any, Any]]:
+        """Yield all items; what the user's own code raises becomes a DataError."""
         if self.again:
-            yield from self.make()
+            yield from self._items()
             return
         yield from self.head
-        self.rest = self.rest or self.make()
+        self.rest = self.rest or self._items()
         yield from self.rest
 
     def peek(self) -> tuple[Any, Any]:
-        source = self.make() if self.again else (self.rest or self.make())
-        item = self.head[0] if self.head else next(iter(source), None)
+        """Return the first item without using it up."""
+        source = self._items() if self.again else (self.rest or self._items())
+        item = self.head[0] if self.head else next(source, None)
         if item is None:
-            raise DataError("the data hold no sample; give at least one")
+            raise DataError(f"{self.what} holds no sample; give at least one")
         if not self.again and not self.head:
-            self.head, self.rest = [item], iter(source)
+            self.head, self.rest = [item], source
         return item
+
+    def _items(self) -> Iterator[tuple[Any, Any]]:
+        try:
+            yield from self.make()
+        except LingerOnnxError:
+            raise
+        except Exception as error:
+            raise DataError(f"{self.what}: reading it failed ({type(error).__name__}: {error})") from error
 
 
 def _opener(source: Any, what: str) -> _Opener:
     if isinstance(source, str | os.PathLike):
         return _from_text(os.fspath(source), what)
     if isinstance(source, np.ndarray):
-        return _Opener(lambda: iter([(source, None)]), True, [])
+        return _Opener(lambda: iter([(source, None)]), True, what)
     if isinstance(source, Mapping):
-        return _Opener(lambda: iter([_split(source)]), True, [])
+        return _Opener(lambda: iter([_split(source)]), True, what)
     if callable(source):
-        return _Opener(lambda: map(_pair, _iterate(source(), what)), True, [])
+        return _Opener(lambda: map(_pair, _iterate(source(), what)), True, what)
     if isinstance(source, Iterable):
         again = not isinstance(source, Iterator)
-        return _Opener(lambda: map(_pair, source), again, [])
+        return _Opener(lambda: map(_pair, source), again, what)
     raise DataError(f"{what}: cannot read a {type(source).__name__}; give a path, arrays or an iterable of feeds")
 
 
@@ -209,13 +220,13 @@ def _from_text(text: str, what: str) -> _Opener:
         files = sorted(f for f in path.iterdir() if f.suffix in (".npz", ".npy"))
         if not files:
             raise DataError(f"{what}: the folder {path} holds no .npz or .npy file")
-        return _Opener(lambda: (_load(file, what) for file in files), True, [])
+        return _Opener(lambda: (_load(file, what) for file in files), True, what)
     if path.suffix in (".npz", ".npy"):
-        return _Opener(lambda: iter([_load(path, what)]), True, [])
+        return _Opener(lambda: iter([_load(path, what)]), True, what)
     module, colon, name = text.rpartition(":")
     if colon and module and name.isidentifier():
         function = _function(module, name, what)
-        return _Opener(lambda: map(_pair, _iterate(function(), what)), True, [])
+        return _Opener(lambda: map(_pair, _iterate(function(), what)), True, what)
     raise DataError(f"{what}: '{text}' is no .npz or .npy file, no folder and no module:function")
 
 
@@ -240,6 +251,21 @@ def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     feeds = {key: np.asarray(value) for key, value in arrays.items() if key != "labels"}
     numeric = {key: value for key, value in feeds.items() if value.dtype.kind in "fiub"}
     return numeric, arrays.get("labels")
+
+
+def _array(value: Any, name: str, where: str) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise DataError(f"{where}: '{name}' is no array of one shape ({error})") from error
+
+
+def load_function(text: str, what: str) -> Callable[..., Any]:
+    """Return the function that ``module:function`` or ``file.py:function`` names; DataError when there is none."""
+    module, colon, name = text.rpartition(":")
+    if not (colon and module and name.isidentifier()):
+        raise DataError(f"{what}: '{text}' is not module:function or file.py:function")
+    return _function(module, name, what)
 
 
 def _function(module: str, name: str, what: str) -> Callable[[], Any]:

@@ -122,7 +122,7 @@ class IntRunner:
     ) -> tuple[Any, dict[str, float]]:
         from simulator import machine
 
-        binder = _Binder(self.model, self.row, self._consts, specs, not self.whole)
+        binder = _Binder(self.model, self.row, self._consts, specs, not self.whole, keep)
         binder.run()
         for value in self.model.graph.inputs:
             found = self.input_scales[str(value.name)] if value.name in quantized else None
@@ -206,9 +206,10 @@ class _Binder:
     """Turns the nodes of an integer graph into simulator steps, inferring types on the way."""
 
     def __init__(
-        self, model: ir.Graph, row: Platform, consts: Mapping[str, Any], specs: Mapping[str, Spec], batched: bool
-    ) -> None:
-        self._model, self._row, self._consts, self._batched = model, row, consts, batched
+        self, model: ir.Graph, row: Platform, consts: Mapping[str, Any], specs: Mapping[str, Spec], batched: bool,
+        keep: Collection[str] | None = (),
+    ) -> None:  # fmt: skip
+        self._model, self._row, self._consts, self._batched, self._keep = model, row, consts, batched, keep
         self.specs = dict(specs)
         self.scales: dict[str, float] = {}
         self.steps: list[Call] = []
@@ -289,7 +290,9 @@ class _Binder:
 
     def _flush(self) -> None:
         if self._pending:
-            island = FloatIsland(self._model, self._pending, ())
+            results = [v for node in self._pending for v in node.outputs]
+            inner = {str(v.name) for v in results if (ir.shape(v) or (0,))[0] in (None, 1)}  # those with a batch axis
+            island = FloatIsland(self._model, self._pending, inner if self._keep is None else inner & set(self._keep))
             self._pending = []
             self._append(Call(island, island.inputs, island.outputs))
 

@@ -6,7 +6,9 @@ graph change it in place; callers that need the old one clone first (`clone`).
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,12 @@ import numpy as np
 import onnx
 import onnx_ir as oir
 
+from . import onnxfile
 from .errors import InternalError, ModelError
-from .files import replacing
 
 __all__ = [
     "DOMAIN",
+    "SIZE_LIMIT",
     "Graph",
     "Node",
     "Value",
@@ -32,7 +35,9 @@ __all__ = [
     "load",
     "from_proto",
     "make_node",
+    "name_nodes",
     "oir_shape",
+    "openable",
     "producer",
     "read_name",
     "remove",
@@ -54,6 +59,9 @@ __all__ = [
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
 DOMAIN = "lingeronnx"
 
+#: Bytes of one model file, protobuf's own limit less a margin for what surrounds the tensors.
+SIZE_LIMIT = (1 << 31) - (1 << 24)
+
 Graph = oir.Model  # the design's word: a model before or after lowering
 Node = oir.Node
 Value = oir.Value
@@ -62,51 +70,42 @@ Value = oir.Value
 def load(path: str | os.PathLike[str]) -> Graph:
     """Read the ONNX file at `path`, external data included.
 
-    Raises ModelError for a missing, truncated or otherwise unreadable file and for external data outside the folder of
-    the model.
+    Raises ModelError for a missing, truncated or otherwise unreadable file, for a graph that is not sound and for
+    external data outside the folder of the model.
     """
-    where = Path(path)
-    if not where.is_file():
-        what = "is a folder" if where.is_dir() else "does not exist"
-        raise ModelError(f"cannot read the model {where}: it {what}; give the path of an .onnx file")
-    try:
-        proto = onnx.load(str(where), load_external_data=False)
-        _load_external(proto, where.parent)
-    except ModelError:
-        raise
-    except Exception as error:
-        raise ModelError(f"cannot read the model {where}: not a valid ONNX file ({_first_line(error)})") from error
-    if not proto.graph.node:
-        raise ModelError(f"cannot use the model {where}: its graph has no node; is it an ONNX file?")
-    return from_proto(proto, str(where))
-
-
-def _load_external(proto: onnx.ModelProto, folder: Path) -> None:
-    for tensor in proto.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location" and not (folder / entry.value).resolve().is_relative_to(folder.resolve()):
-                raise ModelError(
-                    f"initializer '{tensor.name}' keeps its data in '{entry.value}', outside the folder of the model; "
-                    "move the file beside the model"
-                )
-    onnx.load_external_data_for_model(proto, str(folder))
+    return from_proto(onnxfile.read(path), str(path))
 
 
 def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
     """Turn a protobuf model into the in-memory form; `label` names it in errors (ModelError)."""
     try:
+        onnxfile.check(proto)
         model = oir.from_proto(proto)
+        _one_domain_name(model)
         model.graph.sort()
+    except ModelError as error:
+        raise ModelError(f"cannot use {label}: {error}") from error
     except Exception as error:
         raise ModelError(f"cannot use {label}: the graph is damaged ({_first_line(error)})") from error
-    _name_nodes(model.graph)
+    name_nodes(model)
     return model
 
 
-def _name_nodes(graph: oir.Graph) -> None:
+def _one_domain_name(model: Graph) -> None:
+    """Call the standard domain "", which may also be spelt "ai.onnx"."""
+    scopes: list[Any] = [model.graph, *model.functions.values()]
+    for scope in scopes:
+        if "ai.onnx" in scope.opset_imports:
+            scope.opset_imports.setdefault("", scope.opset_imports.pop("ai.onnx"))
+        for node in oir.traversal.RecursiveGraphIterator(scope):
+            if node.domain == "ai.onnx":
+                node.domain = ""
+
+
+def name_nodes(model: Graph) -> None:
     """Give every node a unique name: selectors and reports speak of nodes by name."""
     seen: set[str] = set()
-    for node in graph:
+    for node in model.graph:
         base = node.name or f"{node.op_type}_{node.outputs[0].name if node.outputs else len(seen)}"
         name, number = base, 1
         while name in seen:
@@ -127,10 +126,26 @@ def to_proto(model: Graph) -> onnx.ModelProto:
 
 
 def save(model: Graph, path: str | os.PathLike[str]) -> None:
-    """Write `model` to `path`, as a whole or not at all; the bytes depend on the model alone."""
-    data = to_proto(model).SerializeToString(deterministic=True)
-    with replacing(path) as temporary:
-        temporary.write_bytes(data)
+    """Write `model` to `path`, as a whole or not at all; the bytes depend on the model alone.
+
+    Above `SIZE_LIMIT` bytes the weights go into a second file beside it, ``<name>.onnx.data``.
+    """
+    onnxfile.write(to_proto(model), path, SIZE_LIMIT)
+
+
+@contextlib.contextmanager
+def openable(proto: onnx.ModelProto) -> Iterator[bytes | str]:
+    """Yield what a session can be opened from: the serialized `proto`, or above `SIZE_LIMIT` the path of a file.
+
+    A large `proto` is used up: its tensors move to the file, which is gone afterwards.
+    """
+    if not onnxfile.is_large(proto, SIZE_LIMIT):
+        yield proto.SerializeToString()
+        return
+    with tempfile.TemporaryDirectory(prefix="lingeronnx-") as folder:
+        path = Path(folder) / "model.onnx"
+        onnxfile.write(proto, path, SIZE_LIMIT)
+        yield str(path)
 
 
 def clone(model: Graph) -> Graph:

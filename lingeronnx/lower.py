@@ -132,6 +132,15 @@ class Lowering:
         value = self._append(op.name, domain, inputs, attrs, str(node.name), integer_name, node.outputs[0], q)
         self._integers[name, q] = value
 
+    def insert(
+        self, op_type: str, node: ir.Node, what: str, inputs: Sequence[ir.Value], attrs: Mapping[str, Any],
+        shape: Sequence[int | None], q: QParams, domain: str = "thinker",
+    ) -> ir.Value:  # fmt: skip
+        """Append a node on the way to the float `node`'s output; return its output, `<node's output>@<what>`."""
+        like = oir.Value(shape=oir.Shape(["N" if d is None else d for d in shape]))
+        name = f"{ir.written_name(node)}@{what}"
+        return self._append(op_type, domain, inputs, attrs, f"{node.name}@{what}", name, like, q)
+
     # ---- borders -------------------------------------------------------------------------------------------------
 
     def _integer_name(self, name: str, q: QParams) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from .data import load_function
 from .errors import ConfigError, DataError, nearest
 
 __all__ = ["METRICS", "Agreement", "TopK", "metric"]
@@ -69,16 +69,26 @@ class TopK:
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
         """Take in labels [N] and scores [N, classes]; ties go to the smaller index."""
         scores = scores.reshape(len(scores), -1)
-        if np.max(labels, initial=0) >= scores.shape[1]:
-            raise DataError(f"label {np.max(labels)} is beyond the {scores.shape[1]} classes of the output")
+        labels = _class_numbers(labels, scores.shape[1])
         best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
-        self._hits += int((best == np.asarray(labels).reshape(-1, 1)).any(axis=1).sum())
+        self._hits += int((best == labels[:, None]).any(axis=1).sum())
         self._count += len(scores)
 
     @property
     def value(self) -> float:
         """Percent."""
         return 100.0 * self._hits / max(self._count, 1)
+
+
+def _class_numbers(labels: Any, classes: int) -> np.ndarray:
+    """Return labels as int64 [N]; DataError when they are not class numbers of the output."""
+    array = np.asarray(labels)
+    if array.dtype.kind not in "iufb" or array.size != len(np.atleast_1d(array)):
+        raise DataError(f"labels are {array.dtype}{list(array.shape)}; top-k needs one class number per sample")
+    wrong = array[(array != np.floor(array)) | (array < 0) | (array >= classes)]
+    if wrong.size:
+        raise DataError(f"label {wrong.reshape(-1)[0]} is not a class number of the output, 0 to {classes - 1}")
+    return array.astype(np.int64).reshape(-1)
 
 
 class _Custom:
@@ -92,7 +102,11 @@ class _Custom:
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
         """Take in one batch."""
-        self._total += float(self._function(scores, labels)) * len(scores)
+        try:
+            value = float(self._function(scores, labels))
+        except Exception as error:
+            raise ConfigError(f"the metric function failed ({type(error).__name__}: {error})") from error
+        self._total += value * len(scores)
         self._count += len(scores)
 
     @property
@@ -114,11 +128,7 @@ def metric(name: str) -> tuple[Callable[[], Any], str]:
     """Return (maker, unit) of the metric called `name`, or of ``module:function``; ConfigError for an unknown one."""
     if name in METRICS:
         return METRICS[name]
-    module, colon, function = name.rpartition(":")
-    if colon and module:
-        try:
-            found = getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"metric '{name}': {error}") from error
+    if ":" in name:
+        found = load_function(name, "metric")
         return (lambda: _Custom(found)), ""
     raise ConfigError(f"unknown metric '{name}'{nearest(name, METRICS)}; known: {', '.join(METRICS)}, module:function")

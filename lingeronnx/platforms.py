@@ -20,11 +20,13 @@ class ConvLimits:
     """What the packer takes of a 2-D convolution; sizes in elements, memory in bytes."""
 
     max_kernel: int
+    max_kernel_dilated: int  # per side, of a kernel that is dilated along that side
     strides: tuple[int, ...]
     max_pad: int
     dilations: tuple[int, ...]
     slab: int  # bytes of kernel rows of the input held at once
     slab_depthwise: int
+    slab_padded: bool  # whether the padding counts
     memory_depthwise: int  # bytes of input and output together
     channel_align: int
     depthwise_multiplier: bool
@@ -37,8 +39,10 @@ class PoolLimits:
 
     max_kernel: int  # max pooling, per side
     max_average_area: int  # average pooling, elements of the window
-    max_shared_area: int  # a larger global average was measured wrong unless all tensors are in external memory
-    external_args: str  # the packer arguments that put them there
+    #: A global average of a power-of-two area, or of more elements than this times the channels, comes out wrong.
+    global_area_per_channel: int | None = None
+    max_shared_area: int | None = None  # a larger average was measured wrong unless all tensors are in external memory
+    external_args: str = ""  # the packer arguments that put them there
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,12 @@ class Platform:
     conv: ConvLimits | None = None
     pool: PoolLimits | None = None
     exponents: tuple[int, int] = (-126, 126)  # of activations' power-of-two scales
+    max_transpose_rank: int | None = None
+    broken_transposes: tuple[tuple[int, ...], ...] = ()  # permutations that crash the executor
     shared_memory: int | None = None  # bytes
     external_memory: int | None = None
     packer: str = ""  # the packer's call, {model} to fill in
+    packer_args: Mapping[str, str] = field(default_factory=dict)  # what an operator needs of it; {output} is its tensor
     node_attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # "" = every integer node
     faults: Mapping[str, str] = field(default_factory=dict)  # key -> what the executor does wrong
 
@@ -74,9 +81,12 @@ class Platform:
         return operator in self.ops
 
 
+# ---- generic -----------------------------------------------------------------------------------------------------
+
 _GENERIC_OPS = (
-    "Quant", "Dequant", "Requant", "Conv2dInt", "Conv1dInt", "LinearInt", "BatchNorm2dInt", "iqAdd", "iqMul", "iqCat",
-    "AvgPool2dInt", "MaxPool", "Relu", "Clip", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze",
+    "Quant", "Dequant", "Requant", "Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt",
+    "BatchNorm2dInt", "iqAdd", "iqSub", "iqMul", "iqCat", "iqPad", "AvgPool2dInt", "MaxPool", "Relu", "Clip", "Reshape",
+    "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Tile", "Expand", "Resize",
 )  # fmt: skip
 
 GENERIC = Platform(
@@ -89,6 +99,43 @@ GENERIC = Platform(
     chip=False,
 )
 
+# ---- the vendor's chips, executor 3.0.4 --------------------------------------------------------------------------
+
+#: What runs right on all three, and how. The word after "luna" says what becomes of a shift to the left.
+_LUNA: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("Quant", "Dequant", "Requant", "iqCat", "MaxPool", "Relu", "Reshape", "Flatten", "Transpose", "Squeeze",
+         "Unsqueeze", "Slice", "Split", "Gather", "Tile", "Expand", "ArgMax"), "luna",
+    ),
+    **dict.fromkeys(("LinearInt", "BmmInt", "iqMul"), "luna-refuse"),
+}  # fmt: skip
+
+#: arcs and venusA: a convolution that would shift left gives zeros, a sum gives what is not defined.
+_LUNA_LATER = {
+    **_LUNA,
+    **dict.fromkeys(("Conv2dInt", "ConvTranspose2dInt", "BatchNorm2dInt"), "luna-zero"),
+    **dict.fromkeys(("iqAdd", "iqSub"), "luna-left"),
+    "AvgPool2dInt": "luna",
+}
+
+_MODE = MappingProxyType({"mode": "Non_t710_mode"})
+_MODES = {"iqAdd": _MODE, "iqSub": _MODE}
+
+_COMMON_FAULTS = {
+    "clip": "Clip does not load: ReLU6 is made by saturation",
+    "sub-placement": "iqSub subtracts from its own output unless all tensors are in external memory: on images the "
+    "negated operand is added instead",
+    "avgpool-scale": "average pooling mishandles a change of scale: scales are tied",
+    "prelu": "PRelu is not on the device's list: it is put together from other operators",
+}
+_LATER_FAULTS = {
+    **_COMMON_FAULTS,
+    "avgpool-global": "a global average overflows its workspace for most sizes: it is done in steps",
+    "add-external": "iqAdd shifts its second operand wrong when only the output is in external memory and only the "
+    "first operand has the output's scale: the operands are swapped",
+    "batch": "more than one sample: only the first is computed; graphs are written for one",
+}
+
 VENUS = Platform(
     name="venus",
     executor="3.0.4",
@@ -97,58 +144,134 @@ VENUS = Platform(
     bits=(8,),
     ops=MappingProxyType(
         {
-            "Quant": "luna",
-            "Dequant": "luna",
-            "Requant": "luna",
-            "Conv2dInt": "luna",
-            "Conv1dInt": "luna",
-            "LinearInt": "luna",
-            "BatchNorm2dInt": "luna",
-            "iqAdd": "luna",
-            "iqMul": "luna",
-            "iqCat": "luna",
+            **_LUNA,
+            **dict.fromkeys(("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "BatchNorm2dInt"), "luna"),
+            **dict.fromkeys(("iqAdd", "iqSub"), "luna-refuse"),
             "AvgPool2dInt": "luna-area8",
-            "MaxPool": "luna",
-            "Relu": "luna",
-            "Reshape": "luna",
-            "Flatten": "luna",
-            "Transpose": "luna",
-            "Squeeze": "luna",
-            "Unsqueeze": "luna",
+            "iqPad": "luna-swapped",
+            "ShuffleChannel": "luna",
         }
-    ),  # fmt: skip
+    ),
     chip=True,
     conv=ConvLimits(
         max_kernel=5,
+        max_kernel_dilated=5,
         strides=(1, 2, 4),
         max_pad=4,
         dilations=(1,),
         slab=65536,
         slab_depthwise=32768,
+        slab_padded=False,
         memory_depthwise=512 * 1024 - 1,
         channel_align=2,
         depthwise_multiplier=False,
         max_kernel_1d=5,
-    ),  # fmt: skip
+    ),
     pool=PoolLimits(max_kernel=5, max_average_area=127, max_shared_area=64, external_args="--threshold4 1"),
     exponents=(-3, 16),
+    max_transpose_rank=4,
     shared_memory=640 * 1024,
     external_memory=8 * 1024 * 1024,
     packer="tpacker -g {model} -p venus -o {stem}.pkg",
-    node_attributes=MappingProxyType(
-        {"": MappingProxyType({"platform_quant": "luna_quant"}), "iqAdd": MappingProxyType({"mode": "Non_t710_mode"})}
-    ),
+    packer_args=MappingProxyType({"ConvTranspose2dInt": "-m params:share-mem", "iqSub": "--threshold4 1"}),
+    node_attributes=MappingProxyType({"": MappingProxyType({"platform_quant": "luna_quant"}), **_MODES}),
     faults=MappingProxyType(
         {
-            "avgpool-scale": "average pooling ignores scale_o: scales are tied",
+            **_COMMON_FAULTS,
             "avgpool-area": "a pooling window of more than 127 elements is divided by the wrong number: left in float",
-            "clip": "Clip does not load: ReLU6 is made by saturation",
             "depthwise-multiplier": "a depthwise convolution with more outputs than inputs is wrong: left in float",
+            "pad-modes": "iqPad swaps its modes reflect and replicate: only constant padding is written",
         }
     ),
 )
 
-PLATFORMS = (GENERIC, VENUS)
+ARCS = Platform(
+    name="arcs",
+    executor="3.0.4",
+    title="LISTENAI arcs (LUNA NPU)",
+    modes=("q-value",),
+    bits=(8,),
+    ops=MappingProxyType({**_LUNA_LATER, "Conv1dInt": "luna-zero", "iqDiv": "luna"}),
+    chip=True,
+    conv=ConvLimits(
+        max_kernel=5,
+        max_kernel_dilated=12,
+        strides=(1, 2, 4),
+        max_pad=11,
+        dilations=(1, 2, 4, 8),
+        slab=16384,
+        slab_depthwise=16384,
+        slab_padded=True,
+        memory_depthwise=384 * 1024,
+        channel_align=2,
+        depthwise_multiplier=True,
+        max_kernel_1d=12,
+    ),
+    pool=PoolLimits(max_kernel=5, max_average_area=600, global_area_per_channel=4),
+    exponents=(-3, 16),
+    max_transpose_rank=4,
+    shared_memory=384 * 1024,
+    external_memory=8 * 1024 * 1024,
+    packer="tpacker -g {model} -p arcs -o {stem}.pkg",
+    packer_args=MappingProxyType({"iqSub": "--threshold4 1"}),
+    node_attributes=MappingProxyType(
+        {
+            "": MappingProxyType({"platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
+            **_MODES,
+        }
+    ),
+    faults=MappingProxyType({**_LATER_FAULTS}),
+)
+
+VENUSA = Platform(
+    name="venusA",
+    executor="3.0.4",
+    title="LISTENAI venusA (LUNA NPU)",
+    modes=("q-value",),
+    bits=(8,),
+    ops=MappingProxyType({**_LUNA_LATER, "iqCat": "luna-up", "iqDiv": "luna-unscaled", "GluInt": "luna"}),
+    chip=True,
+    conv=ConvLimits(
+        max_kernel=5,
+        max_kernel_dilated=12,
+        strides=(1, 2, 4),
+        max_pad=11,
+        dilations=(1, 2, 4, 8),
+        slab=65536,
+        slab_depthwise=32768,
+        slab_padded=False,
+        memory_depthwise=384 * 1024,
+        channel_align=4,
+        depthwise_multiplier=True,
+        max_kernel_1d=0,
+    ),
+    pool=PoolLimits(max_kernel=5, max_average_area=600, global_area_per_channel=4),
+    exponents=(-3, 16),
+    max_transpose_rank=4,
+    broken_transposes=((0, 2, 1, 3), (0, 3, 2, 1)),
+    shared_memory=384 * 1024,
+    external_memory=8 * 1024 * 1024,
+    packer="tpacker -g {model} -p venusA -o {stem}.pkg",
+    packer_args=MappingProxyType({"iqSub": "--threshold4 1", "LinearInt": "-m {output}:psram"}),
+    node_attributes=MappingProxyType(
+        {
+            "": MappingProxyType({"platform": "venusA", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
+            **_MODES,
+        }
+    ),
+    faults=MappingProxyType(
+        {
+            **_LATER_FAULTS,
+            "conv1d": "Conv1dInt pads and dilates the wrong axis: it is written as a Conv2dInt of height 1",
+            "cat-scale": "iqCat gives zeros for an input of a larger scale than the output's: scales are tied",
+            "transpose": "the transposes [0,2,1,3] and [0,3,2,1] crash: each is made by two others",
+            "linear-rows": "LinearInt of several rows scrambles them when its output is in shared memory",
+            "div-scale": "iqDiv ignores all scales: not written",
+        }
+    ),
+)
+
+PLATFORMS = (GENERIC, VENUS, ARCS, VENUSA)
 
 
 def platform(name: str) -> Platform:

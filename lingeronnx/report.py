@@ -78,8 +78,10 @@ def describe(
     whole = {id(node): op for node, op in integer_nodes(model, plan.floats)}
     islands, host = _float_nodes(model, plan, set(whole))
     counts: dict[str, int] = {}
-    for op in whole.values():
-        counts[op.name] = counts.get(op.name, 0) + 1
+    names = {str(node.name) for node in model.graph if id(node) in whole}
+    for node in lowered.graph:
+        if str(node.name) in names:
+            counts[node.op_type] = counts.get(node.op_type, 0) + 1
     work = {id(node): macs(node) for node in model.graph}
     total = sum(work.values())
     share = sum(count for key, count in work.items() if key in whole) / total if total else float(bool(whole))

@@ -26,7 +26,7 @@ Stream = Iterator[Item]
 
 
 def ort_session(proto: onnx.ModelProto, label: str, threads: int = 0) -> Any:
-    """Open an onnxruntime session; ModelError with onnxruntime's own words when it refuses the model."""
+    """Open an onnxruntime session on `proto`, which may be used up; ModelError when onnxruntime refuses the model."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -34,7 +34,8 @@ def ort_session(proto: onnx.ModelProto, label: str, threads: int = 0) -> Any:
     options.intra_op_num_threads = threads
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     try:
-        return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        with ir.openable(proto) as content:
+            return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise ModelError(f"onnxruntime cannot run {label}: {_clean(error)}") from error
 
@@ -76,7 +77,8 @@ class FloatRunner:
         """Run one batch and yield `(name, array, None)`; arrays as onnxruntime computed them."""
         given = {name: np.asarray(feed[name]) for name in self._inputs}
         try:
-            results = dict(zip(self._fetch, self._session.run(self._fetch, given), strict=True))
+            arrays = self._session.run(self._fetch, given) if self._fetch else []
+            results = dict(zip(self._fetch, arrays, strict=True))
         except Exception as error:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
             raise ModelError(f"onnxruntime failed on inputs {shapes}: {_clean(error)}") from error

@@ -58,6 +58,11 @@ class Session:
         """Return the tensors `names` (None: the graph outputs) for a batch; any tensor of the graph may be named."""
         wanted = list(names) if names is not None else self._names
         results = {name: array for name, array, _ in self.taps(feeds, wanted)}
+        if lost := [name for name in wanted if name not in results]:
+            raise ConfigError(
+                f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that run "
+                "as one and has no batch axis, or before the quantized input that was fed"
+            )
         return [results[name] for name in wanted]
 
     def __call__(self, array: Any) -> Any:

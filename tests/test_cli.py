@@ -216,6 +216,7 @@ def test_float_nodes_are_listed_with_their_names_unchanged(here: Here) -> None:
     write_model(here.folder / "gap.onnx", GAP, {"e": "/[red]x[/red]/:smile:/Erf"})
     text = here.good("quantize", "gap.onnx", "--calib", "calib.npz")
     assert "  chip-ready        no\n" in text
+    assert "pack it with" not in text
     assert "  Float nodes between integer ones\n" in text
     assert re.search(r"  /\[red\]x\[/red\]/:smile:/Erf +Erf +Erf has no integer form\n", text)
 

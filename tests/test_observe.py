@@ -128,6 +128,18 @@ def test_error_against_the_raw_array(scale):
         assert TensorStats.of(array).error(scale, -128, 127) == pytest.approx(brute, rel=0.03)
 
 
+@few
+@given(ARRAYS)
+def test_centres(array):
+    """A bin stands for the middle of the values it counts."""
+    seen = TensorStats.of(array)
+    centres, counts = seen.occupied()
+    width = 2.0**seen.exponent
+    want = np.unique((np.floor(array.astype(np.float64) / width) + 0.5) * width)
+    np.testing.assert_array_equal(centres, want)
+    assert counts.sum() == array.size
+
+
 def test_all_zero():
     """A tensor of zeros has an empty range and no error at any scale."""
     seen = TensorStats.of(np.zeros((4, 4), np.float32))

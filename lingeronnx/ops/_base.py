@@ -22,12 +22,15 @@ from ..platforms import Platform
 if TYPE_CHECKING:
     from ..lower import Lowering
 
-__all__ = ["Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch"]
+__all__ = ["ALL_OUT", "Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch"]
 
 #: Attribute names of later generations -> the names used here.
 RENAMED = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
 
 _REQUIRED = object()
+
+#: A right shift that leaves 0 of every accumulator.
+ALL_OUT = 62
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,19 @@ class Bound:
                 raise ModelError(
                     f"{self.where}: the scales give the ratio {ratio:g}, not a power of two; this platform shifts only"
                 )
-            return Rescale.from_shift(max(0, 1 - exponent), width)
+            return Rescale.from_shift(self._right(1 - exponent), width)
         return Rescale.from_ratio(ratio, width)
+
+    def _right(self, shift: int) -> int:
+        """Return the right shift that is computed for `shift`: what becomes of a negative one differs."""
+        if shift >= 0 or self.algorithm == "luna-left":
+            return shift
+        if self.algorithm == "luna-refuse":
+            raise ModelError(
+                f"{self.where}: its scales need a shift of {-shift} to the left, which the executor refuses; lower "
+                "scale_o"
+            )
+        return ALL_OUT if self.algorithm == "luna-zero" else 0
 
     def exponent(self, key: str, scale: float) -> int:
         """Return log2 of `scale`, the attribute `key`; ModelError when it is not a power of two."""
@@ -158,6 +172,8 @@ def attributes(op: Op, node: ir.Node) -> dict[str, Any]:
         value = given[spec.name]
         if spec.name.startswith("scale_") and value is not None and not (math.isfinite(value) and value > 0):
             raise ModelError(f"{node.op_type} {node.name}: {spec.name} = {value:g}; a scale is a positive number")
+        if spec.name.endswith("_bits") and value is not None and not 2 <= value <= 32:
+            raise ModelError(f"{node.op_type} {node.name}: {spec.name} = {value}; it must be 2 to 32")
     return given
 
 
@@ -187,6 +203,10 @@ class Op:
         """Return why this float node is not this operator on any platform, or None."""
         return None
 
+    def available(self, row: Platform) -> bool:
+        """Whether `row` has what this operator is lowered to."""
+        return row.runs(self.name)
+
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return the scales this float node ties together on `row`; by default input and output."""
         return [Tie(ir.read_name(node), ir.written_name(node))]
@@ -201,13 +221,17 @@ class Op:
 
     def packer_args(self, node: ir.Node, row: Platform) -> str:
         """Return the arguments the row's packer needs because of the integer `node`."""
-        return ""
+        return row.packer_args.get(self.name, "").format(output=ir.written_name(node))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit the integer form of the float `node`; by default the same standard operator on integers."""
         low.emit(self, node, low.inputs(node), {a: ir.attr(node, a) for a in node.attributes}, domain="")
 
     # ---- integer side ----------------------------------------------------------------------------------------------
+
+    def operands(self, node: ir.Node) -> list[int]:
+        """Return the indices of the inputs that the simulator's kernel reads."""
+        return self.data(node)
 
     def bind(self, bound: Bound) -> Any:
         """Return the simulator kernel that computes an integer node."""

@@ -65,6 +65,10 @@ class Clip(Op):
     domain = ""
     floats = (("", "Clip"),)
 
+    def available(self, row: Platform) -> bool:
+        """Everywhere: by saturation where there is no Clip."""
+        return True
+
     def reject(self, node: ir.Node) -> str | None:
         """Constant bounds only."""
         return "its bounds are computed at run time" if bounds(node) is None else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ir
 from ..platforms import Platform
-from ._base import Attr, Bound, Op, Tie
+from ._base import ALL_OUT, Attr, Bound, Op, Tie
 
 if TYPE_CHECKING:
     from ..lower import Lowering
@@ -35,8 +35,10 @@ class Concat(Op):
         return "it concatenates along the batch axis" if rank and ir.attr(node, "axis") % rank == 0 else None
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None: every input is requantized."""
-        return []
+        """None where every input is requantized; on chips that cannot shift right here, everything."""
+        if row.ops.get(self.name) != "luna-up":
+            return []
+        return [Tie(ir.read_name(node, i), ir.written_name(node)) for i in self.data(node)]
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with one scale per input."""
@@ -52,7 +54,10 @@ class Concat(Op):
         return {int(k[8:]): float(v) for k, v in attrs.items() if k.startswith("scale_x_")}
 
     def bind(self, bound: Bound) -> Any:
-        """Return the concatenation kernel; inputs below the output's scale are shifted left."""
+        """Return the concatenation kernel; inputs below the output's scale are shifted left.
+
+        "luna-up" cannot shift right: an input above the output's scale becomes 0.
+        """
         from simulator.fixed import Rescale
         from simulator.kernels import Concat as Kernel
 
@@ -61,8 +66,9 @@ class Concat(Op):
         rescales = []
         for index in range(len(bound.node.inputs)):
             ratio = bound.ratio(scales[index]) if index in scales else 1.0
-            exact = math.frexp(ratio)
-            rescales.append(
-                Rescale.from_shift(1 - exact[1], 8) if exact[0] == 0.5 else bound.rescale(ratio)
-            )  # fmt: skip
+            mantissa, exponent = math.frexp(ratio)
+            shift = 1 - exponent
+            if bound.algorithm == "luna-up" and shift > 0:
+                shift = ALL_OUT
+            rescales.append(Rescale.from_shift(shift, 8) if mantissa == 0.5 else bound.rescale(ratio))
         return Kernel(int(axis or 0), tuple(rescales))

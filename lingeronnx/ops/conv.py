@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ir
 from ..platforms import Platform
-from ._base import Attr, Bound, Constraint, Op, Tie
+from ._base import Attr, Bound, Constraint, Op, Tie, Violation
+from .shape import Squeeze
 
 if TYPE_CHECKING:
     from ..lower import Lowering
@@ -47,6 +48,16 @@ class Geometry:
         self.source = ir.shape(node.inputs[0]) or ()
         self.result = ir.shape(node.outputs[0]) or ()
 
+    @classmethod
+    def image(cls, node: ir.Node) -> Geometry:
+        """Return the sizes as those of a two-dimensional convolution; a line is an image of height 1."""
+        g = cls(node)
+        if len(g.kernel) == 1:
+            g.weight, g.kernel = (*g.weight[:2], 1, *g.weight[2:]), (1, *g.kernel)
+            g.strides, g.dilations, g.pads = (1, *g.strides), (1, *g.dilations), (0, g.pads[0], 0, g.pads[1])
+            g.source, g.result = ((*s[:2], 1, *s[2:]) for s in (g.source, g.result))
+        return g
+
     @property
     def depthwise(self) -> bool:
         """One filter (or several) per input channel."""
@@ -54,25 +65,28 @@ class Geometry:
 
 
 def kernel_limit(node: ir.Node, row: Platform) -> Any:
-    """kernel sides are at most {conv.max_kernel} | split the kernel into smaller ones whose results are added."""
+    """kernel sides are at most {conv.max_kernel}, or {conv.max_kernel_dilated} along a dilated axis | split the kernel
+    into smaller ones whose results are added.
+    """
     if row.conv is None:
         return None
-    sides = Geometry(node).kernel
-    return "x".join(map(str, sides)) if max(sides) > row.conv.max_kernel else None
+    g = Geometry.image(node)
+    limits = [row.conv.max_kernel if d == 1 else row.conv.max_kernel_dilated for d in g.dilations]
+    return "x".join(map(str, g.kernel)) if any(k > m for k, m in zip(g.kernel, limits, strict=True)) else None
 
 
 def stride_values(node: ir.Node, row: Platform) -> Any:
     """strides are one of {conv.strides} | use a stride of 1, 2 or 4."""
     if row.conv is None:
         return None
-    return next((s for s in Geometry(node).strides if s not in row.conv.strides), None)
+    return next((s for s in Geometry.image(node).strides if s not in row.conv.strides), None)
 
 
 def stride_within_kernel(node: ir.Node, row: Platform) -> Any:
     """a stride is not larger than the kernel | enlarge the kernel with zeros (--fit does)."""
     if row.conv is None:
         return None
-    g = Geometry(node)
+    g = Geometry.image(node)
     return next((f"stride {s} > kernel {k}" for s, k in zip(g.strides, g.kernel, strict=True) if s > k), None)
 
 
@@ -80,7 +94,7 @@ def pad_limit(node: ir.Node, row: Platform) -> Any:
     """pads are at most {conv.max_pad} and not larger than the kernel | pad in a node before."""
     if row.conv is None:
         return None
-    g = Geometry(node)
+    g = Geometry.image(node)
     limits = [min(row.conv.max_pad, k) for k in g.kernel] * 2
     return next((f"pads {list(g.pads)}" for p, most in zip(g.pads, limits, strict=True) if p < 0 or p > most), None)
 
@@ -89,14 +103,14 @@ def dilation_values(node: ir.Node, row: Platform) -> Any:
     """dilations are one of {conv.dilations} | use an undilated kernel."""
     if row.conv is None:
         return None
-    return next((d for d in Geometry(node).dilations if d not in row.conv.dilations), None)
+    return next((d for d in Geometry.image(node).dilations if d not in row.conv.dilations), None)
 
 
 def depthwise_multiplier(node: ir.Node, row: Platform) -> Any:
     """a depthwise convolution has as many outputs as inputs | use a multiplier of 1 and concatenate."""
     if row.conv is None or row.conv.depthwise_multiplier:
         return None
-    g = Geometry(node)
+    g = Geometry.image(node)
     return f"{g.inputs} inputs, {g.outputs} outputs" if g.depthwise and g.outputs != g.inputs else None
 
 
@@ -106,10 +120,12 @@ def slab(node: ir.Node, row: Platform) -> Any:
     """
     if row.conv is None:
         return None
-    g = Geometry(node)
+    g = Geometry.image(node)
     if len(g.source) != 4 or any(d is None for d in g.source[1:]):
         return None
     channels, height, width = (int(d or 0) for d in g.source[1:])
+    if row.conv.slab_padded:
+        height, width = height + g.pads[0] + g.pads[2], width + g.pads[1] + g.pads[3]
     align = row.conv.channel_align
     deep = -(-channels // align) * align
     limit = row.conv.slab_depthwise if g.depthwise else row.conv.slab
@@ -128,7 +144,7 @@ def memory(node: ir.Node, row: Platform) -> Any:
     """
     if row.shared_memory is None or row.conv is None:
         return None
-    limit = row.conv.memory_depthwise if Geometry(node).depthwise else row.shared_memory
+    limit = row.conv.memory_depthwise if Geometry.image(node).depthwise else row.shared_memory
     sizes = [ir.shape(v) for v in (node.inputs[0], node.outputs[0]) if v is not None]
     if any(s is None or any(d is None for d in s[1:]) for s in sizes):
         return None
@@ -142,6 +158,13 @@ def kernel_limit_1d(node: ir.Node, row: Platform) -> Any:
         return None
     (side,) = Geometry(node).kernel
     return side if side > row.conv.max_kernel_1d else None
+
+
+def undilated_1d(node: ir.Node, row: Platform) -> Any:
+    """1-D kernels are not dilated | use a kernel with zeros between."""
+    if row.conv is None:
+        return None
+    return next((d for d in Geometry(node).dilations if d != 1), None)
 
 
 class WeightLayer(Op):
@@ -217,7 +240,11 @@ class Conv2d(WeightLayer):
 
     def shape_attributes(self, node: ir.Node) -> dict[str, Any]:
         """Kernel, strides, pads, dilations and group, all spelt out."""
-        g = Geometry(node)
+        return self.geometry_attributes(Geometry(node))
+
+    @staticmethod
+    def geometry_attributes(g: Geometry) -> dict[str, Any]:
+        """Return the attributes that tell the sizes `g`."""
         return {"kernel_shape": list(g.kernel), "strides": list(g.strides), "pads": list(g.pads),
                 "dilations": list(g.dilations), "group": g.group}  # fmt: skip
 
@@ -241,9 +268,39 @@ class Conv2d(WeightLayer):
 
 
 class Conv1d(Conv2d):
-    """One-dimensional convolution."""
+    """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between two reshapes."""
 
     name = "Conv1dInt"
     aliases = ("QConv1d", "QConvBN1d")
     rank = 1
-    constraints = (kernel_limit_1d, stride_values, stride_within_kernel, dilation_values, depthwise_multiplier)
+    constraints = (
+        kernel_limit_1d, stride_values, stride_within_kernel, pad_limit, undilated_1d, depthwise_multiplier,
+    )  # fmt: skip
+
+    def available(self, row: Platform) -> bool:
+        """Either form will do."""
+        return row.runs(self.name) or row.runs(CONV2D.name)
+
+    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
+        """Return what stands against the form that comes nearest; none where one of the two fits."""
+        image = CONV2D.violations(node, row)
+        return image if not (image and row.runs(self.name)) else super().violations(node, row)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit a Conv1dInt, or Unsqueeze, Conv2dInt and Squeeze."""
+        if low.row.runs(self.name) and not super().violations(node, low.row):
+            super().lower(node, low)
+            return
+        g, q = Geometry.image(node), low.read(node, 0)
+        attrs = {**CONV2D.geometry_attributes(g), **self.lowered_attributes(node, low)}
+        line = low.integer(node, 0)
+        x = low.insert("Unsqueeze", node, "image", [line], {"axes": [2]}, g.source, q, domain="")
+        array = ir.const(node.inputs[1])
+        assert array is not None
+        weight = low.constant(node, 1, array[:, :, None], low.read(node, 1))
+        bias = low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])
+        y = low.insert(CONV2D.name, node, "rows", [x, weight, *bias], attrs, g.result, low.written(node))
+        low.emit(SQUEEZE, node, [y], {"axes": [2]}, domain="")
+
+
+CONV2D, SQUEEZE = Conv2d(), Squeeze()

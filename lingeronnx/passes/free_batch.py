@@ -1,0 +1,155 @@
+"""A batch size that the file fixes becomes a dynamic one: calibration and comparison run many samples, chips one.
+
+The batch is axis 0 of the float inputs where all of them have the same size N there. Its inputs are declared dynamic,
+Reshape targets and Expand shapes that spell N out are rewritten from a run on N samples, constants of N equal rows keep
+one, zero initial states of recurrent layers go. Then the new model must give, on N samples and on single ones, what the
+old one gives. Where it does not: a model for one sample stays as it is; a ModelError for another N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .. import ir
+from ..errors import ModelError
+from ..runners import FloatRunner, input_specs
+
+_Feed = dict[str, np.ndarray]
+_LIMIT = 1 << 26  # elements of one input: a larger one is not tried out
+_TOLERANCE = 1e-3  # of the output's range, as for the whole normalisation
+
+
+def free_batch(model: ir.Graph) -> int:
+    """Make the batch axis of `model` dynamic; return 1 when it was fixed and is no more."""
+    size = _fixed_size(model)
+    if size is None:
+        return 0
+    specs = input_specs(model)
+    known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
+    small = known and all(np.prod(s.shape or (), dtype=float) <= _LIMIT for s in specs)
+    trial = ir.clone(model)
+    if not small or not _free(trial, size) or not _same(model, trial, size):
+        if size == 1:
+            return 0
+        raise ModelError(
+            f"the model is made for batches of {size} and its samples cannot be told apart; export it with a dynamic "
+            "batch axis, or for one sample"
+        )
+    _free(model, size)
+    return 1
+
+
+def _fixed_size(model: ir.Graph) -> int | None:
+    """Return N where axis 0 of all inputs is the same number, else None."""
+    sizes = {shape[0] if (shape := ir.shape(v)) else None for v in _batched(model)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _batched(model: ir.Graph) -> list[ir.Value]:
+    """Return the inputs that can have a batch axis: those of rank 1 and more, without declared defaults."""
+    return [v for v in model.graph.inputs if v.const_value is None and ir.shape(v) != ()]
+
+
+def _feed(model: ir.Graph, seed: int) -> _Feed:
+    rng = np.random.default_rng(seed)
+    feed = {}
+    for spec in input_specs(model):
+        size = tuple(int(d or 1) for d in spec.shape or ())
+        feed[spec.name] = rng.standard_normal(size).astype(spec.dtype) if spec.dtype.kind == "f" else np.zeros(
+            size, spec.dtype)  # fmt: skip
+    return feed
+
+
+def _free(model: ir.Graph, size: int) -> bool:
+    """Rewrite what spells N out; False where the model does not run as it is."""
+    shapes = {name: array.shape for name, array, _ in FloatRunner(model).run(_feed(model, 0))}
+    for node in list(model.graph):
+        if node.domain:
+            continue
+        if node.op_type == "Reshape":
+            _free_reshape(model, node, shapes)
+        elif node.op_type == "Expand":
+            _free_expand(model, node, size, shapes)
+        elif node.op_type in ("LSTM", "GRU", "RNN"):
+            _drop_zero_states(node)
+        elif size > 1:
+            _one_row(model, node, size, shapes)
+    for value in _batched(model):
+        value.shape = ir.oir_shape(["N", *(ir.shape(value) or ())[1:]])
+    for node in model.graph:
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.shape = None
+    for value in model.graph.outputs:
+        dims = shapes.get(str(value.name), ())
+        if value.const_value is None and not value.is_graph_input():
+            value.shape = ir.oir_shape(["N" if dims[0] == size else None, *dims[1:]]) if dims else None
+    return True
+
+
+def _free_reshape(model: ir.Graph, node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    before, after = (shapes.get(n, ()) for n in (ir.read_name(node), ir.written_name(node)))
+    target = ir.const(node.inputs[1])
+    if target is None or not before or not after or ir.attr(node, "allowzero", 0) or 0 in before:
+        return
+    first = 0 if before[0] == after[0] else -1
+    ir.set_constant(model, node, 1, np.array([first, *after[1:]], np.int64), "free")
+
+
+def _free_expand(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    target, source = ir.const(node.inputs[1]), shapes.get(ir.read_name(node), ())
+    if target is not None and len(target) == len(source) and target[0] == size == source[0]:
+        ir.set_constant(model, node, 1, np.array([1, *target[1:]], np.int64), "free")
+
+
+def _drop_zero_states(node: ir.Node) -> None:
+    for index in (5, 6):
+        if len(node.inputs) > index and (array := ir.const(node.inputs[index])) is not None and not array.any():
+            node.replace_input_with(index, None)
+
+
+def _one_row(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Keep one of N equal rows of a constant operand that broadcasts."""
+    if node.op_type not in ("Add", "Sub", "Mul", "Div"):
+        return
+    for index, value in enumerate(node.inputs):
+        array = ir.const(value)
+        full = len(shapes.get(ir.written_name(node), ()))
+        if array is not None and array.ndim == full and len(array) == size and (array == array[:1]).all():
+            ir.set_constant(model, node, index, array[:1], "row")
+
+
+def _same(model: ir.Graph, trial: ir.Graph, size: int) -> bool:
+    """Whether `trial` gives what `model` gives, on N samples, and on each of them alone."""
+    names = [str(v.name) for v in model.graph.outputs]
+    batched = {str(v.name) for v in _batched(model)}
+    feed = _feed(model, 1)
+    others = {name: np.concatenate([array, _feed(model, 2)[name]]) if name in batched else array
+              for name, array in feed.items()}  # fmt: skip
+    try:
+        new = FloatRunner(trial, names)
+        want = _run(FloatRunner(model, names), feed)
+        twice = _run(new, others)
+        alone = [_run(new, {n: a[i : i + 1] if n in batched else a for n, a in feed.items()}) for i in range(size)]
+    except ModelError:
+        return False
+    return all(
+        array.shape and len(twice[name]) == 2 * len(array)
+        and _close(twice[name][: len(array)], array)
+        and _close(np.concatenate([run[name] for run in alone]), array)
+        for name, array in want.items()
+    )  # fmt: skip
+
+
+def _run(runner: FloatRunner, feed: _Feed) -> _Feed:
+    return {name: array for name, array, _ in runner.run(feed)}
+
+
+def _close(found: np.ndarray, want: np.ndarray) -> bool:
+    if found.shape != want.shape:
+        return False
+    a, b = found.astype(np.float64), want.astype(np.float64)
+    scale = max(float(np.abs(b[np.isfinite(b)]).max(initial=0.0)), 1e-30)
+    return bool(np.allclose(a, b, rtol=0, atol=_TOLERANCE * scale, equal_nan=True))

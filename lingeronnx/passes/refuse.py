@@ -1,0 +1,80 @@
+"""What no pass can help with, each with one clear line: quantized models, sequences, tensors of no or absurd size.
+
+Runs before anything else, on the user's own graph. A ModelError names the node or the tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as oir
+
+from .. import ir
+from ..errors import ModelError
+
+#: Elements of one tensor of one sample: above it a run would need more memory than a file can ask for.
+LARGEST = 1 << 31
+
+_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger")
+_VENDOR = ("thinker", "linger")
+_SHAPES_LIMIT = 1 << 28  # bytes of a model whose shapes are inferred here
+
+
+def refuse(model: ir.Graph) -> int:
+    """Raise ModelError where `model` cannot be quantized whatever is done to it; changes nothing."""
+    for node in every_node(model):
+        kind = node.op_type
+        if kind in _QUANTIZED or kind.startswith(("QLinear", "QGemm", "QAttention")) or node.domain in _VENDOR:
+            raise ModelError(
+                f"{kind} {node.name}: this model is quantized already; give the float model it was made from"
+            )
+        if kind.startswith(("Sequence", "Optional")) or kind in ("SplitToSequence", "ConcatFromSequence"):
+            raise ModelError(f"{kind} {node.name}: sequences and optional values cannot be quantized; "
+                             "export the model with plain tensors")  # fmt: skip
+        if kind in ("BatchNormalization", "Dropout") and _trains(node):
+            raise ModelError(f"{kind} {node.name}: the model is in training mode; call eval() before the export")
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.type is not None and not isinstance(value.type, oir.TensorType):
+            raise ModelError(f"'{value.name}' is a {type(value.type).__name__.removesuffix('Type').lower()}; "
+                             "only plain tensors can be inputs and outputs")  # fmt: skip
+        if 0 in (ir.shape(value) or ()):
+            raise ModelError(f"tensor '{value.name}' has shape {_text(value)}: it holds nothing")
+    _check_sizes(model)
+    return 0
+
+
+def every_node(model: ir.Graph) -> Iterator[ir.Node]:
+    """Yield the nodes of `model`, of its subgraphs and of the functions of others."""
+    yield from oir.traversal.RecursiveGraphIterator(model.graph)
+    for function in model.functions.values():
+        if function.domain != ir.DOMAIN:
+            yield from oir.traversal.RecursiveGraphIterator(function)
+
+
+def _trains(node: ir.Node) -> bool:
+    if node.op_type == "BatchNormalization":
+        return bool(ir.attr(node, "training_mode", 0))
+    mode = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
+    return mode is not None and bool(mode.any()) and any(v.uses() or v.is_graph_output() for v in node.outputs)
+
+
+def _check_sizes(model: ir.Graph) -> None:
+    """Refuse tensors of more than `LARGEST` elements before anything tries to compute them."""
+    stored = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+    if stored > _SHAPES_LIMIT:
+        return
+    try:
+        proto = onnx.shape_inference.infer_shapes(ir.to_proto(model), data_prop=True)
+    except Exception:  # onnxruntime will say what is wrong
+        return
+    for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
+        dims = [d.dim_value if d.HasField("dim_value") else 1 for d in value.type.tensor_type.shape.dim]
+        if math.prod(dims) > LARGEST or any(d < 0 for d in dims):
+            raise ModelError(f"tensor '{value.name}' would have shape {dims}; sizes must be positive, and one tensor "
+                             f"may hold {LARGEST} elements")  # fmt: skip
+
+
+def _text(value: ir.Value) -> str:
+    return "[" + ", ".join("?" if d is None else str(d) for d in ir.shape(value) or ()) + "]"

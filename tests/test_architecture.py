@@ -1,0 +1,167 @@
+"""Laws about imports: who may know whom. Read from the sources, so that a forgotten import fails here and not later."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lingeronnx.platforms import PLATFORMS
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT / package).rglob("*.py"))
+
+# A part of the package -> the parts it may import besides its own. Data flows to the right:
+# cli -> api -> {passes, observe, assign, improve, lower, analysis, repair, session} -> {runners, ops} -> {ir, plan ...}
+BASE = {"errors", "files", "onnxfile", "ir", "plan", "platforms", "config", "data"}
+MIDDLE = BASE | {"ops", "runners", "int_runner", "metrics"}
+FLOW = MIDDLE | {"passes", "observe", "calibrate", "assign", "fit", "improve", "lower", "session"}
+ALLOWED = {
+    "errors": set(),
+    "files": {"errors"},
+    "onnxfile": {"errors", "files"},
+    "ir": {"errors", "files", "onnxfile"},
+    "plan": {"errors"},
+    "platforms": {"errors"},
+    "config": {"errors", "files", "ir", "platforms"},
+    "data": {"errors"},
+    "metrics": {"errors"},
+    "ops": {"errors", "ir", "plan", "platforms", "lower"},  # lower: for annotations only, see below
+    "runners": BASE | {"ops"},
+    "int_runner": BASE | {"ops", "runners"},
+    "observe": MIDDLE,
+    "calibrate": MIDDLE | {"observe"},
+    "passes": MIDDLE,
+    "fit": MIDDLE,
+    "assign": MIDDLE | {"observe", "calibrate"},
+    "lower": MIDDLE | {"assign"},
+    "improve": MIDDLE | {"observe", "calibrate", "assign", "lower"},
+    "session": MIDDLE,
+    "report": FLOW,
+    "analysis": FLOW | {"report", "dump"},
+    "repair": FLOW,
+    "dump": MIDDLE,
+    "demo": None,  # below the command line, anything
+    "api": None,
+    "compat": None,
+    "torch": FLOW | {"analysis", "report"},
+    "cli": None,
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+HOMES = {"onnxruntime": ("lingeronnx/runners.py",), "click": ("lingeronnx/cli.py",), "torch": ("lingeronnx/torch/",)}
+
+
+def part(path):
+    """Return the part of lingeronnx that a file belongs to: its module, or its folder."""
+    return path.relative_to(ROOT / "lingeronnx").parts[0].removesuffix(".py")
+
+
+def imports(path):
+    """Yield (absolute module, imported names, the node) for every import in a file, also inside functions."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, [], node
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            yield (
+                ".".join((*base, *(node.module.split(".") if node.module else ()))),
+                [a.name for a in node.names],
+                node,
+            )
+
+
+def for_annotations(path):
+    """Return the imports that stand under ``if TYPE_CHECKING``."""
+    return {
+        inner
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in (ast.unparse(n) for n in node.body)
+    }
+
+
+def parts_imported(path):
+    """Yield (part of lingeronnx, source text) that a file imports."""
+    for module, names, node in imports(path):
+        if module == "lingeronnx":
+            for name in names:
+                yield name, ast.unparse(node)
+        elif module.startswith("lingeronnx."):
+            yield module.split(".")[1], ast.unparse(node)
+
+
+OURS = [path for path in FILES if path.parent.parts[len(ROOT.parts)] == "lingeronnx"]
+
+
+def test_the_table_is_complete():
+    """Every part of the package has a row: a new file must say what it may know."""
+    missing = {part(path) for path in OURS} - ALLOWED.keys()
+    assert not missing, f"add a row to ALLOWED for {missing}"
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_direction(path):
+    """Imports point one way."""
+    allowed = ALLOWED.get(part(path))
+    annotations = for_annotations(path)
+    for other, text in parts_imported(path):
+        assert other != "cli" or part(path) == "__main__", f"{text}: only __main__ imports the command line"
+        assert other not in ("demo", "__main__") or part(path) == "cli", text
+        if allowed is not None and other != part(path):
+            assert other in allowed, f"{text}: {part(path)} may not know {other}"
+        if part(path) == "ops" and other == "lower":
+            assert text in annotations, f"{text}: ops know lower by name only"
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_homes_of_the_heavy(path):
+    """onnxruntime in runners.py, click in cli.py, torch in torch/, nowhere else."""
+    here = path.relative_to(ROOT).as_posix()
+    for module, _, node in imports(path):
+        for name, homes in HOMES.items():
+            if module.split(".")[0] == name:
+                assert here.startswith(homes), ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "simulator").rglob("*.py")), ids=lambda path: path.name)
+def test_simulator_is_a_leaf(path):
+    """The simulator knows nothing of ONNX, of lingeronnx or of anything but numpy and numba."""
+    for module, _, node in imports(path):
+        top = module.split(".")[0]
+        assert top in {"simulator", "numpy", "numba", "llvmlite"} | sys.stdlib_module_names, ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_platform_by_name(path):
+    """Only platforms.py compares a platform's name; everybody else asks the row."""
+    names = {row.name for row in PLATFORMS} | {"venus", "arcs", "venusA", "generic", "mars", "jupiter"}
+    if path.name == "platforms.py" or "simulator" in path.relative_to(ROOT).parts:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            literals = {n.value for side in sides for n in ast.walk(side) if isinstance(n, ast.Constant)}
+            reads = {n.attr for side in sides for n in ast.walk(side) if isinstance(n, ast.Attribute)}
+            algorithm = reads & {"algorithm", "ops"} or "algorithm" in ast.unparse(node)  # the row's word, not its name
+            assert not literals & names or algorithm, f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_no_star_imports():
+    """A star hides who knows whom."""
+    for path in FILES:
+        assert not any("*" in names for _, names, _ in imports(path)), path
+
+
+HEAVY = ("torch", "numba", "onnxruntime", "onnx", "onnx_ir", "llvmlite", "pydantic", "yaml", "rich", "click")
+
+
+@pytest.mark.parametrize("module, banned", (("lingeronnx", HEAVY), ("lingeronnx.cli", HEAVY[:6])))
+def test_import_is_light(module, banned):
+    """Importing the package, or the command line, loads nothing heavy."""
+    code = f"import sys, {module}; print([m for m in {banned} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

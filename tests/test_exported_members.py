@@ -1,0 +1,47 @@
+"""The public names: ``__all__`` says what is importable, and nothing else is promised."""
+
+import importlib
+import pkgutil
+
+import pytest
+
+import lingeronnx
+import simulator
+
+
+def test_all_is_importable():
+    """Every name of ``__all__`` loads, from the module that defines it."""
+    assert lingeronnx.__all__ == sorted(lingeronnx.__all__)
+    for name in lingeronnx.__all__:
+        found = getattr(lingeronnx, name)
+        assert found.__name__ == name
+        assert found.__module__.startswith("lingeronnx.")
+
+
+def test_all_is_what_dir_shows():
+    """``dir`` shows the public names and the version."""
+    assert set(dir(lingeronnx)) == {*lingeronnx.__all__, "__version__"}
+
+
+def test_unknown_name():
+    """A misspelt name is an AttributeError, as of any module."""
+    with pytest.raises(AttributeError, match="module 'lingeronnx' has no attribute 'quantise'"):
+        _ = lingeronnx.quantise
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        info.name
+        for package in (lingeronnx, simulator)
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        if not info.name.startswith("lingeronnx.torch") and not info.name.endswith("__main__")
+    ),
+)
+def test_all_of_every_module(name):
+    """Where a module has an ``__all__`` every name in it exists, once."""
+    module = importlib.import_module(name)
+    names = list(getattr(module, "__all__", []))
+    assert len(names) == len(set(names))
+    for member in names:
+        assert hasattr(module, member), member
