@@ -85,9 +85,11 @@ def _class_numbers(labels: Any, classes: int) -> np.ndarray:
     array = np.asarray(labels)
     if array.dtype.kind not in "iufb" or array.size != len(np.atleast_1d(array)):
         raise DataError(f"labels are {array.dtype}{list(array.shape)}; top-k needs one class number per sample")
-    wrong = array[(array != np.floor(array)) | (array < 0) | (array >= classes)]
+    wrong = array[(array != np.floor(array)) | (array < 0)]
     if wrong.size:
-        raise DataError(f"label {wrong.reshape(-1)[0]} is not a class number of the output, 0 to {classes - 1}")
+        raise DataError(f"label {wrong.reshape(-1)[0]} is not a class number")
+    if array.max(initial=0) >= classes:
+        raise DataError(f"label {array.max()} is beyond the {classes} classes of the output")
     return array.astype(np.int64).reshape(-1)
 
 

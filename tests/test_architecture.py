@@ -26,7 +26,7 @@ ALLOWED = {
     "platforms": {"errors"},
     "config": {"errors", "files", "ir", "platforms"},
     "data": {"errors"},
-    "metrics": {"errors"},
+    "metrics": {"errors", "data"},
     "ops": {"errors", "ir", "plan", "platforms", "lower"},  # lower: for annotations only, see below
     "runners": BASE | {"ops"},
     "int_runner": BASE | {"ops", "runners"},

@@ -1,0 +1,36 @@
+"""Record what `lingeronnx demo` prints as docs/demo.svg, the picture in the README.
+
+    python docs/record_demo.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+WIDTH = 100
+
+
+def main() -> None:
+    """Run the demo in an empty folder and write the picture."""
+    root = Path(__file__).resolve().parents[1]
+    environment = {**os.environ, "COLUMNS": str(WIDTH), "FORCE_COLOR": "1", "PYTHONPATH": str(root)}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "lingeronnx", "demo"]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    text = done.stdout.replace(str(root) + os.sep, "")
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        console = Console(record=True, width=WIDTH, file=nowhere)
+        console.print(Text("$ lingeronnx demo", style="bold"))
+        console.print(Text.from_ansi(text.rstrip()))
+        console.save_svg(str(root / "docs" / "demo.svg"), title="lingeronnx demo")
+
+
+if __name__ == "__main__":
+    main()
