@@ -1,6 +1,6 @@
 """Record what `lingeronnx demo` prints as docs/demo.svg, the picture in the README.
 
-    python docs/record_demo.py
+python docs/record_demo.py
 """
 
 from __future__ import annotations
