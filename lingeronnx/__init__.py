@@ -16,6 +16,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Check": "analysis.check",
     "ConfigError": "errors",
     "ConstraintError": "errors",
     "DataError": "errors",
@@ -29,8 +30,13 @@ _HOME = {
     "QuantizedModel": "api",
     "RepairError": "errors",
     "Session": "session",
+    "Violation": "ops",
+    "check": "api",
+    "check_model": "schemas",
     "evaluate": "api",
     "quantize": "api",
+    "reference_ops": "reference",
+    "register_schemas": "schemas",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605

@@ -8,6 +8,7 @@ The flow of `quantize` reads from top to bottom:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,28 +18,42 @@ from typing import Any
 import numpy as np
 
 from . import ir
+from .analysis.check import Check, check_float, check_integer
 from .assign import Choice, assign, legalize, observed, partition
 from .config import QuantConfig, select, select_tensors
 from .data import Data, InputSpec
 from .dump import Folder, Summary
-from .errors import ConfigError, ConstraintError, InternalError, nearest
+from .errors import ConfigError, ConstraintError, DataError, InternalError, nearest
 from .fit import Fitted, fit
 from .improve import factors
 from .improve.equalize import equalize
+from .improve.host_scale import free_borders, settle
 from .improve.ranges import clips_without_scale, range_factors
 from .improve.refine import refine, samples_that_fit
+from .int_runner import row_of
 from .lower import lower
 from .metrics import Agreement, metric
 from .observe import TensorStats, observe
-from .passes import normalize
+from .passes import accept, normalize, straighten
 from .passes.shapes import trace_shapes
 from .plan import Plan, Transform
-from .platforms import Platform, platform
+from .platforms import Platform
+from .platforms import platform as platform_row
 from .report import Report, describe
 from .runners import FloatRunner, input_specs
-from .session import Session
+from .session import Session, is_integer_graph
 
-__all__ = ["Evaluation", "Progress", "QuantizedModel", "Simulation", "evaluate", "quantize", "simulate"]
+__all__ = [
+    "Check",
+    "Evaluation",
+    "Progress",
+    "QuantizedModel",
+    "Simulation",
+    "check",
+    "evaluate",
+    "quantize",
+    "simulate",
+]
 
 #: Called with (what is being done, samples done, samples in all or None).
 Progress = Callable[[str, int, int | None], None]
@@ -46,6 +61,7 @@ Progress = Callable[[str, int, int | None], None]
 _CHECK_SAMPLES = 8  # for the comparison of normalised and original outputs
 _FIDELITY_SAMPLES = 64  # calibration samples for the output fidelity in the report
 _SYNTHETIC_SAMPLES = 16
+_SYNTHETIC_ELEMENTS = 1 << 24  # of one input: fewer samples where one is large
 _REFINE_SAMPLES = 256  # for the moments and mean errors of every layer
 _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 
@@ -96,11 +112,12 @@ def quantize(
     conf = _config(config, {"platform": platform, "mode": mode, "skip": tuple(skip) or None,
                             "overrides": overrides or None, **settings})  # fmt: skip
     row = _row(conf)
-    original = ir.load(model) if isinstance(model, str | os.PathLike) else model
+    original, found = accept(ir.load(model) if isinstance(model, str | os.PathLike) else model)
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
     data = _calibration(calib, original, conf)
+    found += _fix_sizes(original, data)
     graph = ir.clone(original)
-    fitted = _normalise(graph, data, row, conf)
+    fitted = _normalise(graph, original, data, row, conf)
     floats = _partition(graph, original, row, conf)
     notes = list(data.notes)
     if calib is None and not (plan is not None and conf.effort == "fast"):
@@ -130,7 +147,7 @@ def _config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mappi
 
 
 def _row(conf: QuantConfig) -> Platform:
-    row = platform(conf.platform)
+    row = platform_row(conf.platform)
     conf.check_platform(row)
     return row
 
@@ -148,20 +165,39 @@ def _synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
     for spec in specs:
         if spec.shape is None or any(d is None for d in spec.shape[1:]):
             raise ConfigError(f"input '{spec.name}' has dimensions of unknown size; give calibration data with --calib")
-        batch = spec.shape[0] if spec.shape and spec.shape[0] is not None else _SYNTHETIC_SAMPLES
+        sample = math.prod(int(d or 1) for d in spec.shape[1:])
+        many = max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(sample, 1)))
+        batch = spec.shape[0] if spec.shape and spec.shape[0] is not None else many
         size = (batch, *(int(d or 1) for d in spec.shape[1:]))
         feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype) if spec.dtype.kind == "f" else np.zeros(
             size, spec.dtype)  # fmt: skip
     return feeds
 
 
-def _normalise(graph: ir.Graph, data: Data, row: Platform, conf: QuantConfig) -> list[Fitted]:
-    """Normalise and fit `graph` in place; return what fitting did."""
+def _fix_sizes(model: ir.Graph, data: Data) -> list[str]:
+    """Give the inputs of `model` the sizes of the first sample where the file leaves them open; return notes."""
+    notes = []
     feed = data.first()
-    trace_shapes(graph, feed)
+    for value in model.graph.inputs:
+        array = feed.get(str(value.name))
+        shape = ir.shape(value)
+        if array is None or (shape is not None and None not in shape[1:]):
+            continue
+        sizes = [None, *array.shape[1:]] if shape is None or not shape or shape[0] is None else array.shape
+        value.shape = ir.oir_shape(["N" if d is None else d for d in sizes])
+        notes.append(f"input '{value.name}': the file leaves sizes open; [{', '.join(map(str, array.shape[1:]))}] per "
+                     "sample is taken from the calibration data")  # fmt: skip
+    data.inputs.update({spec.name: spec for spec in input_specs(model)})
+    return notes
+
+
+def _normalise(graph: ir.Graph, original: ir.Graph, data: Data, row: Platform, conf: QuantConfig) -> list[Fitted]:
+    """Normalise and fit `graph`, a copy of `original`, in place; return what fitting did."""
+    feed = data.first()
+    straighten(graph, feed)
     normalize(graph)
     trace_shapes(graph, feed)
-    return fit(graph, row) if conf.fit and row.chip else []
+    return fit(graph, row, _skipped(graph, original, conf.skip)) if conf.fit and row.chip else []
 
 
 def _partition(graph: ir.Graph, original: ir.Graph, row: Platform, conf: QuantConfig) -> dict[str, str]:
@@ -209,9 +245,12 @@ def _calibrate(
         feeds, _ = next(iter(data.peek(_EQUALIZE_SAMPLES)))
         even = equalize(graph, floats, feeds)
     stats = _observe(graph, data, floats, conf, progress)
+    host = free_borders(graph, stats, row, floats, conf.bits)
+    floats = {**floats, **host}
     ranged = range_factors(graph, stats, row, floats, bits=conf.bits, weight_bits=conf.weight_bits,
                            search=conf.mode == "q-value" and conf.effort != "fast")  # fmt: skip
     factors.apply(graph, ranged, floats)
+    settle(graph, host, ranged)
     scaled = {name: seen.scaled(float(ranged[name][0])) if name in ranged else seen for name, seen in stats.items()}
     plan, found = assign(graph, scaled, row, floats, _choice(graph, original, conf))
     notes += found
@@ -294,10 +333,17 @@ def _check_same(original: ir.Graph, graph: ir.Graph, feed: Mapping[str, np.ndarr
     names = [str(v.name) for v in original.graph.outputs]
     before = {name: array for name, array, _ in FloatRunner(original, names).run(feed)}
     for name, array, _ in FloatRunner(graph, names).run(feed):
-        want = before[name].astype(np.float64)
-        scale = max(float(np.abs(want).max(initial=0.0)), 1e-30)
-        off = float(np.abs(want - array.astype(np.float64)).max(initial=0.0)) / scale
-        if want.shape != array.shape or not off <= 1e-3:
+        want, have = before[name].astype(np.float64), array.astype(np.float64)
+        if want.shape != have.shape:
+            raise InternalError(f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}")
+        sound = np.isfinite(want)
+        scale = max(float(np.abs(want[sound]).max(initial=0.0)), 1e-30)
+        off = float(np.abs(want[sound] - have[sound]).max(initial=0.0)) / scale
+        if not np.array_equal(want[~sound], have[~sound], equal_nan=True):
+            raise DataError(
+                f"output '{name}' becomes NaN or infinite on the calibration data; check the model and its inputs"
+            )
+        if not off <= 1e-3:
             raise InternalError(f"normalisation changed output '{name}' by {off:.2g} of its range")
 
 
@@ -327,6 +373,28 @@ def _fidelity(
     for name, want, _ in runner.run(feeds):  # in graph order
         found[name].add(want, integers[name])
     return {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
+
+
+# ---- check -------------------------------------------------------------------------------------------------------
+
+
+def check(model: str | os.PathLike[str] | ir.Graph, *, platform: str | None = None, calib: Any = None) -> Check:
+    """Return every limit of a platform that a model breaks, float (normalised as `quantize` would) or integer.
+
+    platform : default the one an integer graph was made for, else venus. calib : data that give the sizes of inputs
+    where the file leaves them open. Raises ModelError and ConfigError for what cannot be judged at all.
+    """
+    loaded = ir.load(model) if isinstance(model, str | os.PathLike) else model
+    if is_integer_graph(loaded):
+        return check_integer(loaded, row_of(loaded) if platform is None else platform_row(platform))
+    conf = _config(None, {"platform": platform, "fit": False})
+    row = platform_row(conf.platform)
+    original, notes = accept(loaded)
+    data = _calibration(calib, original, conf)
+    notes += _fix_sizes(original, data)
+    graph = ir.clone(original)
+    _normalise(graph, original, data, row, conf)
+    return check_float(graph, row, [*notes, *data.notes])
 
 
 # ---- evaluate ----------------------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ def partition(model: ir.Graph, row: Platform, skip: Mapping[str, str]) -> dict[s
             reason = _why_float(node, row)
             if reason is not None:
                 floats[name] = reason
+    for node in _heads(model, floats):
+        floats[str(node.name)] = "it ends the network, where floats cost nothing"
     for node in _without_arithmetic(model, floats):
         floats[str(node.name)] = "it only moves data between float operators"
     return floats
@@ -56,6 +58,10 @@ def _why_float(node: ir.Node, row: Platform) -> str | None:
             return f"its input is {kind}, not float32"
         if ir.const(value) is not None:
             return "its input is a constant"
+        if ir.has_folded_batch(value):
+            return "its input has samples and something else on one axis"
+    if any(ir.has_folded_batch(value) for value in node.outputs):
+        return "its output has samples and something else on one axis"
     for index in op.parameters(node):
         values = parameter_values(node, index)
         if values is not None and not np.isfinite(values).all():
@@ -68,6 +74,20 @@ def _why_float(node: ir.Node, row: Platform) -> str | None:
     return None
 
 
+def _heads(model: ir.Graph, floats: Mapping[str, str]) -> list[ir.Node]:
+    """Return the integer nodes of kind `head` that nothing computes in integers after: the host may as well do them."""
+    ops = {id(node): op for node, op in integer_nodes(model, floats)}
+    tail: set[int] = set()
+    found = []
+    for node in reversed(list(model.graph)):
+        op = ops.get(id(node))
+        free = op is None or op.head or op.moves
+        if free and all(id(use.node) in tail for value in node.outputs for use in value.uses()):
+            tail.add(id(node))
+            found += [node] if op is not None and op.head else []
+    return found
+
+
 def _without_arithmetic(model: ir.Graph, floats: Mapping[str, str]) -> list[ir.Node]:
     """Return the integer nodes that hang together with no operator that computes anything."""
     union = _Union()
@@ -75,8 +95,7 @@ def _without_arithmetic(model: ir.Graph, floats: Mapping[str, str]) -> list[ir.N
     for node, op in nodes:
         for value in (*(ir.source(node, i) for i in op.data(node)), *node.outputs):
             union.join(str(node.name), f"tensor {value.name}")
-    busy = {union.find(str(node.name)) for node, op in nodes if op.factor != "passes" or len(op.data(node)) > 1
-            or op.name in ("AvgPool2dInt", "MaxPool", "Relu", "Clip")}  # fmt: skip
+    busy = {union.find(str(node.name)) for node, op in nodes if not op.moves}
     return [node for node, _ in nodes if union.find(str(node.name)) not in busy]
 
 
@@ -134,11 +153,13 @@ class TieClass:
     tensors : in graph order
     governing : those whose statistics count
     top : the largest real value it must hold, to which the largest integer is pinned (a Clip on a chip), or None
+    bound : the size that none of their values exceeds, where the operators say so (a sigmoid), or None
     """
 
     tensors: tuple[str, ...]
     governing: tuple[str, ...]
     top: float | None = None
+    bound: float | None = None
 
     def stats(self, stats: Stats) -> TensorStats | None:
         """Return the merged statistics of the governing tensors; None when none was seen."""
@@ -156,6 +177,7 @@ def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> li
     union = _Union()
     mute: set[str] = set()
     tops: dict[str, float] = {}
+    bounded: dict[str, float] = {}
     for name in observed(model, floats):
         union.find(name)
     for node, op in integer_nodes(model, floats):
@@ -163,6 +185,8 @@ def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> li
             union.join(tie.first, tie.second)
             if tie.governs is not None:
                 mute.add(tie.second if tie.governs == tie.first else tie.first)
+        if op.bound is not None:
+            bounded[ir.written_name(node)] = op.bound
         if op.name == "Clip" and not row.runs("Clip"):
             limits = bounds(node)
             assert limits is not None
@@ -173,8 +197,9 @@ def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> li
     classes = []
     for names in members.values():
         pinned = [tops[name] for name in names if name in tops]
-        classes.append(TieClass(tuple(names), tuple(n for n in names if n not in mute) or tuple(names[-1:]),
-                                min(pinned) if pinned else None))  # fmt: skip
+        governing = tuple(n for n in names if n not in mute) or tuple(names[-1:])
+        bound = max(bounded[n] for n in governing) if all(n in bounded for n in governing) else None
+        classes.append(TieClass(tuple(names), governing, min(pinned) if pinned else None, bound))
     return classes
 
 
@@ -240,7 +265,10 @@ def _class_scale(group: TieClass, stats: Stats, choice: Choice, power: bool, not
     if seen is None or seen.squares == 0:
         notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
         return float(1 << (choice.bits - 1))
-    return best_scale(seen, choice.bits, power=power, calibrator=calibrator)
+    scale = best_scale(seen, choice.bits, power=power, calibrator=calibrator)
+    if power and group.bound is not None:  # the bound itself saturates by one count, which costs less than a bit
+        scale = max(scale, 2.0 ** math.floor(math.log2((top_integer + 1) / group.bound)))
+    return scale
 
 
 def legalize(plan: Plan, model: ir.Graph, row: Platform) -> tuple[Plan, list[str]]:

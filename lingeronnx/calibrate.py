@@ -1,19 +1,42 @@
 """Calibrators: from the statistics of a tensor to the scale that holds it best.
 
-`max` holds the whole range, `mse` has the least mean squared error, trading rare large values for resolution. Both
-are aware of sign and of the integer range's asymmetry: [-1, 127/128] fits scale 2^7 exactly, 0..255 fits 2^-1.
+Candidate scales go from the one that holds the whole range upwards: powers of two, or twenty-four per octave for free
+scales. All know the sign: [-1, 127/128] fits scale 2^7 exactly, 0..255 fits 2^-1.
+
+max         the whole range.
+percentile  the largest scale that still holds the share p of all values (p = 99.99 %): the range is cut at the
+            threshold T with ``count(|x| <= T) = p * count``, read off the histogram and interpolated within its bin.
+mse         the least mean squared error ``E (clamp(round(x*s), low, high)/s - x)^2``; rare large values are traded for
+            resolution.
+kl          the least relative entropy between what is there and what the integers keep of it (Migacz, "8-bit inference
+            with TensorRT", 2017), for signed data. With the histogram's bins i and the integers j they round to, at the
+            scale s:
+
+                P_i = n_i inside the range, and what lies outside added to the outermost bin inside on its side
+                Q_i = the mean of n over the bins of integer j(i)
+                KL  = sum_i P_i/|P| * log((P_i/|P|) / (Q_i/|Q|)) - (bins - integers) / (2 |P|)
+
+            Only bins that hold something count. The last term is what the sum would be by chance if the density were
+            even within each integer; without it scarce data would look like a loss of resolution. The bin that begins
+            at zero is left out: zero is exact at any scale, and after a Relu it would outweigh the rest.
 """
 
 from __future__ import annotations
 
 import math
 
-from .observe import TensorStats
+import numpy as np
 
-__all__ = ["best_scale", "candidates", "full_range_scale"]
+from .observe import HALF, TensorStats
+
+__all__ = ["PERCENTILE", "best_scale", "candidates", "full_range_scale", "relative_entropy", "threshold"]
+
+#: The share of values, in percent, that the calibrator "percentile" holds.
+PERCENTILE = 99.99
 
 _POWER_STEPS = 4  # candidates above the full-range exponent
 _FINE_STEPS = 48  # candidates of a free scale, up to four times the full-range scale
+_FEWEST = 99.0  # percent of the values that any candidate holds
 
 
 def full_range_scale(stats: TensorStats, bits: int) -> float:
@@ -21,30 +44,84 @@ def full_range_scale(stats: TensorStats, bits: int) -> float:
 
     The top value may round to one past the largest integer and saturate: that costs half a step, no more.
     """
+    return _range_scale(stats.low, stats.high, bits)
+
+
+def _range_scale(low: float, high: float, bits: int) -> float:
     top, bottom = (1 << (bits - 1)) - 0.5, (1 << (bits - 1)) + 0.5
-    limits = [top / stats.high] if stats.high > 0 else []
-    limits += [bottom / -stats.low] if stats.low < 0 else []
+    limits = [top / high] if high > 0 else []
+    limits += [bottom / -low] if low < 0 else []
     return min(limits)
 
 
-def best_scale(stats: TensorStats, bits: int, *, power: bool, calibrator: str) -> float:
+def best_scale(stats: TensorStats, bits: int, *, power: bool, calibrator: str, percentile: float = PERCENTILE) -> float:
     """Return the scale for a tensor of signed `bits`.
 
-    power : only powers of two. calibrator : "max" or "mse". An all-zero tensor gets 2**(bits-1).
+    power : only powers of two. calibrator : "max", "percentile", "mse" or "kl". percentile : the share in percent that
+    "percentile" holds. An all-zero tensor gets 2**(bits-1).
     """
     if stats.squares == 0:
         return float(1 << (bits - 1))
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    if calibrator == "percentile":
+        reach = threshold(stats, percentile)
+        least, most = max(stats.low, -reach), min(stats.high, reach)
+        if power:
+            return 2.0 ** math.floor(math.log2(_range_scale(least, most, bits)))
+        return high / max(most, -least)
     tried = candidates(stats, bits, power=power)
     if calibrator == "max":
         return tried[0]
-    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    if calibrator == "kl":
+        tried = candidates(stats, bits, power=power, far=True)
+        return min(tried, key=lambda scale: relative_entropy(stats, scale, low, high))
     return min(tried, key=lambda scale: stats.error(scale, low, high))
 
 
-def candidates(stats: TensorStats, bits: int, *, power: bool) -> list[float]:
-    """Return the scales to choose from, from the one that holds the whole range upwards."""
+def candidates(stats: TensorStats, bits: int, *, power: bool, far: bool = False) -> list[float]:
+    """Return the scales to choose from, from the one that holds the whole range upwards.
+
+    far : go on until only `_FEWEST` percent of the values are held, if that is further.
+    """
+    over = max(stats.high, -stats.low) / threshold(stats, _FEWEST) if far else 1.0
     if power:
         base = 2.0 ** math.floor(math.log2(full_range_scale(stats, bits)))
-        return [base * 2.0**step for step in range(_POWER_STEPS + 1)]
+        return [base * 2.0**step for step in range(max(_POWER_STEPS, math.ceil(math.log2(over))) + 1)]
     full = ((1 << (bits - 1)) - 1) / max(stats.high, -stats.low)  # MaxValue
-    return [full * 4.0 ** (step / _FINE_STEPS) for step in range(_FINE_STEPS + 1)]
+    steps = max(_FINE_STEPS, math.ceil(_FINE_STEPS * math.log(over, 4.0)))
+    return [full * 4.0 ** (step / _FINE_STEPS) for step in range(steps + 1)]
+
+
+def threshold(stats: TensorStats, percentile: float) -> float:
+    """Return T > 0 such that `percentile` percent of the values have |x| <= T; at most the largest |x| seen."""
+    sizes = stats.bins[HALF:] + stats.bins[HALF - 1 :: -1]  # by |x|, in bins of one width
+    counted = np.cumsum(sizes)
+    wanted = min(percentile / 100.0, 1.0) * stats.count
+    index = int(np.searchsorted(counted, wanted))
+    width = math.ldexp(1.0, stats.exponent) * stats.factor
+    largest = max(stats.high, -stats.low)
+    if index >= len(sizes):
+        return largest
+    inside = (wanted - (counted[index] - sizes[index])) / sizes[index] if sizes[index] else 1.0
+    return min((index + max(float(inside), 1e-3)) * width, largest)
+
+
+def relative_entropy(stats: TensorStats, scale: float, low: int, high: int) -> float:
+    """Return KL of the module's docstring for integers low..high at `scale`; infinite where no value is inside."""
+    centres, counts = stats.occupied()
+    other = centres * 2 != math.ldexp(1.0, stats.exponent) * stats.factor  # all but the bin that begins at zero
+    centres, counts = centres[other], counts[other].astype(np.float64)
+    integers = np.floor(centres * scale + 0.5)
+    inside = np.flatnonzero((integers >= low) & (integers <= high))
+    if not len(inside):
+        return math.inf if len(counts) else 0.0
+    first, last = inside[0], inside[-1] + 1
+    there = counts[first:last].copy()
+    there[0] += counts[:first].sum()
+    there[-1] += counts[last:].sum()
+    kept = counts[first:last]
+    starts = np.flatnonzero(np.diff(integers[first:last], prepend=low - 1))  # where the next integer begins
+    sizes = np.diff(starts, append=len(kept))
+    even = np.repeat(np.add.reduceat(kept, starts) / sizes, sizes)
+    p, q = there / there.sum(), even / even.sum()
+    return float(np.dot(p, np.log(p / q))) - (len(kept) - len(starts)) / (2 * float(there.sum()))

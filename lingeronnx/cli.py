@@ -4,7 +4,7 @@ Exit codes: 0; 1 the user's side, told in one line; 2 a wrong option; 70 a bug o
 With ``--json`` one JSON object is all there is on stdout, and tables go to stderr. Everything heavy (numpy, onnx, rich
 ...) is imported inside the commands, so that ``--help`` is there at once.
 
-The first half of this file holds the commands, the second half how results look.
+How results look is `show`'s business.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
-import os
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,23 +23,28 @@ import click
 
 from . import __version__
 from .errors import ConfigError, LingerOnnxError
-from .platforms import PLATFORMS, Platform
+from .platforms import PLATFORMS
 from .platforms import platform as platform_row
+from .show import (
+    accuracy_of,
+    console_for,
+    plain,
+    show_demo,
+    show_evaluation,
+    show_platform,
+    show_platforms,
+    show_report,
+    show_simulation,
+)
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from .api import Evaluation, Simulation
-    from .demo import Demo
-    from .dump import Summary
     from .plan import Plan
-    from .report import FloatNode, Report
+    from .report import Report
 
 __all__ = ["main"]
 
 _BUG = 70
 _CTRL_C = 130
-_INDENT = 20  # where values begin
 
 
 class _Group(click.Group):
@@ -159,11 +161,11 @@ def quantize(
         if eval_data is not None:
             sizes: dict[str, Any] = {key: options[key] for key in ("batch", "limit") if options[key] is not None}
             found = api.evaluate(result.session(), eval_data, metric=metric, baseline=model, progress=progress, **sizes)
-            report = replace(report, accuracy=_accuracy(found))
+            report = replace(report, accuracy=accuracy_of(found))
         result.save(output)
         if save_plan is not None:
             write_text(save_plan, result.plan.to_json())
-    _show_report(_console(as_json), report, model, output, save_plan)
+    show_report(console_for(as_json), report, model, output, save_plan)
     if as_json:
         _print_json({"model": model, "output": output, "plan": save_plan, **report.to_dict()})
 
@@ -201,7 +203,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
             options["batch"] = batch
         result = api.simulate(model, data, progress=progress, **options)
         write_npz(output, result.arrays)
-    _show_simulation(_console(as_json), result, output, options["dump"])
+    show_simulation(console_for(as_json), result, output, options["dump"])
     if as_json:
         made_of = {key: name for name, key in result.outputs.items()}
         tensors = [{"name": name, "output": made_of.get(name), "dtype": str(array.dtype), "shape": list(array.shape),
@@ -232,7 +234,7 @@ def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options
         if batch is not None:
             options["batch"] = batch
         found = api.evaluate(model, data, progress=progress, **options)
-    _show_evaluation(_console(as_json), found, model, options["baseline"])
+    show_evaluation(console_for(as_json), found, model, options["baseline"])
     if as_json:
         drop = None if found.baseline is None else found.baseline - found.value
         _print_json({"model": model, "baseline_model": options["baseline"], "metric": found.metric, "unit": found.unit,
@@ -242,23 +244,64 @@ def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options
 
 @main.command(
     epilog=_examples(
+        "lingeronnx check model.onnx",
+        "lingeronnx check model_quant.onnx --platform venus -o findings",
+    )
+)
+@click.argument("model", type=_PATH)
+@click.option("--platform", metavar="NAME", help="Default: the one an integer graph was made for, else venus.")
+@click.option("--calib", metavar="DATA", help=f"Sizes of inputs that the file leaves open: {_DATA}.")
+@click.option("-o", "--output", type=_PATH, metavar="DIR", help="Write check.txt and check.json into this folder too.")
+@_shared
+def check(model: Path, platform: str | None, calib: str | None, output: Path | None, as_json: bool) -> None:
+    """List every limit of a platform that a model breaks: node, value, limit and remedy.
+
+    Takes float models and integer graphs. Says of float models which rewrites of --fit would mend it and what would
+    remain. Exit code 0 where there is nothing, 1 where there is a violation.
+    """
+    from . import api
+
+    found = api.check(model, platform=platform, calib=calib)
+    lines = found.lines()
+    body = {"model": model, **found.to_dict()}
+    if output is not None:
+        _write_folder(output, {"check.txt": "\n".join(lines) + "\n", "check.json": _json_text(body) + "\n"})
+    for line in lines:
+        click.echo(line, err=as_json)
+    if as_json:
+        _print_json(body)
+    if found.violations:
+        click.get_current_context().exit(1)
+
+
+@main.command(
+    epilog=_examples(
         "lingeronnx platforms",
         "lingeronnx platforms venus",
+        "lingeronnx platforms --markdown > docs/operators.md",
     )
 )
 @click.argument("name", required=False)
+@click.option("--markdown", is_flag=True, help="Print the page of operators, limits and faults on all platforms.")
 @_shared
-def platforms(name: str | None, as_json: bool) -> None:
+def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
     """List the platforms, or tell limits, operators and known faults of one."""
+    if markdown:
+        if name is not None or as_json:
+            raise click.UsageError("--markdown prints one page on all platforms; give it alone")
+        from .analysis.operators import operators_markdown
+
+        click.echo(operators_markdown(), nl=False)
+        return
     rows = PLATFORMS if name is None else (platform_row(name),)
-    console = _console(as_json)
+    console = console_for(as_json)
     if name is None:
-        _show_platforms(console, rows)
+        show_platforms(console, rows)
     else:
-        _show_platform(console, rows[0])
+        show_platform(console, rows[0])
     if as_json:
-        plain = [_plain(row) for row in rows]
-        _print_json({"platforms": plain} if name is None else plain[0])
+        found = [plain(row) for row in rows]
+        _print_json({"platforms": found} if name is None else found[0])
 
 
 @main.command(
@@ -276,8 +319,8 @@ def demo(as_json: bool) -> None:
         from .demo import demo as run
 
         done = run(progress=progress)
-    report = replace(done.result.report, accuracy=_accuracy(done.evaluation))
-    _show_demo(_console(as_json), done, report)
+    report = replace(done.result.report, accuracy=accuracy_of(done.evaluation))
+    show_demo(console_for(as_json), done, report)
     if as_json:
         _print_json({"model": done.model, "output": done.output, "seconds": done.seconds, **report.to_dict()})
 
@@ -298,7 +341,7 @@ def warmup(as_json: bool) -> None:
 
         seconds, cache = run(progress)
     where = f"cached in {cache}" if cache else "no cache folder can be written, so nothing is kept"
-    _console(as_json).print(f"kernels ready in {seconds:.1f} s, {where}", soft_wrap=True)
+    console_for(as_json).print(f"kernels ready in {seconds:.1f} s, {where}", soft_wrap=True)
     if as_json:
         _print_json({"seconds": seconds, "cache": cache})
 
@@ -349,27 +392,24 @@ def _repacked(report: Report, output: Path) -> Report:
     return replace(report, packer=f"{line} {report.packer_args}".strip())
 
 
-def _accuracy(found: Evaluation) -> dict[str, Any]:
-    drop = None if found.baseline is None else found.baseline - found.value
-    return {"metric": found.metric, "unit": found.unit, "float": found.baseline, "integer": found.value, "drop": drop,
-            "samples": found.samples}  # fmt: skip
+def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
+    """Write text files into `folder`, which is made where it is not there; ConfigError where it cannot be."""
+    from .files import write_text
+
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}") from error
+    for name, text in files.items():
+        write_text(folder / name, text)
 
 
-def _plain(value: Any) -> Any:
-    """Return `value` in types JSON has; a number that is not finite becomes null, a row a dict."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {key: _plain(getattr(value, key)) for key in value.__dataclass_fields__}
-    return str(value) if isinstance(value, Path) else value
+def _json_text(value: Mapping[str, Any]) -> str:
+    return json.dumps(plain(value), indent=2, allow_nan=False)
 
 
 def _print_json(value: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(_plain(value), indent=2, allow_nan=False))
+    click.echo(_json_text(value))
 
 
 @contextlib.contextmanager
@@ -390,226 +430,3 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None] | None]:
             bar.update(task, description=what, total=total, completed=done, samples=f"{done} samples" if done else "")
 
         yield update
-
-
-# ---- how results look --------------------------------------------------------------------------------------------
-
-
-def _console(as_json: bool) -> Console:
-    from rich.console import Console
-
-    stream = sys.stderr if as_json else sys.stdout
-    known = stream.isatty() or "COLUMNS" in os.environ
-    return Console(stderr=as_json, width=None if known else 100, highlight=False, markup=False, emoji=False)
-
-
-def _facts(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
-    """Print (label, value, style of the value), long values folded under themselves."""
-    from rich.text import Text
-
-    for label, value, style in rows:
-        for line in textwrap.wrap(value, max(console.width - _INDENT, 20)) or [""]:
-            line = line.replace("\u00a0", " ")
-            console.print(Text.assemble((f"  {label:<{_INDENT - 2}}", "cyan"), (line, style)), soft_wrap=True)
-            label = ""
-
-
-def _table(console: Console, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
-    """Print a table under a title; `right` names the column to align on the right."""
-    from rich import box
-    from rich.padding import Padding
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="cyan")
-    for name in head:
-        table.add_column(name, overflow="fold", justify="right" if name == right else "left")
-    for row in rows:
-        table.add_row(*row)
-    console.print(f"\n  {title}\n" if title else "", style="bold", soft_wrap=True)
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
-
-
-def _title(console: Console, text: str) -> None:
-    console.print(f"\n{text}\n", style="bold", soft_wrap=True)
-
-
-def _line(console: Console, label: str, text: str) -> None:
-    """Print a value that must stay whole, such as a path or a command."""
-    from rich.text import Text
-
-    console.print(Text.assemble((f"  {label:<{_INDENT - 2}}", "cyan"), text), soft_wrap=True)
-
-
-def _notes(console: Console, notes: Sequence[str]) -> None:
-    for note in notes:
-        console.print(f"  note: {note}", style="yellow")
-
-
-def _show_report(console: Console, report: Report, model: Path, output: Path, plan: Path | None) -> None:
-    _title(console, f"{model} -> {report.platform}, {report.mode}")
-    _facts(console, _report_rows(report))
-    _float_table(console, "Float nodes between integer ones", report.float_nodes)
-    _float_table(console, "Host part: float nodes before the first or after the last integer one", report.host_part)
-    if report.fitted:
-        _table(console, "Rewritten to fit the chip", ["node", "what", "cost"],
-               [(f.node, f.what, f.cost) for f in report.fitted])  # fmt: skip
-    console.print()
-    _notes(console, report.notes)
-    if report.packer and report.chip_ready:
-        _line(console, "pack it with", report.packer)
-    if plan is not None:
-        _line(console, "plan", str(plan))
-    _line(console, "written", f"{output} ({_size(output)})")
-
-
-def _report_rows(report: Report) -> list[tuple[str, str, str]]:
-    counts = sorted(report.layers.items(), key=lambda item: -item[1])
-    layers = f"{sum(report.layers.values())}: " + ", ".join(f"{op}\u00a0{n}" for op, n in counts)
-    ready, style = ("yes", "bold green") if report.chip_ready else ("no", "bold red")
-    if not report.is_chip:
-        ready, style = f"no: {report.platform} is no chip", ""
-    rows = [("integer layers", layers if counts else "none", ""), ("chip-ready", ready, style),
-            ("integer MACs", f"{100 * report.integer_macs:.1f} %", "")]  # fmt: skip
-    for name, seen in report.outputs.items():
-        text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {_decibel(seen['sqnr'])} on the calibration data"
-        rows.append(("fidelity", text, ""))
-    if report.accuracy:
-        rows.append(("accuracy", _accuracy_text(report.accuracy), "bold"))
-    return rows
-
-
-def _accuracy_text(a: Mapping[str, Any]) -> str:
-    ends = f"({a['metric']}, {a['samples']} samples)"
-    if a["float"] is None:
-        return f"{_number(a['integer'], a['unit'])} against the float model {ends}"
-    return (f"float {_number(a['float'], a['unit'])}, integer {_number(a['integer'], a['unit'])}, "
-            f"drop {_number(a['drop'], a['unit'].replace('%', 'points'))} {ends}")  # fmt: skip
-
-
-def _float_table(console: Console, title: str, nodes: Sequence[FloatNode], most: int = 20) -> None:
-    if nodes:
-        rows = [(n.node, n.op_type, n.why) for n in nodes[:most]]
-        _table(console, title, ["node", "operator", "why in float"], rows)
-        if len(nodes) > most:
-            console.print(f"  and {len(nodes) - most} more, listed with --json")
-
-
-def _show_simulation(console: Console, result: Simulation, output: Path, dump: Path | None) -> None:
-    made_of = {key: name for name, key in result.outputs.items()}
-    rows = []
-    for name, array in result.arrays.items():
-        role = "" if name not in made_of else "output" if made_of[name] == name else f"output {made_of[name]}"
-        rows.append((name, role, str(array.dtype), _shape(array.shape), _scale(result.scales[name])))
-    _table(console, "", ["tensor", "role", "type", "shape", "scale"], rows, right="scale")
-    if result.at is not None:
-        _show_at(console, result.at)
-    if result.at is None:
-        console.print()
-    _notes(console, result.notes)
-    if dump is not None:
-        _line(console, "dumped", str(dump))
-    _line(console, "written", f"{output} ({result.samples} samples, {_size(output)})")
-
-
-def _show_at(console: Console, at: Summary) -> None:
-    def both(value: float) -> str:
-        return f"{value:g}" if at.scale is None else f"{value:g}  = {value / at.scale:g}"
-
-    def real(value: float) -> str:
-        return f"{value if at.scale is None else value / at.scale:g}"
-
-    console.print()
-    rows = [("at", at.name), ("type", f"{at.dtype} {_shape(at.shape)}"), ("scale", _scale(at.scale)),
-            ("min", both(at.low)), ("max", both(at.high)), ("mean", both(at.mean)),
-            ("first", "  ".join(f"{value:g}" for value in at.first)),
-            ("as real", "  ".join(map(real, at.first)))]  # fmt: skip
-    _facts(console, [(*row, "") for row in rows if at.scale is not None or row[0] not in ("scale", "as real")])
-    console.print()
-
-
-def _show_evaluation(console: Console, found: Evaluation, model: Path, baseline: Path | None) -> None:
-    against = f" against {baseline}" if baseline is not None and found.baseline is None else ""
-    rows = [(found.metric, f"{_number(found.value, found.unit)}  {model}{against}", "bold")]
-    if found.baseline is not None:
-        rows += [("baseline", f"{_number(found.baseline, found.unit)}  {baseline}", ""),
-                 ("drop", _number(found.baseline - found.value, found.unit.replace("%", "points")), "")]  # fmt: skip
-    _facts(console, [*rows, ("samples", str(found.samples), "")])
-
-
-def _show_platforms(console: Console, rows: Sequence[Platform]) -> None:
-    _table(console, "", ["name", "executor", "what it is", "modes", "operators"],
-           [(r.name, r.executor or "-", r.title, ", ".join(r.modes), str(len(r.ops))) for r in rows],
-           right="operators")  # fmt: skip
-    console.print("\n  lingeronnx platforms NAME tells more about one")
-
-
-def _show_platform(console: Console, row: Platform) -> None:
-    _title(console, f"{row.name}: {row.title}")
-    low, high = row.exponents
-    facts = [("executor", row.executor or "-"), ("chip", "yes" if row.chip else "no"), ("modes", ", ".join(row.modes)),
-             ("bits", ", ".join(map(str, row.bits))), ("scales", f"activations 2^{low} to 2^{high}"),
-             *([("packer", row.packer)] if row.packer else [])]  # fmt: skip
-    _facts(console, [(*fact, "") for fact in facts])
-    limits: dict[str, Any] = {"shared_memory": row.shared_memory, "external_memory": row.external_memory}
-    limits |= {f"conv {key}": value for key, value in (_plain(row.conv) or {}).items()}
-    limits |= {f"pool {key}": value for key, value in (_plain(row.pool) or {}).items()}
-    shown = [(key.replace("_", " "), ", ".join(map(str, v)) if isinstance(v, list) else str(v))
-             for key, v in limits.items() if v is not None]  # fmt: skip
-    if shown:
-        _table(console, "Limits (elements; memory and slabs in bytes)", ["limit", "value"], shown)
-    _table(console, "Operators", ["operator", "algorithm"], list(row.ops.items()))
-    if row.faults:
-        _table(console, "Known faults of the executor, worked around", ["about", "what"], list(row.faults.items()))
-
-
-def _show_demo(console: Console, done: Demo, report: Report) -> None:
-    from rich.text import Text
-
-    _title(console, "Handwritten digits, as the integers of a venus NPU compute them")
-    unicode = console.encoding.lower().startswith("utf")
-    ink = " \u2591\u2592\u2593\u2588" if unicode else " .:*#"
-    for y in range(done.images.shape[1]):
-        row = ("".join(2 * ink[round(float(pixel) * 4)] for pixel in image[y, 1:-1]) for image in done.images)
-        console.print("  " + "  ".join(row), no_wrap=True, overflow="crop")
-    said = "".join(f"{c!s:^12}  " for c in done.classes)
-    console.print(Text("  " + said.rstrip(), "bold green"), no_wrap=True, overflow="crop")
-    console.print()
-    a = _accuracy(done.evaluation)
-    for key in ("float", "integer"):
-        _facts(console, [(f"{key} accuracy", f"{a[key]:.2f} % of {a['samples']} held-out digits", "bold")])
-    _facts(console, _report_rows(replace(report, accuracy=None)))
-    console.print()
-    _notes(console, report.notes)
-    _line(console, "written", f"{done.output} ({_size(done.output)}) in {done.seconds:.1f} s")
-    _line(console, "look inside", f"lingeronnx simulate {done.output} --input {_near(done.data)} --limit 1 --taps all")
-    _line(console, "your turn", "lingeronnx quantize your_model.onnx --calib your_data.npz")
-
-
-def _near(path: Path) -> str:
-    """Return `path` relative to the current folder where it lies below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def _number(value: float, unit: str) -> str:
-    return _decibel(value) if unit == "dB" else f"{value:.2f} {unit}" if unit else f"{value:.6g}"
-
-
-def _decibel(value: float) -> str:
-    return f"{value:.2f} dB" if math.isfinite(value) else "infinite (equal)" if value > 0 else "-infinite"
-
-
-def _scale(scale: float | None) -> str:
-    if scale is None:
-        return ""
-    mantissa, exponent = math.frexp(scale)
-    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:.6g}"
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def _size(path: Path) -> str:
-    size = path.stat().st_size
-    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from .ops import Bound, Op, attributes, integer_op, is_quantized_domain
 from .platforms import Platform, platform
 from .runners import FloatIsland, Stream, input_specs
 
-__all__ = ["IntRunner", "Walk", "WalkStep"]
+__all__ = ["IntRunner", "Walk", "WalkStep", "row_of", "sizes"]
 
 
 class IntRunner:
@@ -31,8 +32,11 @@ class IntRunner:
 
     def __init__(self, model: ir.Graph) -> None:
         self.model = model
-        self.row = _row_of(model)
-        self.inputs = input_specs(model)
+        self.row = row_of(model)
+        #: Inputs of Quants to more than 16 bits, which no Quant that runs can write: they are fed as integers.
+        self._wide = _wide_inputs(model)
+        self.inputs = [replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec
+                       for spec in input_specs(model)]  # fmt: skip
         self._consts = {name: ir.const(value) for name, value in model.graph.initializers.items()}
         for node in model.graph:
             if node.op_type == "Constant" and not node.domain:
@@ -85,6 +89,8 @@ class IntRunner:
 
     def _is_quantized(self, name: str, array: np.ndarray) -> bool:
         declared = next(spec.dtype for spec in self.inputs if spec.name == name)
+        if name in self._wide:
+            return True
         if declared.kind != "f" or array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
             return False
         found = self.input_scales[name]
@@ -175,6 +181,8 @@ class Walk:
         specs = {name: self._binder.specs[name] for name in call.inputs}
         program = machine.compile([call], specs, call.outputs)
         feed = {name: self._arrays[name] for name in call.inputs}
+        count = max((len(a) for a in feed.values() if a.ndim), default=1)  # a constant operand is one for all samples
+        feed = {name: np.repeat(a, count, 0) if a.ndim and len(a) == 1 else a for name, a in feed.items()}
         self._arrays.update(_run_program(program, feed, {}, False))
 
 
@@ -191,15 +199,20 @@ def _run_program(
         for i in range(count)
     ]
     for items in zip(*runs, strict=True):
-        yield items[0][0], np.concatenate([array for _, array in items])
+        yield items[0][0], np.concatenate([np.atleast_1d(array) for _, array in items])
 
 
-def _row_of(model: ir.Graph) -> Platform:
+def row_of(model: ir.Graph) -> Platform:
     """Return the platform a graph was made for: our metadata, else any node's `platform`, else venus."""
     name = model.metadata_props.get("lingeronnx.platform")
     if name is None:
         name = next((n for node in model.graph if (n := ir.attr(node, "platform"))), "venus")
     return platform(str(name))
+
+
+def _wide_inputs(model: ir.Graph) -> set[str]:
+    quants = [node for node in model.graph if node.op_type == "Quant" and int(ir.attr(node, "data_bits", 8)) > 16]
+    return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input()}
 
 
 class _Binder:
@@ -240,14 +253,15 @@ class _Binder:
             return op
         if op is None or op.domain:
             return None
-        source = self.specs.get(ir.read_name(node)) if node.inputs and node.inputs[0] is not None else None
-        return op if source is not None and source.dtype.kind == "i" and source.dtype.itemsize < 8 else None
+        source = str(node.inputs[0].name) if node.inputs and node.inputs[0] is not None else ""
+        known = self.specs.get(source, self._consts.get(source))  # a Gather may read a constant table
+        return op if known is not None and known.dtype.kind == "i" and known.dtype.itemsize < 8 else None
 
     def _bind(self, op: Op, node: ir.Node) -> None:
         attrs = attributes(op, node)
         names = [str(v.name) if v is not None else "" for v in node.inputs]
         consts = {i: self._consts[name] for i, name in enumerate(names) if name in self._consts}
-        for index in op.data(node):
+        for index in op.operands(node):
             if index in consts:
                 self._constant(names[index], consts[index])
             elif names[index] not in self.specs:
@@ -258,12 +272,13 @@ class _Binder:
             [self.specs[name].shape if name in self.specs else () for name in names], self._batched,
         )  # fmt: skip
         fn = bound_kernel(op, bound)
-        inputs = tuple(names[i] for i in op.data(node))
+        inputs = tuple(names[i] for i in op.operands(node))
         outputs = tuple(str(v.name) for v in node.outputs if v.name)
         self._append(Call(fn, inputs, outputs))
-        scale = op.out_scale(attrs, [self.scales.get(name) for name in names])
-        if scale is not None:
-            self.scales.update(dict.fromkeys(outputs, scale))
+        scales = op.out_scales(bound, [self.scales.get(name) for name in names])
+        for value, scale in zip(node.outputs, scales, strict=False):
+            if value.name and scale is not None:
+                self.scales[value.name] = scale
 
     def _check_scales(self, op: Op, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
         for index, scale in op.read_scales(attrs).items():
@@ -305,3 +320,35 @@ def bound_kernel(op: Op, bound: Bound) -> Any:
         raise
     except ValueError as error:
         raise ModelError(f"{bound.where}: {error}") from error
+
+
+class _Sizer(_Binder):
+    """Binds what it can, whatever the scales: for the sizes of tensors in graphs that may be wrong."""
+
+    def _bind(self, op: Op, node: ir.Node) -> None:
+        with contextlib.suppress(ModelError, ValueError, KeyError, IndexError, TypeError):
+            super()._bind(op, node)
+
+    def _integer(self, node: ir.Node) -> Op | None:
+        with contextlib.suppress(ModelError):
+            return super()._integer(node)
+        return None
+
+    def _check_scales(self, op: Op, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
+        pass
+
+    def _flush(self) -> None:
+        self._pending = []
+
+
+def sizes(model: ir.Graph) -> dict[ir.Value, tuple[int | None, ...]]:
+    """Return the shapes of the integer `model`'s tensors for one sample, as far as they follow from its inputs'.
+
+    Nothing is run and no scale is looked at, so that a graph with mistakes has sizes too.
+    """
+    runner = IntRunner(model)
+    specs = {s.name: Spec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype) for s in runner.inputs
+             if s.shape and None not in s.shape[1:]}  # fmt: skip
+    binder = _Sizer(model, replace(runner.row, ops={"": "generic"}), runner._consts, specs, not runner.whole)
+    binder.run()
+    return {v: binder.specs[v.name].shape for node in model.graph for v in node.outputs if v.name in binder.specs}

@@ -34,7 +34,9 @@ __all__ = [
     "fresh_name",
     "load",
     "from_proto",
+    "has_folded_batch",
     "make_node",
+    "mark_folded_batch",
     "name_nodes",
     "oir_shape",
     "openable",
@@ -197,6 +199,16 @@ def shape(value: Value | None) -> tuple[int | None, ...] | None:
     if value is None or value.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+
+
+def mark_folded_batch(value: Value, folded: bool) -> None:
+    """Note whether axis 0 of `value` holds several rows of each sample: it grows with the batch, but is not it."""
+    value.meta["lingeronnx.folded_batch"] = folded
+
+
+def has_folded_batch(value: Value) -> bool:
+    """Return what `mark_folded_batch` noted."""
+    return bool(value.meta.get("lingeronnx.folded_batch", False))
 
 
 def producer(value: Value | None) -> Node | None:

@@ -47,7 +47,7 @@ class Lowering:
         self._initializers: dict[str, ir.Value] = {}
         self._floats: dict[str, ir.Value] = {}
         self._integers: dict[tuple[str, QParams], ir.Value] = {}
-        self._current: ir.Node | None = None
+        self._copied = False
         lowered = {id(node): op for node, op in integer_nodes(model, plan.floats)}
         self._lowered = lowered
         self._border = {
@@ -80,6 +80,10 @@ class Lowering:
         if wanted != own:
             value = self._integers.get((name, wanted)) or self._requantize(name, value, own, wanted)
         return value
+
+    def real(self, node: ir.Node, index: int) -> ir.Value:
+        """Return input `index` of `node` as it is, such as an index."""
+        return self._floats[ir.read_name(node, index)]
 
     def inputs(self, node: ir.Node) -> list[ir.Value]:
         """Return all inputs of `node` in integers."""
@@ -124,13 +128,20 @@ class Lowering:
         self._initializers[name] = value
         return value
 
-    def emit(self, op: Op, node: ir.Node, inputs: Sequence[ir.Value], attrs: Mapping[str, Any], domain: str = "thinker"
-             ) -> None:  # fmt: skip
-        """Append the integer node for the float `node`: its name, its output, the row's attributes added."""
+    def emit(self, op: Op, node: ir.Node, inputs: Sequence[ir.Value], attrs: Mapping[str, Any], domain: str = "thinker",
+             also: Sequence[tuple[str, Sequence[int | None], int]] = ()) -> None:  # fmt: skip
+        """Append the integer node for the float `node`: its name, its output, the row's attributes added.
+
+        also : further outputs that nobody reads but the format has: (what, shape, bits).
+        """
         name, q = ir.written_name(node), self.written(node)
         integer_name = self._integer_name(name, q) if name in self._border else name
         value = self._append(op.name, domain, inputs, attrs, str(node.name), integer_name, node.outputs[0], q)
         self._integers[name, q] = value
+        self._nodes[-1].resize_outputs(1 + len(also))
+        for extra, (what, shape, bits) in zip(self._nodes[-1].outputs[1:], also, strict=True):
+            extra.name, extra.type = f"{name}@{what}", oir.TensorType(integer_type(bits))
+            extra.shape = self._shape(oir.Value(shape=oir.Shape(["N" if d is None else d for d in shape])))
 
     def insert(
         self, op_type: str, node: ir.Node, what: str, inputs: Sequence[ir.Value], attrs: Mapping[str, Any],
@@ -225,13 +236,13 @@ class Lowering:
             else:
                 inputs.append(self._floats[str(value.name)])
         results = [oir.Value(name=v.name, type=v.type, shape=self._shape(v)) for v in node.outputs]
+        self._copied = True
         copy = oir.Node(node.domain, node.op_type, inputs, dict(node.attributes), outputs=results, name=node.name)
         self._nodes.append(copy)
         self._floats.update({str(v.name): v for v in results if v.name})
 
     def _finish(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Graph:
-        floats = any(not is_quantized_domain(n) and integer_op(n) is None for n in self._nodes)
-        version = max(OPSET, self.model.opset_imports.get("", OPSET)) if floats else OPSET
+        version = max(OPSET, self.model.opset_imports.get("", OPSET)) if self._copied else OPSET
         opsets = {"": version, "thinker": 1}
         functions = list(self.model.functions.values()) if any(n.domain == ir.DOMAIN for n in self._nodes) else []
         if functions:
@@ -278,9 +289,9 @@ def plan_of(graph: ir.Graph) -> Plan:
             bits = int(attrs.get("data_bits" if op.name == "Quant" else "o_bits") or 8)
             if op.name != "Requant":
                 tensors[name.partition("@q")[0]] = QParams(scale, bits)
-        if "scale_w" in attrs:
-            weight = ir.read_name(node, 1)
-            tensors[weight] = QParams(float(attrs["scale_w"]), int(attrs["parameter_bits"]))
+        for key, index in op.weight_scales.items():
+            if key in attrs:
+                tensors[ir.read_name(node, index)] = QParams(float(attrs[key]), int(attrs["parameter_bits"]))
     found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
     transforms = {name: Transform(tuple(factor), offset) for name, (factor, offset) in found.items()}
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_op(n) is None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,7 @@ def to_external(proto: ModelProto, store: Path, location: str) -> None:
 
 def check(proto: ModelProto) -> None:
     """Raise ModelError where `proto` is no sound graph; what operators mean is not looked at."""
+    _check_texts(proto)
     _check_opsets(proto)
     if not proto.graph.output:
         raise ModelError("the graph has no output; nothing would be computed")
@@ -161,6 +162,17 @@ def check(proto: ModelProto) -> None:
     names = [value.name for value in proto.graph.output]
     if double := _double(names):
         raise ModelError(f"tensor '{double}' is listed twice as a graph output; list it once")
+
+
+def _check_texts(message: Any) -> None:
+    """Every name is text: protobuf hands damaged UTF-8 over as bytes."""
+    for field, content in message.ListFields():
+        many = content if isinstance(content, Sequence) and not isinstance(content, str | bytes) else [content]
+        if field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in many):
+            raise ModelError(f"the field '{field.name}' holds something that is no text; the file is damaged")
+        if field.type == field.TYPE_MESSAGE:
+            for part in many if field.message_type.name != "TensorProto" else ():
+                _check_texts(part)
 
 
 def _check_opsets(proto: ModelProto) -> None:
@@ -204,7 +216,7 @@ def _check_tensor(tensor: TensorProto) -> None:
 
 
 def _bytes(kind: int, count: int) -> int:
-    name = TensorProto.DataType.Name(kind)  # type: ignore[arg-type]
+    name = TensorProto.DataType.Name(kind)
     bits = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}.get(name)
     if bits is None:
         bits = 8 * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
@@ -242,6 +254,8 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
             if name not in known:
                 raise ModelError(f"{_place(node)}: its input '{name}' is computed nowhere; the file is damaged")
         for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.UNDEFINED:
+                raise ModelError(f"{_place(node)}: its attribute '{attribute.name}' has no type; the file is damaged")
             for inner in _subgraphs(attribute):
                 _check_graph(inner, known)
     for value in graph.output:

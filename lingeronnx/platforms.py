@@ -87,6 +87,7 @@ _GENERIC_OPS = (
     "Quant", "Dequant", "Requant", "Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt",
     "BatchNorm2dInt", "iqAdd", "iqSub", "iqMul", "iqCat", "iqPad", "AvgPool2dInt", "MaxPool", "Relu", "Clip", "Reshape",
     "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Tile", "Expand", "Resize",
+    "LSTMInt", "GRUInt", "SoftmaxInt", "LogSoftmaxInt", "LayerNormInt", "iqTable",
 )  # fmt: skip
 
 GENERIC = Platform(
@@ -120,6 +121,8 @@ _LUNA_LATER = {
 
 _MODE = MappingProxyType({"mode": "Non_t710_mode"})
 _MODES = {"iqAdd": _MODE, "iqSub": _MODE}
+_LATER_MODES = {**_MODES, "LSTMInt": MappingProxyType({"batch_first": 0})}  # [1, T, I] is what these take for it
+_LATER_ARGS = {"LSTMInt": "--dma_prefetch False -m params:share-mem"}
 
 _COMMON_FAULTS = {
     "clip": "Clip does not load: ReLU6 is made by saturation",
@@ -131,6 +134,7 @@ _COMMON_FAULTS = {
 _LATER_FAULTS = {
     **_COMMON_FAULTS,
     "avgpool-global": "a global average overflows its workspace for most sizes: it is done in steps",
+    "gru": "GRUInt feeds its gates sums of another format: they hardly move",
     "add-external": "iqAdd shifts its second operand wrong when only the output is in external memory and only the "
     "first operand has the output's scale: the operands are swapped",
     "batch": "more than one sample: only the first is computed; graphs are written for one",
@@ -149,6 +153,11 @@ VENUS = Platform(
             **dict.fromkeys(("iqAdd", "iqSub"), "luna-refuse"),
             "AvgPool2dInt": "luna-area8",
             "iqPad": "luna-swapped",
+            **dict.fromkeys(("iqSigmoid", "iqTanh"), "luna-q11"),
+            "SoftmaxInt": "luna-newton",
+            "LSTMInt": "luna-q11-venus",
+            "GRUInt": "luna-halved-venus",
+            "LayerNormInt": "luna-wide",
             "ShuffleChannel": "luna",
         }
     ),
@@ -173,13 +182,20 @@ VENUS = Platform(
     shared_memory=640 * 1024,
     external_memory=8 * 1024 * 1024,
     packer="tpacker -g {model} -p venus -o {stem}.pkg",
-    packer_args=MappingProxyType({"ConvTranspose2dInt": "-m params:share-mem", "iqSub": "--threshold4 1"}),
+    packer_args=MappingProxyType(
+        {"ConvTranspose2dInt": "-m params:share-mem", "iqSub": "--threshold4 1", "LSTMInt": "--threshold4 1"}
+    ),  # fmt: skip
     node_attributes=MappingProxyType({"": MappingProxyType({"platform_quant": "luna_quant"}), **_MODES}),
     faults=MappingProxyType(
         {
             **_COMMON_FAULTS,
             "avgpool-area": "a pooling window of more than 127 elements is divided by the wrong number: left in float",
+            "lstm-square": "LSTMInt is right only where a sequence has as many steps as a step has elements: a linear "
+            "layer adds elements",
+            "gru": "GRUInt halves its state in every step and ignores the direction",
             "depthwise-multiplier": "a depthwise convolution with more outputs than inputs is wrong: left in float",
+            "softmax": "SoftmaxInt is a routine that could not be measured: left in float",
+            "lut-scale": "iqSigmoid and iqTanh read a scale below 2^11 as 2^11: they are fed a larger one",
             "pad-modes": "iqPad swaps its modes reflect and replicate: only constant padding is written",
         }
     ),
@@ -191,7 +207,18 @@ ARCS = Platform(
     title="LISTENAI arcs (LUNA NPU)",
     modes=("q-value",),
     bits=(8,),
-    ops=MappingProxyType({**_LUNA_LATER, "Conv1dInt": "luna-zero", "iqDiv": "luna"}),
+    ops=MappingProxyType(
+        {
+            **_LUNA_LATER,
+            "Conv1dInt": "luna-zero",
+            "iqDiv": "luna",
+            "iqSigmoid": "luna-q27",
+            "SoftmaxInt": "luna-divide",
+            "LSTMInt": "luna-q27-arcs",
+            "GRUInt": "luna-joined-arcs",
+            "LayerNormInt": "luna",
+        }
+    ),
     chip=True,
     conv=ConvLimits(
         max_kernel=5,
@@ -213,14 +240,20 @@ ARCS = Platform(
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
     packer="tpacker -g {model} -p arcs -o {stem}.pkg",
-    packer_args=MappingProxyType({"iqSub": "--threshold4 1"}),
+    packer_args=MappingProxyType({"iqSub": "--threshold4 1", **_LATER_ARGS}),
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
-            **_MODES,
+            **_LATER_MODES,
         }
     ),
-    faults=MappingProxyType({**_LATER_FAULTS}),
+    faults=MappingProxyType(
+        {
+            **_LATER_FAULTS,
+            "tanh": "iqTanh reads int16 as int32: left in float",
+            "log-softmax": "LogSoftmaxInt takes the logarithm of another format: left in float",
+        }
+    ),
 )
 
 VENUSA = Platform(
@@ -229,7 +262,20 @@ VENUSA = Platform(
     title="LISTENAI venusA (LUNA NPU)",
     modes=("q-value",),
     bits=(8,),
-    ops=MappingProxyType({**_LUNA_LATER, "iqCat": "luna-up", "iqDiv": "luna-unscaled", "GluInt": "luna"}),
+    ops=MappingProxyType(
+        {
+            **_LUNA_LATER,
+            "iqCat": "luna-up",
+            "iqDiv": "luna-unscaled",
+            "GluInt": "luna",
+            "iqSigmoid": "luna-constant",
+            "SoftmaxInt": "luna-fused",
+            "LSTMInt": "luna-q27-venusA",
+            "GRUInt": "luna-apart-venusA",
+            "LogSoftmaxInt": "luna-fused",
+            "LayerNormInt": "luna",
+        }
+    ),
     chip=True,
     conv=ConvLimits(
         max_kernel=5,
@@ -252,16 +298,17 @@ VENUSA = Platform(
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
     packer="tpacker -g {model} -p venusA -o {stem}.pkg",
-    packer_args=MappingProxyType({"iqSub": "--threshold4 1", "LinearInt": "-m {output}:psram"}),
+    packer_args=MappingProxyType({"iqSub": "--threshold4 1", "LinearInt": "-m {output}:psram", **_LATER_ARGS}),
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "venusA", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
-            **_MODES,
+            **_LATER_MODES,
         }
     ),
     faults=MappingProxyType(
         {
             **_LATER_FAULTS,
+            "lut-constant": "iqSigmoid gives 1/2 whatever it reads: sigmoid is made by GluInt, tanh is left in float",
             "conv1d": "Conv1dInt pads and dilates the wrong axis: it is written as a Conv2dInt of height 1",
             "cat-scale": "iqCat gives zeros for an input of a larger scale than the output's: scales are tied",
             "transpose": "the transposes [0,2,1,3] and [0,3,2,1] crash: each is made by two others",

@@ -14,7 +14,7 @@ from .ops.macs import macs
 from .plan import Plan
 from .platforms import Platform
 
-__all__ = ["FloatNode", "Report", "describe"]
+__all__ = ["FloatNode", "Report", "describe", "float_nodes"]
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,30 @@ class Report:
         }
 
 
+def _joined(args: Sequence[str]) -> list[str]:
+    """Return the packer's arguments with all placements behind one -m: of several the last would count."""
+    places: list[str] = []
+    rest: list[str] = []
+    for text in args:
+        words = text.split()
+        while words:
+            word = words.pop(0)
+            target = places if word == "-m" else rest
+            part = words.pop(0) if word == "-m" else word
+            while word.startswith("--") and words and not words[0].startswith("-"):
+                part += f" {words.pop(0)}"
+            if part not in target:
+                target.append(part)
+    return rest + ([f"-m {','.join(places)}"] if places else [])
+
+
 def describe(
     model: ir.Graph, lowered: ir.Graph, plan: Plan, row: Platform, fitted: Sequence[Fitted], notes: Sequence[str],
     stem: str,
 ) -> Report:  # fmt: skip
     """Return the report (without outputs and accuracy) on `lowered`, made from the normalised `model` under `plan`."""
     whole = {id(node): op for node, op in integer_nodes(model, plan.floats)}
-    islands, host = _float_nodes(model, plan, set(whole))
+    islands, host = float_nodes(model, plan.floats, set(whole))
     counts: dict[str, int] = {}
     names = {str(node.name) for node in model.graph if id(node) in whole}
     for node in lowered.graph:
@@ -91,6 +108,7 @@ def describe(
         text = found.packer_args(node, row) if found is not None else ""
         if text and text not in args:
             args.append(text)
+    args = _joined(args)
     ready = row.chip and bool(whole) and not islands
     packer = row.packer.format(model=f"{stem}.onnx", stem=stem)
     return Report(
@@ -100,8 +118,11 @@ def describe(
     )  # fmt: skip
 
 
-def _float_nodes(model: ir.Graph, plan: Plan, whole: set[int]) -> tuple[list[FloatNode], list[FloatNode]]:
-    """Split the float nodes into those with integer nodes both before and after them, and the host part."""
+def float_nodes(model: ir.Graph, floats: Mapping[str, str], whole: set[int]) -> tuple[list[FloatNode], list[FloatNode]]:
+    """Split the float nodes into those with integer nodes both before and after them, and the host part.
+
+    floats : {node: why it stays in float}. whole : the ids of the integer nodes.
+    """
     nodes = list(model.graph)
     after_integer: set[int] = set()
     for node in nodes:
@@ -118,6 +139,6 @@ def _float_nodes(model: ir.Graph, plan: Plan, whole: set[int]) -> tuple[list[Flo
     for node in nodes:
         if id(node) in whole:
             continue
-        entry = FloatNode(str(node.name), node.op_type, plan.floats.get(str(node.name), ""))
+        entry = FloatNode(str(node.name), node.op_type, floats.get(str(node.name), ""))
         (islands if id(node) in after_integer and id(node) in before_integer else host).append(entry)
     return islands, host

@@ -30,7 +30,7 @@ def ort_session(proto: onnx.ModelProto, label: str, threads: int = 0) -> Any:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what fails is raised; no second copy of it on stderr
     options.intra_op_num_threads = threads
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     try:
@@ -71,11 +71,26 @@ class FloatRunner:
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in fetch)
         self._names = wanted
         self._fetch = fetch
+        shapes = {spec.name: spec.shape for spec in input_specs(model)}
+        #: The inputs of a model that is written for one sample: larger batches are run one by one.
+        self._single = {name for name, shape in shapes.items() if shape and shape[0] == 1}
         self._session = ort_session(proto, "the float model")
 
     def run(self, feed: Mapping[str, np.ndarray]) -> Stream:
         """Run one batch and yield `(name, array, None)`; arrays as onnxruntime computed them."""
         given = {name: np.asarray(feed[name]) for name in self._inputs}
+        count = max((len(given[name]) for name in self._single), default=1)
+        if count == 1:
+            yield from self._run(given)
+            return
+        runs = [
+            list(self._run({n: a[i : i + 1] if n in self._single else a for n, a in given.items()}))
+            for i in range(count)
+        ]
+        for items in zip(*runs, strict=True):
+            yield items[0][0], np.concatenate([np.atleast_1d(array) for _, array, _ in items]), None
+
+    def _run(self, given: Mapping[str, np.ndarray]) -> Stream:
         try:
             arrays = self._session.run(self._fetch, given) if self._fetch else []
             results = dict(zip(self._fetch, arrays, strict=True))
@@ -113,6 +128,9 @@ class FloatIsland(PlainKernel):
         self._proto = self._model(model, nodes, seen, constants)
         self._session: Any = None
         self._one_by_one: bool | None = None
+        self._specs: tuple[Spec, ...] = ()
+        #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.
+        self._whole = any(node.op_type in ("Shape", "Size", "NonZero") and not node.domain for node in nodes)
 
     def _model(
         self, model: ir.Graph, nodes: Sequence[ir.Node], seen: Mapping[str, ir.Value], constants: Mapping[str, ir.Value]
@@ -162,14 +180,28 @@ class FloatIsland(PlainKernel):
         return self._one_by_one
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute the outputs of a batch."""
+        """Compute the outputs of a batch; ModelError when their shapes are not those that `infer` found."""
+        results = self._compute(arrays)
+        for name, result, spec in zip(self.outputs, results, self._specs, strict=False):
+            if result.shape[1:] != spec.shape[1:] or (self._whole and result.shape != spec.shape):
+                raise ModelError(f"float node {self.names[0]}: the shape of '{name}' depends on the values it is given")
+        return results
+
+    def _compute(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         count = arrays[0].shape[0] if arrays and arrays[0].ndim else 1
-        if count == 1 or not self._alone(arrays):
+        if count == 1 or self._whole or not self._alone(arrays):
             return tuple(self._run(arrays))
         parts = [self._run([a[i : i + 1] for a in arrays]) for i in range(count)]
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Return the outputs' specs, by running on zeros."""
-        results = self(*(np.zeros(spec.shape, spec.dtype) for spec in specs))
-        return tuple(Spec(result.shape, result.dtype) for result in results)
+        self._whole = self._whole or any(spec.shape[:1] != (1,) for spec in specs)
+        results = self._compute([np.zeros(spec.shape, spec.dtype) for spec in specs])
+        self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
+        self._specs = tuple(Spec(result.shape, result.dtype) for result in results)
+        return self._specs
+
+    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+        """Every input and output has the batch on axis 0."""
+        return not self._whole

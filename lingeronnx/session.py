@@ -41,9 +41,9 @@ class Session:
     def __init__(self, path: str | os.PathLike[str] | ir.Graph) -> None:
         self.model = ir.load(path) if isinstance(path, str | os.PathLike) else path
         self.is_integer = is_integer_graph(self.model)
-        self.inputs: list[InputSpec] = input_specs(self.model)
         self._names = [str(v.name) for v in self.model.graph.outputs]
         self._runner: Any = IntRunner(self.model) if self.is_integer else None
+        self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[Any, FloatRunner] = {}
 
     def get_inputs(self) -> list[NodeArg]:

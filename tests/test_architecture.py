@@ -16,7 +16,7 @@ FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT
 # cli -> api -> {passes, observe, assign, improve, lower, analysis, repair, session} -> {runners, ops} -> {ir, plan ...}
 BASE = {"errors", "files", "onnxfile", "ir", "plan", "platforms", "config", "data"}
 MIDDLE = BASE | {"ops", "runners", "int_runner", "metrics"}
-FLOW = MIDDLE | {"passes", "observe", "calibrate", "assign", "fit", "improve", "lower", "session"}
+FLOW = MIDDLE | {"passes", "observe", "calibrate", "assign", "fit", "improve", "lower", "session", "chip"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
@@ -38,15 +38,19 @@ ALLOWED = {
     "lower": MIDDLE | {"assign"},
     "improve": MIDDLE | {"observe", "calibrate", "assign", "lower"},
     "session": MIDDLE,
+    "chip": MIDDLE | {"lower"},
     "report": FLOW,
     "analysis": FLOW | {"report", "dump"},
     "repair": FLOW,
     "dump": MIDDLE,
+    "reference": {"platforms"},  # an oracle: no operator, no runner
+    "schemas": {"errors", "ir", "onnxfile", "ops"},
     "demo": None,  # below the command line, anything
     "api": None,
     "compat": None,
     "torch": FLOW | {"analysis", "report"},
     "cli": None,
+    "show": None,  # annotations of what api returns
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -110,7 +114,7 @@ def test_direction(path):
     annotations = for_annotations(path)
     for other, text in parts_imported(path):
         assert other != "cli" or part(path) == "__main__", f"{text}: only __main__ imports the command line"
-        assert other not in ("demo", "__main__") or part(path) == "cli", text
+        assert other not in ("demo", "__main__") or part(path) in ("cli", "show"), text
         if allowed is not None and other != part(path):
             assert other in allowed, f"{text}: {part(path)} may not know {other}"
         if part(path) == "ops" and other == "lower":

@@ -389,6 +389,17 @@ def test_platforms(here: Here) -> None:
         assert here.json("platforms", row.name)["ops"] == dict(row.ops)
 
 
+def test_the_page_of_operators_is_what_the_code_says(here: Here) -> None:
+    # mended by: lingeronnx platforms --markdown > docs/operators.md
+    text = here("platforms", "--markdown").stdout
+    assert text == (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    assert "| Conv2dInt | Conv | yes | limits | limits | limits |" in text
+    assert "- venus: kernel sides are at most 5, or 5 along a dilated axis" in text
+    assert not set("{}") & set(text)
+    for row in PLATFORMS:
+        assert all(f"- {fault}\n" in text for fault in row.faults.values())
+
+
 def test_demo(here: Here) -> None:
     text = here.good("demo")
     assert "  float accuracy    99.20 % of 500 held-out digits\n" in text
@@ -542,6 +553,7 @@ def test_mistakes_get_one_line_and_leave_no_file(here: Here, args: tuple[str, ..
         ((*QUANTIZE, "--calibrator", "kl"), "'kl' is not one of 'max', 'mse'"),
         ((*QUANTIZE, "--metric", "top1"), "--metric needs --eval DATA"),
         ((*QUANTIZE, "--batch", "0"), "0 is not in the range"),
+        (("platforms", "venus", "--markdown"), "--markdown prints one page on all platforms"),
         ((*QUANTIZE, "--seed", "-1"), "-1 is not in the range"),
         (("simulate", "tiny.onnx"), "Missing option '--input'"),
     ],

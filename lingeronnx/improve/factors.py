@@ -13,10 +13,13 @@ import numpy as np
 from .. import ir
 from ..assign import integer_nodes
 
-__all__ = ["Factors", "Groups", "apply", "combine"]
+__all__ = ["SCALED_BY_HOST", "Factors", "Groups", "apply", "combine", "pin_borders"]
 
 #: Tensor name -> float64 [1] or [channels].
 Factors = Mapping[str, np.ndarray]
+
+#: Why a Mul that `host_scale` put in stays in float.
+SCALED_BY_HOST = "it scales the tensor into the range of exponents that the chip holds"
 
 _ONE = np.ones(1)
 
@@ -58,11 +61,11 @@ class Groups:
 
 
 def pin_borders(groups: Groups, model: ir.Graph, floats: Mapping[str, str]) -> None:
-    """Pin graph inputs and outputs and everything a float node reads or writes."""
+    """Pin graph inputs and outputs and everything a float node reads or writes, but for the host's own scalings."""
     for value in (*model.graph.inputs, *model.graph.outputs):
         groups.pin(str(value.name))
     for node in model.graph:
-        if str(node.name) in floats:
+        if floats.get(str(node.name), SCALED_BY_HOST) != SCALED_BY_HOST:
             for read in (*node.inputs, *node.outputs):
                 if read is not None and read.name:
                     groups.pin(str(read.name))

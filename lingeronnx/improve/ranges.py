@@ -38,9 +38,10 @@ _SWEEPS = 4
 
 @dataclass
 class _Group:
-    """Tensors that share a factor; `fixed` is the factor when it is not free."""
+    """Tensors that share a factor; `fixed` is the factor when it is not free, `pinned` whether it must be 1."""
 
     tensors: list[str]
+    pinned: bool
     fixed: float | None
     classes: list[TieClass] = field(default_factory=list)
 
@@ -63,7 +64,10 @@ def _groups(model: ir.Graph, row: Platform, floats: Mapping[str, str], bits: int
             assert limits is not None
             ratio = ((1 << (bits - 1)) - 1) / limits[1]
             needs[tensors[-1]] = (ratio / 2.0 ** math.floor(math.log2(ratio)), str(node.name))
-    groups = {key: _Group(tensors, None if union.free(tensors) else 1.0) for key, tensors in union.members().items()}
+    groups = {
+        key: _Group(tensors, not (free := union.free(tensors)), None if free else 1.0)
+        for key, tensors in union.members().items()
+    }
     unmet = []
     for name, (factor, node_name) in needs.items():
         group = groups[union.find(name)]
@@ -114,7 +118,25 @@ def range_factors(
     factors = [group.fixed or 1.0 for group in groups]
     if search:
         _descend(groups, _layers(model, floats, index), factors, stats, bits, weight_bits)
+    if row.chip:
+        _keep_within(row.exponents, groups, factors, stats, bits)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
+
+
+def _keep_within(
+    exponents: tuple[int, int], groups: list[_Group], factors: list[float], stats: Stats, bits: int
+) -> None:
+    """Move `factors` of groups that are not pinned by octaves, so that all exponents lie in the range."""
+    for i, group in enumerate(groups):
+        seen = [s for tie in group.classes if (s := tie.stats(stats)) is not None and s.squares > 0]
+        if group.pinned or not seen:
+            continue
+        scales = [best_scale(s.scaled(factors[i]), bits, power=True, calibrator="mse") for s in seen]
+        least, most = (round(math.log2(pick(scales))) for pick in (min, max))
+        if least < exponents[0]:
+            factors[i] *= 2.0**least  # to 2^0: a Quant of a scale below 1 has a fault where it is not folded away
+        elif most > exponents[1]:
+            factors[i] *= 2.0 ** min(most - exponents[1] // 2, least - exponents[0])
 
 
 def _layers(model: ir.Graph, floats: Mapping[str, str], index: Mapping[str, int]) -> list[_Layer]:

@@ -11,12 +11,24 @@ from ._base import Attr, Bound, Op, Tie, Violation, attributes, rule_text
 from .activation import Clip, Relu, is_relu
 from .border import Dequant, Quant, Requant
 from .concat import Concat
+from .constant_operand import AddConstant, MulConstant
 from .conv import Conv1d, Conv2d
-from .elementwise import Add, Mul
+from .deconv import ConvTranspose2d
+from .elementwise import Add, Div, Mul, Sub
+from .gate import Glu
+from .layer_norm import LayerNorm
+from .leaky import LeakyRelu
 from .linear import Linear
+from .lut import Sigmoid, Tanh
+from .matmul import Bmm
 from .norm import BatchNorm2d, parameter_values
 from .pool import AvgPool2d, MaxPool
+from .recurrent import Gru, Lstm
+from .select import ArgMax, Gather, Slice, Split
 from .shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
+from .softmax import LogSoftmax, Softmax
+from .spread import Expand, Pad, Resize, ShuffleChannel, Tile
+from .table import TABLE
 
 __all__ = [
     "OPS",
@@ -34,8 +46,11 @@ __all__ = [
 ]
 
 OPS: tuple[Op, ...] = (
-    Quant(), Dequant(), Requant(), Conv2d(), Conv1d(), Linear(), BatchNorm2d(), Add(), Mul(), Concat(), AvgPool2d(),
-    MaxPool(), Relu(), Clip(), Reshape(), Flatten(), Squeeze(), Unsqueeze(), Transpose(),
+    Quant(), Dequant(), Requant(), Conv2d(), Conv1d(), ConvTranspose2d(), Linear(), Bmm(), BatchNorm2d(), AddConstant(),
+    MulConstant(), Add(), Sub(), Mul(), Div(), Concat(), AvgPool2d(), MaxPool(), Relu(), Clip(), LeakyRelu(), Glu(),
+    Sigmoid(), Tanh(), Softmax(), LogSoftmax(), LayerNorm(), Lstm(), Gru(), Reshape(), Flatten(), Squeeze(),
+    Unsqueeze(), Transpose(), Slice(), Split(), Gather(), ArgMax(), Tile(), Expand(), Pad(), Resize(), ShuffleChannel(),
+    TABLE,
 )  # fmt: skip
 
 _BY_NAME = {name: op for op in OPS for name in (op.name, *op.aliases)}
@@ -49,7 +64,9 @@ _INTEGER_DOMAINS = ("thinker", "linger")
 
 def float_op(node: ir.Node) -> tuple[Op | None, str]:
     """Return the operator that computes the float `node`, or None and why there is none."""
-    candidates = _BY_FLOAT.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type), [])
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    kind = node.op_type.partition("_")[0] if domain == ir.DOMAIN else node.op_type  # Curve_2 is a second Curve
+    candidates = _BY_FLOAT.get((domain, kind), [])
     if not candidates:
         return None, f"{node.op_type} has no integer form"
     reasons = []

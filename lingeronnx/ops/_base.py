@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -188,6 +189,14 @@ class Op:
     constraints: tuple[Constraint, ...] = ()
     #: How a positive factor on the inputs acts: "passes" to the output, "absorbed" by a weight, or "fixed" (none).
     factor = "passes"
+    #: Whether it only moves data: between float operators there is no point in quantizing it.
+    moves = False
+    #: The attributes that hold the scales of constant inputs, with the indices of these.
+    weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
+    #: Whether the host does it, in float, where no integer operator follows.
+    head = False
+    #: The least |y| that no output exceeds, where there is one.
+    bound: float | None = None
 
     # ---- float side ------------------------------------------------------------------------------------------------
 
@@ -241,6 +250,10 @@ class Op:
         """Return the scale of the output, given the input tensors' scales."""
         scale = attrs.get("scale_o")
         return float(scale) if scale is not None else (scales[0] if scales else None)
+
+    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+        """Return the scale of every output, the same for all by default."""
+        return [self.out_scale(bound.attrs, scales)] * len(bound.node.outputs)
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return the scale at which each input is read, by input index, where an attribute says so."""

@@ -92,8 +92,10 @@ class Clip(Op):
         """Emit Clip with integer bounds, or, where the top integer is the upper bound, Relu."""
         limits, scale = bounds(node), low.written(node)
         assert limits is not None
-        low_int = max(scale.low, math.floor(limits[0] * scale.scale + 0.5)) if limits[0] > -math.inf else scale.low
-        high_int = min(scale.high, math.floor(limits[1] * scale.scale + 0.5)) if limits[1] < math.inf else scale.high
+        low_int, high_int = (
+            int(min(max(math.floor(end * scale.scale + 0.5), scale.low), scale.high)) if math.isfinite(end) else whole
+            for end, whole in zip(limits, (scale.low, scale.high), strict=True)
+        )
         if high_int == scale.high and low_int == 0:
             low.emit(RELU, node, [low.integer(node, 0)], {}, domain="")
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from .. import ir
 from ._base import Attr, Bound, Op
 
 __all__ = ["Dequant", "Quant", "Requant"]
@@ -21,11 +22,11 @@ class Quant(Op):
         from simulator.kernels import Quant as Kernel
 
         scale = float(bound.attrs["scale_x"])
-        source = bound.node.inputs[0]
-        # The packer folds a Quant of a graph input away: the host quantizes there. Only a kept one has the fault of
-        # scales below 1.
-        folded = source is not None and source.is_graph_input() and scale < 1
-        rule: Literal["luna", "generic"] = "luna" if bound.algorithm.startswith("luna") and not folded else "generic"
+        # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
+        # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
+        kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == "Dequant"
+        luna = bound.algorithm.startswith("luna") and (scale >= 1 or kept)
+        rule: Literal["luna", "generic"] = "luna" if luna else "generic"
         return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule)
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:

@@ -65,14 +65,23 @@ class Geometry:
 
 
 def kernel_limit(node: ir.Node, row: Platform) -> Any:
-    """kernel sides are at most {conv.max_kernel}, or {conv.max_kernel_dilated} along a dilated axis | split the kernel
-    into smaller ones whose results are added.
+    """kernel sides are at most {conv.max_kernel} | split the kernel into smaller ones whose results are added."""
+    if row.conv is None:
+        return None
+    g = Geometry.image(node)
+    sides = [k for k, d in zip(g.kernel, g.dilations, strict=True) if d == 1]
+    return "x".join(map(str, g.kernel)) if max(sides, default=0) > row.conv.max_kernel else None
+
+
+def kernel_limit_dilated(node: ir.Node, row: Platform) -> Any:
+    """kernel sides along a dilated axis are at most {conv.max_kernel_dilated} | split the kernel into smaller ones
+    whose results are added.
     """
     if row.conv is None:
         return None
     g = Geometry.image(node)
-    limits = [row.conv.max_kernel if d == 1 else row.conv.max_kernel_dilated for d in g.dilations]
-    return "x".join(map(str, g.kernel)) if any(k > m for k, m in zip(g.kernel, limits, strict=True)) else None
+    sides = [k for k, d in zip(g.kernel, g.dilations, strict=True) if d != 1]
+    return "x".join(map(str, g.kernel)) if max(sides, default=0) > row.conv.max_kernel_dilated else None
 
 
 def stride_values(node: ir.Node, row: Platform) -> Any:
@@ -225,8 +234,8 @@ class Conv2d(WeightLayer):
         Attr("dilations", "ints", None), Attr("group", "i", 1), *WEIGHT,
     )  # fmt: skip
     constraints: tuple[Constraint, ...] = (
-        kernel_limit, stride_values, stride_within_kernel, pad_limit, dilation_values, depthwise_multiplier, slab,
-        memory,
+        kernel_limit, kernel_limit_dilated, stride_values, stride_within_kernel, pad_limit, dilation_values,
+        depthwise_multiplier, slab, memory,
     )  # fmt: skip
 
     def reject(self, node: ir.Node) -> str | None:

@@ -1,4 +1,4 @@
-"""Arithmetic on two activations: iqAdd and iqMul.
+"""Arithmetic on two activations: iqAdd, iqSub, iqMul, iqDiv.
 
 On shifting platforms iqAdd requantizes each operand to the output's scale first (two roundings), then adds with
 saturation; `generic` adds in a common accumulator and rounds once. iqMul rounds the product once.
@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import ir
+from ..plan import QParams
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, Tie
+from .norm import scaled_channels
 
 if TYPE_CHECKING:
     from ..lower import Lowering
 
-__all__ = ["Add", "Mul"]
+__all__ = ["ADD", "Add", "Binary", "Div", "Mul", "Sub"]
 
 _SCALES = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
 
@@ -42,8 +44,10 @@ def _text(shape: tuple[int | None, ...]) -> str:
     return "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
 
 
-class _Binary(Op):
-    attributes = _SCALES
+class Binary(Op):
+    """Two activations in, scales of both and of the output as attributes."""
+
+    attributes: tuple[Attr, ...] = _SCALES
 
     def data(self, node: ir.Node) -> list[int]:
         """Both."""
@@ -61,22 +65,26 @@ class _Binary(Op):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the three scales."""
+        low.emit(self, node, [low.integer(node, 0), low.integer(node, 1)], self.lowered_attributes(node, low))
+
+    def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Any]:
+        """Return the attributes of the integer node."""
         x, y, o = low.read(node, 0), low.read(node, 1), low.written(node)
-        attrs = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale}
-        low.emit(self, node, [low.integer(node, 0), low.integer(node, 1)], attrs)
+        return {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale}
 
     def read_scales(self, attrs: Any) -> dict[int, float]:
         """Both operands."""
         return {0: float(attrs["scale_x"]), 1: float(attrs["scale_y"])}
 
 
-class Add(_Binary):
+class Add(Binary):
     """Sum of two activations."""
 
     name = "iqAdd"
-    floats = (("", "Add"),)
-    aliases = ("QAdd",)
+    floats: tuple[tuple[str, str], ...] = (("", "Add"),)
+    aliases: tuple[str, ...] = ("QAdd",)
     constraints = (equal_shapes,)
+    sign = 1
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """On shifting platforms an operand that only this sum reads is written at its scale: one rounding, not two.
@@ -92,18 +100,52 @@ class Add(_Binary):
         """Both operands are shifted right: q_o <= q_x, q_y."""
         return min(exponent(ir.read_name(node, i)) for i in (0, 1))
 
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit; where the executor may forget to shift the second operand, the one to be shifted comes first."""
+        attrs, inputs = self.lowered_attributes(node, low), [low.integer(node, 0), low.integer(node, 1)]
+        if "add-external" in low.row.faults and attrs["scale_x"] == attrs["scale_o"] != attrs["scale_y"]:
+            attrs["scale_x"], attrs["scale_y"] = attrs["scale_y"], attrs["scale_x"]
+            inputs.reverse()
+        low.emit(self, node, inputs, attrs)
+
     def bind(self, bound: Bound) -> Any:
         """Return the adder of the platform."""
         from simulator.kernels import AddScaled, AddShift
 
         rx, ry = bound.ratio(bound.attrs["scale_x"]), bound.ratio(bound.attrs["scale_y"])
         if bound.algorithm == "generic":
-            return AddScaled.from_ratios(rx, ry, int(bound.attrs["o_bits"]))
-        shifts = [bound.rescale(r).pow2_shift for r in (rx, ry)]
-        return AddShift(*shifts)
+            return AddScaled.from_ratios(rx, ry, int(bound.attrs["o_bits"]), self.sign)
+        shift_x, shift_y = (bound.rescale(r).pow2_shift for r in (rx, ry))
+        return AddShift(shift_x, shift_y, sign=self.sign)
 
 
-class Mul(_Binary):
+class Sub(Add):
+    """Difference of two activations.
+
+    The chips' iqSub is right only with all tensors in external memory, where pooling is not. So on images the sum with
+    the negated operand takes its place there.
+    """
+
+    name = "iqSub"
+    floats = (("", "Sub"),)
+    aliases = ()
+    sign = -1
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit iqSub, or a BatchNorm2dInt by -1 and an iqAdd."""
+        shape = ir.shape(node.inputs[1]) or ()
+        if "sub-placement" not in low.row.faults or len(shape) != 4:
+            Binary.lower(self, node, low)
+            return
+        negated = scaled_channels(low, node, "negated", low.integer(node, 1), low.read(node, 1), low.read(node, 1),
+                                  QParams(1.0), -1.0)  # fmt: skip
+        low.emit(ADD, node, [low.integer(node, 0), negated], self.lowered_attributes(node, low))
+
+
+ADD = Add()
+
+
+class Mul(Binary):
     """Product of two activations."""
 
     name = "iqMul"
@@ -121,3 +163,20 @@ class Mul(_Binary):
         from simulator.kernels import Mul as Kernel
 
         return Kernel(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"])))
+
+
+class Div(Binary):
+    """Quotient of int32 activations, in vendors' graphs only: the NPU's reciprocal division."""
+
+    name = "iqDiv"
+    aliases = ("QDiv",)
+    factor = "fixed"
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the division; "luna-unscaled" takes no notice of the scales."""
+        from simulator.kernels import Div as Kernel
+
+        if bound.algorithm == "luna-unscaled":
+            return Kernel(0, by_sign=True)
+        x, y, o = (bound.exponent(key, float(bound.attrs[key])) for key in ("scale_x", "scale_y", "scale_o"))
+        return Kernel(o + y - x)

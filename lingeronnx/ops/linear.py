@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import ir
+from ..platforms import Platform
 from ._base import Bound
 from .conv import WEIGHT, WeightLayer
 
@@ -21,6 +22,11 @@ class Linear(WeightLayer):
     floats = ((ir.DOMAIN, "Linear"),)
     aliases = ("QLinear",)
     attributes = WEIGHT
+
+    def packer_args(self, node: ir.Node, row: Platform) -> str:
+        """Several rows may need a place of their own for the output."""
+        rows = math.prod(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[:-1])
+        return super().packer_args(node, row) if rows > 1 else ""
 
     def macs(self, node: ir.Node) -> int:
         """Rows times weight."""

@@ -7,6 +7,7 @@ import math
 from .. import ir
 from .conv import Conv2d
 from .linear import Linear
+from .recurrent import Lstm
 
 __all__ = ["macs"]
 
@@ -28,6 +29,8 @@ def macs(node: ir.Node) -> int:
         left = _size(node.inputs[0])
         inner = left[0 if kind == "Gemm" and ir.attr(node, "transA", 0) else -1] if left else 1
         return math.prod(_size(node.outputs[0])) * inner
+    if node.domain == ir.DOMAIN and kind in ("LSTM", "GRU"):
+        return Lstm().macs(node)
     if kind == "ConvTranspose":
         weight = ir.shape(node.inputs[1]) or ()
         return math.prod(_size(node.inputs[0])) * math.prod(int(d or 1) for d in weight[1:])

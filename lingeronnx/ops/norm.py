@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import ir
+from ..plan import QParams
 from ._base import Attr, Bound
 from .conv import WEIGHT, WeightLayer
 
-__all__ = ["BatchNorm2d", "factors", "parameter_values"]
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["BatchNorm2d", "factors", "parameter_values", "scaled_channels"]
 
 
 def factors(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
@@ -64,6 +68,24 @@ class BatchNorm2d(WeightLayer):
         rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_w"]))
         bias = bound.bias(2, len(weight))
         return Affine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale)
+
+
+def scaled_channels(
+    low: Lowering, node: ir.Node, what: str, value: ir.Value, x: QParams, o: QParams, w: QParams,
+    factors: float | np.ndarray,
+) -> ir.Value:  # fmt: skip
+    """Emit ``value * factors`` per channel on the way to `node`'s output, `value` [N, C, H, W] held as `x`; return it.
+
+    o : how the product is held. w : how the factors (one, or one per channel) are.
+    """
+    shape = ir.shape(node.outputs[0]) or ()
+    channels = int(shape[1] or 1)
+    held = np.clip(np.floor(np.broadcast_to(factors, (channels,)) * w.scale + 0.5), w.low, w.high).astype(np.int8)
+    base = f"{node.outputs[0].name}@{what}"
+    attrs = {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits,
+             "scale_x": x.scale, "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
+    given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(channels, np.int32))]
+    return low.insert(BatchNorm2d.name, node, what, [value, *given], attrs, shape, o)
 
 
 def parameter_values(node: ir.Node, index: int) -> np.ndarray | None:

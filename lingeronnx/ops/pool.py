@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from .. import ir
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, Tie
+from .conv import CONV2D
 
 if TYPE_CHECKING:
     from ..lower import Lowering
@@ -41,6 +44,61 @@ def area_limit(node: ir.Node, row: Platform) -> Any:
     return f"{area} elements" if area > row.pool.max_average_area else None
 
 
+def global_window(node: ir.Node, row: Platform) -> Any:
+    """a global average fits the executor's workspace, or falls into two steps that do | choose a map of other sides."""
+    source = ir.shape(node.inputs[0]) or ()
+    if row.pool is None or not _is_global(node, source):
+        return None
+    height, width = ir.attr(node, "kernel_shape")
+    padded = any(ir.attr(node, "pads", [0]))
+    steps = None if padded and not _safe(height, width, int(source[1] or 0), row) else global_steps(node, row)
+    return f"{height}x{width} of {source[1]} channels{', padded' if padded else ''}" if steps is None else None
+
+
+def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
+    """Whether the window covers the whole padded map, so that there is one."""
+    if len(source) != 4 or any(d is None for d in source[1:]):
+        return False
+    pads = ir.attr(node, "pads") or [0] * 4
+    whole = [int(source[2 + i] or 0) + pads[i] + pads[2 + i] for i in (0, 1)]
+    return list(ir.attr(node, "kernel_shape")) == whole
+
+
+def _safe(height: int, width: int, channels: int, row: Platform) -> bool:
+    """Whether a global average over height x width comes out right."""
+    per_channel = row.pool.global_area_per_channel if row.pool is not None else None
+    area = height * width
+    return per_channel is None or (area & (area - 1) != 0 and area <= per_channel * channels)
+
+
+def global_steps(node: ir.Node, row: Platform) -> list[tuple[bool, int, int]] | None:
+    """Return how to average a whole map: one step or two, each (as a convolution?, height, width); None for no way.
+
+    A power-of-two area that fits a kernel is a depthwise convolution by ones, which shifts the same sum by the same
+    amount. Otherwise a first step averages smaller windows, which is right for any area. Of all ways the one that
+    rounds half up least often: the two areas as equal as can be.
+    """
+    height, width = ir.attr(node, "kernel_shape")
+    channels = int((ir.shape(node.inputs[0]) or (1, 1))[1] or 1)
+
+    def last(h: int, w: int) -> list[tuple[bool, int, int]] | None:
+        if _safe(h, w, channels, row):
+            return [(False, h, w)]
+        by_ones = h * w & (h * w - 1) == 0 and row.conv is not None and max(h, w) <= row.conv.max_kernel
+        return [(True, h, w)] if by_ones else None
+
+    found = last(height, width)
+    if found is not None or row.pool is None:
+        return found
+    ways = []
+    for h in (d for d in range(1, height + 1) if height % d == 0):
+        for w in (d for d in range(1, width + 1) if width % d == 0):
+            rest = last(height // h, width // w) if 1 < h * w < height * width else None
+            if rest is not None and h * w <= row.pool.max_average_area:
+                ways.append((abs(h * w - height * width // (h * w)), [(False, h, w), *rest]))
+    return min(ways)[1] if ways else None
+
+
 def _window(node: ir.Node) -> dict[str, Any]:
     kernel = list(ir.attr(node, "kernel_shape"))
     rank = len(kernel)
@@ -53,6 +111,8 @@ def _reject(node: ir.Node) -> str | None:
         return "its padding depends on an input size that is not known"
     if len(ir.attr(node, "kernel_shape")) != 2:
         return "its window is not two-dimensional"
+    if any(d != 1 for d in ir.attr(node, "dilations", [1])):
+        return "its window is dilated"
     return "ceil_mode adds windows past the edge" if ir.attr(node, "ceil_mode", 0) else None
 
 
@@ -67,10 +127,8 @@ class MaxPool(Op):
 
     def reject(self, node: ir.Node) -> str | None:
         """Two dimensions, one output, no dilation."""
-        if len(node.outputs) > 1 and node.outputs[1].name and node.outputs[1].uses():
+        if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
             return "its indices are used"
-        if any(d != 1 for d in ir.attr(node, "dilations", [1])):
-            return "its window is dilated"
         return _reject(node)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
@@ -94,7 +152,7 @@ class AvgPool2d(Op):
     aliases = ("QAvgPool2d",)
     attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
                   Attr("scale_o", "f", None))  # fmt: skip
-    constraints = (area_limit,)
+    constraints = (area_limit, global_window)
 
     def reject(self, node: ir.Node) -> str | None:
         """Padding, if any, counts; two dimensions."""
@@ -108,14 +166,40 @@ class AvgPool2d(Op):
 
     def packer_args(self, node: ir.Node, row: Platform) -> str:
         """External memory for large windows."""
-        large = row.pool is not None and math.prod(ir.attr(node, "kernel_shape")) > row.pool.max_shared_area
-        return row.pool.external_args if large and row.pool is not None else ""
+        if row.pool is None or row.pool.max_shared_area is None:
+            return ""
+        return row.pool.external_args if math.prod(ir.attr(node, "kernel_shape")) > row.pool.max_shared_area else ""
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit with both scales."""
+        """Emit with both scales; a global average in the steps that the platform gets right."""
         x, o = low.read(node, 0), low.written(node)
-        attrs = {**_window(node), "data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
-        low.emit(self, node, low.inputs(node), attrs)
+        scales = {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
+        source = ir.shape(node.inputs[0]) or ()
+        steps = global_steps(node, low.row) if _is_global(node, source) else None
+        if steps is None or steps == [(False, *ir.attr(node, "kernel_shape"))]:
+            low.emit(self, node, low.inputs(node), {**_window(node), **scales})
+            return
+        value, channels = low.integer(node, 0), int(source[1] or 1)
+        if len(steps) == 2:
+            sides = list(steps[0][1:])
+            shape = [*source[:2], *(int(d or 1) // s for d, s in zip(source[2:], sides, strict=True))]
+            window = {"kernel_shape": sides, "strides": sides, "pads": [0] * 4, "ceil_mode": 0}
+            value = low.insert(self.name, node, "tiles", [value], {**window, **scales}, shape, x)
+        by_ones, *sides = steps[-1]
+        if not by_ones:
+            window = {"kernel_shape": sides, "strides": sides, "pads": [0] * 4, "ceil_mode": 0}
+            low.emit(self, node, [value], {**window, **scales})
+            return
+        name = node.outputs[0].name
+        ones = low.array(f"{name}@ones", np.ones((channels, 1, *sides), np.int8))
+        attrs = {"kernel_shape": sides, "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": channels,
+                 "parameter_bits": 8, "scale_w": float(math.prod(sides)), **scales}  # fmt: skip
+        inputs = [value, ones]
+        if len(steps) == 2:
+            # Both steps round half up: what that adds on average is taken out of the sum, as far as it is whole.
+            excess = int(math.prod(sides) / (2 * math.prod(steps[0][1:])) + 0.5)
+            inputs.append(low.array(f"{name}@excess", np.full(channels, -excess, np.int32)))
+        low.emit(CONV2D, node, inputs, attrs)
 
     def out_scale(self, attrs: Any, scales: Any) -> float | None:
         """scale_o, by default scale_x."""

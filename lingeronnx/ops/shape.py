@@ -5,18 +5,20 @@ Chips run them with batch 1; the vendor's graphs carry Squeeze's and Unsqueeze's
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import ir
 from ..errors import ModelError
+from ..platforms import Platform
 from ._base import Attr, Bound, Op, fixed_batch
 
 if TYPE_CHECKING:
     from ..lower import Lowering
 
-__all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"]
+__all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "moves_batch"]
 
 
 def _axes(node: ir.Node) -> list[int] | None:
@@ -28,7 +30,7 @@ def _axes(node: ir.Node) -> list[int] | None:
     return axes
 
 
-def _moves_batch(node: ir.Node) -> str | None:
+def moves_batch(node: ir.Node) -> str | None:
     """Return a reason when a node does not keep axis 0 as the batch, judged by the traced shapes."""
     source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
     if source is None or result is None or any(d is None for d in (*source[1:], *result[1:])):
@@ -40,10 +42,11 @@ def _moves_batch(node: ir.Node) -> str | None:
 
 class _Move(Op):
     domain = ""
+    moves = True
 
     def reject(self, node: ir.Node) -> str | None:
         """The batch axis stays where it is."""
-        return _moves_batch(node)
+        return moves_batch(node)
 
     def bind(self, bound: Bound) -> Any:
         """Return a reshape to the declared output shape."""
@@ -73,7 +76,11 @@ class Reshape(_Move):
 
     def reject(self, node: ir.Node) -> str | None:
         """The target is constant and keeps the batch axis."""
-        return "its target is computed at run time" if ir.const(node.inputs[1]) is None else super().reject(node)
+        if ir.const(node.inputs[1]) is None:
+            return "its target is computed at run time"
+        reason = super().reject(node)
+        sizes = [math.prod(int(d or 1) for d in (ir.shape(v) or ())[1:]) for v in (node.inputs[0], node.outputs[0])]
+        return reason or ("it moves the batch axis" if sizes[0] != sizes[1] else None)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the target in numbers; batch 1 on chips."""
@@ -162,10 +169,18 @@ class Unsqueeze(_Move):
         return shape
 
 
+def transpose_rank(node: ir.Node, row: Platform) -> Any:
+    """transposed tensors have at most {row.max_transpose_rank} axes | merge axes that stay together."""
+    perm = ir.attr(node, "perm")
+    too_many = row.max_transpose_rank is not None and perm is not None and len(perm) > row.max_transpose_rank
+    return f"{len(perm)} axes" if too_many else None
+
+
 class Transpose(_Move):
     """Permute axes; the batch axis stays first."""
 
     name = "Transpose"
+    constraints = (transpose_rank,)
     floats = (("", "Transpose"),)
     attributes = (Attr("perm", "ints", None),)
 
@@ -173,6 +188,17 @@ class Transpose(_Move):
         """The batch axis stays first."""
         perm = ir.attr(node, "perm")
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit; a permutation that the executor cannot do is made by a rotation and a swap of the last two axes."""
+        perm, value = tuple(ir.attr(node, "perm")), low.integer(node, 0)
+        if perm in low.row.broken_transposes:
+            rotation = (*perm[:-2], perm[-1], perm[-2])
+            source = ir.shape(node.inputs[0]) or ()
+            shape = [source[axis] for axis in rotation]
+            value = low.insert(self.name, node, "rotated", [value], {"perm": rotation}, shape, low.read(node, 0), "")
+            perm = (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2)
+        low.emit(self, node, [value], {"perm": list(perm)}, domain="")
 
     def bind(self, bound: Bound) -> Any:
         """Return the permutation."""

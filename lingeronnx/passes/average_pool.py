@@ -20,7 +20,7 @@ def average_pool(model: ir.Graph) -> int:
         if node.op_type in ("AveragePool", "MaxPool"):
             changed += _drop_ceil_mode(node)
         keep = _spatial_mean(node)
-        source = node.inputs[0]
+        source = node.inputs[0] if node.inputs else None
         shape = ir.shape(source) if source is not None else None
         if keep is None or shape is None or len(shape) != 4 or shape[2] is None or shape[3] is None:
             continue

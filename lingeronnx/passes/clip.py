@@ -1,7 +1,7 @@
 """Recognise what Clip means: Relu where only the lower bound 0 acts, otherwise constant bounds in one form.
 
 A Clip with bounds (0, nothing) becomes Relu. Bounds that are attributes (opset 6) stay attributes; `ops.activation`
-reads both forms. A Relu followed by Clip(0, b), or a Min/Max with a constant, is a Clip as well.
+reads both forms. Of two Clips (or Relus) in a row, the first read by the second alone, one is left.
 """
 
 from __future__ import annotations
@@ -18,32 +18,46 @@ def clip(model: ir.Graph) -> int:
     """Simplify the Clip nodes of `model`; return the number of changes."""
     changed = 0
     for node in list(model.graph):
-        if node.op_type != "Clip" or node.domain:
-            continue
-        limits, kind = bounds(node), ir.source(node).dtype
+        limits, kind = _limits(node), ir.source(node).dtype if node.inputs and node.inputs[0] is not None else None
         if limits is None or (kind is not None and not kind.is_floating_point()):
             continue
         before = ir.producer(node.inputs[0])
-        if before is not None and before.op_type == "Relu" and limits[0] <= 0 and _only(before, node):
-            ir.remove(model, before, ir.source(before))
-            limits = (0.0, limits[1])
-            _set_low(model, node)
-            changed += 1
-        if limits[0] == 0 and limits[1] == math.inf:
+        inner = _limits(before)
+        if before is not None and inner is not None and ir.sole_consumer(before.outputs[0]) is node:
+            low, high = (min(max(end, limits[0]), limits[1]) for end in inner)  # the outer one on the inner's ends
+            if ir.removable(before, ir.source(before)):
+                ir.remove(model, before, ir.source(before))
+                limits = (low, high)
+                node = _set(model, node, limits)
+                changed += 1
+        if limits[0] == 0 and limits[1] == math.inf and node.op_type == "Clip":
             new = ir.make_node("Relu", [node.inputs[0]], name=str(node.name), output="", like=node.outputs[0])
             ir.replace(model, [node], [new])
             changed += 1
     return changed
 
 
-def _only(before: ir.Node, node: ir.Node) -> bool:
-    return ir.sole_consumer(before.outputs[0]) is node and before.inputs[0] is not None
+def _limits(node: ir.Node | None) -> tuple[float, float] | None:
+    """Return the ordered bounds of a Relu or of a Clip with constant ones, else None."""
+    if node is None or node.domain or node.op_type not in ("Relu", "Clip"):
+        return None
+    limits = (0.0, math.inf) if node.op_type == "Relu" else bounds(node)
+    return limits if limits is not None and limits[0] <= limits[1] else None
 
 
-def _set_low(model: ir.Graph, node: ir.Node) -> None:
-    """Make 0 the lower bound of `node`, in the form it has."""
-    if len(node.inputs) > 1:
-        name = ir.fresh_name(model, f"{node.outputs[0].name}@low")
-        node.replace_input_with(1, ir.add_initializer(model, name, np.array(0, np.float32)))
+def _set(model: ir.Graph, node: ir.Node, limits: tuple[float, float]) -> ir.Node:
+    """Return `node`, a Relu or Clip, as a Clip with these bounds, in the form of the model's opset."""
+    base = node.outputs[0].name
+    if (model.opset_imports.get("") or 13) < 11:
+        inputs: list[ir.Value | None] = [ir.source(node)]
+        attributes = {key: v for key, v in zip(("min", "max"), limits, strict=True) if math.isfinite(v)}
     else:
-        ir.set_attr(node, "min", 0.0)
+        ends = [
+            ir.add_initializer(model, ir.fresh_name(model, f"{base}@{key}"), np.array(v, np.float32))
+            if math.isfinite(v) else None
+            for key, v in zip(("low", "high"), limits, strict=True)
+        ]  # fmt: skip
+        inputs, attributes = [ir.source(node), *(ends if ends[1] is not None else ends[:1])], {}
+    new = ir.make_node("Clip", inputs, attributes, name=str(node.name), output="", like=node.outputs[0])
+    ir.replace(model, [node], [new])
+    return new

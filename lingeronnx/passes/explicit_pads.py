@@ -1,4 +1,7 @@
-"""Padding as the four numbers the NPU takes: auto_pad resolved, a zero Pad in front of a convolution merged.
+"""Padding as the four numbers the NPU takes: auto_pad resolved, a zero Pad in front of a window merged.
+
+Convolutions pad with zeros themselves; an average without padding counts them (count_include_pad); a maximum of
+numbers that are not negative, behind a Relu, is the same with zeros as without.
 
 Needs static spatial dimensions for SAME padding; without them the node is left as it is (and later stays in float).
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import ir
+from ..ops import is_relu
 
 _WINDOWED = ("Conv", "MaxPool", "AveragePool")
 
@@ -18,8 +22,7 @@ def explicit_pads(model: ir.Graph) -> int:
     for node in list(model.graph):
         if node.op_type in _WINDOWED and not node.domain:
             changed += _resolve(node)
-            if node.op_type == "Conv":
-                changed += _merge(model, node)
+            changed += _merge(model, node)
     return changed
 
 
@@ -48,21 +51,50 @@ def _resolve(node: ir.Node) -> int:
 
 def _merge(model: ir.Graph, node: ir.Node) -> int:
     pad = ir.producer(node.inputs[0])
-    if pad is None or pad.op_type != "Pad" or ir.sole_consumer(pad.outputs[0]) is not node:
+    if pad is None or pad.op_type != "Pad" or pad.domain or ir.sole_consumer(pad.outputs[0]) is not node:
         return 0
     if ir.attr(node, "auto_pad", "NOTSET") != "NOTSET":
         return 0
-    pads = ir.attr(pad, "pads") or (ir.const(pad.inputs[1]) if len(pad.inputs) > 1 else None)
-    value = ir.const(pad.inputs[2]) if len(pad.inputs) > 2 and pad.inputs[2] is not None else ir.attr(pad, "value", 0.0)
-    axes = len(pad.inputs) > 3 and pad.inputs[3] is not None
-    if pads is None or value is None or axes or ir.attr(pad, "mode", "constant") != "constant" or np.any(value):
+    pads = _zeros(pad)
+    if pads is None:
         return 0
-    pads = [int(p) for p in pads]
     rank = len(pads) // 2
     begins, ends = pads[:rank], pads[rank:]
     if any(begins[:2]) or any(ends[:2]) or min(pads) < 0:
         return 0
     own = ir.attr(node, "pads", [0] * 2 * (rank - 2))
+    if node.op_type != "Conv" and not _pools_alike(node, pad, own, begins[2:] + ends[2:]):
+        return 0
     ir.set_attr(node, "pads", [a + b for a, b in zip(own, begins[2:] + ends[2:], strict=True)])
     ir.remove(model, pad, ir.source(pad))
     return 1
+
+
+def _zeros(pad: ir.Node) -> list[int] | None:
+    """Return the pads of a Pad with zeros, for all axes; None for another Pad."""
+    pads = ir.attr(pad, "pads") or (ir.const(pad.inputs[1]) if len(pad.inputs) > 1 else None)
+    value = ir.const(pad.inputs[2]) if len(pad.inputs) > 2 and pad.inputs[2] is not None else ir.attr(pad, "value", 0.0)
+    if pads is None or value is None or ir.attr(pad, "mode", "constant") != "constant" or np.any(value):
+        return None
+    pads = [int(p) for p in pads]
+    if len(pad.inputs) > 3 and pad.inputs[3] is not None:
+        axes, shape = ir.const(pad.inputs[3]), ir.shape(pad.inputs[0])
+        if axes is None or shape is None:
+            return None
+        full = [0] * 2 * len(shape)
+        for i, axis in enumerate(axes.reshape(-1)):
+            full[int(axis) % len(shape)], full[len(shape) + int(axis) % len(shape)] = pads[i], pads[len(axes) + i]
+        pads = full
+    return pads
+
+
+def _pools_alike(node: ir.Node, pad: ir.Node, own: list[int], more: list[int]) -> bool:
+    """Whether pooling with pads of its own is pooling over zeros; each must be smaller than the kernel."""
+    kernel = ir.attr(node, "kernel_shape")
+    if any(p >= k for p, k in zip(more, [*kernel, *kernel], strict=True)) or any(own) or ir.attr(node, "ceil_mode", 0):
+        return False
+    if node.op_type == "AveragePool":
+        ir.set_attr(node, "count_include_pad", 1)
+        return True
+    before = ir.producer(pad.inputs[0])
+    return before is not None and is_relu(before)

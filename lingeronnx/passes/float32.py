@@ -54,7 +54,7 @@ def _attributes(node: ir.Node) -> int:
     return changed
 
 
-def _converted(tensor: oir.TensorProtocol) -> oir.Tensor:
+def _converted(tensor: oir.TensorProtocol) -> oir.TensorProtocol:
     array = tensor.numpy()
     limit = np.finfo(np.float32).max
     wide = array.astype(np.float64)

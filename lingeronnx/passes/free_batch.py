@@ -8,6 +8,7 @@ old one gives. Where it does not: a model for one sample stays as it is; a Model
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from .. import ir
 from ..errors import ModelError
 from ..runners import FloatRunner, input_specs
+from .constants import fold_constants
+from .zero_states import zero_states
 
 _Feed = dict[str, np.ndarray]
 _LIMIT = 1 << 26  # elements of one input: a larger one is not tried out
@@ -28,7 +31,7 @@ def free_batch(model: ir.Graph) -> int:
         return 0
     specs = input_specs(model)
     known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
-    small = known and all(np.prod(s.shape or (), dtype=float) <= _LIMIT for s in specs)
+    small = known and all(math.prod(int(d or 1) for d in s.shape or ()) <= _LIMIT for s in specs)
     trial = ir.clone(model)
     if not small or not _free(trial, size) or not _same(model, trial, size):
         if size == 1:
@@ -63,17 +66,21 @@ def _feed(model: ir.Graph, seed: int) -> _Feed:
 
 
 def _free(model: ir.Graph, size: int) -> bool:
-    """Rewrite what spells N out; False where the model does not run as it is."""
-    shapes = {name: array.shape for name, array, _ in FloatRunner(model).run(_feed(model, 0))}
+    """Rewrite what spells N out; False where the model does not run on synthetic inputs."""
+    fold_constants(model)
+    runner = FloatRunner(model)
+    try:
+        shapes = {name: array.shape for name, array, _ in runner.run(_feed(model, 0))}
+    except ModelError:
+        return False
+    zero_states(model)
     for node in list(model.graph):
         if node.domain:
             continue
         if node.op_type == "Reshape":
-            _free_reshape(model, node, shapes)
+            _free_reshape(model, node, size, shapes)
         elif node.op_type == "Expand":
             _free_expand(model, node, size, shapes)
-        elif node.op_type in ("LSTM", "GRU", "RNN"):
-            _drop_zero_states(node)
         elif size > 1:
             _one_row(model, node, size, shapes)
     for value in _batched(model):
@@ -89,25 +96,25 @@ def _free(model: ir.Graph, size: int) -> bool:
     return True
 
 
-def _free_reshape(model: ir.Graph, node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _free_reshape(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Write the target with 0 or -1 where the batch is: on axis 0, or, where that is something else, behind it."""
     before, after = (shapes.get(n, ()) for n in (ir.read_name(node), ir.written_name(node)))
     target = ir.const(node.inputs[1])
-    if target is None or not before or not after or ir.attr(node, "allowzero", 0) or 0 in before:
+    if target is None or not before or not after or 0 in (*before, *after):
         return
-    first = 0 if before[0] == after[0] else -1
-    ir.set_constant(model, node, 1, np.array([first, *after[1:]], np.int64), "free")
+    node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
+    if before[0] % size and size in after[1:] or (size == 1 and before[0] == after[0] != 1 and 1 in after[1:]):
+        at = after.index(size, 1)
+        array = np.array([*after[:at], -1, *after[at + 1 :]], np.int64)
+    else:
+        array = np.array([0 if before[0] == after[0] else -1, *after[1:]], np.int64)
+    ir.set_constant(model, node, 1, array, "free")
 
 
 def _free_expand(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
     target, source = ir.const(node.inputs[1]), shapes.get(ir.read_name(node), ())
     if target is not None and len(target) == len(source) and target[0] == size == source[0]:
         ir.set_constant(model, node, 1, np.array([1, *target[1:]], np.int64), "free")
-
-
-def _drop_zero_states(node: ir.Node) -> None:
-    for index in (5, 6):
-        if len(node.inputs) > index and (array := ir.const(node.inputs[index])) is not None and not array.any():
-            node.replace_input_with(index, None)
 
 
 def _one_row(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -125,6 +132,7 @@ def _same(model: ir.Graph, trial: ir.Graph, size: int) -> bool:
     """Whether `trial` gives what `model` gives, on N samples, and on each of them alone."""
     names = [str(v.name) for v in model.graph.outputs]
     batched = {str(v.name) for v in _batched(model)}
+    some = sorted({*range(min(size, 4)), size - 1})
     feed = _feed(model, 1)
     others = {name: np.concatenate([array, _feed(model, 2)[name]]) if name in batched else array
               for name, array in feed.items()}  # fmt: skip
@@ -132,13 +140,16 @@ def _same(model: ir.Graph, trial: ir.Graph, size: int) -> bool:
         new = FloatRunner(trial, names)
         want = _run(FloatRunner(model, names), feed)
         twice = _run(new, others)
-        alone = [_run(new, {n: a[i : i + 1] if n in batched else a for n, a in feed.items()}) for i in range(size)]
+        alone = [_run(new, {n: a[i : i + 1] if n in batched else a for n, a in feed.items()}) for i in some]
     except ModelError:
         return False
     return all(
-        array.shape and len(twice[name]) == 2 * len(array)
+        array.ndim and twice[name].ndim and len(array) % size == 0 and len(twice[name]) == 2 * len(array)
         and _close(twice[name][: len(array)], array)
-        and _close(np.concatenate([run[name] for run in alone]), array)
+        and all(
+            _close(run[name], array[i * (len(array) // size) : (i + 1) * (len(array) // size)])
+            for i, run in zip(some, alone, strict=True)
+        )
         for name, array in want.items()
     )  # fmt: skip
 

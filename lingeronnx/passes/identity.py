@@ -1,13 +1,17 @@
 """Drop nodes that pass their input on: Identity, Dropout at inference, no-op Cast, Pad, Transpose, Concat of one.
 
-Where the node stands between a graph input and a graph output both names are needed and it stays.
+Also arithmetic with a neutral constant (x*1, x/1, x+0, x-0, x^1), and Reshape, Flatten, Expand, Squeeze, Slice and Clip
+that change nothing. Where the node stands between a graph input and a graph output both names are needed and it stays.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .. import ir
+from ..ops.activation import bounds
 
 
 def drop_identity(model: ir.Graph) -> int:
@@ -17,6 +21,8 @@ def drop_identity(model: ir.Graph) -> int:
         if not node.inputs or node.inputs[0] is None or not _passes_through(node):
             continue
         keep = node.inputs[0]
+        if ir.const(keep) is not None and len(node.inputs) == 2 and node.op_type in ("Add", "Mul"):
+            keep = ir.source(node, 1)
         if any(extra.uses() or extra.is_graph_output() for extra in node.outputs[1:]):
             continue
         if ir.removable(node, keep):
@@ -40,4 +46,40 @@ def _passes_through(node: ir.Node) -> bool:
     if kind == "Transpose":
         perm = ir.attr(node, "perm")
         return perm is not None and perm == sorted(perm)
+    if kind in _NEUTRAL:
+        return _neutral(node, _NEUTRAL[kind])
+    if kind in ("Reshape", "Flatten", "Expand", "Squeeze", "Slice"):
+        return _same_shape(node.inputs[0], node.outputs[0]) and (kind != "Slice" or _forward(node))
+    if kind == "Clip":
+        return bounds(node) == (-math.inf, math.inf)
     return kind == "Concat" and len(node.inputs) == 1
+
+
+#: Operator -> the constant that changes nothing; Sub, Div and Pow as the second operand only.
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
+
+
+def _neutral(node: ir.Node, number: int) -> bool:
+    """Whether one operand is `number` throughout and does not widen the other."""
+    index = 0 if ir.const(node.inputs[0]) is not None else 1
+    if index == 0 and node.op_type not in ("Add", "Mul"):
+        return False
+    array, other = ir.const(node.inputs[index]), ir.source(node, 1 - index)
+    shape = ir.shape(other)
+    if array is None or shape is None or ir.const(other) is not None or array.ndim > len(shape):
+        return False
+    if not (array == number).all() or (other.dtype is not None and array.dtype != other.dtype.numpy()):
+        return False
+    tail = shape[len(shape) - array.ndim :]
+    return all(have in (1, want) for have, want in zip(array.shape, tail, strict=True))
+
+
+def _same_shape(first: ir.Value | None, second: ir.Value) -> bool:
+    """Whether both have the same known shape; the batch may be unknown in both."""
+    one, two = ir.shape(first), ir.shape(second)
+    return bool(one) and one == two and None not in (one or ())[1:]
+
+
+def _forward(node: ir.Node) -> bool:
+    steps = ir.const(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] is not None else np.ones(1)
+    return steps is not None and bool((steps > 0).all())

@@ -55,7 +55,9 @@ def _to_inputs(*names: str, dtype: type = np.int64) -> Callable[[ir.Graph, ir.No
     """Return a rewrite that turns attributes into inputs 1, 2 ... in this order; an absent one stays absent."""
 
     def rewrite(model: ir.Graph, node: ir.Node) -> int:
-        arrays = [None if (v := ir.attr(node, name)) is None else np.asarray(v, dtype) for name in names]
+        arrays: list[np.ndarray | None] = [
+            None if (v := ir.attr(node, name)) is None else np.asarray(v, dtype) for name in names
+        ]
         _set_inputs(model, node, arrays, names)
         return 1
 

@@ -15,7 +15,7 @@ from .. import ir
 from ..errors import ModelError
 
 #: Elements of one tensor of one sample: above it a run would need more memory than a file can ask for.
-LARGEST = 1 << 31
+LARGEST = 1 << 27
 
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger")
 _VENDOR = ("thinker", "linger")

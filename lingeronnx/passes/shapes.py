@@ -31,6 +31,7 @@ def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
         if other is not None and other.ndim == array.ndim:
             pairs = zip(array.shape, other.shape, strict=True)
             dims = [d if d == e else _BATCH if i == 0 else None for i, (d, e) in enumerate(pairs)]
+            ir.mark_folded_batch(value, bool(dims) and dims[0] == _BATCH and (len(array), len(other)) != (1, 2))
         value.shape = ir.oir_shape(dims)
         if value.dtype is None:
             value.type = ir.tensor_type(array.dtype)

@@ -1,12 +1,23 @@
 """The operators: frozen values with their constants inside, all `simulator.kernel.Kernel`."""
 
 from simulator.kernels.conv import Conv, Linear
+from simulator.kernels.deconv import ConvTranspose
+from simulator.kernels.divide import Div
 from simulator.kernels.elementwise import AddScaled, AddShift, Affine, Clip, Dequant, Mul, Quant, Relu, Requant
+from simulator.kernels.glu import Glu
+from simulator.kernels.gru import Gru, GruFine
+from simulator.kernels.layer_norm import LayerNorm
+from simulator.kernels.lstm import Lstm
 from simulator.kernels.matmul import MatMul
+from simulator.kernels.pick import ArgMax, Gather, Lookup, Pick, Split
 from simulator.kernels.pool import AvgPool, MaxPool, luna_average
 from simulator.kernels.shape import Concat, Constant, Reshape, Transpose
+from simulator.kernels.softmax import LogSoftmax, Softmax, softmax_entry
+from simulator.kernels.table import Table, grid
 
 __all__ = [
-    "AddScaled", "AddShift", "Affine", "AvgPool", "Clip", "Concat", "Constant", "Conv", "Dequant", "Linear", "MatMul",
-    "MaxPool", "Mul", "Quant", "Relu", "Requant", "Reshape", "Transpose", "luna_average",
+    "AddScaled", "AddShift", "Affine", "ArgMax", "AvgPool", "Clip", "Concat", "Constant", "Conv", "ConvTranspose",
+    "Dequant", "Div", "Gather", "Glu", "Gru", "GruFine", "LayerNorm", "Linear", "LogSoftmax", "Lookup", "Lstm",
+    "MatMul", "MaxPool", "Mul", "Pick", "Quant", "Relu", "Requant", "Reshape", "Softmax", "Split", "Table",
+    "Transpose", "grid", "luna_average", "softmax_entry",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ __all__ = ["Conv", "Linear"]
 _ROWS = 256  # rows of a fully connected layer that are done at a time, so that they stay in the cache
 
 
-def _checked(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+def checked(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """Return the bias as int64 [O], zeros for None, after checking the dtypes of both."""
     require(weight.dtype in (np.int8, np.int16), f"weights must be int8 or int16, not {weight.dtype}")
     if bias is None:
@@ -83,7 +83,7 @@ class Conv(Clipped):
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y [N, O, *space]."""
         (x,) = specs
-        _checked(self.weight, self.bias)
+        checked(self.weight, self.bias)
         rank, window = self.weight.ndim, self._window()
         require(len(x.shape) == rank, f"weights {list(self.weight.shape)} do not fit {x}")
         require(x.dtype in (np.int8, np.int16), f"a convolution takes int8 or int16, not {x.dtype}")
@@ -98,7 +98,7 @@ class Conv(Clipped):
         """Pack the weights for the size of x and choose the loop."""
         (x,) = specs
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
-        loop = _loop(weight, _checked(self.weight, self.bias), self._window(), x, self.rescale, self.clip)
+        loop = loop_for(weight, checked(self.weight, self.bias), self._window(), x, self.rescale, self.clip)
         return lambda ins, outs: loop(as_image(ins[0]), as_image(outs[0]))
 
     def _window(self) -> Window:
@@ -106,7 +106,7 @@ class Conv(Clipped):
         return window_of(self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group)
 
 
-def _loop(
+def loop_for(
     weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, rescale: Rescale, clip: tuple[int, int] | None
 ) -> Any:
     """Return `loop(x, out)` on channel-last arrays of rank 4."""
@@ -151,7 +151,7 @@ class Linear(Clipped):
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y; one-dimensional x has no batch axis."""
         (x,) = specs
-        _checked(self.weight, self.bias)
+        checked(self.weight, self.bias)
         require(x.dtype in (np.int8, np.int16), f"a fully connected layer takes int8 or int16, not {x.dtype}")
         require(
             self.weight.ndim == 2 and x.shape[-1:] == self.weight.shape[1:],
@@ -164,8 +164,8 @@ class Linear(Clipped):
         outputs, inputs = self.weight.shape
         window = Window((1, 1), (1, 1), (0, 0, 0, 0))
         pixels = Spec((1, inputs, 1, _ROWS), specs[0].dtype)
-        bias = _checked(self.weight, self.bias)
-        loop = _loop(self.weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)
+        bias = checked(self.weight, self.bias)
+        loop = loop_for(self.weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             x, out = ins[0].reshape(1, 1, -1, inputs), outs[0].reshape(1, 1, -1, outputs)

@@ -62,3 +62,22 @@ def matmul(x, y, triple):
                 acc = sum(int(x[place][n, m]) * int(y[place][m, p]) for m in range(x.shape[-1]))
                 out[(*place, n, p)] = rescale(acc, triple)
     return out
+
+
+def conv_transpose(x, weight, bias, triple, strides, pads, dilations, output_padding, group):
+    """x [N, C, H, W], weight [C, O/g, kh, kw]: every input is scattered over the outputs it reaches."""
+    samples, channels, rows, columns = x.shape
+    _, own, kh, kw = weight.shape
+    out_rows = strides[0] * (rows - 1) + dilations[0] * (kh - 1) + 1 - pads[0] - pads[2] + output_padding[0]
+    out_columns = strides[1] * (columns - 1) + dilations[1] * (kw - 1) + 1 - pads[1] - pads[3] + output_padding[1]
+    acc = np.zeros((samples, own * group, out_rows, out_columns), object)
+    if bias is not None:
+        acc += np.array([int(b) for b in bias], object)[:, None, None]
+    for n, c, i, j, r, s in np.ndindex(samples, channels, rows, columns, kh, kw):
+        a = i * strides[0] + r * dilations[0] - pads[0]
+        b = j * strides[1] + s * dilations[1] - pads[1]
+        if 0 <= a < out_rows and 0 <= b < out_columns:
+            first = c // (channels // group) * own
+            for o in range(own):
+                acc[n, first + o, a, b] += int(x[n, c, i, j]) * int(weight[c, o, r, s])
+    return np.frompyfunc(lambda v: rescale(v, triple), 1, 1)(acc)

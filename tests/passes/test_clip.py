@@ -82,10 +82,22 @@ def test_refuses_relu_that_is_an_output():
     stays(graph(text, lo=ZERO, hi=SIX), clip)
 
 
-def test_refuses_relu_before_a_positive_bound():
-    """Relu, then Clip(0.5, 6): the Relu does nothing, but the Clip does not become Clip(0, 6)."""
-    found = model(13, 0.5, 0.75, before="r = Relu(x)")
-    stays(found, clip)
+def test_relu_before_a_positive_bound():
+    """Relu, then Clip(0.5, 0.75): the Relu does nothing, and the Clip does not become Clip(0, 0.75)."""
+    found = fires(model(13, 0.5, 0.75, before="r = Relu(x)"), clip, 1, ["Clip"], atol=0)
+    assert bounds(found.graph.node(0)) == (0.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "want"),
+    (((-1, 6), (0, 8), (0, 6)), ((0, 6), (1, 2), (1, 2)), ((-2, -1), (0, 6), (0, 0)), ((3, 6), (0, 1), (1, 1))),
+)
+def test_two_clips(first, second, want):
+    """The outer one acts on the ends of the inner one."""
+    text = "g (float[N,8] x) => (float[N,8] y) { c = Clip(x, a, b) y = Clip(c, d, e) }"
+    arrays = dict(zip("abde", map(np.float32, (*first, *second)), strict=True))
+    found = fires(graph(text, **arrays), clip, 1, ["Clip"], atol=0)
+    assert bounds(found.graph.node(0)) == want
 
 
 def test_refuses_integers():

@@ -1,0 +1,423 @@
+"""What of a model breaks a platform's limits: every place, with the value, the limit and the remedy.
+
+Float graphs are judged normalised, by the constraints of `ops`, before and after the rewrites of `fit`. Integer graphs
+are judged as they are: the same constraints, and the rules below on scales, attributes, widths and what the executor
+does wrong. A rule is a function whose docstring is ``the rule | the remedy``, filled in from the platform's row; it
+returns the offending value or None. Loads no files, prints nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import ir
+from ..assign import integer_nodes, partition
+from ..errors import ModelError
+from ..fit import Fitted, fit
+from ..improve.ranges import clips_without_scale
+from ..int_runner import sizes
+from ..ops import Op, Violation, attributes, float_op, integer_op, is_quantized_domain, rule_text
+from ..ops._base import RENAMED
+from ..ops.macs import macs
+from ..platforms import Platform
+from ..report import FloatNode, float_nodes
+
+__all__ = ["Check", "Met", "check_float", "check_integer"]
+
+
+@dataclass(frozen=True)
+class Met:
+    """A fault of the executor that the quantizer works around in this model."""
+
+    fault: str
+    text: str
+    nodes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Check(Sequence[Violation]):
+    """The violations of a model on a platform; a sequence of them.
+
+    kind : "float" or "integer"
+    fitted : the rewrites that --fit would do; remaining : the violations that would be left then
+    host_part : float nodes before the first or after the last integer one: no violation, but not the chip's work
+    faults : faults of the executor that are worked around
+    """
+
+    platform: str
+    kind: str
+    violations: Sequence[Violation]
+    fitted: Sequence[Fitted] = ()
+    remaining: Sequence[Violation] = ()
+    host_part: Sequence[FloatNode] = ()
+    faults: Sequence[Met] = ()
+    notes: Sequence[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.violations)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.violations[index]
+
+    def __iter__(self) -> Iterator[Violation]:
+        return iter(self.violations)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-ready values."""
+        return {
+            "platform": self.platform,
+            "kind": self.kind,
+            "violations": [vars(v) for v in self.violations],
+            "fitted": [vars(f) for f in self.fitted],
+            "remaining": [vars(v) for v in self.remaining],
+            "host_part": [vars(n) for n in self.host_part],
+            "faults": [{**vars(m), "nodes": list(m.nodes)} for m in self.faults],
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> list[str]:
+        """Return the report as text: one line per violation, then what --fit would do, then what is worth knowing."""
+        found = [str(v) for v in self.violations] or [f"nothing breaks a limit of {self.platform}"]
+        if self.violations and self.kind == "float":
+            found += [f"--fit would: {f.node}: {f.what} ({f.cost})" for f in self.fitted]
+            left = [f"would remain: {v}" for v in self.remaining] if self.fitted else []
+            found += left or (["with --fit nothing would remain"] if self.fitted else ["--fit can mend none of it"])
+        found += [f"host part: {n.op_type} {n.node}: {n.why}" for n in self.host_part]
+        found += [f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults]
+        return found + [f"note: {note}" for note in self.notes]
+
+
+def _few(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+# ---- float graphs ------------------------------------------------------------------------------------------------
+
+#: Fault of a row -> whether a float node would meet it. Those not here are limits (constraints) or met by no operator.
+_MEETS: Mapping[str, Callable[[ir.Node, Platform], bool]] = {
+    "clip": lambda node, row: node.op_type == "Clip",
+    "sub-placement": lambda node, row: node.op_type == "Sub",
+    "avgpool-scale": lambda node, row: node.op_type == "AveragePool",
+    "avgpool-global": lambda node, row: node.op_type == "AveragePool" and _covers(node),
+    "prelu": lambda node, row: node.op_type == "PRelu",
+    "pad-modes": lambda node, row: node.op_type == "Pad" and ir.attr(node, "mode", "constant") != "constant",
+    "conv1d": lambda node, row: node.op_type == "Conv" and len(ir.shape(node.inputs[1]) or ()) == 3,
+    "cat-scale": lambda node, row: node.op_type == "Concat",
+    "add-external": lambda node, row: node.op_type == "Add",
+    "transpose": lambda node, row: (
+        node.op_type == "Transpose" and tuple(ir.attr(node, "perm") or ()) in row.broken_transposes
+    ),
+    "linear-rows": lambda node, row: node.op_type == "Linear" and _rows(node) != 1,
+    "div-scale": lambda node, row: node.op_type == "Div",
+}
+
+
+def _covers(node: ir.Node) -> bool:
+    source = ir.shape(node.inputs[0]) or ()
+    return tuple(source[2:]) == tuple(ir.attr(node, "kernel_shape"))
+
+
+def _rows(node: ir.Node) -> int:
+    return math.prod(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[1:-1])
+
+
+def check_float(model: ir.Graph, row: Platform, notes: Sequence[str] = ()) -> Check:
+    """Return what breaks limits of `row` in the normalised float `model`, which is left as it is."""
+    violations, host = _float_violations(model, row)
+    fitted: list[Fitted] = []
+    remaining = violations
+    if row.chip and violations:
+        mended = ir.clone(model)
+        fitted = fit(mended, row)
+        remaining = _float_violations(mended, row)[0] if fitted else violations
+    met = []
+    for key, text in row.faults.items():
+        nodes = [str(node.name) for node in model.graph if key in _MEETS and _MEETS[key](node, row)]
+        if nodes:
+            met.append(Met(key, text, nodes))
+    return Check(row.name, "float", violations, fitted, remaining, host, met, list(notes))
+
+
+def _float_violations(model: ir.Graph, row: Platform) -> tuple[list[Violation], list[FloatNode]]:
+    """Return the broken limits, and the other float nodes before or behind the integer part.
+
+    A node there that multiplies nothing (a final Softmax) is the host's work as it should be, whatever the limits.
+    """
+    floats = partition(model, row, {})
+    while unmet := clips_without_scale(model, row, floats, 8):
+        floats = partition(model, row, {**floats, **unmet})
+    whole = {id(node) for node, _ in integer_nodes(model, floats)}
+    islands, host = float_nodes(model, floats, whole)
+    between, outside = ({entry.node for entry in entries} for entries in (islands, host))
+    found: list[Violation] = []
+    broken: set[str] = set()
+    for node in model.graph:
+        name = str(node.name)
+        op, _ = float_op(node)
+        if name in outside and not macs(node):
+            continue
+        own = op.violations(node, row) if op is not None else []
+        if not own and op is not None and not op.available(row):
+            own = [_violation(node, f"{row.name} has no {op.name}", node.op_type, _OTHER)]
+        if not own and name in between:
+            own = [_violation(node, "no float operator stands between integer ones", floats[name] or "a float operator",
+                              _OTHER)]  # fmt: skip
+        found += own
+        broken |= {name} if own else set()
+    return found, [entry for entry in host if entry.node not in broken]
+
+
+_OTHER = "use operators the platform has, or move the node before the first or behind the last of them"
+
+
+def _violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:
+    tensor = next((str(v.name) for v in node.outputs if v.name), "")
+    return Violation(str(node.name), node.op_type, tensor, rule, value, remedy)
+
+
+# ---- integer graphs ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An integer node with what is known around it.
+
+    attrs : by current names with defaults. scales : of the tensors before it, as their producers write them.
+    """
+
+    node: ir.Node
+    op: Op
+    attrs: Mapping[str, Any]
+    scales: Mapping[str, float]
+
+    def reads(self) -> dict[int, float]:
+        """Return the scale at which each input is read, as the node says, else as its producer says."""
+        found = {i: self.scales[str(v.name)] for i, v in enumerate(self.node.inputs)
+                 if v is not None and v.name in self.scales}  # fmt: skip
+        return {**found, **self.op.read_scales(self.attrs)}
+
+    @property
+    def writes(self) -> float | None:
+        """The scale of the output."""
+        first = self.node.inputs[0] if self.node.inputs else None
+        return self.op.out_scale(self.attrs, [self.scales.get(str(first.name)) if first is not None else None])
+
+
+Rule = Callable[[Seen, Platform], Any]
+
+
+def powers_of_two(seen: Seen, row: Platform) -> Any:
+    """scales are powers of two | quantize with --mode q-value."""
+    if not row.power_of_two:
+        return None
+    wrong = [f"{key} = {value:g}" for key, value in sorted(seen.attrs.items())
+             if key.startswith("scale_") and value is not None and not _power(value)]  # fmt: skip
+    return ", ".join(wrong) or None
+
+
+def right_shift(seen: Seen, row: Platform) -> Any:
+    """the result is shifted right, never left: the output's scale is at most that of the product or of each summand |
+    lower scale_o, or repair the graph with fix-dequant.
+    """
+    scale = seen.attrs.get("scale_o")
+    reads = seen.reads()
+    if not row.chip or scale is None or not all(map(_power, (scale, *reads.values()))):
+        return None
+    names = {ir.read_name(seen.node, i): value for i, value in reads.items() if i < len(seen.node.inputs)}
+    try:
+        most = seen.op.ceiling(seen.node, lambda name: math.frexp(names[name])[1] - 1)
+    except (KeyError, IndexError):
+        return None
+    exponent = math.frexp(scale)[1] - 1
+    return f"scale_o = 2^{exponent}, at most 2^{most} is possible" if most is not None and exponent > most else None
+
+
+def average_scale(seen: Seen, row: Platform) -> Any:
+    """an average keeps its input's scale | set scale_o to scale_x."""
+    if not row.chip or seen.op.name != "AvgPool2dInt" or seen.attrs.get("scale_o") is None:
+        return None
+    x, o = seen.attrs["scale_x"], seen.attrs["scale_o"]
+    return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None
+
+
+def cat_scale(seen: Seen, row: Platform) -> Any:
+    """no input of a concatenation has a larger scale than its output | raise scale_o or requantize the input."""
+    if row.ops.get(seen.op.name) != "luna-up" or seen.attrs.get("scale_o") is None:
+        return None
+    over = [f"scale_x_{i} = {s:g}" for i, s in seen.op.read_scales(seen.attrs).items() if s > seen.attrs["scale_o"]]
+    return f"{', '.join(over)}, scale_o = {seen.attrs['scale_o']:g}" if over else None
+
+
+def agreement(seen: Seen, row: Platform) -> Any:
+    """a node reads a tensor at the scale its producer writes | repair the graph with fix-dequant."""
+    wrong = []
+    for index, scale in seen.op.read_scales(seen.attrs).items():
+        value = seen.node.inputs[index] if index < len(seen.node.inputs) else None
+        own = seen.scales.get(str(value.name)) if value is not None else None
+        if own is not None and own != scale:
+            wrong.append(f"'{value.name if value is not None else ''}' read at {scale:g}, written at {own:g}")
+    return ", ".join(wrong) or None
+
+
+def byte_results(seen: Seen, row: Platform) -> Any:
+    """operands are 8 bits wide, and so are the results of convolutions | use 8 bits, or LinearInt for wider results."""
+    if not row.chip or "scale_w" not in seen.attrs:
+        return None
+    narrow = ["parameter_bits"] if seen.op.name == "LinearInt" else ["parameter_bits", "o_bits"]
+    wrong = [f"{k} = {seen.attrs[k]}" for k in narrow if seen.attrs.get(k) not in (None, 8)]
+    return ", ".join(wrong) or None
+
+
+def bias_type(seen: Seen, row: Platform) -> Any:
+    """a bias is int32 | quantize again."""
+    value = seen.node.inputs[2] if "scale_w" in seen.attrs and len(seen.node.inputs) > 2 else None
+    array = ir.const(value)
+    return str(array.dtype) if row.chip and array is not None and array.dtype.name != "int32" else None
+
+
+def single_sample(seen: Seen, row: Platform) -> Any:
+    """graphs for a chip hold one sample | write the graph with batch 1."""
+    dims = ir.shape(seen.node.inputs[0]) if seen.node.inputs else None
+    if not row.chip or not dims or seen.op.name not in _IMAGES:
+        return None
+    return f"batch {dims[0] or 'of any size'}" if dims[0] != 1 else None
+
+
+def runs_right(seen: Seen, row: Platform) -> Any:
+    """{row.name} computes the operator right | replace it, or quantize the float model again."""
+    if row.runs(seen.op.name):
+        return None
+    why = next((row.faults[key] for key, name in _BROKEN.items() if name == seen.op.name and key in row.faults), None)
+    return f"{seen.node.op_type}: {why}" if why else f"it has no {seen.node.op_type}"
+
+
+def transposes(seen: Seen, row: Platform) -> Any:
+    """a transpose is none of {row.broken_transposes} | make it from two others."""
+    perm = tuple(seen.attrs.get("perm") or ()) if seen.op.name == "Transpose" else ()
+    return list(perm) if perm and perm in row.broken_transposes else None
+
+
+def chip_name(seen: Seen, row: Platform) -> Any:
+    """nodes name the chip they are for, {row.name} | export for this platform."""
+    name = ir.attr(seen.node, "platform")
+    return name if row.chip and name not in (None, row.name) else None
+
+
+def unit_steps(seen: Seen, row: Platform) -> Any:
+    """a slice takes every element | use steps of 1."""
+    if not row.chip or seen.op.name != "Slice" or len(seen.node.inputs) < 5:
+        return None
+    steps = ir.const(seen.node.inputs[4])
+    return f"steps {steps.tolist()}" if steps is not None and (steps != 1).any() else None
+
+
+def pad_mode(seen: Seen, row: Platform) -> Any:
+    """padding is constant | use constant padding."""
+    mode = ir.attr(seen.node, "mode", "constant")
+    return str(mode) if row.chip and seen.op.name == "iqPad" and mode != "constant" else None
+
+
+RULES: tuple[Rule, ...] = (
+    runs_right, chip_name, powers_of_two, agreement, right_shift, average_scale, cat_scale, byte_results, bias_type,
+    single_sample, transposes, unit_steps, pad_mode,
+)  # fmt: skip
+
+_IMAGES = ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "AvgPool2dInt", "MaxPool", "BatchNorm2dInt")
+#: Fault of a row -> the operator that is not in its list because of it.
+_BROKEN = {"clip": "Clip", "conv1d": "Conv1dInt", "prelu": "PRelu", "div-scale": "iqDiv"}
+
+
+def _power(scale: float) -> bool:
+    return math.frexp(scale)[0] == 0.5
+
+
+def check_integer(model: ir.Graph, row: Platform) -> Check:
+    """Return what breaks limits of `row` in the integer graph `model`, which is left as it is."""
+    model = ir.clone(model)
+    for value, size in sizes(model).items():
+        value.shape = ir.oir_shape(size)
+    found: list[Violation] = []
+    scales: dict[str, float] = {}
+    integers = {str(v.name) for v in model.graph.inputs if v.dtype is not None and v.dtype.name in _INTEGERS}
+    islands = _islands(model, integers)
+    for node in model.graph:
+        name = ir.read_name(node) if node.inputs and node.inputs[0] is not None else ""
+        op = integer_op(node)
+        if op is not None and not (is_quantized_domain(node) or name in integers):
+            op = None
+        if op is None:
+            found += _foreign(node, row, integers, islands)
+            continue
+        missing = [_violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
+                   for key in _missing(node, op, row)]  # fmt: skip
+        found += missing
+        if op.name != "Dequant":
+            integers.update(str(v.name) for v in node.outputs)
+        try:
+            seen = Seen(node, op, attributes(op, node), scales)
+        except ModelError as error:
+            if not missing:
+                found.append(_violation(node, "attributes have values that make sense", str(error), "export again"))
+            continue
+        for rule in RULES:
+            value = rule(seen, row)
+            if value is not None:
+                text, remedy = rule_text(rule, row)  # type: ignore[arg-type]
+                found.append(_violation(node, text, str(value), remedy))
+        found += _constraints(seen, row)
+        if seen.writes is not None:
+            scales.update({str(v.name): seen.writes for v in node.outputs if v.name})
+    if "platform" in row.node_attributes.get("", {}) and not any("platform" in node.attributes for node in model.graph):
+        found.append(_violation(model.graph.node(0), f"some node names the chip, platform = {row.name}", "none does",
+                                "export for this platform"))  # fmt: skip
+    return Check(row.name, "integer", found)
+
+
+_INTEGERS = ("INT8", "INT16", "INT32", "UINT8")
+
+
+def _constraints(seen: Seen, row: Platform) -> list[Violation]:
+    """Return the limits of the operator that the integer node breaks; none where its sizes are not known."""
+    try:
+        return seen.op.violations(seen.node, row) if row.runs(seen.op.name) else []
+    except (AssertionError, TypeError, IndexError, AttributeError):  # a constraint of the float form
+        return []
+
+
+def _missing(node: ir.Node, op: Op, row: Platform) -> Iterator[str]:
+    given = {**node.attributes}
+    known = {RENAMED.get(name, name) for name in given}
+    for spec in op.attributes:
+        if spec.required and spec.name not in known:
+            yield spec.name
+    wanted = row.node_attributes.get("", {})
+    modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
+    if is_quantized_domain(node) and (op.name not in ("Quant", "Dequant", "Requant") or modes and op.name == "Requant"):
+        key = "quant_mode" if modes else "platform_quant"
+        if key in wanted and key not in given and (not modes or op.factor == "absorbed" or op.name == "Requant"):
+            yield f"{key} ({wanted[key]})"
+
+
+def _foreign(node: ir.Node, row: Platform, integers: set[str], islands: set[str]) -> list[Violation]:
+    """Return what is wrong with a node that is no integer operator."""
+    if is_quantized_domain(node):
+        integers.update(str(v.name) for v in node.outputs)
+        return [_violation(node, f"it is an integer operator that {row.name} has", f"unknown operator {node.op_type}",
+                           "use operators the platform has")]  # fmt: skip
+    read = [str(v.name) for v in node.inputs if v is not None and v.name in integers]
+    if read and node.op_type != "Constant":
+        return [_violation(node, "a float operator reads real numbers", f"it reads the integers '{read[0]}'",
+                           "repair the graph with fix-dequant")]  # fmt: skip
+    if str(node.name) in islands:
+        return [_violation(node, "no float operator stands between the first Quant and the last Dequant",
+                           f"{node.op_type} does", _OTHER)]  # fmt: skip
+    return []
+
+
+def _islands(model: ir.Graph, integers: set[str]) -> set[str]:
+    """Return the float nodes with integer nodes both before and behind them."""
+    whole = {id(node) for node in model.graph if is_quantized_domain(node)}
+    return {entry.node for entry in float_nodes(model, {}, whole)[0]}

@@ -1,0 +1,95 @@
+"""The table of operators in docs/operators.md, from the same texts that judge a model: it cannot drift from the code.
+
+Rows are the operators, columns the platforms; below stand the limits (the constraints' docstrings, filled in from each
+platform's row) and what each executor does wrong. `operators_markdown` returns the whole page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..ops import OPS, Op, rule_text
+from ..platforms import PLATFORMS, Platform
+
+__all__ = ["BEGIN", "END", "operators_markdown"]
+
+BEGIN = "<!-- begin: written by `lingeronnx platforms --markdown`; do not edit by hand -->"
+END = "<!-- end -->"
+
+_HEAD = """# Operators
+
+What each platform computes in integers, and within which limits. A layer outside a limit stays in float, unless a
+rewrite of `--fit` (the default on chips) mends it; `lingeronnx check MODEL` lists what a model breaks.
+"""
+
+_KEY = (
+    "**yes**: in integers, whatever its sizes. **limits**: within the limits below. **composed**: written as other "
+    "operators. **no**: it stays in float, or on the chip's host."
+)
+
+#: Constraints that a row may do without although their text can be filled in.
+_FREE: Mapping[str, Callable[[Platform], bool]] = {
+    "depthwise_multiplier": lambda row: row.conv is not None and row.conv.depthwise_multiplier,
+}
+
+
+def operators_markdown() -> str:
+    """Return the page docs/operators.md."""
+    return "\n".join([_HEAD, BEGIN, "", *_table(), "", _KEY, "", *_limits(), *_faults(), END]) + "\n"
+
+
+def _table() -> list[str]:
+    lines = [f"| operator | from ONNX | {' | '.join(row.name for row in PLATFORMS)} |",
+             f"|---|---|{'---|' * len(PLATFORMS)}"]  # fmt: skip
+    for op in OPS:
+        source = ", ".join(name for _, name in op.floats)
+        lines.append(f"| {op.name} | {source} | {' | '.join(_cell(op, row) for row in PLATFORMS)} |")
+    return lines
+
+
+def _cell(op: Op, row: Platform) -> str:
+    if not row.runs(op.name):
+        return "composed" if op.floats and op.available(row) else "no"
+    return "limits" if _rules(op, row) else "yes"
+
+
+def _rules(op: Op, row: Platform) -> list[str]:
+    """Return the limits of `op` on `row` as text."""
+    if not row.chip:
+        return []
+    texts = []
+    for constraint in op.constraints:
+        free = _FREE.get(constraint.__name__)
+        if free is None or not free(row):
+            rule, _ = rule_text(constraint, row)
+            if "None" not in rule:  # a column that this row leaves open
+                texts.append(rule)
+    return texts
+
+
+def _limits() -> list[str]:
+    """Return the limits by operator; a rule that is the same on several platforms is told once."""
+    lines = ["## Limits", ""]
+    for op in OPS:
+        rules: dict[str, list[str]] = {}
+        for row in PLATFORMS:
+            if row.runs(op.name):
+                for text in _rules(op, row):
+                    rules.setdefault(text, []).append(row.name)
+        if rules:
+            lines += [f"### {op.name}", "", *(f"- {', '.join(names)}: {text}" for text, names in rules.items()), ""]
+    return lines
+
+
+def _faults() -> list[str]:
+    """Return the executors' faults by platform."""
+    lines = [
+        "## Faults of the executors",
+        "",
+        "The quantizer works around them; `check` names those a model meets.",
+        "",
+    ]
+    for row in PLATFORMS:
+        if row.faults:
+            lines += [f"### {row.name} (executor {row.executor})", "", *(f"- {t}" for t in row.faults.values()), ""]
+    return lines

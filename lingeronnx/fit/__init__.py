@@ -1,0 +1,61 @@
+"""Rewrites that make a float model fit a platform, each exact or with a stated cost.
+
+One file per rewrite; `REWRITES` says in which order they are tried on a node that breaks a limit. A rewrite changes the
+graph in place, keeps its float function and the names of surviving tensors, and refuses (None) where it could not end
+within the limits. `fit` goes round until nothing changes, so that one rewrite may prepare for another; a second `fit`
+does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .. import ir
+from ..ops import float_op
+from ..platforms import Platform
+from ._base import Fitted, Rewrite
+from .average import split_average
+from .channels import split_channels
+from .depthwise import split_depthwise
+from .dilation import expand_dilation
+from .enlarge import enlarge_kernel
+from .kernel import split_kernel
+from .max_pool import split_max_pool
+from .pad import explicit_pad
+
+__all__ = ["REWRITES", "Fitted", "Rewrite", "fit"]
+
+REWRITES: tuple[Rewrite, ...] = (
+    Rewrite("expand-dilation", expand_dilation),
+    Rewrite("split-depthwise", split_depthwise),
+    Rewrite("enlarge-kernel", enlarge_kernel),
+    Rewrite("explicit-pad", explicit_pad),
+    Rewrite("split-kernel", split_kernel),
+    Rewrite("split-channels", split_channels),
+    Rewrite("split-average", split_average),
+    Rewrite("split-max-pool", split_max_pool),
+)
+
+_ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that undoes another
+
+
+def fit(model: ir.Graph, row: Platform, keep: Collection[str] = ()) -> list[Fitted]:
+    """Rewrite what breaks a limit of `row` in the normalised `model`, in place; return what was done.
+
+    keep : names of nodes to leave alone.
+    """
+    done: list[Fitted] = []
+    for _ in range(_ROUNDS):
+        before = len(done)
+        for node in list(model.graph):
+            op, _ = float_op(node)
+            if op is None or node.name in keep or not op.violations(node, row):
+                continue
+            for rewrite in REWRITES:
+                found = rewrite.apply(model, node, row)
+                if found is not None:
+                    done.append(Fitted(str(node.name), *found))
+                    break
+        if len(done) == before:
+            break
+    return done

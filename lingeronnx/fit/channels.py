@@ -1,0 +1,127 @@
+"""A convolution too large for the chip's memory in parts: by input channels (a sum), or by output channels or groups.
+
+The rows under the kernel grow with the input channels, so that the slab's limit asks for a sum of parts, each of which
+is rounded; input and output together ask for fewer outputs per part, exactly, or where the input alone is most of it,
+for fewer inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import ir
+from ..ops.conv import CONV2D, Geometry, memory, slab
+from ..platforms import Platform
+from ._base import Maker, chained, chunks, conv_of, scratch_conv, sum_cost
+
+__all__ = ["split_channels"]
+
+_MOST_PARTS = 16
+
+
+def split_channels(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+    """Split by groups, by inputs or by outputs, into as few parts as are within the limits."""
+    found = conv_of(node, row)
+    if found is None or len(found[0].kernel) != 2 or row.conv is None:
+        return None
+    too_wide, too_large = slab(node, row) is not None, memory(node, row) is not None
+    if not too_wide and not too_large:
+        return None
+    g, weight = found
+    if g.group > 1:
+        return _by_groups(model, node, g, weight, row)
+    if too_wide:
+        return _by_inputs(model, node, g, weight, row)
+    return _by_outputs(model, node, g, weight, row) or _by_inputs(model, node, g, weight, row)
+
+
+def _fits(row: Platform, g: Geometry, inputs: int, outputs: int, group: int) -> bool:
+    """Whether a part of so many channels is within all limits."""
+    space, result = [int(d or 0) for d in g.source[2:]], [int(d or 0) for d in g.result[2:]]
+    attributes = {**_attributes(g), "group": group}
+    node = scratch_conv([inputs, *space], [outputs, inputs // group, *g.kernel], [outputs, *result], attributes)
+    return not CONV2D.violations(node, row)
+
+
+def _attributes(g: Geometry) -> dict[str, Any]:
+    return {"kernel_shape": list(g.kernel), "strides": list(g.strides), "pads": list(g.pads),
+            "dilations": list(g.dilations)}  # fmt: skip
+
+
+def _count(total: int, align: int, fits: Any) -> list[tuple[int, int]] | None:
+    """Return the ranges of the coarsest cut whose parts all fit."""
+    for parts in range(2, min(total, _MOST_PARTS) + 1):
+        ranges = chunks(total, parts, align)
+        if 1 < len(ranges) <= _MOST_PARTS and all(fits(end - start) for start, end in ranges):
+            return ranges
+    return None
+
+
+def _by_inputs(
+    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, row: Platform
+) -> tuple[str, str] | None:
+    assert row.conv is not None
+    ranges = _count(g.inputs, row.conv.channel_align, lambda size: _fits(row, g, size, g.outputs, 1))
+    if ranges is None:
+        return None
+    make = Maker(model, node)
+    parts = []
+    for number, (start, end) in enumerate(ranges):
+        source = make.crop(ir.source(node), 1, start, end, "channels")
+        parts.append(_part(make, source, weight[:, start:end], number, node.inputs[2:3] if number == 0 else (), g, 1))
+    chained(make, parts)
+    make.done()
+    return f"{g.inputs} input channels in {len(ranges)} parts that are added", sum_cost(len(ranges))
+
+
+def _by_outputs(
+    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, row: Platform
+) -> tuple[str, str] | None:
+    ranges = _count(g.outputs, 1, lambda size: _fits(row, g, g.inputs, size, 1))
+    if ranges is None:
+        return None
+    make = Maker(model, node)
+    parts = [_part(make, ir.source(node), weight[a:b], i, _bias(make, i, a, b), g, 1) for i, (a, b) in
+             enumerate(ranges)]  # fmt: skip
+    _joined(make, parts)
+    return f"{g.outputs} output channels in {len(ranges)} parts side by side", "exact"
+
+
+def _by_groups(
+    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, row: Platform
+) -> tuple[str, str] | None:
+    deep, each = g.inputs // g.group, g.outputs // g.group
+    ranges = _count(g.group, 1, lambda size: _fits(row, g, size * deep, size * each, size))
+    if ranges is None:
+        return None
+    make = Maker(model, node)
+    parts = []
+    for number, (start, end) in enumerate(ranges):
+        source = make.crop(ir.source(node), 1, start * deep, end * deep, "channels")
+        a, b = start * each, end * each
+        parts.append(_part(make, source, weight[a:b], number, _bias(make, number, a, b), g, end - start))
+    _joined(make, parts)
+    return f"{g.group} groups in {len(ranges)} parts side by side", "exact"
+
+
+def _bias(make: Maker, number: int, start: int, end: int) -> Sequence[ir.Value | None]:
+    bias = ir.const(make.node.inputs[2]) if len(make.node.inputs) > 2 else None
+    return () if bias is None else (make.constant(np.ascontiguousarray(bias[start:end]), f"part{number}_bias"),)
+
+
+def _part(
+    make: Maker, source: ir.Value, weight: np.ndarray, number: int, bias: Sequence[ir.Value | None], g: Geometry,
+    group: int,
+) -> ir.Value:  # fmt: skip
+    held = make.constant(np.ascontiguousarray(weight), f"part{number}_weight")
+    shape = list(make.result.shape or ())
+    shape[1] = len(weight)
+    return make("Conv", [source, held, *bias], shape, f"part{number}", {**_attributes(g), "group": group})
+
+
+def _joined(make: Maker, parts: Sequence[ir.Value]) -> None:
+    make("Concat", parts, list(make.result.shape or ()), "joined", {"axis": 1})
+    make.done()

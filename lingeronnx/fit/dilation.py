@@ -1,0 +1,43 @@
+"""A dilated kernel where the platform has no dilation: the same kernel with zeros between its taps, exact.
+
+What becomes too large is then split by `kernel`, which leaves out parts that hold only zeros.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import ir
+from ..ops import float_op
+from ..ops.conv import dilation_values, undilated_1d
+from ..platforms import Platform
+from ._base import by, conv_of
+
+__all__ = ["expand_dilation"]
+
+_LARGEST = 33  # taps per side beyond which the zeros would be most of the work
+
+
+def expand_dilation(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+    """Spread the taps of the kernel and drop the dilation."""
+    found = conv_of(node, row)
+    if found is None or not _refused(node, row):
+        return None
+    g, weight = found
+    kernel = [(k - 1) * d + 1 for k, d in zip(g.kernel, g.dilations, strict=True)]
+    if max(kernel) > _LARGEST:
+        return None
+    spread = np.zeros((*weight.shape[:2], *kernel), weight.dtype)
+    spread[(slice(None), slice(None), *(slice(None, None, d) for d in g.dilations))] = weight
+    ir.set_constant(model, node, 1, spread, "spread")
+    ir.set_attr(node, "kernel_shape", kernel)
+    ir.set_attr(node, "dilations", [1] * len(kernel))
+    return f"kernel {by(g.kernel)} with dilation {by(g.dilations)} written as {by(kernel)} with zeros", "exact"
+
+
+def _refused(node: ir.Node, row: Platform) -> bool:
+    """Whether it is the dilation that stands against `node`."""
+    if dilation_values(node, row) is not None:
+        return True
+    op, _ = float_op(node)
+    return op is not None and undilated_1d in op.constraints and undilated_1d(node, row) is not None

@@ -1,0 +1,40 @@
+"""Padding beyond a convolution's limit in a Pad of its own, where the platform's Pad runs right: exact."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import ir
+from ..ops import float_op
+from ..ops.conv import pad_limit
+from ..platforms import Platform
+from ._base import Maker, conv_of
+
+__all__ = ["explicit_pad"]
+
+
+def explicit_pad(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+    """Leave as much of the padding in the convolution as it takes, and put the rest before it."""
+    found = conv_of(node, row)
+    if found is None or row.conv is None or not row.runs("iqPad") or pad_limit(node, row) is None:
+        return None
+    g, _ = found
+    rank = len(g.kernel)
+    most = [min(row.conv.max_pad, k, row.conv.max_kernel) for k in g.kernel] * 2
+    rest = [max(0, p - m) for p, m in zip(g.pads, most, strict=True)]
+    kept = [p - r for p, r in zip(g.pads, rest, strict=True)]
+    if rank != 2 or not any(rest):
+        return None
+    make = Maker(model, node)
+    source = ir.source(node)
+    pads = [0, 0, *rest[:rank], 0, 0, *rest[rank:]]
+    shape = [*(source.shape or ())[:2], *(int(d or 0) + rest[i] + rest[rank + i] for i, d in enumerate(g.source[2:]))]
+    padded = make("Pad", [source, make.constant(np.array(pads, np.int64), "pads")], shape, "padded")
+    op, _ = float_op(make.nodes[0])
+    if op is None or op.violations(make.nodes[0], row):
+        make.undo()
+        return None
+    model.graph.insert_before(node, make.nodes[0])
+    node.replace_input_with(0, padded)
+    ir.set_attr(node, "pads", kept)
+    return f"pads {list(g.pads)} made {kept}, the rest in a Pad before", "exact"

@@ -1,0 +1,87 @@
+"""Transposed convolution: ConvTranspose2dInt, weight [I, O/group, k...]; the bias is required (zeros where none is)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ir
+from ..platforms import Platform
+from ._base import Attr, Bound, Constraint
+from .conv import (
+    CONV2D,
+    Geometry,
+    WeightLayer,
+    kernel_limit,
+    memory,
+    pad_limit,
+    stride_values,
+    stride_within_kernel,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["ConvTranspose2d"]
+
+
+def one_group(node: ir.Node, row: Platform) -> Any:
+    """a transposed convolution has one group | enlarge the map and convolve it group by group."""
+    group = int(ir.attr(node, "group", 1))
+    return f"{group} groups" if row.chip and group != 1 else None
+
+
+def undilated(node: ir.Node, row: Platform) -> Any:
+    """a transposed convolution is not dilated | use a kernel with zeros between."""
+    dilations = Geometry(node).dilations
+    return f"dilations {list(dilations)}" if row.chip and any(d != 1 for d in dilations) else None
+
+
+class ConvTranspose2d(WeightLayer):
+    """Two-dimensional transposed convolution."""
+
+    name = "ConvTranspose2dInt"
+    floats = (("", "ConvTranspose"),)
+    aliases = ("QConvTranspose2d",)
+    factor = "fixed"  # its weight has the outputs on axis 1, where no other layer has them
+    attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
+    constraints: tuple[Constraint, ...] = (
+        kernel_limit, stride_values, stride_within_kernel, pad_limit, undilated, one_group, memory,
+    )  # fmt: skip
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Two-dimensional, with explicit padding."""
+        reason = super().reject(node)
+        if reason is None and len(ir.shape(node.inputs[1]) or ()) != 4:
+            reason = "its kernel is not 2-dimensional"
+        if reason is None and (ir.attr(node, "auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes):
+            reason = "its padding follows from a wanted output size"
+        return reason
+
+    def macs(self, node: ir.Node) -> int:
+        """Inputs times the kernel's size."""
+        source, weight = ir.shape(node.inputs[0]) or (), ir.shape(node.inputs[1]) or ()
+        return math.prod(int(d or 1) for d in source[1:]) * math.prod(int(d or 1) for d in weight[1:])
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with a bias in any case."""
+        g = Geometry(node)
+        attrs = {**CONV2D.geometry_attributes(g), **self.lowered_attributes(node, low),
+                 "output_padding": list(ir.attr(node, "output_padding") or [0, 0])}  # fmt: skip
+        bias = low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])
+        if not bias:
+            bias = [low.integers(f"{node.outputs[0].name}@bias", np.zeros(g.weight[1] * g.group), 1.0)]
+        low.emit(self, node, [low.integer(node, 0), low.weight(node, 1), *bias], attrs)
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the kernel."""
+        from simulator.kernels import ConvTranspose
+
+        weight, a = bound.constant(1, "int8 int16", "weight"), bound.attrs
+        rescale = bound.rescale(bound.ratio(a["scale_x"], a["scale_w"]))
+        return ConvTranspose(
+            weight, bound.bias(2, weight.shape[1] * int(a["group"])), rescale, strides=a["strides"], pads=a["pads"],
+            dilations=a["dilations"], output_padding=a["output_padding"], group=int(a["group"]),
+        )  # fmt: skip

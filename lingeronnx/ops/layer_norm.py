@@ -1,0 +1,129 @@
+"""Layer normalisation over the last axis or axes: LayerNormInt.
+
+``y = sat(rescale(n * gamma + beta))``, n the normalised row with 10 fractional bits; gamma int8 (int16 on some chips),
+beta int32 at 2^10 * scale_w. The result does not depend on the input's scale but for epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ir
+from ..platforms import Platform
+from ._base import Attr, Bound, Op, Tie
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["LayerNorm"]
+
+#: What the NPU adds to the variance; it cannot be told otherwise.
+EPSILON = 1e-5
+FRACTION = 10
+#: (row of T)^2 * 128^2 has to stay below 2^31.
+LONGEST = 361
+
+
+def norm_row(node: ir.Node, row: Platform) -> Any:
+    """a normalised row has at most 361 elements, more overflow 32 bits | normalise shorter rows."""
+    count = math.prod(int(d or 1) for d in ir.shape(node.inputs[1]) or ())
+    return f"{count} elements" if row.chip and count > LONGEST else None
+
+
+def epsilon_fixed(node: ir.Node, row: Platform) -> Any:
+    """epsilon is 1e-5 | export the model with eps=1e-5."""
+    epsilon = ir.attr(node, "epsilon", EPSILON)
+    return f"{epsilon:g}" if row.chip and not math.isclose(epsilon, EPSILON, rel_tol=1e-5) else None
+
+
+def norm_axes(node: ir.Node, row: Platform) -> Any:
+    """a normalised row is the last axis or the last two | flatten the axes before."""
+    count = len(ir.shape(node.inputs[1]) or ())
+    return f"{count} axes" if row.chip and count > 2 else None
+
+
+class LayerNorm(Op):
+    """Layer normalisation with factor and summand."""
+
+    name = "LayerNormInt"
+    floats = (("", "LayerNormalization"), (ir.DOMAIN, "LayerNormalization"))
+    aliases = ("QLayerNorm2d", "QLayerNorm")
+    factor = "fixed"
+    attributes = (Attr("data_bits", "i", 8), Attr("parameter_bits", "i", 8), Attr("o_bits", "i", 8),
+                  Attr("epsilon", "f", EPSILON), Attr("scale_x", "f"), Attr("scale_w", "f"),
+                  Attr("scale_o", "f"))  # fmt: skip
+    constraints = (norm_row, epsilon_fixed, norm_axes)
+
+    def parameters(self, node: ir.Node) -> list[int]:
+        """The factor."""
+        return [1]
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Constant factor and summand, one per element of a row within a sample."""
+        gamma = ir.const(node.inputs[1])
+        beta = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
+        shape = ir.shape(node.inputs[0])
+        if gamma is None or (beta is None and len(node.inputs) > 2 and node.inputs[2] is not None):
+            return "its factor or summand is computed at run time"
+        if any(v.name and (v.uses() or v.is_graph_output()) for v in node.outputs[1:]):
+            return "its mean or deviation is used as well"
+        if not shape or any(d is None for d in shape[1:]):
+            return "its shape is not known before the run"
+        axis = ir.attr(node, "axis", -1) % len(shape)
+        if axis == 0:
+            return "it mixes samples"
+        fits = all(v is None or v.shape == shape[axis:] for v in (gamma, beta))
+        return None if fits else "its factor does not have one value per element"
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """None: the output has a scale of its own."""
+        return []
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The shift to the output is to the right: q_o <= 10 + q_w."""
+        return FRACTION + exponent(ir.read_name(node, 1))
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with integer factor and summand; the chips demand a summand."""
+        x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
+        attrs: dict[str, Any] = {
+            "data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits,
+            "scale_x": x.scale, "scale_w": w.scale, "scale_o": o.scale,
+        }  # fmt: skip
+        if not low.row.chip:
+            attrs["epsilon"] = float(ir.attr(node, "epsilon", EPSILON))
+        gamma = ir.const(node.inputs[1])
+        assert gamma is not None
+        weight = low.weight(node, 1)
+        if low.row.ops.get(self.name) == "luna-wide":
+            held = ir.const(weight)
+            assert held is not None
+            weight = low.array(f"{weight.name}@wide", held.astype(np.int16))
+        bias = low.bias(node, 2, 2.0**FRACTION * w.scale) or [
+            low.integers(f"{node.outputs[0].name}@bias", np.zeros(gamma.shape), 1.0)
+        ]
+        low.emit(self, node, [low.integer(node, 0), weight, *bias], attrs)
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the row kernel; a row is as many elements as there are factors."""
+        from simulator.kernels import LayerNorm as Kernel
+
+        a = bound.attrs
+        gamma = bound.constant(1, "int8 int16", "factor")
+        beta = bound.bias(2, gamma.size)
+        shape, axes = bound.source_shapes[0], 1
+        while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < gamma.size:
+            axes += 1
+        return Kernel(
+            gamma.astype(np.int64).reshape(-1), np.zeros(gamma.size, np.int64) if beta is None else beta,
+            Kernel.epsilon_of(float(a["epsilon"]), float(a["scale_x"]), gamma.size),
+            bound.rescale(bound.ratio(2.0**FRACTION, a["scale_w"])), axes=axes,
+        )  # fmt: skip
+
+    def read_scales(self, attrs: Any) -> dict[int, float]:
+        """Input and factor."""
+        return {0: float(attrs["scale_x"]), 1: float(attrs["scale_w"])}

@@ -1,0 +1,75 @@
+"""LeakyRelu and PRelu, put together from operators that every platform runs right.
+
+    y = relu(x) + (-s) * relu(-x)        s: the slope, one or one per channel
+
+Exact for x >= 0; for x < 0 one rounding. Four-dimensional tensors only, as the scaling per channel is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .. import ir
+from ..plan import QParams
+from ..platforms import Platform
+from ._base import Op, Tie
+from .activation import RELU
+from .elementwise import ADD
+from .norm import BatchNorm2d, scaled_channels
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["LeakyRelu"]
+
+
+def _slopes(node: ir.Node) -> np.ndarray | None:
+    """Return the slope, float64 [1] or [channels]; None when it is computed or differs within a channel."""
+    if node.op_type == "LeakyRelu":
+        return np.array([ir.attr(node, "alpha", 0.01)], np.float64)
+    array, shape = ir.const(node.inputs[1]), ir.shape(node.inputs[0]) or ()
+    if array is None or array.ndim > len(shape):
+        return None
+    full = (1,) * (len(shape) - array.ndim) + array.shape
+    return array.reshape(-1).astype(np.float64) if full == (1, array.size, *(1,) * (len(shape) - 2)) else None
+
+
+class LeakyRelu(Op):
+    """A sum of two half-lines; it has no integer operator of its own."""
+
+    name = "LeakyRelu (composed)"
+    floats = (("", "LeakyRelu"), ("", "PRelu"))
+
+    def available(self, row: Platform) -> bool:
+        """Its parts must be there."""
+        return all(row.runs(op) for op in (RELU.name, ADD.name, BatchNorm2d.name))
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Images, constant slopes."""
+        if len(ir.shape(node.inputs[0]) or ()) != 4:
+            return "its input is not four-dimensional"
+        return None if _slopes(node) is not None else "its slope is computed at run time or differs within a channel"
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """None."""
+        return []
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The sum's: q_o <= q_x."""
+        return exponent(ir.read_name(node))
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt by -s; iqAdd."""
+        slopes, x, o = _slopes(node), low.read(node, 0), low.written(node)
+        assert slopes is not None
+        value, shape = low.integer(node, 0), ir.shape(node.outputs[0]) or ()
+        upper = low.insert(RELU.name, node, "upper", [value], {}, shape, x, domain="")
+        mirrored = scaled_channels(low, node, "mirrored", value, x, x, QParams(1.0), -1.0)
+        lower = low.insert(RELU.name, node, "lower", [mirrored], {}, shape, x, domain="")
+        top = float(np.abs(slopes).max(initial=0)) or 1.0
+        w = QParams(2.0 ** min(np.floor(np.log2(127 / top)), 16 if low.row.chip else 126))
+        scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -slopes)
+        low.emit(ADD, node, [upper, scaled], {"scale_x": x.scale, "scale_y": o.scale, "scale_o": o.scale})

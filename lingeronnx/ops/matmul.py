@@ -1,0 +1,58 @@
+"""Product of two activations: BmmInt, ``y = sat(rescale(x @ y))`` over the last two axes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import ir
+from ..platforms import Platform
+from ._base import Attr
+from .elementwise import Binary
+
+__all__ = ["Bmm"]
+
+
+def matrix_rank(node: ir.Node, row: Platform) -> Any:
+    """both factors have three axes | put the heads of an attention into the batch."""
+    ranks = [len(ir.shape(value) or ()) for value in node.inputs[:2]]
+    return None if not row.chip or ranks == [3, 3] else f"{ranks[0]} and {ranks[1]} axes"
+
+
+class Bmm(Binary):
+    """Matrix product, sample by sample."""
+
+    name = "BmmInt"
+    floats = (("", "MatMul"),)
+    aliases = ("QBmm",)
+    attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
+                  Attr("o_bits", "i", 8))  # fmt: skip
+    constraints = (matrix_rank,)
+    factor = "fixed"
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Two activations of the same rank, whose first axis is the batch."""
+        shapes = [ir.shape(value) for value in node.inputs[:2]]
+        if any(s is None or len(s) < 3 for s in shapes) or len(set(map(len, shapes))) > 1:  # type: ignore[arg-type]
+            return "its factors do not both have a batch axis"
+        return super().reject(node)
+
+    def macs(self, node: ir.Node) -> int:
+        """Outputs times the length of the rows."""
+        result, left = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[0]) or (1,)
+        return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
+
+    def ceiling(self, node: ir.Node, exponent: Any) -> int | None:
+        """The product is shifted right: q_o <= q_x + q_y."""
+        return exponent(ir.read_name(node, 0)) + exponent(ir.read_name(node, 1))
+
+    def lowered_attributes(self, node: ir.Node, low: Any) -> dict[str, Any]:
+        """Scales and widths."""
+        return {**super().lowered_attributes(node, low), "data_bits": low.read(node, 0).bits,
+                "o_bits": low.written(node).bits}  # fmt: skip
+
+    def bind(self, bound: Any) -> Any:
+        """Return the matrix kernel."""
+        from simulator.kernels import MatMul
+
+        return MatMul(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"])))

@@ -1,0 +1,332 @@
+"""Recurrent layers: LSTMInt and GRUInt, one direction each, weights [G*H, I] and [G*H, H] in the gate order i, f, g, o
+and r, z, n, biases int32 at scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the output).
+
+The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.recurrent`): x [N, T, I], W, R and B in
+ONNX's gate order -> y [N, T, H]. `obstacle` says what keeps an ONNX LSTM or GRU from becoming one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from .. import ir
+from ..errors import ModelError
+from ..plan import QParams
+from ..platforms import Platform
+from ._base import Attr, Bound, Op, Tie
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["Gru", "Lstm", "directions", "obstacle"]
+
+_ATTRIBUTES = (
+    Attr("input_size", "i"),
+    Attr("hidden_size", "i"),
+    Attr("num_layers", "i", 1),
+    Attr("batch_first", "i", 0),
+    Attr("go_forward", "i", 1),
+    Attr("data_bits", "i", 8),
+    Attr("parameter_bits", "i", 8),
+    Attr("o_bits", "i", None),
+    Attr("scale_x", "f"),
+    Attr("scale_h", "f"),
+    Attr("scale_iw", "f"),
+    Attr("scale_hw", "f"),
+    Attr("scale_o", "f", None),
+)
+
+_ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"]}
+
+
+# ---- ONNX's operators --------------------------------------------------------------------------------------------
+
+
+def directions(node: ir.Node) -> list[str]:
+    """Return the directions of an ONNX LSTM or GRU, in the order of its outputs' axis of directions."""
+    direction = str(ir.attr(node, "direction", "forward")).lower()
+    return ["forward", "reverse"] if direction == "bidirectional" else [direction]
+
+
+def obstacle(node: ir.Node) -> str | None:
+    """Return why the ONNX LSTM or GRU `node` cannot be one layer per direction with states that start at zero."""
+    shape = ir.shape(node.inputs[0])
+    if shape is None or len(shape) != 3 or None in (shape[0], shape[2]):
+        return "its length is not known before the run"
+    if any(ir.const(node.inputs[i]) is None for i in (1, 2)):
+        return "its weights are computed at run time"
+    given = {i: value for i, value in enumerate(node.inputs) if value is not None}
+    if 3 in given and ir.const(given[3]) is None:
+        return "its biases are computed at run time"
+    lengths = ir.const(given.get(4))
+    if 4 in given and (lengths is None or (lengths != shape[0]).any()):
+        return "it is given lengths (sequence_lens) of which some may be shorter than the input"
+    if any(i in given and not _is_zero(given[i]) for i in (5, 6)):
+        return "it is given initial states that are not zero"
+    if 7 in given and not _is_zero(given[7]):
+        return "it has peepholes"
+    return _attribute_obstacle(node)
+
+
+def _attribute_obstacle(node: ir.Node) -> str | None:
+    names = [str(name).lower() for name in ir.attr(node, "activations", [])]
+    if names and names != _ACTIVATIONS[node.op_type] * len(directions(node)):
+        return f"its activations are {', '.join(names)}"
+    if "clip" in node.attributes or ir.attr(node, "input_forget", 0):
+        return "it clips its gates" if "clip" in node.attributes else "its input and forget gates are coupled"
+    if len(node.outputs) > 2 and (node.outputs[2].uses() or node.outputs[2].is_graph_output()):
+        return "its last cell is read, which has no integer form outside of it"
+    return None
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    array = ir.const(value)
+    return array is not None and not array.any()
+
+
+# ---- what the chips compute wrong --------------------------------------------------------------------------------
+
+
+def long_enough(node: ir.Node, row: Platform) -> Any:
+    """a sequence is as long as its elements are wide, or longer: these are then widened | use fewer features per step
+    or longer sequences.
+    """
+    shape = ir.shape(node.inputs[0])
+    if "lstm-square" not in row.faults or shape is None or len(shape) != 3 or None in shape[1:]:
+        return None
+    length, width = (int(d or 0) for d in shape[1:])
+    right = length >= width if node.domain == ir.DOMAIN else length == width
+    return None if right else f"{length} steps of {width} elements"
+
+
+def right_gru(node: ir.Node, row: Platform) -> Any:
+    """the executor computes a GRU right, which it does not on {row.name} | use an LSTM."""
+    return row.faults.get("gru")
+
+
+# ---- the integer operators ---------------------------------------------------------------------------------------
+
+
+class _Recurrent(Op):
+    """What LSTMInt and GRUInt share."""
+
+    attributes: tuple[Attr, ...] = _ATTRIBUTES
+    factor = "fixed"
+    weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
+    order: ClassVar[tuple[int, ...]]  # of our gates, in ONNX's
+
+    def parameters(self, node: ir.Node) -> list[int]:
+        """Both weights."""
+        return [1, 2]
+
+    def reject(self, node: ir.Node) -> str | None:
+        """An ONNX operator that the pass left has an obstacle."""
+        if node.domain == ir.DOMAIN:
+            return None
+        return obstacle(node) or "it was not brought into the form of one direction"
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """None: input and state have scales of their own."""
+        return []
+
+    def macs(self, node: ir.Node) -> int:
+        """Steps times weights."""
+        steps = int((ir.shape(node.inputs[0]) or (1, 1))[1] or 1)
+        return steps * sum(math.prod(int(d or 1) for d in ir.shape(v) or ()) for v in node.inputs[1:3])
+
+    # ---- lowering ----
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with the gates in the vendor's order and the two halves of the bias apart."""
+        x, o, w, r = low.read(node, 0), low.written(node), low.read(node, 1), low.read(node, 2)
+        units = int(ir.attr(node, "hidden_size"))
+        source, array = low.integer(node, 0), self._ordered(node, 1, units)
+        source, array = self._widened(node, low, source, array, x)
+        biases = self._ordered(node, 3, units).reshape(2, -1)
+        name = ir.read_name(node, 3)
+        inputs = [
+            source,
+            low.constant(node, 1, array, w),
+            low.constant(node, 2, self._ordered(node, 2, units), r),
+            low.integers(f"{name}@ih", biases[0], x.scale * w.scale),
+            low.integers(f"{name}@hh", biases[1], o.scale * r.scale),
+        ]
+        attrs = {
+            "input_size": array.shape[1], "hidden_size": units, "num_layers": 1, "batch_first": 1, "dropout": 0.0,
+            "go_forward": int(ir.attr(node, "direction") != "reverse"), "data_bits": x.bits, "parameter_bits": w.bits,
+            "o_bits": o.bits, "scale_x": x.scale, "scale_h": o.scale, "scale_iw": w.scale, "scale_hw": r.scale,
+            "scale_o": o.scale, **self.lowered_attributes(node),
+        }  # fmt: skip
+        batch = (ir.shape(node.inputs[0]) or (None,))[0]
+        low.emit(self, node, inputs, attrs, also=[(what, (batch, 1, units), bits or o.bits)
+                                                  for what, bits in self.states.items()])  # fmt: skip
+
+    #: What the integer node gives besides the sequence, with its width (0: the sequence's).
+    states: ClassVar[dict[str, int]]
+
+    def lowered_attributes(self, node: ir.Node) -> dict[str, Any]:
+        """Return the attributes of this operator alone."""
+        return {}
+
+    def _ordered(self, node: ir.Node, index: int, units: int) -> np.ndarray:
+        array = ir.const(node.inputs[index])
+        assert array is not None
+        gates = array.reshape(-1, len(self.order), units, *array.shape[1:])  # the biases are two times all gates
+        return gates[:, list(self.order)].reshape(array.shape)
+
+    def _widened(
+        self, node: ir.Node, low: Lowering, source: ir.Value, weight: np.ndarray, q: QParams
+    ) -> tuple[ir.Value, np.ndarray]:
+        """Return input and weight, on a chip that takes square inputs only with zeros as further elements.
+
+        A linear layer with the identity as weight does that exactly.
+        """
+        shape = ir.shape(node.inputs[0]) or ()
+        length, width = (int(d or 0) for d in shape[1:])
+        if "lstm-square" not in low.row.faults or length == width:
+            return source, weight
+        one = QParams(64.0)
+        identity = low.array(f"{ir.written_name(node)}@identity", (np.eye(length, width) * one.scale).astype(np.int8))
+        attrs = {"data_bits": q.bits, "parameter_bits": one.bits, "o_bits": q.bits,
+                 "scale_x": q.scale, "scale_w": one.scale, "scale_o": q.scale}  # fmt: skip
+        wide = low.insert("LinearInt", node, "wide", [source, identity], attrs, (*shape[:2], length), q)
+        return wide, np.pad(weight, ((0, 0), (0, length - width)))
+
+    # ---- integer side ----
+
+    def out_scale(self, attrs: Any, scales: Sequence[float | None]) -> float | None:
+        """The sequence's."""
+        return self.state_scale(attrs)
+
+    def state_scale(self, attrs: Any) -> float:
+        """Return the scale of the state that goes round: scale_o, and scale_h only where that is missing."""
+        return float(attrs["scale_o"] or attrs["scale_h"])
+
+    def parts(self, bound: Bound) -> dict[str, Any]:
+        """Return what every recurrent kernel takes, found among the inputs of any variant."""
+        attrs, kept = bound.attrs, tuple(i for i, v in enumerate(bound.node.outputs) if v.name)
+        weights = [i for i, a in sorted(bound.consts.items()) if i and a.ndim == 2 and a.dtype.kind == "i"
+                   and a.dtype.itemsize < 8]  # fmt: skip
+        if len(weights) != 2 or weights[1] != weights[0] + 1:
+            raise ModelError(f"{bound.where}: its two weights must be constants")
+        if int(attrs["num_layers"]) != 1:
+            raise ModelError(f"{bound.where}: num_layers = {attrs['num_layers']}; one layer per node is computed")
+        self._check_rest(bound, weights[0])
+        inner, outer = (bound.constant(i, "int8 int16", "weight") for i in weights)
+        biases = [bound.bias(weights[1] + i, len(inner)) for i in (1, 2)]
+        zero = np.zeros(len(inner), np.int64)
+        return {"weight_x": inner, "weight_h": outer, "bias_x": zero if biases[0] is None else biases[0],
+                "bias_h": zero if biases[1] is None else biases[1], "kept": kept,
+                "time_axis": self.time_axis(bound)}  # fmt: skip
+
+    def _check_rest(self, bound: Bound, count: int) -> None:
+        """Refuse lengths and initial states that change the result."""
+        steps = bound.source_shapes[0][self.time_axis(bound)]
+        for index in range(1, count):
+            array = bound.consts.get(index)
+            wanted = steps if index == 1 else 0
+            if array is None or (array != wanted).any():
+                what = "lengths other than the whole input's" if index == 1 else "initial states other than zero"
+                raise ModelError(f"{bound.where}: it is given {what} (input {index}), which is not simulated")
+
+    def time_axis(self, bound: Bound) -> int:
+        """Return the axis of time: 1 with batch_first."""
+        return 1 if bound.attrs["batch_first"] else 0
+
+    def sums(self, bound: Bound, bits: int, left: bool) -> dict[str, Any]:
+        """Return the rescalings of both sums to `bits` fractional bits; `left`: whether one may go to the left."""
+        from simulator.fixed import Chain, Rescale
+
+        a = bound.attrs
+        found: dict[str, Any] = {}
+        for key, scales in (("rescale_x", ("scale_x", "scale_iw")), ("rescale_h", ("", "scale_hw"))):
+            first = float(a[scales[0]]) if scales[0] else self.state_scale(a)
+            product = first * float(a[scales[1]])
+            if not bound.algorithm.startswith("luna"):
+                found[key] = Rescale.from_ratio(2.0**bits / product, 32)
+                continue
+            shift = bound.exponent(" * ".join(scales), product) - bits
+            held = Rescale.from_shift(0, 32)  # the accumulator leaves the matrix unit in 32 bits
+            found[key] = Chain(held, Rescale.from_shift(shift if left else max(shift, 0), 32))
+        return found
+
+
+class Lstm(_Recurrent):
+    """Long short-term memory."""
+
+    name = "LSTMInt"
+    aliases = ("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32", "QLSTM")
+    floats = ((ir.DOMAIN, "LSTM"), ("", "LSTM"))
+    constraints = (long_enough,)
+    order = (0, 2, 3, 1)  # i, f, g, o of i, o, f, g
+    states: ClassVar[dict[str, int]] = {"h": 0, "c": 32}
+
+    def time_axis(self, bound: Bound) -> int:
+        """The chips take [1, T, I] for either value of batch_first."""
+        return 1 if bound.attrs["batch_first"] or bound.source_shapes[0][0] == 1 else 0
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """A state in [-1, 1] has at most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip."""
+        return 14
+
+    def arithmetic(self, bound: Bound) -> tuple[str, str]:
+        """Return (arithmetic, table), told by the word of the row: "luna-q27-arcs"."""
+        words = bound.algorithm.split("-")
+        return (words[1], words[2]) if len(words) == 3 else ("q27", "arcs")
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the kernel in the arithmetic of the row."""
+        from simulator.kernels import Lstm as Kernel
+
+        arithmetic, table = self.arithmetic(bound)
+        scale = self.state_scale(bound.attrs)
+        return Kernel(
+            **self.parts(bound), **self.sums(bound, Kernel.formats[arithmetic][0], True),
+            rescale_o=Kernel.output(arithmetic, scale, int(bound.attrs["o_bits"] or 8)),
+            forward=bool(bound.attrs["go_forward"]), arithmetic=arithmetic, table=table,
+        )  # fmt: skip
+
+    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+        """The cell has 15 fractional bits, or is packed and no plain tensor."""
+        scale = self.out_scale(bound.attrs, scales)
+        return [scale, scale, 2.0**15 if self.arithmetic(bound)[0] == "q27" else None]
+
+
+class Gru(_Recurrent):
+    """Gated recurrent unit."""
+
+    name = "GRUInt"
+    aliases = ("GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32", "QGRU")
+    floats = ((ir.DOMAIN, "GRU"), ("", "GRU"))
+    attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
+    constraints = (right_gru,)
+    order = (1, 0, 2)  # r, z, n of z, r, n
+    states: ClassVar[dict[str, int]] = {"h": 0}
+
+    def lowered_attributes(self, node: ir.Node) -> dict[str, Any]:
+        """Where the reset gate acts."""
+        return {"linear_before_reset": int(ir.attr(node, "linear_before_reset", 0))}
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the operator's kernel, or the executor's: "luna-halved-venus", "luna-apart-venusA"."""
+        from simulator.kernels import Gru as Faulty
+        from simulator.kernels import GruFine as Kernel
+
+        bits, scale = int(bound.attrs["o_bits"] or 8), self.state_scale(bound.attrs)
+        words = bound.algorithm.split("-")
+        if len(words) == 3:
+            from simulator.fixed import Rescale
+
+            out = Rescale.from_shift(14 - bound.exponent("scale_o", scale), bits)
+            return Faulty(**self.parts(bound), **self.sums(bound, 11, False), rescale_o=out, table=words[2],
+                          joined=words[1] != "apart")  # fmt: skip
+        return Kernel(
+            **self.parts(bound), **self.sums(bound, 27, True), rescale_o=Kernel.output(scale, bits),
+            forward=bool(bound.attrs["go_forward"]), reset_after=bool(bound.attrs["linear_before_reset"]),
+            gate_bits=32 if bits <= 8 else 16,
+        )  # fmt: skip

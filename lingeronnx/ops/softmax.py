@@ -1,0 +1,115 @@
+"""Softmax and log-softmax over rows: SoftmaxInt, LogSoftmaxInt.
+
+The input is brought to Q25, the result of the integer algorithm has 15 fractional bits and is rounded once to the
+output's scale. A float Softmax along another axis than the last is put between two transposes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import ir
+from ..errors import ModelError
+from ..platforms import Platform
+from ._base import Attr, Bound, Op, Tie
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["LogSoftmax", "Softmax"]
+
+#: The word of a row's algorithm -> the kernel's.
+_WAYS = {"generic": "divide", "luna-divide": "divide", "luna-fused": "fused", "luna-newton": "newton"}
+
+
+def row_length(node: ir.Node, row: Platform) -> Any:
+    """rows have at most 2048 elements | split the row."""
+    shape = ir.shape(node.inputs[0]) or (1,)
+    axis = ir.attr(node, "axis", -1) % len(shape)
+    return f"{shape[axis]} elements" if row.chip and (shape[axis] or 0) > 2048 else None
+
+
+def measured(node: ir.Node, row: Platform) -> Any:
+    """the executor's algorithm is known | leave the softmax in float."""
+    return row.faults.get("softmax") if node.op_type == "Softmax" else None
+
+
+class Softmax(Op):
+    """Exponentials over their sum."""
+
+    name = "SoftmaxInt"
+    floats: tuple[tuple[str, str], ...] = (("", "Softmax"),)
+    aliases: tuple[str, ...] = ("QSoftmax",)
+    factor = "fixed"
+    attributes = (Attr("axis", "i", None), Attr("dim", "i", None), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
+                  Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
+    constraints = (row_length, measured)
+    head = True
+    bound: float | None = 1.0
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Rows within a sample, all sizes known."""
+        shape = ir.shape(node.inputs[0])
+        if not shape or any(d is None for d in shape[1:]):
+            return "its shape is not known before the run"
+        return "it mixes samples" if ir.attr(node, "axis", -1) % len(shape) == 0 else None
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """None."""
+        return []
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit, between two transposes where the axis is not the last."""
+        x, o = low.read(node, 0), low.written(node)
+        shape = list(ir.shape(node.inputs[0]) or ())
+        attrs = {"axis": -1, "dim": -1, "data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
+        axis, last, value = ir.attr(node, "axis", -1) % len(shape), len(shape) - 1, low.integer(node, 0)
+        if axis == last:
+            low.emit(self, node, [value], attrs)
+            return
+        from .shape import Transpose
+
+        turn = [*range(axis), last, *range(axis + 1, last), axis]
+        turned = [shape[i] for i in turn]
+        move = Transpose()
+        value = low.insert(move.name, node, "rows", [value], {"perm": turn}, turned, x, domain="")
+        value = low.insert(self.name, node, "turned", [value], attrs, turned, o)
+        low.emit(move, node, [value], {"perm": turn}, domain="")
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the row kernel."""
+        from simulator.kernels import Softmax as Kernel
+
+        return self.kernel(bound, Kernel)
+
+    def kernel(self, bound: Bound, kind: Any) -> Any:
+        """Return a kernel of class `kind` for the node."""
+        from simulator.kernels import softmax_entry
+
+        a, way = bound.attrs, _WAYS.get(bound.algorithm, "divide")
+        axis = a["axis"] if a["axis"] is not None else a["dim"] if a["dim"] is not None else -1
+        rank = len(bound.source_shapes[0])
+        if not -rank <= axis < rank:
+            raise ModelError(f"{bound.where}: axis = {axis}; its input has {rank} axes")
+        if bound.algorithm == "luna-divide" and axis > 0:
+            axis = 1  # the executor reads no other
+        scale = float(a["scale_x"])
+        if bound.algorithm.startswith("luna"):
+            bound.exponent("scale_x", scale)
+        entry = softmax_entry(2.0**25 / scale, int(a["data_bits"]))
+        return kind(entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=way)
+
+
+class LogSoftmax(Softmax):
+    """The logarithm of a softmax."""
+
+    name = "LogSoftmaxInt"
+    floats = (("", "LogSoftmax"),)
+    aliases = ()
+    bound = None
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the row kernel."""
+        from simulator.kernels import LogSoftmax as Kernel
+
+        return self.kernel(bound, Kernel)

@@ -1,0 +1,263 @@
+"""Operators that repeat or surround: Tile, Expand, iqPad, Resize, ShuffleChannel. Scales pass through."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ir
+from ..errors import ModelError
+from ..platforms import Platform
+from ._base import Attr, Bound, Op
+from .shape import moves_batch
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["Expand", "Pad", "Resize", "ShuffleChannel", "Tile"]
+
+
+class _Spread(Op):
+    """Bound to the positions that each axis of the output reads."""
+
+    domain = ""
+    moves = True
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Same number of axes, the batch as it is."""
+        source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
+        if source is None or result is None or len(source) != len(result):
+            return "it adds axes" if source and result else "its shape is not known before the run"
+        return moves_batch(node)
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the positions of each axis; those that stay as they are count as none."""
+        from simulator.kernels import Pick
+
+        shape = bound.source_shapes[0]
+        places = [self.places(bound, axis, size) for axis, size in enumerate(shape)]
+        same = [np.array_equal(p, np.arange(n)) for p, n in zip(places, shape, strict=True)]
+        return Pick(tuple(None if s else p for s, p in zip(same, places, strict=True)), self.fill(bound))
+
+    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
+        """Return the positions of an axis of `size`."""
+        raise NotImplementedError
+
+    def fill(self, bound: Bound) -> int | None:
+        """Return what stands at position -1."""
+        return None
+
+    def constants(self, bound: Bound, index: int, what: str) -> list[int]:
+        """Return constant input `index`, one number per axis."""
+        values = [int(v) for v in bound.constant(index, "int64 int32", what).reshape(-1)]
+        if len(values) != len(bound.source_shapes[0]):
+            raise ModelError(f"{bound.where}: its {what} has {len(values)} numbers; one per axis is needed")
+        return values
+
+
+class Tile(_Spread):
+    """Repeat along axes."""
+
+    name = "Tile"
+    floats = (("", "Tile"),)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Constant repeats."""
+        return "its repeats are computed at run time" if ir.const(node.inputs[1]) is None else super().reject(node)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with the repeats as they are."""
+        repeats = ir.const(node.inputs[1])
+        assert repeats is not None
+        given = low.array(f"{node.outputs[0].name}@repeats", repeats.astype(np.int64))
+        low.emit(self, node, [low.integer(node, 0), given], {}, domain="")
+
+    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
+        """One after the other."""
+        return np.tile(np.arange(size), self.constants(bound, 1, "number of repeats")[axis])
+
+
+class Expand(_Spread):
+    """Repeat along axes of size 1."""
+
+    name = "Expand"
+    floats = (("", "Expand"),)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with the sizes of the result; 1 for the batch, which broadcasts."""
+        target = [1, *(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[1:])]
+        given = low.array(f"{node.outputs[0].name}@shape", np.array(target, np.int64))
+        low.emit(self, node, [low.integer(node, 0), given], {}, domain="")
+
+    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
+        """Zero throughout, or as it is."""
+        wanted = self.constants(bound, 1, "shape")[axis]
+        if size != 1 and wanted not in (1, size):
+            raise ModelError(f"{bound.where}: axis {axis} of size {size} does not expand to {wanted}")
+        return np.zeros(wanted, int) if size == 1 else np.arange(size)
+
+
+def pad_form(node: ir.Node, row: Platform) -> Any:
+    """padding around four-dimensional tensors only, with a constant | pad in the layer behind."""
+    if not row.chip:
+        return None
+    mode, rank = ir.attr(node, "mode", "constant"), len(ir.shape(node.inputs[0]) or ())
+    return None if mode == "constant" and rank == 4 else f"{mode}, {rank} axes"
+
+
+#: What the modes do, by algorithm: venus has two of them the wrong way round.
+_MODES = {
+    "generic": {"constant": "constant", "reflect": "reflect", "edge": "edge"},
+    "luna-swapped": {"constant": "constant", "reflect": "edge", "replicate": "reflect"},
+}
+
+
+class Pad(_Spread):
+    """Surround with a constant, the edge, or the reflection."""
+
+    name = "iqPad"
+    domain = "thinker"
+    factor = "fixed"
+    floats = (("", "Pad"),)
+    attributes = (Attr("mode", "s", "constant"), Attr("scale_x", "f", None), Attr("scale_o", "f", None))
+    constraints = (pad_form,)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Constant pads that add, a finite value."""
+        pads, value = _pads(node), _value(node)
+        if pads is None or value is None or not math.isfinite(value):
+            return "its pads or its value are computed at run time, or not finite"
+        if min(pads) < 0:
+            return "it cuts instead of padding"
+        return "its mode has no integer form" if ir.attr(node, "mode", "constant") == "wrap" else super().reject(node)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with pads and the integer value as inputs."""
+        q, pads, value = low.written(node), _pads(node), _value(node)
+        assert value is not None
+        held = int(np.clip(math.floor(value * q.scale + 0.5), q.low, q.high))
+        name = node.outputs[0].name
+        given = [low.array(f"{name}@pads", np.array(pads, np.int64)),
+                 low.array(f"{name}@value", np.array([held], np.int64))]  # fmt: skip
+        attrs = {"mode": ir.attr(node, "mode", "constant"), "scale_x": q.scale, "scale_o": q.scale}
+        low.emit(self, node, [low.integer(node, 0), *given], attrs)
+
+    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
+        """-1 outside, or what the mode finds there."""
+        pads = [int(p) for p in bound.constant(1, "int64", "pads").reshape(-1)]
+        rank = len(bound.source_shapes[0])
+        if len(pads) != 2 * rank or min(pads) < 0:
+            raise ModelError(f"{bound.where}: pads {pads} do not fit {rank} axes")
+        mode = _MODES.get(bound.algorithm, _MODES["generic"]).get(str(bound.attrs["mode"]))
+        if mode is None:
+            raise ModelError(f"{bound.where}: no such mode: {bound.attrs['mode']}")
+        around = pads[axis], pads[axis + rank]
+        if mode == "constant":
+            return np.pad(np.arange(size), around, constant_values=-1)
+        return np.pad(np.arange(size), around, mode=mode)  # type: ignore[call-overload]
+
+    def fill(self, bound: Bound) -> int | None:
+        """The constant, 0 by default."""
+        return int(bound.consts[2].reshape(-1)[0]) if 2 in bound.consts else 0
+
+
+def _pads(node: ir.Node) -> list[int] | None:
+    """Return the pads of a float Pad, two per axis, in any opset's form; None when computed."""
+    pads = ir.attr(node, "pads")
+    if pads is None:
+        array = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
+        pads = None if array is None else [int(p) for p in array.reshape(-1)]
+    if pads is None or len(node.inputs) < 4 or node.inputs[3] is None:
+        return pads
+    axes, rank = ir.const(node.inputs[3]), len(ir.shape(node.inputs[0]) or ())
+    if axes is None:
+        return None
+    full = [0] * 2 * rank
+    for place, axis in enumerate(axes.reshape(-1).tolist()):
+        full[axis % rank], full[axis % rank + rank] = pads[place], pads[place + len(pads) // 2]
+    return full
+
+
+def _value(node: ir.Node) -> float | None:
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if value is None:
+        return float(ir.attr(node, "value", 0.0))
+    array = ir.const(value)
+    return None if array is None else float(array.reshape(-1)[0])
+
+
+class Resize(_Spread):
+    """Enlarge by whole factors, taking the nearest element."""
+
+    name = "Resize"
+    floats = (("", "Resize"),)
+    attributes = (Attr("mode", "s", "nearest"), Attr("coordinate_transformation_mode", "s", "half_pixel"),
+                  Attr("nearest_mode", "s", "round_prefer_floor"))  # fmt: skip
+
+    def reject(self, node: ir.Node) -> str | None:
+        """Nearest, whole factors, without a region of interest."""
+        reason = super().reject(node)
+        if reason is not None:
+            return reason
+        if ir.attr(node, "mode", "nearest") != "nearest":
+            return "it interpolates"
+        if ir.attr(node, "coordinate_transformation_mode", "half_pixel") not in _COORDINATES or ir.attr(node, "axes"):
+            return "it resizes a part"
+        sizes = list(zip(ir.shape(node.inputs[0]) or (), ir.shape(node.outputs[0]) or (), strict=True))[1:]
+        whole = all(n and m and m % n == 0 for n, m in sizes)
+        return None if whole else "its factors are not whole numbers"
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with whole factors in place of sizes."""
+        sizes = zip((ir.shape(node.inputs[0]) or ())[1:], (ir.shape(node.outputs[0]) or ())[1:], strict=True)
+        factors = np.array([1.0, *(int(m or 1) // int(n or 1) for n, m in sizes)], np.float32)
+        name = node.outputs[0].name
+        given = [low.array(f"{name}@roi", np.zeros(0, np.float32)), low.array(f"{name}@factors", factors)]
+        attrs = {key: ir.attr(node, key) for key in ("coordinate_transformation_mode", "nearest_mode")
+                 if key in node.attributes}  # fmt: skip
+        low.emit(self, node, [low.integer(node, 0), *given], {"mode": "nearest", **attrs}, domain="")
+
+    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
+        """The nearest element, by ONNX's rules for coordinates and ties."""
+        factors = bound.constant(2, "float32", "list of factors").reshape(-1)
+        factor = float(factors[axis])
+        count = int(size * factor)
+        coordinate = _COORDINATES.get(bound.attrs["coordinate_transformation_mode"])
+        if coordinate is None or bound.attrs["mode"] != "nearest" or len(factors) != len(bound.source_shapes[0]):
+            raise ModelError(f"{bound.where}: only resizing to the nearest element has an integer form")
+        x = coordinate(np.arange(count), factor, size, count)
+        return np.clip(_NEAREST[bound.attrs["nearest_mode"]](x), 0, size - 1).astype(int)
+
+
+_COORDINATES: dict[str, Any] = {
+    "half_pixel": lambda i, s, n, m: (i + 0.5) / s - 0.5,
+    "pytorch_half_pixel": lambda i, s, n, m: (i + 0.5) / s - 0.5 if m > 1 else i * 0.0,
+    "asymmetric": lambda i, s, n, m: i / s,
+    "align_corners": lambda i, s, n, m: i * (n - 1) / (m - 1) if m > 1 else i * 0.0,
+    "tf_half_pixel_for_nn": lambda i, s, n, m: (i + 0.5) / s,
+}
+_NEAREST: dict[str, Any] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+class ShuffleChannel(_Spread):
+    """Channels in groups, written column by column: channel g*k + i goes to i*groups + g."""
+
+    name = "ShuffleChannel"
+    domain = "thinker"
+    attributes = (Attr("groups", "i"), Attr("axis", "i", 1))
+
+    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
+        """The transposed order along its axis."""
+        groups = int(bound.attrs["groups"])
+        if axis != int(bound.attrs["axis"]) % len(bound.source_shapes[0]):
+            return np.arange(size)
+        if groups < 1 or size % groups:
+            raise ModelError(f"{bound.where}: {size} channels do not fall into {groups} groups")
+        return np.arange(size).reshape(groups, -1).T.reshape(-1)

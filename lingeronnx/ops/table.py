@@ -1,0 +1,194 @@
+"""Functions of one number as tables: iqTable, one entry per input integer.
+
+    entry[x] = sat(floor(f(x / scale_x) * scale_o + 1/2))        f in float64; NaN gives 0, infinities saturate
+
+f is a standard operator, one of arithmetic with a constant of one value, or a composition that `passes.curves` put into
+a model-local function (GELU as exporters write it, for instance).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ir
+from ..errors import InternalError
+from ..platforms import Platform
+from ._base import Attr, Bound, Op, Tie, Violation
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["ARITHMETIC", "TABLE", "UNARY", "Table", "evaluate", "table_of"]
+
+Attribute = Callable[..., Any]
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.logaddexp(0.0, x))
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
+
+
+def _gelu(x: np.ndarray, attr: Attribute) -> np.ndarray:
+    if attr("approximate", "none") == "tanh":
+        return np.asarray(0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))))
+    return np.asarray(0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))))
+
+
+def _hard(x: np.ndarray, slope: float, offset: float) -> np.ndarray:
+    return np.clip(slope * x + offset, 0.0, 1.0)
+
+
+def _elu(x: np.ndarray, alpha: float) -> np.ndarray:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0.0)))
+
+
+def _celu(x: np.ndarray, alpha: float) -> np.ndarray:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0.0) / alpha))
+
+
+#: Standard operators of one tensor: name -> f(x, attribute), with ONNX's defaults.
+UNARY: Mapping[str, Callable[[np.ndarray, Attribute], np.ndarray]] = {
+    "Abs": lambda x, attr: np.abs(x),
+    "Celu": lambda x, attr: _celu(x, attr("alpha", 1.0)),
+    "Elu": lambda x, attr: _elu(x, attr("alpha", 1.0)),
+    "Erf": lambda x, attr: _erf(x),
+    "Exp": lambda x, attr: np.exp(x),
+    "Gelu": _gelu,
+    "HardSigmoid": lambda x, attr: _hard(x, attr("alpha", 0.2), attr("beta", 0.5)),
+    "HardSwish": lambda x, attr: x * _hard(x, 1 / 6, 0.5),
+    "LeakyRelu": lambda x, attr: np.where(x >= 0, x, attr("alpha", 0.01) * x),
+    "Log": lambda x, attr: np.log(x),
+    "Mish": lambda x, attr: x * np.tanh(_softplus(x)),
+    "Neg": lambda x, attr: -x,
+    "Reciprocal": lambda x, attr: 1.0 / x,
+    "Relu": lambda x, attr: np.maximum(x, 0.0),
+    "Selu": lambda x, attr: attr("gamma", 1.0507010221481323) * _elu(x, attr("alpha", 1.6732631921768188)),
+    "Sigmoid": lambda x, attr: _sigmoid(x),
+    "Softplus": lambda x, attr: _softplus(x),
+    "Softsign": lambda x, attr: x / (1.0 + np.abs(x)),
+    "Sqrt": lambda x, attr: np.sqrt(x),
+    "Swish": lambda x, attr: x * _sigmoid(attr("alpha", 1.0) * x),
+    "Tanh": lambda x, attr: np.tanh(x),
+    "ThresholdedRelu": lambda x, attr: np.where(x > attr("alpha", 1.0), x, 0.0),
+}
+
+#: Operators of two tensors, of which a function has one and a constant, or the same one twice.
+ARITHMETIC: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "Add": np.add,
+    "Div": np.divide,
+    "Max": np.maximum,
+    "Min": np.minimum,
+    "Mul": np.multiply,
+    "Pow": np.power,
+    "Sub": np.subtract,
+}
+
+
+def evaluate(node: ir.Node, *values: np.ndarray) -> np.ndarray:
+    """Return what the standard operator `node` computes from float64 `values`."""
+    if node.op_type in ARITHMETIC:
+        return ARITHMETIC[node.op_type](*values)
+    if node.op_type not in UNARY:
+        raise InternalError(f"{node.op_type} is not a function of one number")
+    return UNARY[node.op_type](values[0], lambda name, default: ir.attr(node, name, default))
+
+
+def _composed(body: Any, x: np.ndarray) -> np.ndarray:
+    """Return the value of a model-local function whose nodes are constants and operators of this file."""
+    known = {id(body.inputs[0]): x}
+    for node in body:
+        if node.op_type == "Constant":
+            known[id(node.outputs[0])] = np.asarray(ir.attr(node, "value"), np.float64)
+        else:
+            known[id(node.outputs[0])] = evaluate(node, *(known[id(value)] for value in node.inputs))
+    return known[id(body.outputs[0])]
+
+
+def table_of(model: ir.Graph, node: ir.Node, x: np.ndarray) -> np.ndarray:
+    """Return what the float `node` of `model` computes from the real numbers `x`, in float64."""
+    x = np.asarray(x, np.float64)
+    with np.errstate(all="ignore"):
+        if node.domain == ir.DOMAIN:
+            return _composed(model.functions[node.domain, node.op_type, ""], x)
+        values = [ir.const(value) for value in node.inputs]
+        return evaluate(node, *(x if array is None else array.astype(np.float64).reshape(()) for array in values))
+
+
+class Table(Op):
+    """Any function of one number."""
+
+    name = "iqTable"
+    floats: tuple[tuple[str, str], ...] = (
+        *(("", kind) for kind in UNARY if kind not in ("Relu", "Sigmoid", "Tanh")),
+        *(("", kind) for kind in ("Add", "Div", "Mul", "Pow", "Sub")),
+        *((ir.DOMAIN, kind) for kind in ("Gelu", "Mish", "Silu", "Curve")),
+    )
+    factor = "fixed"
+    attributes: tuple[Attr, ...] = (Attr("function", "s", ""), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
+                                    Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
+
+    def data(self, node: ir.Node) -> list[int]:
+        """The one that is not a constant."""
+        return [next((i for i, value in enumerate(node.inputs) if ir.const(value) is None), 0)]
+
+    def reject(self, node: ir.Node) -> str | None:
+        """A constant operand has one value."""
+        if len(node.inputs) < 2:
+            return None
+        arrays = [ir.const(value) for value in node.inputs]
+        if sum(array is None for array in arrays) != 1:
+            return f"{node.op_type} has no integer form"
+        rank = len(ir.shape(node.inputs[self.data(node)[0]]) or ())
+        fits = all(array is None or (array.size == 1 and array.ndim <= rank) for array in arrays)
+        return None if fits else "one operand is a constant that no layer could take up"
+
+    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
+        """On platforms without tables nothing else will do."""
+        if row.runs(TABLE.name):
+            return []
+        rule = (
+            f"{row.name} has no {node.op_type.partition('_')[0]}" if len(node.inputs) == 1
+            else "one operand is a constant that no layer could take up"
+        )  # fmt: skip
+        return [Violation(str(node.name), node.op_type, ir.written_name(node), rule, "a function of one number",
+                          "leave the node in float")]  # fmt: skip
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """None."""
+        return []
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit with the table worked out."""
+        from simulator.kernels import grid
+
+        index = self.data(node)[0]
+        x, o = low.read(node, index), low.written(node)
+        scale = float(np.float32(o.scale))
+        real = table_of(low.model, node, grid(8 if x.bits <= 8 else 16) / float(np.float32(x.scale)))
+        held = np.clip(np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5),
+                       o.low, o.high)  # fmt: skip
+        table = low.array(f"{node.outputs[0].name}@table", held.astype(np.int8 if o.bits <= 8 else np.int16))
+        attrs = {"function": node.op_type.partition("_")[0], "data_bits": x.bits, "o_bits": o.bits,
+                 "scale_x": x.scale, "scale_o": o.scale}  # fmt: skip
+        low.emit(TABLE, node, [low.integer(node, index), table], attrs)
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the look-up."""
+        from simulator.kernels import Table as Kernel
+
+        return Kernel(bound.constant(1, "int8 int16", "table"))
+
+    def operands(self, node: ir.Node) -> list[int]:
+        """The integer node's first input."""
+        return [0]
+
+
+TABLE = Table()

@@ -1,0 +1,21 @@
+"""CastLike becomes Cast to the type that the other tensor has; exporters write it around constants of any type."""
+
+from __future__ import annotations
+
+from .. import ir
+
+
+def cast_like(model: ir.Graph) -> int:
+    """Rewrite the CastLike nodes of `model` whose target type is known; return how many."""
+    changed = 0
+    for node in list(model.graph):
+        if node.op_type != "CastLike" or node.domain or len(node.inputs) < 2 or node.inputs[1] is None:
+            continue
+        kind = node.inputs[1].dtype
+        if kind is None:
+            continue
+        new = ir.make_node("Cast", [node.inputs[0]], {"to": int(kind)}, name=str(node.name), output="",
+                           like=node.outputs[0])  # fmt: skip
+        ir.replace(model, [node], [new])
+        changed += 1
+    return changed

@@ -1,0 +1,90 @@
+"""Transposes of many axes as transposes of few: axes that stay together are merged before and told apart after.
+
+``[N, g, c, H, W] -> [N, c, g, H, W]``, the shuffling of channels, moves two blocks of ``H*W`` and is a transpose of
+``[N, g, c, H*W]``. A Reshape in front or behind is merged with the new ones. Needs static sizes; from five axes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import ir
+
+_FEW = 4
+
+
+def merge_axes(model: ir.Graph) -> int:
+    """Merge axes of the Transpose nodes of `model`; return how many were rewritten."""
+    changed = 0
+    for node in list(model.graph):
+        perm = ir.attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
+        shape = ir.shape(node.inputs[0]) if perm is not None else None
+        if shape is None or perm is None or len(perm) <= _FEW or perm[0] != 0 or None in shape[1:]:
+            continue
+        groups = _groups(perm)
+        if len(groups) <= _FEW:
+            _rewrite(model, node, groups, [int(d or 0) for d in shape])
+            changed += 1
+    return changed
+
+
+def _groups(perm: Sequence[int]) -> list[list[int]]:
+    """Return runs of axes that follow each other before and after, in the order after; the batch is one of its own."""
+    groups = [[0]]
+    for axis in perm[1:]:
+        if groups[-1][-1] == axis - 1 != 0:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return groups
+
+
+def _rewrite(model: ir.Graph, node: ir.Node, groups: list[list[int]], shape: list[int]) -> None:
+    before = sorted(groups)
+    perm = [before.index(group) for group in groups]
+    merged = [math.prod(shape[a] for a in group) for group in before[1:]]
+    source, result = node.inputs[0], node.outputs[0]
+    first = _reshape_before(source)
+    if first is not None:
+        source = first.inputs[0]  # a reshape of a reshape is one
+    apart = ir.sole_consumer(result)
+    narrow = _reshape(model, node, source, merged, "merged")
+    batch = result.shape[0] if result.shape is not None else "N"
+    turned = ir.make_node("Transpose", narrow.outputs, {"perm": perm}, name=f"{node.name}@turned",
+                          output=ir.fresh_name(model, f"{result.name}@turned"), like=result)  # fmt: skip
+    turned.outputs[0].shape = ir.oir_shape([batch, *(merged[p - 1] for p in perm[1:])])
+    sizes = [shape[axis] for group in groups[1:] for axis in group]
+    wide = _reshape(model, node, turned.outputs[0], sizes, "apart")
+    wide.outputs[0].shape, wide.outputs[0].type = result.shape, result.type
+    wide.outputs[0].name = ""
+    ir.replace(model, [node], [narrow, turned, wide])
+    target = ir.const(apart.inputs[1]) if apart is not None and apart.op_type == "Reshape" else None
+    if apart is not None and target is not None and not np.any(target.reshape(-1)[1:] == 0):
+        apart.replace_input_with(0, turned.outputs[0])
+        model.graph.remove(wide, safe=True)
+    if first is not None and not first.outputs[0].uses() and not first.outputs[0].is_graph_output():
+        model.graph.remove(first, safe=True)
+
+
+def _reshape_before(value: ir.Value | None) -> ir.Node | None:
+    """Return the Reshape that makes `value` and keeps the batch axis, or None."""
+    node = ir.producer(value)
+    if node is None or node.op_type != "Reshape":
+        return None
+    sizes = [list((ir.shape(v) or (None, None))[1:]) for v in (node.inputs[0], value)]
+    known = [math.prod(d for d in each if d is not None) for each in sizes if None not in each]
+    return node if len(known) == 2 and known[0] == known[1] else None
+
+
+def _reshape(model: ir.Graph, node: ir.Node, source: ir.Value | None, sizes: list[int], what: str) -> ir.Node:
+    """Return a Reshape that keeps the batch."""
+    base = f"{node.outputs[0].name}@{what}"
+    target = ir.add_initializer(model, ir.fresh_name(model, f"{base}_shape"), np.array([0, *sizes], np.int64))
+    made = ir.make_node("Reshape", [source, target], name=f"{node.name}@{what}", output=ir.fresh_name(model, base),
+                        like=node.outputs[0])  # fmt: skip
+    old = node.outputs[0].shape
+    made.outputs[0].shape = ir.oir_shape([old[0] if old is not None else "N", *sizes])
+    return made

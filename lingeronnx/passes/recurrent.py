@@ -1,0 +1,268 @@
+"""LSTM and GRU as one model-local function per direction, batch first: ``lingeronnx.LSTM(x, W, R, B) -> y``.
+
+x [N, T, I] -> y [N, T, H]; W, R and B keep ONNX's gate order; states start at zero. What else the ONNX operator gives
+is made of y: Y by a Concat of the directions and Transposes, Y_h by a Slice of the last step (the first one of the
+reverse direction). The Transposes meet those of exporters and cancel (`layout`). `ops.recurrent.obstacle` says which
+nodes stay as they are.
+
+onnxruntime does not run layout 1 (batch first) of the operators themselves: `time_first` makes it layout 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as oir
+
+from .. import ir
+from ..ops.recurrent import directions, obstacle
+
+_KINDS = ("LSTM", "GRU")
+_SWAP = (1, 0, 2)
+
+
+# ---- layout 1 ----------------------------------------------------------------------------------------------------
+
+
+def time_first(model: ir.Graph) -> int:
+    """Give the batch-first LSTM, GRU and RNN nodes of `model` layout 0; return how many."""
+    changed = 0
+    for node in list(model.graph):
+        if node.domain or node.op_type not in (*_KINDS, "RNN") or not ir.attr(node, "layout", 0):
+            continue
+        node.attributes.pop("layout")
+        for index in (0, 5, 6):
+            value = node.inputs[index] if len(node.inputs) > index else None
+            if value is not None:
+                turn = ir.make_node("Transpose", [value], {"perm": _SWAP}, name=f"{node.name}@turn{index}",
+                                    output=ir.fresh_name(model, f"{value.name}@time_first"))  # fmt: skip
+                turn.outputs[0].type = value.type
+                model.graph.insert_before(node, turn)
+                node.replace_input_with(index, turn.outputs[0])
+        for value, perm in zip(list(node.outputs), ((2, 0, 1, 3), _SWAP, _SWAP), strict=False):
+            if value.name:
+                _turn_behind(model, node, value, perm)
+        changed += 1
+    return changed
+
+
+def _turn_behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: Sequence[int]) -> None:
+    """Let the readers of `value`, an output of `node`, read it transposed."""
+    name = str(value.name)
+    value.name = ir.fresh_name(model, f"{name}@time_first")
+    turn = ir.make_node("Transpose", [value], {"perm": perm}, name=f"{node.name}@{name}@turn", output=name, like=value)
+    oir.convenience.replace_all_uses_with(value, turn.outputs[0], replace_graph_outputs=True)
+    turn.replace_input_with(0, value)
+    value.shape = None
+    model.graph.insert_after(node, turn)
+
+
+# ---- one direction, batch first ----------------------------------------------------------------------------------
+
+
+def recurrent(model: ir.Graph) -> int:
+    """Rewrite the LSTM and GRU nodes of `model`; return how many."""
+    changed = 0
+    for node in list(model.graph):
+        if not node.domain and node.op_type in _KINDS and obstacle(node) is None:
+            _Rewrite(model, node).run()
+            changed += 1
+    return changed
+
+
+class _Rewrite:
+    """What replaces one node; new nodes are put in front of it."""
+
+    def __init__(self, model: ir.Graph, node: ir.Node) -> None:
+        self._model, self._node = model, node
+        self._sizes = ir.shape(node.inputs[0]) or ()
+        batch = (node.inputs[0].shape or (0, "N", 0))[1]  # type: ignore[union-attr]
+        self._batch = batch if isinstance(batch, int) else "N"
+        self._units = int((ir.shape(node.inputs[2]) or (0, 0, 0))[2] or 0)
+        self._base = str(node.name)
+
+    def run(self) -> None:
+        """Put the functions and what their outputs need in place of the node."""
+        model, node = self._model, self._node
+        declare(model, node.op_type)
+        x = self._batch_first()
+        kinds = directions(node)
+        each = [self._layer(x, number, kind) for number, kind in enumerate(kinds)]
+        if node.outputs[0].uses() or node.outputs[0].is_graph_output():
+            self._sequence(each)
+        if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
+            length = int(self._sizes[0] or 0)
+            ends = [(0, 1) if kind == "reverse" else (length - 1, length) for kind in kinds]
+            last = [self._slice(y, *end, f"last{i}") for i, (y, end) in enumerate(zip(each, ends, strict=True))]
+            joined = last[0] if len(last) == 1 else self._add("Concat", last, "last", (len(last), self._units),
+                                                              {"axis": 1})  # fmt: skip
+            self._instead(node.outputs[1], joined, _SWAP)
+        model.graph.remove(node, safe=True)
+
+    def _add(self, kind: str, inputs: Sequence[ir.Value | None], what: str, sizes: Sequence[int],
+             attrs: dict[str, Any], domain: str = "") -> ir.Value:  # fmt: skip
+        """Add a node with output [N, *sizes] in front of the old one."""
+        name = ir.fresh_name(self._model, f"{self._base}@{what}")
+        new = ir.make_node(kind, inputs, attrs, name=name, output=name, domain=domain)
+        new.outputs[0].type = ir.source(self._node).type
+        new.outputs[0].shape = ir.oir_shape([self._batch, *sizes])
+        self._model.graph.insert_before(self._node, new)
+        return new.outputs[0]
+
+    def _batch_first(self) -> ir.Value:
+        source = ir.source(self._node)
+        maker = ir.producer(source)
+        if maker is not None and maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
+            return ir.source(maker)
+        length, width = (int(self._sizes[i] or 0) for i in (0, 2))
+        return self._add("Transpose", [source], "x", (length, width), {"perm": _SWAP})
+
+    def _layer(self, x: ir.Value, number: int, direction: str) -> ir.Value:
+        """Add the function of one direction and return its y [N, T, H]."""
+        node, model = self._node, self._model
+        weights: list[ir.Value | None] = [x]
+        many = len(directions(node)) > 1
+        for index in (1, 2, 3):
+            value = node.inputs[index] if len(node.inputs) > index else None
+            rows = (ir.shape(node.inputs[1]) or (0, 0))[1]
+            array = ir.const(value)
+            part = np.zeros(2 * int(rows or 0), np.float32) if array is None else array[number]
+            base = f"{value.name if value is not None else f'{self._base}@bias'}@{direction if many else 'one'}"
+            weights.append(ir.add_initializer(model, ir.fresh_name(model, base), part))
+        attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
+        if node.op_type == "GRU":
+            attrs["linear_before_reset"] = int(ir.attr(node, "linear_before_reset", 0))
+        what = f"y_{direction}" if many else "y"
+        return self._add(node.op_type, weights, what, (int(self._sizes[0] or 0), self._units), attrs, ir.DOMAIN)
+
+    def _slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
+        bounds = [ir.add_initializer(self._model, ir.fresh_name(self._model, f"{self._base}@{what}{key}"),
+                                     np.array([value], np.int64))
+                  for key, value in (("start", start), ("end", end), ("axis", 1))]  # fmt: skip
+        return self._add("Slice", [y, *bounds], what, (1, self._units), {})
+
+    def _sequence(self, each: list[ir.Value]) -> None:
+        """Put what is made of the directions' y in place of Y [T, D, N, H] and of the ways exporters flatten it."""
+        whole, length = self._node.outputs[0], int(self._sizes[0] or 0)
+        for use in list(whole.uses()):
+            if _joins_directions(use.node, len(each)):
+                width = len(each) * self._units
+                both = each[0] if len(each) == 1 else self._once("both", each, (length, width))
+                self._instead(_flat_output(use.node), both, _SWAP)
+        if whole.uses() or whole.is_graph_output():
+            axis = np.array([1], np.int64)
+            parts = []
+            for number, y in enumerate(each):
+                attrs: dict[str, Any] = {"axes": [1]} if self._old else {}
+                more = [] if self._old else [ir.add_initializer(
+                    self._model, ir.fresh_name(self._model, f"{self._base}@axis{number}"), axis)]  # fmt: skip
+                parts.append(self._add("Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs))
+            sizes = (len(each), length, self._units)
+            apart = parts[0] if len(parts) == 1 else self._add("Concat", parts, "apart", sizes, {"axis": 1})
+            self._instead(whole, apart, (2, 1, 0, 3))
+
+    @property
+    def _old(self) -> bool:
+        """Whether axes are attributes (before opset 13)."""
+        return (self._model.opset_imports.get("") or 13) < 13
+
+    def _once(self, what: str, each: list[ir.Value], sizes: Sequence[int]) -> ir.Value:
+        for use in each[0].uses():
+            if use.node.op_type == "Concat" and list(use.node.inputs) == each and ir.attr(use.node, "axis") == 2:
+                return use.node.outputs[0]
+        return self._add("Concat", each, what, sizes, {"axis": 2})
+
+    def _instead(self, old: ir.Value, new: ir.Value, perm: Sequence[int]) -> None:
+        """Let the readers of `old` read `new` transposed; a reader that turns it back reads `new` itself."""
+        model = self._model
+        for use in list(old.uses()):
+            turn = use.node
+            if turn.op_type == "Transpose" and tuple(ir.attr(turn, "perm", ())) == tuple(perm) == _SWAP:
+                ir.remove(model, turn, new) if ir.removable(turn, new) else None
+        maker = ir.producer(old)
+        assert maker is not None
+        if not old.uses() and not old.is_graph_output():
+            if maker is not self._node:
+                model.graph.remove(maker, safe=True)
+            return
+        name = str(old.name)
+        turn = ir.make_node("Transpose", [new], {"perm": perm}, name=f"{self._base}@{name}@turn", output="", like=old)
+        model.graph.insert_before(self._node, turn)
+        oir.convenience.replace_all_uses_with(old, turn.outputs[0], replace_graph_outputs=True)
+        if maker is self._node:
+            old.name = ir.fresh_name(model, f"{name}@old")
+        else:
+            model.graph.remove(maker, safe=True)
+        turn.outputs[0].name = name
+
+
+def _joins_directions(node: ir.Node, count: int) -> bool:
+    """Whether `node`, which reads Y [T, D, N, H], makes [T, N, D*H] of it, alone or with the node behind it."""
+    if node.domain:
+        return False
+    if node.op_type == "Squeeze":
+        rank = len(ir.shape(node.outputs[0]) or ())
+        axes = ir.attr(node, "axes")
+        array = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
+        axes = axes if array is None else array.reshape(-1).tolist()
+        return count == 1 and rank == 3 and axes in ([1], [-3])
+    if node.op_type != "Transpose" or tuple(ir.attr(node, "perm", ())) != (0, 2, 1, 3):
+        return False
+    flat = ir.sole_consumer(node.outputs[0])
+    before, after = ir.shape(node.outputs[0]), ir.shape(flat.outputs[0]) if flat is not None else None
+    if flat is None or flat.op_type != "Reshape" or before is None or after is None or len(after) != 3:
+        return False
+    return after[0] == before[0] and after[2] == int(before[2] or 0) * int(before[3] or 0)
+
+
+def _flat_output(node: ir.Node) -> ir.Value:
+    """Return the tensor [T, N, D*H] that `node` begins."""
+    if node.op_type == "Squeeze":
+        return node.outputs[0]
+    flat = ir.sole_consumer(node.outputs[0])
+    assert flat is not None
+    return flat.outputs[0]
+
+
+# ---- the functions -----------------------------------------------------------------------------------------------
+
+
+def declare(model: ir.Graph, kind: str) -> None:
+    """Add the function `kind` to the model, once."""
+    if any(f.domain == ir.DOMAIN and f.name == kind for f in model.functions.values()):
+        return
+    version = model.opset_imports.get("") or 13
+    x, w, r, b = (oir.Value(name=name) for name in ("x", "w", "r", "b"))
+    nodes: list[ir.Node] = []
+
+    def add(op_type: str, inputs: Sequence[ir.Value | None], output: str, attrs: dict[str, Any] | None = None
+            ) -> ir.Value:  # fmt: skip
+        new = oir.node(op_type, inputs, attrs or {})
+        new.outputs[0].name = output
+        nodes.append(new)
+        return new.outputs[0]
+
+    def axes(op_type: str, value: ir.Value, axis: int, output: str) -> ir.Value:
+        if version < 13:
+            return add(op_type, [value], output, {"axes": [axis]})
+        number = add("Constant", [], f"{output}_axis", {"value": oir.tensor(np.array([axis], np.int64))})
+        return add(op_type, [value, number], output)
+
+    turned = add("Transpose", [x], "x_t", {"perm": [1, 0, 2]})
+    wide = [axes("Unsqueeze", value, 0, f"{value.name}_d") for value in (w, r, b)]
+    kinds = {"hidden_size": oir.AttributeType.INT, "direction": oir.AttributeType.STRING}
+    if kind == "GRU":
+        kinds["linear_before_reset"] = oir.AttributeType.INT
+    steps = oir.Node("", kind, [turned, *wide], [oir.RefAttr(name, name, of) for name, of in kinds.items()])
+    steps.outputs[0].name = "y_td"
+    nodes.append(steps)
+    flat = axes("Squeeze", steps.outputs[0], 1, "y_t")
+    y = add("Transpose", [flat], "y", {"perm": [1, 0, 2]})
+    body = oir.Graph([x, w, r, b], [y], nodes=nodes, opset_imports={"": version}, name=kind)
+    given = [oir.Attr(name, of, None) for name, of in kinds.items()]
+    function = oir.Function(ir.DOMAIN, kind, graph=body, attributes=given)
+    model.functions[function.identifier()] = function
+    model.graph.opset_imports[ir.DOMAIN] = 1
+    model.ir_version = max(model.ir_version or 8, 8)

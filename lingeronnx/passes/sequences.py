@@ -1,0 +1,102 @@
+"""Sequences that are taken apart again where they are made: exporters write `split` and `stack` so.
+
+``SequenceAt(SplitToSequence(x, sizes), i)`` is an output of Split; ``SequenceAt(SequenceConstruct(...), i)`` is the i-th
+element; ``ConcatFromSequence(SequenceConstruct(...))`` is a Concat, of unsqueezed elements where it makes a new axis.
+Constant sizes and indices only; `refuse` names what is left.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as oir
+
+from .. import ir
+
+
+def sequences(model: ir.Graph) -> int:
+    """Rewrite the sequences of `model` that are known; return how many nodes."""
+    changed = 0
+    for node in list(model.graph):
+        if node.domain or node.graph is None:
+            continue
+        if node.op_type == "SplitToSequence":
+            changed += _split(model, node)
+        elif node.op_type == "SequenceAt":
+            changed += _element(model, node)
+        elif node.op_type == "ConcatFromSequence":
+            changed += _joined(model, node)
+    return changed
+
+
+def _index(node: ir.Node) -> int | None:
+    array = ir.const(node.inputs[1])
+    return int(array.reshape(())) if array is not None and array.size == 1 else None
+
+
+def _split(model: ir.Graph, node: ir.Node) -> int:
+    """One Split in place of the sequence, where every reader takes one known element."""
+    sizes = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
+    users = [use.node for use in node.outputs[0].uses()]
+    axis, shape = ir.attr(node, "axis", 0), ir.shape(node.inputs[0])
+    if sizes is not None and sizes.ndim == 0 and shape is not None and shape[axis] is not None and int(sizes) > 0:
+        whole, part = int(shape[axis] or 0), int(sizes)
+        sizes = np.array([part] * (whole // part) + ([whole % part] if whole % part else []), np.int64)
+    if sizes is None or sizes.ndim != 1 or node.outputs[0].is_graph_output():
+        return 0
+    if not users or any(u.op_type != "SequenceAt" or _index(u) is None for u in users):
+        return 0
+    newer = (model.opset_imports.get("") or 13) >= 13
+    attributes = {"axis": axis} if newer else {"axis": axis, "split": [int(s) for s in sizes]}
+    inputs: list[ir.Value | None] = [node.inputs[0]]
+    base = str(node.outputs[0].name)
+    if newer:
+        inputs.append(ir.add_initializer(model, ir.fresh_name(model, f"{base}@sizes"), sizes.astype(np.int64)))
+    results = [oir.Value(name=ir.fresh_name(model, f"{base}@{i}")) for i in range(len(sizes))]
+    split = oir.node("Split", inputs, attributes, outputs=results, name=node.name)
+    model.graph.insert_before(node, split)
+    for user in users:
+        _pass_on(model, user, results[_index(user) or 0])
+    model.graph.remove(node, safe=True)
+    return 1
+
+
+def _element(model: ir.Graph, node: ir.Node) -> int:
+    maker, index = ir.producer(node.inputs[0]), _index(node)
+    if maker is None or maker.op_type != "SequenceConstruct" or index is None:
+        return 0
+    if not -len(maker.inputs) <= index < len(maker.inputs):
+        return 0
+    _pass_on(model, node, ir.source(maker, index))
+    _drop(model, maker)
+    return 1
+
+
+def _joined(model: ir.Graph, node: ir.Node) -> int:
+    maker = ir.producer(node.inputs[0])
+    if maker is None or maker.op_type != "SequenceConstruct":
+        return 0
+    parts = [ir.source(maker, i) for i in range(len(maker.inputs))]
+    axis, new = ir.attr(node, "axis"), []
+    if ir.attr(node, "new_axis", 0):
+        newer = (model.opset_imports.get("") or 13) >= 13
+        where = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@axis"), np.array([axis], np.int64))
+        for index, part in enumerate(parts):
+            new.append(ir.make_node("Unsqueeze", [part, where] if newer else [part], None if newer else {"axes": [axis]},
+                                    name=f"{node.name}@{index}",
+                                    output=ir.fresh_name(model, f"{node.outputs[0].name}@{index}")))  # fmt: skip
+        parts = [row.outputs[0] for row in new]
+    whole = ir.make_node("Concat", parts, {"axis": axis}, name=str(node.name), output="", like=node.outputs[0])
+    ir.replace(model, [node], [*new, whole])
+    _drop(model, maker)
+    return 1
+
+
+def _pass_on(model: ir.Graph, node: ir.Node, value: ir.Value) -> None:
+    """Put an Identity of `value` in place of `node`: its output keeps name and readers."""
+    same = ir.make_node("Identity", [value], name=str(node.name), output="", like=node.outputs[0])
+    ir.replace(model, [node], [same])
+
+
+def _drop(model: ir.Graph, node: ir.Node) -> None:
+    if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
+        model.graph.remove(node, safe=True)

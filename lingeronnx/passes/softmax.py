@@ -1,0 +1,53 @@
+"""One meaning of Softmax: along the last axis, written out as a number from 0 on.
+
+Before opset 13 the axes from `axis` on are taken together; where more than one of them is larger than 1 the Softmax
+gets a Reshape on either side. An axis that is not the last one stays (opset 13 and newer).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import ir
+
+_KINDS = ("Softmax", "LogSoftmax", "Hardmax")
+
+
+def softmax(model: ir.Graph) -> int:
+    """Write the Softmax nodes of `model` in one form; return how many changed."""
+    newer = (model.opset_imports.get("") or 13) >= 13
+    changed = 0
+    for node in list(model.graph):
+        shape = ir.shape(node.inputs[0]) if node.op_type in _KINDS and not node.domain else None
+        if not shape:
+            continue
+        given = ir.attr(node, "axis")
+        axis = (given if given is not None else -1 if newer else 1) % max(len(shape), 1)
+        last = len(shape) - 1
+        if newer or axis == last:
+            if given != axis:
+                ir.set_attr(node, "axis", axis)
+                changed += 1
+        elif None not in shape[1:] and axis > 0:
+            changed += _flattened(model, node, shape, axis)
+    return changed
+
+
+def _flattened(model: ir.Graph, node: ir.Node, shape: tuple[int | None, ...], axis: int) -> int:
+    base, kind = node.outputs[0].name, node.outputs[0].type
+    sizes = {"flat": [0] * axis + [-1], "shape": [0, *(int(d or 1) for d in shape[1:])]}
+    flat, back = (
+        ir.add_initializer(model, ir.fresh_name(model, f"{base}@{key}"), np.array(dims, np.int64))
+        for key, dims in sizes.items()
+    )
+    dims = [*(node.inputs[0].shape or ())[:axis], int(np.prod([int(d or 1) for d in shape[axis:]]))]  # type: ignore[union-attr]
+    before = ir.make_node("Reshape", [node.inputs[0], flat], name=f"{node.name}@flat",
+                          output=ir.fresh_name(model, f"{base}@in"))  # fmt: skip
+    inner = ir.make_node(node.op_type, [before.outputs[0]], {"axis": axis}, name=str(node.name),
+                         output=ir.fresh_name(model, f"{base}@out"))  # fmt: skip
+    after = ir.make_node("Reshape", [inner.outputs[0], back], name=f"{node.name}@back", output="",
+                         like=node.outputs[0])  # fmt: skip
+    for value in (before.outputs[0], inner.outputs[0]):
+        value.type, value.shape = kind, ir.oir_shape(dims)
+    ir.replace(model, [node], [before, inner, after])
+    return 1

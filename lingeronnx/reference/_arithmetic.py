@@ -1,0 +1,100 @@
+"""Rounding, saturation, requantization and division once more, in Python's integers.
+
+Written from docs/numerics.md and from nothing else: these functions judge the simulator, so they share no line with it.
+
+    round_shift(v, s) = floor(v / 2^s + 1/2)
+    saturate(v, b)    = v clamped to signed integers of b bits
+    requantize(v, r)  = saturate(floor(v * r + 1/2)), r a power of two on chips, M * 2^-s with a 31-bit M elsewhere
+
+Arrays are int64 or hold Python integers (dtype object); results are of the narrowest type that holds their width.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+__all__ = ["divide", "log2", "multiplier", "requantize", "round_shift", "saturate", "stored"]
+
+INT32 = (-(2**31), 2**31 - 1)
+
+
+def unlimited(values: Any) -> np.ndarray:
+    """Return `values` as Python integers: no sum and no product of them can overflow."""
+    return np.asarray(values).astype(object)
+
+
+def round_shift(values: Any, shift: int) -> Any:
+    """Return floor(v / 2^shift + 1/2) of Python integers; a negative `shift` multiplies."""
+    return (2 * values + 2**shift) // (2 * 2**shift) if shift > 0 else values * 2**-shift
+
+
+def saturate(values: Any, bits: int) -> Any:
+    """Return Python integers clamped to signed ones of `bits` bits."""
+    return np.maximum(-(2 ** (bits - 1)), np.minimum(2 ** (bits - 1) - 1, values))
+
+
+def stored(values: Any, bits: int) -> np.ndarray:
+    """Return integers that fit `bits` bits in the type of that width."""
+    return np.asarray(values).astype(np.int8 if bits <= 8 else np.int16 if bits <= 16 else np.int32)
+
+
+def log2(scale: float) -> int:
+    """Return q with scale = 2^q; ValueError for anything but a power of two."""
+    q = round(math.log2(scale))
+    if Fraction(2) ** q != Fraction(scale):
+        raise ValueError(f"{scale:g} is not a power of two; this platform shifts only")
+    return q
+
+
+def multiplier(ratio: float) -> tuple[int, int]:
+    """Return (M, s) with M = floor(ratio * 2^s + 1/2) and 2^30 <= M < 2^31."""
+    exact, s = Fraction(ratio), 30 - math.floor(math.log2(ratio))
+    for candidate in (s + 1, s, s - 1):
+        m = math.floor(exact * Fraction(2) ** candidate + Fraction(1, 2))
+        if 2**30 <= m < 2**31:
+            return m, candidate
+    raise ValueError(f"no multiplier for the ratio {ratio:g}")
+
+
+def requantize(acc: Any, ratio: float, bits: int, algorithm: str) -> np.ndarray:
+    """Return saturate(floor(acc * ratio + 1/2)) as the platform's `algorithm` computes it.
+
+    algorithm : "generic" multiplies by M * 2^-s; "luna..." shifts, and the rest of the word says what becomes of a
+        ratio above 1: "luna-left" shifts left, "luna-zero" gives 0, "luna-refuse" raises, "luna" does not shift.
+
+    Raises ValueError for a ratio the platform cannot do.
+    """
+    acc = unlimited(acc)
+    if not algorithm.startswith("luna"):
+        m, s = multiplier(ratio)
+        return stored(saturate(round_shift(acc * m, s), bits), bits)
+    shift = -log2(ratio)
+    if shift < 0 and algorithm != "luna-left":
+        if algorithm == "luna-refuse":
+            raise ValueError(f"the scales need a shift of {-shift} to the left, which the executor refuses")
+        shift, acc = 0, acc * 0 if algorithm == "luna-zero" else acc
+    return stored(saturate(round_shift(acc, shift), bits), bits)
+
+
+def divide(n: int, d: int, shift: int) -> int:
+    """Return n * 2^shift / d as the NPU does: times a reciprocal found by Newton's method in double precision.
+
+    The divisor is scaled into (1/2, 1], the reciprocal starts from its five leading bits and is refined three times,
+    rounded half up to 29 binary places every time; the quotient is rounded half up and cut to int32.
+    """
+    e = 31 - int(np.ceil(np.float32(math.log2(abs(d)))))
+    m = float(Fraction(d) * Fraction(2) ** (e - 31))
+    reciprocal = _places(1 / (math.floor(m * 32) / 32), 29)
+    for _ in range(3):
+        reciprocal = _places(_places(2 - m * reciprocal, 30) * reciprocal, 29)
+    quotient = math.floor(reciprocal * n * 2.0 ** (e - 31) * 2.0**shift + 0.5)
+    return min(max(quotient, INT32[0]), INT32[1])
+
+
+def _places(value: float, places: int) -> float:
+    """Return `value` rounded half up to that many binary places."""
+    return math.floor(value * 2.0**places + 0.5) / 2.0**places

@@ -1,0 +1,82 @@
+"""What the reference operators have in common: names, the platform, attributes; and the way to ONNX's own operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+from ..platforms import Platform, platform
+from ._arithmetic import requantize
+
+__all__ = ["Integer", "Standard"]
+
+#: Attribute names of later generations -> today's.
+_SPELLINGS = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
+
+
+class Attributes(dict[str, Any]):
+    """A node's attributes by today's names; what the node leaves out is 8 bits, or absent."""
+
+    def scale(self, key: str) -> float:
+        """Return a scale; ValueError when it is missing."""
+        value = self.get(key)
+        if value is None:
+            raise ValueError(f"attribute {key} is missing")
+        return float(value)
+
+    @property
+    def o_bits(self) -> int:
+        """Width of the result."""
+        return int(self.get("o_bits") or 8)
+
+
+class Integer(OpRun):
+    """An operator of domain `thinker`. Subclasses bring `compute`; `reference_ops` makes one class per name of it.
+
+    names : op types, the current one first
+    default : the platform of nodes that do not name one
+    """
+
+    names: tuple[str, ...] = ()
+    op_schema = None  # attributes are what the node says; ONNX knows none of these operators
+    default: Platform
+
+    def _run(self, *inputs: Any, **attributes: Any) -> tuple[np.ndarray, ...]:
+        found = Attributes({_SPELLINGS.get(key, key): value for key, value in attributes.items()})
+        row = platform(found["platform"]) if found.get("platform") else self.default
+        algorithm = row.ops.get(self.names[0]) or ("luna" if row.chip else "generic")
+        try:
+            result = self.compute(found, algorithm, *inputs)
+        except ValueError as error:
+            raise ValueError(f"{self.onnx_node.op_type} {self.onnx_node.name}: {error}") from error
+        return result if isinstance(result, tuple) else (result,)
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """Return the output, or a tuple of them; `algorithm` is the platform's word for this operator."""
+        raise NotImplementedError
+
+    @staticmethod
+    def rescaled(acc: Any, a: Attributes, algorithm: str, *scales: str) -> np.ndarray:
+        """Return `acc`, whose scale is the product of those named, at scale_o and o_bits."""
+        held = 1.0
+        for key in scales:
+            held *= a.scale(key)
+        return requantize(acc, a.scale("scale_o") / held, a.o_bits, algorithm)
+
+
+class Standard(Integer):
+    """An operator of ONNX's own domain that the format uses in a form of its own; others go to ONNX's class."""
+
+    def _run(self, *inputs: Any, **attributes: Any) -> tuple[np.ndarray, ...]:
+        if self.op_domain or self.ours(inputs, attributes):
+            return super()._run(*inputs, **attributes)
+        from onnx.reference.ops import load_op
+
+        theirs = load_op("", self.onnx_node.op_type, self.run_params["opsets"][""])
+        return theirs(self.onnx_node, self.run_params).run(*inputs)
+
+    def ours(self, inputs: Any, attributes: Any) -> bool:
+        """Whether the node is in the format's own form; by default whether it works on narrow integers."""
+        return inputs[0].dtype.kind == "i" and inputs[0].dtype.itemsize < 8

@@ -1,0 +1,64 @@
+"""Quant, Dequant, Requant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._arithmetic import requantize, round_shift, saturate, stored, unlimited
+from ._base import Attributes, Integer
+
+__all__ = ["Dequant", "Quant", "Requant"]
+
+
+class Quant(Integer):
+    """Real to integer. An array of integers is taken as quantized already, as `Session` takes it.
+
+    A chip computes in float32 and gives int8. At a scale below 1 the host does it (the packer folds a Quant of a graph
+    input away), in float64 as `generic`; that a chip's own Quant is wrong there is not modelled.
+    """
+
+    names: tuple[str, ...] = ("Quant",)
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """sat(floor(x * scale + 1/2))."""
+        (x,) = inputs
+        if x.dtype.kind == "i":
+            return x
+        scale, bits = a.scale("scale_x"), int(a.get("data_bits") or 8)
+        with np.errstate(all="ignore"):
+            if algorithm.startswith("luna") and scale >= 1:
+                product = x.astype(np.float32) * np.float32(scale)
+                real = (product.astype(np.float64) + 0.5).astype(np.float32)
+                bits = 8
+            else:
+                real = x.astype(np.float64) * scale + 0.5
+            top = 2.0 ** (bits - 1)
+            whole = np.clip(np.floor(np.where(np.isnan(real), 0, real)), -top, top - 1)
+        return stored(whole.astype(np.int64), bits)
+
+
+class Dequant(Integer):
+    """Integer to real."""
+
+    names: tuple[str, ...] = ("Dequant",)
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """X / scale, rounded once to float32."""
+        return (inputs[0].astype(np.float64) / a.scale("scale_o")).astype(np.float32)
+
+
+class Requant(Integer):
+    """Integer to integer at another scale or width."""
+
+    names: tuple[str, ...] = ("Requant",)
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """Shift either way, or multiply."""
+        (x,) = inputs
+        ratio = a.scale("scale_o") / a.scale("scale_x")
+        shifts = np.frexp(ratio)[0] == 0.5
+        if shifts:
+            return stored(saturate(round_shift(unlimited(x), 1 - int(np.frexp(ratio)[1])), a.o_bits), a.o_bits)
+        return requantize(x, ratio, a.o_bits, algorithm)

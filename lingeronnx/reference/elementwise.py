@@ -1,0 +1,95 @@
+"""Sums, products, quotients, bounds: number by number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._arithmetic import INT32, divide, log2, multiplier, requantize, round_shift, saturate, stored, unlimited
+from ._base import Attributes, Integer, Standard
+
+__all__ = ["Add", "Clip", "Div", "Mul", "Relu", "Sub"]
+
+
+class Add(Integer):
+    """Sum: on chips each operand is requantized to int8 first; `generic` sums at 2^16 times the output's scale."""
+
+    names: tuple[str, ...] = ("iqAdd", "QAdd")
+    sign = 1
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """Bring both to one scale, add, saturate."""
+        ratios = [a.scale("scale_o") / a.scale(key) for key in ("scale_x", "scale_y")]
+        if algorithm.startswith("luna"):
+            x, y = (requantize(v, r, 8, algorithm).astype(int) for v, r in zip(inputs, ratios, strict=True))
+            return stored(saturate(x + self.sign * y, 8), 8)
+        fine = []
+        for values, ratio in zip(inputs, ratios, strict=True):
+            m, s = multiplier(ratio * 2**16)
+            fine.append(round_shift(unlimited(values) * m, s))
+        return stored(saturate(round_shift(fine[0] + self.sign * fine[1], 16), a.o_bits), a.o_bits)
+
+
+class Sub(Add):
+    """Difference."""
+
+    names: tuple[str, ...] = ("iqSub", "QSub")
+    sign = -1
+
+
+class Mul(Integer):
+    """Product."""
+
+    names: tuple[str, ...] = ("iqMul", "QMul")
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """One rounding."""
+        x, y = (array.astype(np.int64) for array in inputs)
+        return self.rescaled(x * y, a, algorithm, "scale_x", "scale_y")
+
+
+class Div(Integer):
+    """Quotient of int32 numbers by the NPU's division.
+
+    "luna" takes the scales into account and calls every x / 0 the most negative number; "luna-unscaled" ignores the
+    scales and lets x / 0 depend on the sign of x.
+    """
+
+    names: tuple[str, ...] = ("iqDiv", "QDiv")
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """X * 2^(q_o + q_y - q_x) / y."""
+        x, y = np.broadcast_arrays(*inputs)
+        unscaled = algorithm == "luna-unscaled"
+        shift = 0 if unscaled else log2(a.scale("scale_o")) + log2(a.scale("scale_y")) - log2(a.scale("scale_x"))
+        out = np.full(x.shape, INT32[0], np.int32)
+        for place in np.ndindex(*x.shape) if shift >= 0 else ():
+            n, d = int(x[place]), int(y[place])
+            if d:
+                out[place] = divide(n, d, shift)
+            elif unscaled and n <= 0:
+                out[place] = INT32[1] if n else 0
+        return out
+
+
+class Relu(Standard):
+    """max(0, x)."""
+
+    names: tuple[str, ...] = ("Relu",)
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """Negative numbers become 0."""
+        return np.where(inputs[0] < 0, 0, inputs[0]).astype(inputs[0].dtype)
+
+
+class Clip(Standard):
+    """min(max(x, low), high); absent bounds do not bound."""
+
+    names: tuple[str, ...] = ("Clip",)
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """Clamp."""
+        x, low, high = (*inputs, None, None)[:3]
+        y = x if low is None else np.where(x < low, low, x)
+        return (y if high is None else np.where(y > high, high, y)).astype(x.dtype)

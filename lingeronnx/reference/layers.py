@@ -1,0 +1,131 @@
+"""Operators with weights or two matrices: convolutions, linear, matrix product, batch normalisation.
+
+Every one is ``requantize(sum of products + bias)`` with one rounding; sums are int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ._base import Attributes, Integer
+
+__all__ = ["BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
+
+
+def _sizes(a: Attributes, rank: int) -> tuple[list[int], list[int], list[int]]:
+    """Return strides, pads (all begins, then all ends) and dilations."""
+    return (list(a.get("strides") or [1] * rank), list(a.get("pads") or [0] * 2 * rank),
+            list(a.get("dilations") or [1] * rank))  # fmt: skip
+
+
+def _with_bias(acc: np.ndarray, bias: Any) -> np.ndarray:
+    """Add a bias [C] along axis 1, or nothing."""
+    return acc if bias is None else acc + bias.astype(np.int64).reshape(1, -1, *[1] * (acc.ndim - 2))
+
+
+def _spread(start: int, step: int, count: int) -> slice:
+    """Return the positions start, start + step, ... (count of them)."""
+    return slice(start, start + step * (count - 1) + 1, step)
+
+
+class Conv(Integer):
+    """x [N, C, ...], W [O, C/group, ...], b [O]: convolution with zero padding, of any rank."""
+
+    names: tuple[str, ...] = ("Conv2dInt", "QConv2d", "QConvBN2d")
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """Add up one kernel position after another."""
+        x, weight, bias = (*inputs, None)[:3]
+        rank, group = weight.ndim - 2, int(a.get("group") or 1)
+        strides, pads, dilations = _sizes(a, rank)
+        padded = np.pad(x.astype(np.int64), [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
+        space = [
+            (padded.shape[2 + i] - dilations[i] * (weight.shape[2 + i] - 1) - 1) // strides[i] + 1 for i in range(rank)
+        ]
+        acc = np.zeros((len(x), len(weight), *space), np.int64)
+        for place in product(*map(range, weight.shape[2:])):
+            seen = [_spread(p * d, s, n) for p, d, s, n in zip(place, dilations, strides, space, strict=True)]
+            patch = padded[(slice(None), slice(None), *seen)]
+            taps = weight[(slice(None), slice(None), *place)].astype(np.int64)
+            acc += _grouped(patch, taps, group)
+        return self.rescaled(_with_bias(acc, bias), a, algorithm, "scale_x", "scale_w")
+
+
+def _grouped(x: np.ndarray, taps: np.ndarray, group: int) -> np.ndarray:
+    """Return sum over c of taps[o, c] * x[n, c, ...], every group of outputs on its own channels."""
+    parts = zip(np.split(x, group, 1), np.split(taps, group, 0), strict=True)
+    return np.concatenate([np.moveaxis(np.tensordot(w, part, (1, 1)), 0, 1) for part, w in parts], 1)
+
+
+class Conv1d(Conv):
+    """The same of rank 1."""
+
+    names: tuple[str, ...] = ("Conv1dInt", "QConv1d", "QConvBN1d")
+
+
+class ConvTranspose(Integer):
+    """x [N, C, H, W], W [C, O/group, kh, kw], b [O]: every input is spread over the outputs its kernel reaches."""
+
+    names: tuple[str, ...] = ("ConvTranspose2dInt", "QConvTranspose2d")
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """Add up one kernel position after another into the uncropped result."""
+        x, weight, bias = (*inputs, None)[:3]
+        rank, group = weight.ndim - 2, int(a.get("group") or 1)
+        strides, pads, dilations = _sizes(a, rank)
+        more = list(a.get("output_padding") or [0] * rank)
+        whole = [
+            (x.shape[2 + i] - 1) * strides[i] + dilations[i] * (weight.shape[2 + i] - 1) + 1 + more[i]
+            for i in range(rank)
+        ]
+        acc = np.zeros((len(x), weight.shape[1] * group, *whole), np.int64)
+        for place in product(*map(range, weight.shape[2:])):
+            taps = weight[(slice(None), slice(None), *place)].astype(np.int64)
+            turned = np.concatenate([part.T for part in np.split(taps, group, 0)], 0)  # [O, C/group]
+            reached = [_spread(p * d, s, n) for p, d, s, n in zip(place, dilations, strides, x.shape[2:], strict=True)]
+            acc[(slice(None), slice(None), *reached)] += _grouped(x.astype(np.int64), turned, group)
+        kept = [slice(pads[i], whole[i] - pads[rank + i]) for i in range(rank)]
+        acc = acc[(slice(None), slice(None), *kept)]
+        return self.rescaled(_with_bias(acc, bias), a, algorithm, "scale_x", "scale_w")
+
+
+class Linear(Integer):
+    """x [..., I], W [O, I], b [O]."""
+
+    names: tuple[str, ...] = ("LinearInt", "QLinear")
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """X W^T + b over the last axis."""
+        x, weight, bias = (*inputs, None)[:3]
+        acc = x.astype(np.int64) @ weight.astype(np.int64).T
+        if bias is not None:
+            acc = acc + bias.astype(np.int64)
+        return self.rescaled(acc, a, algorithm, "scale_x", "scale_w")
+
+
+class Bmm(Integer):
+    """x [..., N, M], y [..., M, P]."""
+
+    names: tuple[str, ...] = ("BmmInt", "QBmm")
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """Matrix product."""
+        x, y = (array.astype(np.int64) for array in inputs)
+        return self.rescaled(x @ y, a, algorithm, "scale_x", "scale_y")
+
+
+class BatchNorm2d(Integer):
+    """x [N, C, H, W], factor [C], offset [C]; further inputs are not read."""
+
+    names: tuple[str, ...] = ("BatchNorm2dInt", "QBatchNorm2d")
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """X * w[c] + b[c]."""
+        x, factor, offset = inputs[:3]
+        column: Sequence[int] = (-1, *[1] * (x.ndim - 2))
+        acc = x.astype(np.int64) * factor.astype(np.int64).reshape(column)
+        return self.rescaled(_with_bias(acc, offset.reshape(-1)), a, algorithm, "scale_x", "scale_w")

@@ -1,0 +1,85 @@
+"""Pooling of [N, C, ...]: the largest, or the sum over the whole window's size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ._arithmetic import INT32, divide, log2, requantize, round_shift, saturate, stored, unlimited
+from ._base import Attributes, Integer, Standard
+
+__all__ = ["AvgPool", "MaxPool"]
+
+
+def _pooled(x: np.ndarray, a: Attributes, fill: int, join: Callable[..., np.ndarray]) -> np.ndarray:
+    """Return `join` of every window; what lies outside the input is `fill`."""
+    kernel = list(a["kernel_shape"])
+    rank = len(kernel)
+    strides, pads = list(a.get("strides") or [1] * rank), list(a.get("pads") or [0] * 2 * rank)
+    dilations = list(a.get("dilations") or [1] * rank)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    space = []
+    for i in range(rank):
+        size = x.shape[2 + i] + pads[i] + pads[rank + i] - reach[i]
+        count = (-(-size // strides[i]) if a.get("ceil_mode") else size // strides[i]) + 1
+        if a.get("ceil_mode") and (count - 1) * strides[i] >= x.shape[2 + i] + pads[i]:
+            count -= 1  # a window must begin inside the input or the padding before it
+        space.append(count)
+    ends = [max(0, (n - 1) * s + r - x.shape[2 + i] - pads[i])
+            for i, (n, s, r) in enumerate(zip(space, strides, reach, strict=True))]  # fmt: skip
+    wide = np.pad(x.astype(np.int64), [(0, 0), (0, 0), *zip(pads[:rank], ends, strict=True)], constant_values=fill)
+    out = np.zeros((*x.shape[:2], *space), np.int64)
+    for place in np.ndindex(*space):
+        window = [slice(p * s, p * s + r, d) for p, s, r, d in zip(place, strides, reach, dilations, strict=True)]
+        out[(slice(None), slice(None), *place)] = join(wide[(slice(None), slice(None), *window)])
+    return out
+
+
+class MaxPool(Standard):
+    """The largest integer; padding is the most negative one of the type."""
+
+    names: tuple[str, ...] = ("MaxPool",)
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """Search every window."""
+        (x,) = inputs
+        axes = tuple(range(2, x.ndim))
+        return _pooled(x, a, int(np.iinfo(x.dtype).min), lambda w: w.max(axes)).astype(x.dtype)
+
+
+class AvgPool(Integer):
+    """The mean over the whole window, padding included."""
+
+    names: tuple[str, ...] = ("AvgPool2dInt", "QAvgPool2d")
+
+    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+        """Sum, then divide as the platform does."""
+        (x,) = inputs
+        axes = tuple(range(2, x.ndim))
+        total, area = _pooled(x, a, 0, lambda w: w.sum(axes)), math.prod(a["kernel_shape"])
+        x_scale = a.scale("scale_x")
+        o_scale = float(a.get("scale_o") or x_scale)
+        if not algorithm.startswith("luna"):
+            return requantize(total, o_scale / (x_scale * area), a.o_bits, algorithm)
+        return self.on_chip(total, area, log2(o_scale) - log2(x_scale), algorithm)
+
+    @staticmethod
+    def on_chip(total: np.ndarray, area: int, left: int, algorithm: str) -> np.ndarray:
+        """Return the int8 mean of `area` numbers, moved up by `left` = q_o - q_x, as a chip computes it.
+
+        "luna-area8" does not look at the scales where it can shift, and holds the area in a signed byte where not.
+        """
+        byte = algorithm == "luna-area8"
+        if math.log2(area).is_integer():
+            if not byte:
+                total = saturate(round_shift(unlimited(total), -left), 32) if left <= 0 else total * 0
+            return stored(saturate(round_shift(unlimited(total), int(math.log2(area))), 8), 8)
+        if left < 0:
+            return stored(np.full(total.shape, 0 if byte else -128), 8)
+        divisor = int(np.array(area).astype(np.int8)) if byte else area
+        quotients = [divide(int(n), divisor, left) for n in total.reshape(-1)]
+        held = np.clip(np.array(quotients, np.int64), *INT32).reshape(total.shape)
+        return stored(saturate(held, 8), 8)

@@ -1,0 +1,464 @@
+"""The integer operators as ONNX schemas, so that ONNX's own checker and shape inference understand our graphs.
+
+`register_schemas` makes every operator of `ops.OPS` known to ``onnx`` as domain `thinker`, version 1: attributes from
+the operator's own table, types of inputs and outputs, and the types and shapes that follow from them.
+
+    lo.register_schemas()
+    onnx.checker.check_model(model)                           # names, attributes, number of inputs
+    onnx.shape_inference.infer_shapes(model)                  # int8 types and shapes
+    lo.check_model(model)                                     # all that, and types, for graphs of every generation
+
+The format uses some operators of ONNX's own domain in ways that the standard does not allow (`EXEMPT`). `check_model`
+therefore looks at a copy in which integer nodes of those operators stand in domain `thinker`, where a schema says what
+the format allows; the copy also has today's names for operators and attributes. Nothing is taken out of the check.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import TensorProto, defs, helper, shape_inference
+
+from . import ir, onnxfile
+from .errors import ModelError, nearest
+from .ops import OPS, Attr, Op
+from .ops._base import RENAMED
+
+__all__ = ["DOMAIN", "EXEMPT", "VERSION", "as_thinker", "check_model", "register_schemas"]
+
+DOMAIN, VERSION = "thinker", 1
+
+#: Standard operators that the format uses beyond the standard -> how. Integer nodes of these are checked as thinker's.
+EXEMPT = {
+    "Relu": "on int8, which the standard allows from opset 14 on; the format is opset 12",
+    "MaxPool": "on int8 below opset 12 (the vendor's older graphs), and on int16, which the standard never allows",
+    "Squeeze": "axes as an attribute in any opset; from 13 on the standard has them as an input",
+    "Unsqueeze": "axes as an attribute in any opset; from 13 on the standard has them as an input",
+    "Split": "sizes in an attribute dims, a number or a list, beside the standard's split",
+    "ArgMax": "gives the largest integer and its position as int32 [2, 1, ..]; the standard gives int64 positions",
+}
+
+#: Operators that are exempt only where they have the attribute in question.
+_BY_ATTRIBUTE = {"Squeeze": "axes", "Unsqueeze": "axes", "Split": "dims"}
+
+#: The opset whose standard operators the format takes over.
+_OPSET = 12
+_INTEGERS = ("int8", "int16", "int32")
+_KINDS = {
+    "integer": _INTEGERS,
+    "weight": ("int8", "int16"),
+    "bias": ("int32", "int64"),
+    "index": ("int32", "int64"),
+    "number": (*_INTEGERS, "int64"),
+    "real": ("float",),
+    "result": (*_INTEGERS, "float"),  # a layer without scale_o gives real numbers
+    "any": (*_INTEGERS, "int64", "uint8", "bool", "float"),
+}
+_ATTRIBUTE = {"i": defs.OpSchema.AttrType.INT, "f": defs.OpSchema.AttrType.FLOAT, "s": defs.OpSchema.AttrType.STRING,
+              "ints": defs.OpSchema.AttrType.INTS}  # fmt: skip
+_OPTIONAL, _VARIADIC = defs.OpSchema.FormalParameterOption.Optional, defs.OpSchema.FormalParameterOption.Variadic
+
+
+def _floats(*names: str) -> tuple[Attr, ...]:
+    return tuple(Attr(name, "f", None) for name in names)
+
+
+def _ints(*names: str) -> tuple[Attr, ...]:
+    return tuple(Attr(name, "i", None) for name in names)
+
+
+#: What the packer wants to see on nodes, without any meaning for the numbers; not in the operators' tables.
+_COMMON = tuple(Attr(name, "s", None) for name in ("platform", "platform_quant", "quant_mode", "castor_mode", "mode"))
+_WIDTHS = _ints("data_bits", "parameter_bits", "o_bits", "y_bits", "zero_point")
+
+#: As many inputs of iqCat as there are attributes for: a schema cannot say "one per input".
+_CAT_INPUTS = 64
+
+Context = Any
+Infer = Callable[[Context], None]
+
+
+# ---- what follows from the inputs --------------------------------------------------------------------------------
+
+
+def _number(ctx: Context, name: str, default: Any) -> Any:
+    """Return an attribute's value."""
+    found = ctx.get_attribute(name)
+    return default if found is None else helper.get_attribute_value(found)
+
+
+def _shape(ctx: Context, index: int) -> onnx.TensorShapeProto | None:
+    """Return the shape of an input, None when it is not known."""
+    found = ctx.get_input_type(index)
+    return found.tensor_type.shape if found is not None and found.tensor_type.HasField("shape") else None
+
+
+def _set(ctx: Context, elem: int, shape: onnx.TensorShapeProto | None, index: int = 0) -> None:
+    """Write type and shape of an output."""
+    result = onnx.TypeProto()
+    result.tensor_type.elem_type = elem
+    if shape is not None:
+        result.tensor_type.shape.CopyFrom(shape)
+    ctx.set_output_type(index, result)
+
+
+def _width(ctx: Context, key: str = "o_bits") -> int:
+    """Return the type of `key` bits, 8 unless said."""
+    bits = _number(ctx, key, 8)
+    return TensorProto.INT8 if bits <= 8 else TensorProto.INT16 if bits <= 16 else TensorProto.INT32
+
+
+def _result(ctx: Context) -> int:
+    """Return the type of a layer's output: real without scale_o."""
+    return TensorProto.FLOAT if ctx.get_attribute("scale_o") is None else _width(ctx)
+
+
+def _quantized(ctx: Context) -> int:
+    return _width(ctx, "data_bits")
+
+
+def _float(ctx: Context) -> int:
+    return TensorProto.FLOAT
+
+
+def _int32(ctx: Context) -> int:
+    return TensorProto.INT32
+
+
+def _input_type(ctx: Context) -> int:
+    """Return the type of input 0: scales and widths pass through."""
+    found = ctx.get_input_type(0)
+    return TensorProto.UNDEFINED if found is None else found.tensor_type.elem_type
+
+
+def _same(elem: Callable[[Context], int]) -> Infer:
+    """Return an inference: the shape of input 0."""
+    return lambda ctx: _set(ctx, elem(ctx), _shape(ctx, 0))
+
+
+def _like(standard: str, elem: Callable[[Context], int], **renamed: str) -> Infer:
+    """Return an inference: the shape that ONNX's operator `standard` gives.
+
+    renamed : attributes of the standard operator -> ours, where the names differ.
+    """
+
+    def infer(ctx: Context) -> None:
+        schema = defs.get_schema(standard, _OPSET, "")
+        types, data, names = {}, {}, []
+        for index in range(ctx.get_num_inputs()):
+            given = ctx.get_input_type(index) if ctx.has_input(index) else None
+            names.append(f"i{index}" if given is not None else "")
+            if given is None:
+                continue
+            formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+            if formal.type_str == schema.inputs[0].type_str:
+                given.tensor_type.elem_type = TensorProto.FLOAT
+            types[names[-1]] = given
+            value = ctx.get_input_data(index)
+            if value is not None:
+                data[names[-1]] = value
+        if not names or not names[0]:
+            return
+        outputs = [f"o{index}" for index in range(ctx.get_num_outputs())]
+        node = helper.make_node(standard, names, outputs)
+        for name in schema.attributes:
+            found = ctx.get_attribute(renamed.get(name, name))
+            if found is not None:
+                attribute = node.attribute.add()
+                attribute.CopyFrom(found)
+                attribute.name = name
+        results = shape_inference.infer_node_outputs(
+            schema, node, types, data, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=6
+        )
+        for index, name in enumerate(outputs):
+            if name in results:
+                found = results[name].tensor_type
+                _set(ctx, elem(ctx), found.shape if found.HasField("shape") else None, index)
+
+    return infer
+
+
+def _cat(ctx: Context) -> None:
+    """Concat along `dim`, which older graphs call so, or `axis`."""
+    name = "dim" if ctx.get_attribute("dim") is not None else "axis"
+    _like("Concat", _width, axis=name)(ctx)
+
+
+def _linear(ctx: Context) -> None:
+    """[..., I] times [O, I]."""
+    x, weight = _shape(ctx, 0), _shape(ctx, 1)
+    shape = None
+    if x is not None and weight is not None:
+        shape = onnx.TensorShapeProto()
+        shape.CopyFrom(x)
+        shape.dim[-1].CopyFrom(weight.dim[0])
+    _set(ctx, _result(ctx), shape)
+
+
+def _glu(ctx: Context) -> None:
+    """Half of the axis `dim`."""
+    x = _shape(ctx, 0)
+    shape = None
+    if x is not None:
+        shape = onnx.TensorShapeProto()
+        shape.CopyFrom(x)
+        size = shape.dim[_number(ctx, "dim", -1)]
+        if size.HasField("dim_value"):
+            size.dim_value //= 2
+    _set(ctx, _width(ctx), shape)
+
+
+def _split(ctx: Context) -> None:
+    """Parts by `split`, by a list `dims`, or equal ones."""
+    count, x = ctx.get_num_outputs(), _shape(ctx, 0)
+    axis = _number(ctx, "axis", 0)
+    sizes = _number(ctx, "split", None) or _number(ctx, "dims", None)
+    if x is not None and (sizes is None or len(sizes) != count):
+        whole = x.dim[axis].dim_value
+        sizes = [-(-whole // count)] * (count - 1) + [whole - -(-whole // count) * (count - 1)] if whole else None
+    for index in range(count):
+        shape = None
+        if x is not None and sizes is not None:
+            shape = onnx.TensorShapeProto()
+            shape.CopyFrom(x)
+            shape.dim[axis].dim_value = sizes[index]
+        _set(ctx, _input_type(ctx), shape, index)
+
+
+def _argmax(ctx: Context) -> None:
+    """[2, 1, .., 1] of the input's rank."""
+    x = _shape(ctx, 0)
+    shape = None
+    if x is not None:
+        shape = helper.make_tensor_type_proto(TensorProto.INT32, [2, *[1] * (len(x.dim) - 1)]).tensor_type.shape
+    _set(ctx, TensorProto.INT32, shape)
+
+
+def _recurrent(ctx: Context) -> None:
+    """The sequence, the last state of each row, and the cell of an LSTM."""
+    x, units = _shape(ctx, 0), _number(ctx, "hidden_size", 0)
+    sequence = state = None
+    if x is not None and len(x.dim) == 3:
+        sequence, state = onnx.TensorShapeProto(), onnx.TensorShapeProto()
+        sequence.CopyFrom(x)
+        state.CopyFrom(x)
+        time = 1 if _number(ctx, "batch_first", 0) or x.dim[0].dim_value == 1 else 0
+        state.dim[time].Clear()
+        state.dim[time].dim_value = 1
+        for shape in (sequence, state):
+            shape.dim[2].Clear()
+            shape.dim[2].dim_value = units
+    for index in range(ctx.get_num_outputs()):
+        _set(ctx, TensorProto.INT32 if index == 2 else _result(ctx), state if index else sequence, index)
+
+
+# ---- the operators -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Inputs as "name:kind" ("?" after the kind for an optional one, "*" for any number), output kind, inference."""
+
+    inputs: str
+    output: str = "integer"
+    infer: Infer | None = None
+
+
+_CONV = _Form("x:integer w:weight b:bias?", "result", _like("Conv", _result))
+#: The older variants have lengths and states between x and the weights.
+_RECURRENT = _Form("x:integer rest:any*", "any*", _recurrent)
+_BINARY = _Form("x:integer y:integer", "integer", _like("Add", _width))
+
+_FORMS = {
+    "Quant": _Form("x:real", "integer", _same(_quantized)),
+    "Dequant": _Form("x:integer", "real", _same(_float)),
+    "Requant": _Form("x:integer", "integer", _same(_width)),
+    "Conv2dInt": _CONV,
+    "Conv1dInt": _CONV,
+    "ConvTranspose2dInt": _Form("x:integer w:weight b:bias?", "result", _like("ConvTranspose", _result)),
+    "LinearInt": _Form("x:integer w:weight b:bias?", "result", _linear),
+    "BmmInt": _Form("x:integer y:integer", "result", _like("MatMul", _result)),
+    "BatchNorm2dInt": _Form("x:integer w:weight b:bias? mean:real? var:real?", "integer", _same(_width)),
+    "iqAdd": _BINARY,
+    "iqSub": _BINARY,
+    "iqMul": _BINARY,
+    "iqDiv": _Form("x:integer y:integer", "integer", _like("Add", _int32)),
+    "iqCat": _Form("x:integer*", "integer", _cat),
+    "iqPad": _Form("x:integer pads:index value:number?", "integer", _like("Pad", _input_type)),
+    "AvgPool2dInt": _Form("x:integer", "integer", _like("AveragePool", _width)),
+    "GluInt": _Form("x:integer", "integer", _glu),
+    "iqSigmoid": _Form("x:integer", "integer", _same(_width)),
+    "iqTanh": _Form("x:integer", "integer", _same(_width)),
+    "iqTable": _Form("x:integer table:weight", "integer", _same(_width)),
+    "SoftmaxInt": _Form("x:integer", "integer", _same(_width)),
+    "LogSoftmaxInt": _Form("x:integer", "integer", _same(_width)),
+    "LayerNormInt": _Form("x:integer w:weight b:bias?", "integer", _same(_width)),
+    "LSTMInt": _RECURRENT,
+    "GRUInt": _RECURRENT,
+    "ShuffleChannel": _Form("x:integer", "integer", _same(_input_type)),
+    "Split": _Form("x:integer split:index?", "integer*", _split),
+    "ArgMax": _Form("x:integer", "integer", _argmax),
+}
+
+#: An operator without a line above: any inputs, any outputs, attributes checked as everywhere.
+_ANY = _Form("x:any*", "any*")
+
+_SEQUENCE = (*_floats("scale_c", "dropout"), *_ints("has_hidden", "has_cell"))
+
+#: Attributes that some generation writes and that change nothing here.
+_EXTRA = {
+    "iqCat": (
+        *_floats(*(f"scale_x_{i}" for i in range(_CAT_INPUTS))),
+        *_ints(*(f"x_{i}_bits" for i in range(_CAT_INPUTS))),
+    ),
+    "AvgPool2dInt": _ints("count_include_pad", "divisor_override"),
+    "LayerNormInt": (Attr("normalized_shape", "ints", None), *_ints("axis"), *_floats("scale_y_normal")),
+    "LSTMInt": _SEQUENCE,
+    "GRUInt": _SEQUENCE,
+}
+
+#: Composed operators have no integer form of their own: their name is no operator's.
+_TABLE = {op.name: op for op in OPS if op.name.isidentifier()}
+_ALIAS = {alias: op.name for op in _TABLE.values() for alias in op.aliases}
+
+
+def register_schemas() -> None:
+    """Make the integer operators known to ``onnx`` in this process; a second call changes nothing."""
+    for op in _TABLE.values():
+        if not defs.has(op.name, DOMAIN):
+            defs.register_schema(_standard_schema(op) if _is_plain_standard(op) else _schema(op))
+
+
+def _is_plain_standard(op: Op) -> bool:
+    return not op.domain and op.name not in _FORMS
+
+
+def _schema(op: Op) -> Any:
+    form = _FORMS.get(op.name, _ANY)
+    parts = [text.split(":") for text in form.inputs.split()]
+    results = [["o", form.output]]
+    schema = defs.OpSchema(
+        op.name, DOMAIN, VERSION, _doc(op),
+        inputs=[_parameter(name, kind) for name, kind in parts],
+        outputs=[_parameter(name, kind) for name, kind in results],
+        type_constraints=[_constraint(f"T_{name}", _KINDS[kind.rstrip("?*")]) for name, kind in parts + results],
+        attributes=[_attribute(a) for a in _attributes(op)],
+    )  # fmt: skip
+    if form.infer is not None:
+        schema.set_type_and_shape_inference_function(form.infer)
+    return schema
+
+
+def _standard_schema(op: Op) -> Any:
+    """Return ONNX's own schema with integer types in place of the main input's, and our attributes added."""
+    theirs = defs.get_schema(op.name, _OPSET, "")
+    main = theirs.inputs[0].type_str
+    constraints = [
+        _constraint(c.type_param_str, _INTEGERS) if c.type_param_str == main
+        else (c.type_param_str, list(c.allowed_type_strs), c.description)
+        for c in theirs.type_constraints
+    ]  # fmt: skip
+    ours = [_attribute(a) for a in _attributes(op) if a.name not in theirs.attributes]
+    schema = defs.OpSchema(
+        op.name, DOMAIN, VERSION, _doc(op), inputs=list(theirs.inputs), outputs=list(theirs.outputs),
+        type_constraints=constraints, attributes=[*theirs.attributes.values(), *ours],
+    )  # fmt: skip
+    schema.set_type_and_shape_inference_function(_like(op.name, _input_type))
+    return schema
+
+
+def _doc(op: Op) -> str:
+    return f"{(op.__doc__ or op.name).strip()} The formula is in docs/numerics.md."
+
+
+def _parameter(name: str, kind: str) -> Any:
+    """Return a parameter with a type of its own: widths of inputs and outputs are independent."""
+    make, base = defs.OpSchema.FormalParameter, f"T_{name}"
+    if kind.endswith("*"):
+        return make(name, base, param_option=_VARIADIC, is_homogeneous=False, min_arity=1)
+    return make(name, base, param_option=_OPTIONAL) if kind.endswith("?") else make(name, base)
+
+
+def _constraint(name: str, types: Sequence[str]) -> tuple[str, list[str], str]:
+    return name, [f"tensor({t})" for t in types], ""
+
+
+def _attributes(op: Op) -> list[Attr]:
+    """Return the operator's own attributes, then those every node may carry."""
+    found = {a.name: a for a in (*_COMMON, *_WIDTHS, *_EXTRA.get(op.name, ()), *op.attributes)}
+    return list(found.values())
+
+
+def _attribute(attr: Attr) -> Any:
+    make = defs.OpSchema.Attribute
+    if attr.required or attr.default is None:
+        return make(attr.name, _ATTRIBUTE[attr.kind], attr.unit, required=attr.required)
+    return make(attr.name, helper.make_attribute(attr.name, attr.default), attr.unit)
+
+
+# ---- the check ---------------------------------------------------------------------------------------------------
+
+
+def check_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph) -> None:
+    """Check an integer graph, from a file or in memory, by ONNX's checker and shape inference; see the module.
+
+    Raises ModelError for an unknown operator, a missing, misspelt or wrongly typed attribute, a wrong number of inputs
+    or outputs, and for a type or shape that contradicts another.
+    """
+    register_schemas()
+    if isinstance(model, ir.Graph):
+        proto = ir.to_proto(model)
+    else:
+        proto = model if isinstance(model, onnx.ModelProto) else onnxfile.read(model)
+    copy = as_thinker(proto)
+    for node in copy.graph.node:
+        if node.domain == DOMAIN and node.op_type not in _TABLE:
+            raise ModelError(f"{node.op_type} {node.name}: unknown operator{nearest(node.op_type, list(_TABLE))}")
+    try:
+        onnx.checker.check_model(copy, full_check=True)
+    except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
+        raise ModelError(" ".join(str(error).split())) from error
+
+
+def as_thinker(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy that ONNX can check: today's names, and integer nodes of `EXEMPT` operators in domain `thinker`."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    integers = {v.name for v in copy.graph.input if _is_integer(v.type.tensor_type.elem_type)}
+    integers |= {t.name for t in copy.graph.initializer if _is_integer(t.data_type)}
+    for node in copy.graph.node:
+        reads = bool(node.input) and node.input[0] in integers
+        op = _TABLE.get(_ALIAS.get(node.op_type, node.op_type))
+        named = op is not None and (op.domain == DOMAIN or node.op_type in _ALIAS)
+        if node.domain in (DOMAIN, "linger") or named or (reads and _is_exempt(node)):
+            _modernise(node, op)
+        if (node.domain == DOMAIN and node.op_type != "Dequant") or (not node.domain and op is not None and reads):
+            integers.update(node.output)
+    if not any(entry.domain == DOMAIN for entry in copy.opset_import):
+        copy.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
+    return copy
+
+
+def _is_integer(elem: int) -> bool:
+    return elem in (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32)
+
+
+def _is_exempt(node: onnx.NodeProto) -> bool:
+    if node.domain or node.op_type not in EXEMPT:
+        return False
+    return node.op_type not in _BY_ATTRIBUTE or any(a.name == _BY_ATTRIBUTE[node.op_type] for a in node.attribute)
+
+
+def _modernise(node: onnx.NodeProto, op: Op | None) -> None:
+    """Put a node into domain `thinker` under today's names; a number where a list belongs becomes a list of one."""
+    node.domain, node.op_type = DOMAIN, _ALIAS.get(node.op_type, node.op_type)
+    lists = {a.name for a in op.attributes if a.kind == "ints"} if op is not None else set()
+    for attribute in node.attribute:
+        attribute.name = RENAMED.get(attribute.name, attribute.name)
+        if attribute.name in lists and attribute.type == onnx.AttributeProto.INT:
+            value = [attribute.i]
+            attribute.CopyFrom(helper.make_attribute(attribute.name, value))

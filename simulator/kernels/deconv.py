@@ -1,0 +1,116 @@
+"""Transposed convolution.
+
+    y = rescale(sum over all input positions of x * w, placed every `stride` outputs, + bias)
+
+It is an ordinary convolution, with the kernel turned round, of the input with zeros put between its elements: element i
+goes to place i * stride + dilation * (kernel - 1) - pad of a line that is as long as the output plus the kernel.
+
+Owns: `ConvTranspose`, the stretching of the input and the turning of the kernel. The sums are `conv`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from simulator.fixed import Rescale
+from simulator.kernel import Run, Spec, require
+from simulator.kernels._common import Clipped, Window, window_of
+from simulator.kernels.conv import checked, loop_for
+
+__all__ = ["ConvTranspose"]
+
+
+@dataclass(frozen=True, eq=False)
+class ConvTranspose(Clipped):
+    """Transposed convolution of x [N, C, H, W].
+
+    Parameters
+    ----------
+    weight
+        int8 or int16 [C, O/group, kh, kw].
+    bias
+        Integer [O] at the scale of the accumulator, or None.
+    rescale
+        Accumulator -> output.
+    strides, pads, dilations
+        As for `Conv`; pads are taken off the result.
+    output_padding
+        Rows and columns added at the end of the result (they are computed, not zeros).
+    group
+        Number of groups.
+    clip
+        Bounds of an absorbed Relu or Clip.
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+    rescale: Rescale
+    strides: Sequence[int] | None = None
+    pads: Sequence[int] | None = None
+    dilations: Sequence[int] | None = None
+    output_padding: Sequence[int] | None = None
+    group: int = 1
+    clip: tuple[int, int] | None = None
+
+    layout: ClassVar[str] = "nhwc"
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Map x -> y [N, O, *space]; an axis has stride * (n - 1) + dilation * (k - 1) + 1 - pads + output_padding."""
+        (x,) = specs
+        require(self.weight.ndim == 4, f"weights {list(self.weight.shape)} are not those of a two-dimensional kernel")
+        require(x.dtype in (np.int8, np.int16), f"a transposed convolution takes int8 or int16, not {x.dtype}")
+        fits = len(x.shape) == 4 and x.shape[1] == len(self.weight) and x.shape[1] % self.group == 0
+        require(fits, f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}")
+        checked(self._turned(), self.bias)
+        window, more = self._window(), self.output_padding or (0, 0)
+        space = []
+        for axis in (0, 1):
+            reach = window.dilations[axis] * (window.kernel[axis] - 1)
+            cut = window.pads[axis] + window.pads[axis + 2]
+            space.append(window.strides[axis] * (x.shape[2 + axis] - 1) + reach + 1 - cut + int(more[axis]))
+        require(min(space) > 0, f"the pads {list(window.pads)} leave nothing of {x}")
+        return (Spec((x.shape[0], self.weight.shape[1] * self.group, *space), self.rescale.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Turn the kernel, and convolve without padding a map that holds x and zeros."""
+        (x,), (y,) = specs, self.infer(*specs)
+        window = self._window()
+        reach = [d * (k - 1) for d, k in zip(window.dilations, window.kernel, strict=True)]
+        size = [n + r for n, r in zip(y.shape[2:], reach, strict=True)]
+        rows, columns = (
+            _places(x.shape[2 + axis], window.strides[axis], reach[axis] - window.pads[axis], size[axis])
+            for axis in (0, 1)
+        )
+        turned = self._turned()
+        plain = Window(window.kernel, (1, 1), (0, 0, 0, 0), window.dilations, self.group)
+        wide = Spec((1, x.shape[1], *size), x.dtype)
+        loop = loop_for(turned, checked(turned, self.bias), plain, wide, self.rescale, self.clip)
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            stretched = np.zeros((len(ins[0]), *size, x.shape[1]), x.dtype)
+            stretched[:, rows[1], columns[1]] = ins[0][:, rows[0], columns[0]]
+            loop(stretched, outs[0])
+
+        return run
+
+    def _window(self) -> Window:
+        return window_of(self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group)
+
+    def _turned(self) -> np.ndarray:
+        """Return the kernel of the ordinary convolution, [O, C/group, kh, kw]."""
+        inputs, outputs, kh, kw = self.weight.shape
+        split = self.weight.reshape(self.group, inputs // self.group, outputs, kh, kw)[..., ::-1, ::-1]
+        turned = split.transpose(0, 2, 1, 3, 4).reshape(self.group * outputs, inputs // self.group, kh, kw)
+        return np.ascontiguousarray(turned)
+
+
+def _places(count: int, stride: int, first: int, size: int) -> tuple[slice, slice]:
+    """Return which of `count` elements, `stride` apart from `first` on, lie in 0..size-1, and where."""
+    begin = max(0, -(first // stride))
+    end = min(count, max(begin, -(-(size - first) // stride)))
+    start = first + begin * stride
+    return slice(begin, end), slice(start, start + (end - begin) * stride, stride)

@@ -1,0 +1,147 @@
+"""Gated recurrent unit, gates r, z, n: as the chips' executor computes it, and as it is defined.
+
+The executor's (`Gru`), sums in Q11, gates in Q7 (8 bits), where r, z, n keep that little:
+
+    r, z = sigmoid(sat16(a + b))                  `joined` False: of a alone
+    n    = tanh(sat16(a + rsh(r*b, 7)))
+    h    = sat8(rescale(z*rsh(h, 1) + (128 - z)*n))
+
+h is halved, and time always runs forwards: faults of the executor. Sums are never shifted left, and some chips feed
+them to tables that take Q27.
+
+The operator itself (`GruFine`), sums in Q27, gates in Q31 (or Q15, `gate_bits` 16):
+
+    r, z = sigmoid(sat32(a + b))
+    n    = tanh(sat32(a + r*b))                   reset after the product, or
+    n    = tanh(sat32(a + b[r*h]))                `reset_after` False: before it, r*h rounded to the state's integers
+    n    -> the state's scale                     h = sat(n + rsh(z*(h - n)))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.fixed import Form, Rescale, apply, rsh, sat
+from simulator.kernel import Array
+from simulator.kernels.recurrent import Recurrent, prepare, project
+from simulator.lut import Curve, follow, piecewise
+
+__all__ = ["Gru", "GruFine"]
+
+
+@jit
+def _faulty(
+    sums: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form, joined: bool,
+    y: Array,
+) -> None:  # fmt: skip
+    samples, times, units = y.shape
+    h, b = np.empty((1, units), y.dtype), np.empty((1, 3 * units), np.int64)
+    for k in range(samples):
+        h[:] = 0
+        for t in range(times):
+            project(h, weight, bias, form, b)
+            a = sums[k, t]
+            for u in range(units):
+                own_r, own_z = (b[0, u], b[0, units + u]) if joined else (0, 0)
+                r = follow(sigmoid, sat(a[u] + own_r, 16))
+                z = follow(sigmoid, sat(a[units + u] + own_z, 16))
+                n = follow(tanh, sat(a[2 * units + u] + rsh(r * b[0, 2 * units + u], 7), 16))
+                h[0, u] = apply(out, z * rsh(np.int64(h[0, u]), 1) + (128 - z) * n)
+                y[k, t, u] = h[0, u]
+
+
+@dataclass(frozen=True, eq=False)
+class Gru(Recurrent):
+    """The executor's unit; `table`: the chip whose sigmoid and tanh are used, `joined`: see above."""
+
+    table: str = "venus"
+    joined: bool = True
+
+    gates: ClassVar[int] = 3
+
+    def stepper(self) -> Any:
+        """Take the tables with eight bits."""
+        sigmoid, tanh = (piecewise(name, self.table).curve(8) for name in ("sigmoid", "tanh"))
+        weight, bias, form = self.hidden()
+        out = self.rescale_o.within(1 << 16)
+
+        def step(sums: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+            _faulty(sums, weight, bias, form, sigmoid, tanh, out, self.joined, y)
+            return [self.ending(y)]
+
+        return step
+
+
+@jit
+def _fine(
+    sums: Array, weight: Array, bias: Array, form: Form, inner: Array, inner_bias: Array, sigmoid: Curve, tanh: Curve,
+    new: Form, reset_after: bool, forward: bool, bits: int, y: Array,
+) -> None:  # fmt: skip
+    samples, times, units = y.shape
+    h, b = np.empty((1, units), y.dtype), np.empty((1, 2 * units), np.int64)
+    gated, m = np.empty((1, units), y.dtype), np.empty((1, units), np.int64)
+    r = np.empty(units, np.int64)
+    down = sigmoid.bits - 1
+    for k in range(samples):
+        h[:] = 0
+        for step in range(times):
+            t = step if forward else times - 1 - step
+            a = sums[k, t]
+            project(h, weight, bias, form, b)
+            for u in range(units):
+                r[u] = follow(sigmoid, sat(a[u] + b[0, u], 32))
+                gated[0, u] = h[0, u] if reset_after else rsh(r[u] * h[0, u], down)
+            project(gated, inner, inner_bias, form, m)
+            for u in range(units):
+                own = rsh(r[u] * m[0, u], down) if reset_after else m[0, u]
+                z = follow(sigmoid, sat(a[units + u] + b[0, units + u], 32))
+                n = np.int64(apply(new, follow(tanh, sat(a[2 * units + u] + own, 32))))
+                h[0, u] = sat(n + rsh(z * (h[0, u] - n), down), bits)
+                y[k, t, u] = h[0, u]
+
+
+@dataclass(frozen=True, eq=False)
+class GruFine(Recurrent):
+    """The unit as it is defined; `rescale_o` takes n from Q31 to the state.
+
+    Parameters
+    ----------
+    reset_after
+        Whether the reset gate acts on the product with the weights (and its bias) or on the state before it.
+    gate_bits
+        32 or 16.
+    table
+        The chip whose sigmoid and tanh are used.
+    """
+
+    reset_after: bool = True
+    gate_bits: int = 32
+    table: str = "arcs"
+
+    gates: ClassVar[int] = 3
+
+    def stepper(self) -> Any:
+        """Cut the weights of n off, which may read another state."""
+        sigmoid = piecewise("sigmoid", self.table).curve(self.gate_bits)
+        tanh = piecewise("tanh", self.table).curve(32)
+        cut, largest = 2 * self.units, 1 << (self.rescale_o.bits - 1)
+        weight, bias, _ = prepare(self.weight_h[:cut], self.bias_h[:cut], largest, self.rescale_h)
+        inner, inner_bias, _ = prepare(self.weight_h[cut:], self.bias_h[cut:], largest, self.rescale_h)
+        form = self.hidden()[2]
+        new = self.rescale_o.within(1 << 31)
+
+        def step(sums: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+            _fine(sums, weight, bias, form, inner, inner_bias, sigmoid, tanh, new, self.reset_after, self.forward,
+                  self.rescale_o.bits, y)  # fmt: skip
+            return [self.ending(y)]
+
+        return step
+
+    @classmethod
+    def output(cls, scale: float, bits: int) -> Rescale:
+        """Return the rescaling of n to a state at `scale` counts per unit."""
+        return Rescale.from_ratio(scale * 2.0**-31, bits)

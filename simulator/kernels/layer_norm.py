@@ -1,0 +1,132 @@
+"""Layer normalisation over rows, as the NPU computes it, in integers.
+
+    S = sum x      Q = sum x^2      D = T*Q - S^2 + eps             T numbers in a row; D = T^2 * variance
+    t = D / 4^k in [256, 1023]      r = min(32767, floor(2^14 / sqrt(t / 1024)))
+    n = rsh((T*x - S) * r, k + 19 - fraction)                       saturated
+    y = rescale(n * gamma + beta)
+
+`fraction` = 10 is what the NPU does, n in int16. 15 is what the training library of generation 3 does: n and the sum in
+int32, the sum read as a float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simulator._jit import inline, jit
+from simulator.fixed import Form, Rescale, apply, rsh, sat
+from simulator.kernel import Array, Kernel, Run, Spec, require
+from simulator.kernels._common import integer, magnitude
+
+__all__ = ["LayerNorm"]
+
+
+def _roots() -> np.ndarray:
+    """Return r for t = 0..1023 (those below 256 are not used): floor(2^19 / sqrt(t)), exactly."""
+    return np.array([min(32767, math.isqrt((1 << 38) // max(t, 1))) for t in range(1024)], np.int64)
+
+
+@inline
+def _exponent(total: Any) -> Any:
+    """Return k with total / 4^k in [256, 1023] for total > 0."""
+    bits = 0
+    while total >> bits:
+        bits += 1
+    return (bits - 1) // 2 - 4
+
+
+@jit
+def _layer_norm(
+    x: Array, gamma: Array, beta: Array, epsilon: int, fraction: int, roots: Array, rescale: Form, out: Array
+) -> None:
+    count = x.shape[1]
+    for row in range(x.shape[0]):
+        total, squares = np.int64(0), np.int64(0)
+        for i in range(count):
+            value = np.int64(x[row, i])
+            total += value
+            squares += value * value
+        spread = count * squares - total * total + epsilon
+        k, root = 0, roots[256]
+        if spread > 0:
+            k = _exponent(spread)
+            root = roots[spread >> 2 * k if k >= 0 else spread << -2 * k]
+        for i in range(count):
+            n = rsh((count * np.int64(x[row, i]) - total) * root, k + 19 - fraction)
+            if fraction == 10:
+                acc = sat(n, 16) * gamma[i] + beta[i]
+            else:
+                acc = np.int64(np.float32(sat(sat(n, 32) * gamma[i] + beta[i], 32)))
+            out[row, i] = apply(rescale, acc)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm(Kernel):
+    """Map int8 or int16 x [.., T] -> y of the same shape; a row is the last `axes` axes together.
+
+    Parameters
+    ----------
+    gamma, beta
+        Integers [T], beta at 2^fraction times the scale of gamma, within int32.
+    epsilon
+        eps * (scale of x)^2 * T^2, rounded.
+    rescale
+        n * gamma -> output.
+    axes
+        How many axes make a row.
+    fraction
+        Fractional bits of the normalised number, 10 or 15.
+    """
+
+    gamma: np.ndarray
+    beta: np.ndarray
+    epsilon: int
+    rescale: Rescale
+    axes: int = 1
+    fraction: int = 10
+
+    layout: ClassVar[str] = "plain"
+
+    @staticmethod
+    def epsilon_of(epsilon: float, scale: float, count: int) -> int:
+        """Return the field `epsilon` for rows of `count` numbers at `scale`."""
+        return math.floor(epsilon * scale * scale * count * count + 0.5)
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Keep the shape."""
+        (x,) = specs
+        integer(x, "LayerNorm")
+        require(x.dtype.itemsize <= 2, f"LayerNorm takes int8 and int16, not {x}")
+        count = math.prod(x.shape[len(x.shape) - self.axes :])
+        require(
+            0 < self.axes <= len(x.shape) and self.gamma.shape == self.beta.shape == (count,),
+            f"{len(self.gamma)} factors and {len(self.beta)} summands do not fit {x}",
+        )
+        require(self.fraction in (10, 15), f"numbers are normalised to 10 or 15 bits, not {self.fraction}")
+        require(0 <= self.epsilon < 1 << 60, f"epsilon {self.epsilon} is out of range")
+        return (Spec(x.shape, self.rescale.dtype),)
+
+    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+        """Whether axis 0 is in front of the rows."""
+        return self.axes < len(specs[0].shape) and super().follows_batch(specs, batched)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Bound the accumulator."""
+        count, size = len(self.gamma), magnitude(specs[0].dtype)
+        require(2 * count * size * 32767 < 1 << 62, f"rows of {count} numbers do not fit 62 bits")
+        gamma, beta = (np.ascontiguousarray(v, np.int64) for v in (self.gamma, self.beta))
+        top = 1 << (15 if self.fraction == 10 else 31)
+        bound = top * int(np.abs(gamma).max(initial=0)) + int(np.abs(beta).max(initial=0))
+        form = self.rescale.within(min(bound, 1 << 31) if self.fraction == 15 else bound)
+        roots, epsilon, fraction = _roots(), self.epsilon, self.fraction
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            x, y = (array.reshape(-1, count) for array in (ins[0], outs[0]))
+            _layer_norm(x, gamma, beta, epsilon, fraction, roots, form, y)
+
+        return run

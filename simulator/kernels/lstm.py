@@ -1,0 +1,135 @@
+"""Long short-term memory, gates i, f, g, o, in the two arithmetics of the chips.
+
+    s = sat(a + b)                                   the sums of `recurrent`
+    i, f, o = sigmoid(s), g = tanh(s)
+    c = f*c + i*g                                    h = o*tanh(c)
+
+========  =====================================  =========================================
+          "q27" (arcs, venusA, generic)           "q11" (venus)
+========  =====================================  =========================================
+s         Q27, 32 bits                           Q11, 16 bits
+gates     Q31, then Q15                          Q7, 8 bits
+f*c       Q30, cut to 32 bits before the sum     Q14, the sum is cut to 32 bits
+c         Q27 for the tanh, kept in Q15          Q14, Q11 for the tanh, kept in Q7 (16 bits)
+h         o*tanh(c) in Q30 -> output             Q14 -> output
+========  =====================================  =========================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.fixed import Form, Rescale, apply, rsh, sat
+from simulator.kernel import Array, Spec
+from simulator.kernels.recurrent import Recurrent, project
+from simulator.lut import Curve, follow, piecewise
+
+__all__ = ["Lstm"]
+
+
+@jit
+def _q27(
+    sums: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form, forward: bool,
+    y: Array, c: Array,
+) -> None:  # fmt: skip
+    samples, times, units = y.shape
+    h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
+    for n in range(samples):
+        h[:] = 0
+        for step in range(times):
+            t = step if forward else times - 1 - step
+            project(h, weight, bias, form, b)
+            a = sums[n, t]
+            for u in range(units):
+                i = rsh(follow(sigmoid, sat(a[u] + b[0, u], 32)), 16)
+                f = rsh(follow(sigmoid, sat(a[units + u] + b[0, units + u], 32)), 16)
+                g = rsh(follow(tanh, sat(a[2 * units + u] + b[0, 2 * units + u], 32)), 16)
+                o = rsh(follow(sigmoid, sat(a[3 * units + u] + b[0, 3 * units + u], 32)), 16)
+                cell = rsh(sat(f * c[n, u], 32) + i * g, 3)
+                c[n, u] = rsh(cell, 12)
+                h[0, u] = apply(out, o * rsh(follow(tanh, cell), 16))
+                y[n, t, u] = h[0, u]
+
+
+@jit
+def _q11(
+    sums: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form, forward: bool,
+    y: Array, c: Array,
+) -> None:  # fmt: skip
+    samples, times, units = y.shape
+    h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
+    for n in range(samples):
+        h[:] = 0
+        for step in range(times):
+            t = step if forward else times - 1 - step
+            project(h, weight, bias, form, b)
+            a = sums[n, t]
+            for u in range(units):
+                i = follow(sigmoid, sat(a[u] + b[0, u], 16))
+                f = follow(sigmoid, sat(a[units + u] + b[0, units + u], 16))
+                g = follow(tanh, sat(a[2 * units + u] + b[0, 2 * units + u], 16))
+                o = follow(sigmoid, sat(a[3 * units + u] + b[0, 3 * units + u], 16))
+                cell = sat(f * c[n, u] + i * g, 32)
+                c[n, u] = sat(rsh(cell, 7), 16)
+                h[0, u] = apply(out, o * follow(tanh, sat(rsh(cell, 3), 16)))
+                y[n, t, u] = h[0, u]
+
+
+@dataclass(frozen=True, eq=False)
+class Lstm(Recurrent):
+    """Map x to the sequence, the last state and the last cell.
+
+    The cell is int32: Q15 for "q27"; for "q11" the H int16 values (Q7) fill the first half of its bytes, the rest is 0.
+
+    Parameters
+    ----------
+    arithmetic
+        "q27" or "q11".
+    table
+        The chip whose sigmoid and tanh are used.
+    """
+
+    arithmetic: str = "q27"
+    table: str = "arcs"
+
+    gates: ClassVar[int] = 4
+
+    #: Fractional bits: gate sums, o * tanh(c).
+    formats: ClassVar[dict[str, tuple[int, int]]] = {"q27": (27, 30), "q11": (11, 14)}
+
+    def last(self, samples: int) -> list[Spec]:
+        """The state and the cell."""
+        return [*super().last(samples), Spec((samples, 1, self.units), np.dtype(np.int32))]
+
+    def stepper(self) -> Any:
+        """Choose the arithmetic."""
+        fine = self.arithmetic == "q27"
+        kernel, bits = (_q27, 32) if fine else (_q11, 8)
+        sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
+        weight, bias, form = self.hidden()
+        out = self.rescale_o.within(1 << 31)
+
+        def step(sums: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+            c = np.zeros((len(y), self.units), np.int64)
+            kernel(sums, weight, bias, form, sigmoid, tanh, out, self.forward, y, c)
+            return [self.ending(y), _held(c, fine)[:, None]]
+
+        return step
+
+    @classmethod
+    def output(cls, arithmetic: str, ratio: float, bits: int) -> Rescale:
+        """Return the rescaling of o * tanh(c) to a state at `ratio` counts per unit."""
+        return Rescale.from_ratio(ratio * 2.0 ** -cls.formats[arithmetic][1], bits)
+
+
+def _held(c: np.ndarray, fine: bool) -> np.ndarray:
+    """Return the cells [N, H] as the int32 tensor holds them."""
+    if fine:
+        return c.astype(np.int32)
+    packed = np.zeros((len(c), 2 * c.shape[1]), np.int16)
+    packed[:, : c.shape[1]] = c
+    return packed.view(np.int32)

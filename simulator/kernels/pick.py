@@ -1,0 +1,193 @@
+"""Operators that choose integers by position: Pick, Gather, Lookup, Split, ArgMax.
+
+    Pick     y[i, j, ..] = x[indices_0[i], indices_1[j], ..]     slices, tiles, expansions, resizes, paddings
+    Gather   y = x[.., indices, ..] along one axis               indices of any rank, known beforehand
+    Lookup   y = table[x]                                        rows of a table by computed indices
+    Split    x cut along one axis
+    ArgMax   the largest integer of a row and where it stands
+
+Must not know: rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simulator.kernel import Kernel, PlainKernel, Run, Spec, require
+from simulator.kernels._common import integer
+
+__all__ = ["ArgMax", "Gather", "Lookup", "Pick", "Split"]
+
+
+def _axis_of(axis: int, spec: Spec) -> int:
+    rank = len(spec.shape)
+    require(-rank <= axis < rank, f"axis {axis} does not exist in {spec}")
+    return axis % rank
+
+
+@dataclass(frozen=True, eq=False)
+class Pick(Kernel):
+    """Choose positions along every axis. Any dtype.
+
+    Parameters
+    ----------
+    indices
+        One integer array [size] per axis, or None for an axis that stays as it is; -1 stands for `fill`.
+    fill
+        What stands where an index is -1; None where none is.
+    """
+
+    indices: Sequence[np.ndarray | None]
+    fill: int | None = None
+
+    layout: ClassVar[str] = "any"
+
+    @property
+    def per_sample(self) -> bool:
+        """Samples stay apart while axis 0 stays as it is."""
+        return self.indices[0] is None if len(self.indices) else True
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Map x -> y of the sizes of the indices."""
+        (x,) = specs
+        require(len(x.shape) == len(self.indices), f"indices for {len(self.indices)} axes do not fit {x}")
+        least = 0 if self.fill is None else -1
+        for axis, (index, size) in enumerate(zip(self.indices, x.shape, strict=True)):
+            inside = index is None or index.size == 0 or (least <= index.min() and index.max() < size)
+            require(inside, f"axis {axis} of {x} has no such positions")
+        sizes = (n if i is None else len(i) for i, n in zip(self.indices, x.shape, strict=True))
+        return (Spec(tuple(sizes), x.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Turn runs of equal steps into views; the rest is taken index by index."""
+        indices = list(self.indices)
+        if channel_last:
+            indices.append(indices.pop(1))
+        picks = [(axis, _place(index)) for axis, index in enumerate(indices) if index is not None]
+        gaps = [(axis, np.flatnonzero(index < 0)) for axis, index in enumerate(indices) if index is not None]
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            x = ins[0]
+            for axis, place in picks:
+                before: Any = (slice(None),) * axis
+                x = x[(*before, place)] if isinstance(place, slice) else x.take(place, axis, mode="wrap")
+            np.copyto(outs[0], x)
+            for axis, where in gaps:
+                if where.size:
+                    before = (slice(None),) * axis
+                    outs[0][(*before, where)] = self.fill
+
+        return run
+
+
+def _place(index: np.ndarray) -> slice | np.ndarray:
+    """Return a slice where the positions rise by equal steps."""
+    steps = np.unique(np.diff(index))
+    if index.size and index[0] >= 0 and (index.size == 1 or (steps.size == 1 and steps[0] > 0)):
+        return slice(int(index[0]), int(index[-1]) + 1, int(steps[0]) if steps.size else 1)
+    return index
+
+
+@dataclass(frozen=True, eq=False)
+class Gather(PlainKernel):
+    """Take `indices` (>= 0, any rank, also none) along `axis`, whose place their axes take. Any dtype."""
+
+    axis: int
+    indices: np.ndarray
+
+    @property
+    def per_sample(self) -> bool:
+        """Taking along axis 0 mixes samples."""
+        return self.axis != 0
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Map x -> y."""
+        (x,) = specs
+        axis = _axis_of(self.axis, x)
+        inside = self.indices.size == 0 or (self.indices.min() >= 0 and self.indices.max() < x.shape[axis])
+        require(inside, f"axis {axis} of {x} has no such positions")
+        return (Spec((*x.shape[:axis], *self.indices.shape, *x.shape[axis + 1 :]), x.dtype),)
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Take."""
+        return (arrays[0].take(self.indices, self.axis),)
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(PlainKernel):
+    """Rows of `table` [rows, ...] by the integers x [N, ...]: y [N, ..., ...].
+
+    Raises MachineError at a run for an index outside of the table.
+    """
+
+    table: np.ndarray
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Map indices -> rows."""
+        (x,) = specs
+        integer(x, "Lookup")
+        return (Spec((*x.shape, *self.table.shape[1:]), self.table.dtype),)
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Take."""
+        (x,) = arrays
+        inside = x.size == 0 or (x.min() >= 0 and x.max() < len(self.table))
+        require(inside, f"an index from {x.min(initial=0)} to {x.max(initial=0)}: the table has {len(self.table)} rows")
+        return (self.table.take(x, 0),)
+
+
+@dataclass(frozen=True, eq=False)
+class Split(PlainKernel):
+    """Cut x along `axis` into parts of the given `sizes`. Any dtype."""
+
+    axis: int
+    sizes: Sequence[int]
+
+    @property
+    def per_sample(self) -> bool:
+        """Cutting axis 0 mixes samples."""
+        return self.axis != 0
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Map x -> its parts."""
+        (x,) = specs
+        axis = _axis_of(self.axis, x)
+        fits = sum(self.sizes) == x.shape[axis] and min(self.sizes, default=0) >= 0
+        require(fits, f"parts of {list(self.sizes)} are not axis {axis} of {x}")
+        return tuple(Spec((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype) for size in self.sizes)
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Cut."""
+        ends = np.cumsum([int(n) for n in self.sizes])[:-1]
+        parts: list[Any] = np.split(arrays[0], ends, self.axis)
+        return tuple(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class ArgMax(PlainKernel):
+    """The largest integer of a single row and its first position: x [1, .., n, .., 1] -> int32 [2, 1, .., 1]."""
+
+    axis: int
+
+    @property
+    def per_sample(self) -> bool:
+        """Axis 0 of the result is no batch."""
+        return False
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Map x -> (value, position)."""
+        (x,) = specs
+        integer(x, "ArgMax")
+        axis = _axis_of(self.axis, x)
+        require(0 < x.shape[axis] == int(np.prod(x.shape)), f"ArgMax along axis {axis} takes a single row, not {x}")
+        return (Spec((2, *[1] * (len(x.shape) - 1)), np.dtype(np.int32)),)
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Search."""
+        row = arrays[0].reshape(-1)
+        place = int(row.argmax())
+        return (np.array([row[place], place], np.int32).reshape(2, *[1] * (arrays[0].ndim - 1)),)

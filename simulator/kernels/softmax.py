@@ -1,0 +1,199 @@
+"""Softmax and its logarithm over rows, as the NPU computes them, in integers.
+
+A row is what lies along `axis` and the axes behind it. `entry` brings each input integer to Q25.
+
+    d = sat32(x - max)                               Q25, <= 0
+    t = rsh(d * floor(2^29 * log2(e)), 31)           log2 of the result, Q23
+    e = 2^t                                          a polynomial of degree 4 for the fraction, a shift for the rest
+    S = sat32(sum of e)
+    softmax: y = e / S in Q15                        log: y = d - ln S in Q15
+
+The ways differ in the last step of the polynomial and in the division:
+
+=========  ==============================  ========================================
+"divide"   rounded, then shifted by floor  restoring division, 2^52 / S rounded down
+"fused"    one rounding for both           the same
+"newton"   rounded, then shifted by floor  two Newton steps from a linear guess
+=========  ==============================  ========================================
+
+ln S has a table of 512 steps without interpolation; it is therefore up to 57 counts of Q15 too small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simulator._jit import inline, jit
+from simulator.fixed import Form, Rescale, apply, rsh, sat
+from simulator.kernel import Array, Kernel, Run, Spec, require
+from simulator.kernels._common import integer
+
+__all__ = ["LogSoftmax", "Softmax", "softmax_entry"]
+
+#: floor(2^29 * log2(e))
+LOG2_E = 774541002
+#: The polynomial of 2^f for -1 <= f < 0 in Q23, highest power first: a least-squares fit, rounded.
+C4, C3, C2, C1, C0 = 57364, 446161, 2008107, 5813551, 8388575
+#: The Newton iteration's first guess is this minus the number, Q22.
+SEED = 12275712
+
+_WAYS = {"divide": 0, "fused": 1, "newton": 2}
+_DIVIDE, _FUSED, _NEWTON = 0, 1, 2
+
+
+def softmax_entry(ratio: float, bits: int) -> np.ndarray:
+    """Return the Q25 value of every integer of `bits` bits whose scale is 2^25 / `ratio`; int64 [2^bits]."""
+    top = 1 << (bits - 1)
+    return Rescale.from_ratio(ratio, 32)(np.arange(-top, top))
+
+
+@inline
+def _power(d: Any, fused: Any) -> Any:
+    """Return e^d in Q23 for d <= 0 in Q25."""
+    t = rsh(d * LOG2_E, 31)
+    whole, f = (t >> 23) + 1, (t & 0x7FFFFF) - 0x800000
+    y = rsh(C4 * f, 23) + C3
+    y = rsh(y * f, 23) + C2
+    y = rsh(y * f, 23) + C1
+    if fused:
+        shift = 30 - whole
+        return rsh(((y * f) << 7) + (C0 << 30), shift) if shift < 63 else 0
+    y = rsh(y * f, 23) + C0
+    return y << whole if whole > 0 else y >> min(-whole, 62)
+
+
+@inline
+def _newton(total: Any) -> Any:
+    """Return 2^31 / total, about: the number scaled to [1/2, 1) in Q23, its reciprocal by two Newton steps."""
+    bits = 0
+    while total >> bits:
+        bits += 1
+    n = 32 - bits - 9
+    x = total << n if n >= 0 else total >> -n
+    y = SEED - x
+    for _ in range(2):
+        y += rsh(y * (2 * (0x400000 - rsh(x * y, 23))), 23)
+    return y << (n + 1) if n + 1 >= 0 else y >> -(n + 1)
+
+
+@inline
+def _powers(x: Array, entry: Array, fused: Any, d: Array, e: Array) -> Any:
+    """Fill `d` and `e` for one row and return the saturated sum of e."""
+    offset = entry.size // 2
+    top = entry[np.int64(x[0]) + offset]
+    for i in range(x.size):
+        top = max(top, entry[np.int64(x[i]) + offset])
+    total = 0
+    for i in range(x.size):
+        d[i] = sat(entry[np.int64(x[i]) + offset] - top, 32)
+        e[i] = _power(d[i], fused)
+        total += e[i]
+    return sat(total, 32)
+
+
+@jit
+def _softmax(x: Array, entry: Array, way: int, rescale: Form, out: Array) -> None:
+    d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
+    for row in range(x.shape[0]):
+        total = _powers(x[row], entry, way == _FUSED, d, e)
+        if way == _NEWTON:
+            factor = _newton(total)
+            for i in range(d.size):
+                out[row, i] = apply(rescale, sat(rsh(factor * e[i], 31), 32))
+        else:
+            factor = 2 * ((1 << 52) // total)
+            for i in range(d.size):
+                out[row, i] = apply(rescale, rsh(factor * e[i], 38))
+
+
+@jit
+def _log_softmax(x: Array, entry: Array, fused: bool, logs: Array, rescale: Form, out: Array) -> None:
+    d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
+    for row in range(x.shape[0]):
+        total = _powers(x[row], entry, fused, d, e)
+        bits = 0
+        while total >> bits:
+            bits += 1
+        log = (bits - 24) * 45426 + logs[_floor(total, bits - 10) - 512]
+        for i in range(d.size):
+            out[row, i] = apply(rescale, rsh((d[i] >> 9) - log, 1))
+
+
+@inline
+def _floor(v: Any, s: Any) -> Any:
+    """Return `v` shifted right by `s` bits, rounded down; a negative `s` shifts left."""
+    return v >> s if s >= 0 else v << -s
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows(Kernel):
+    """Map int8 or int16 x -> y of the same shape, row by row.
+
+    Parameters
+    ----------
+    entry
+        int64 [256] or [65536]: the Q25 value of every input integer, within int32; see `softmax_entry`.
+    rescale
+        Q15 -> output.
+    axis
+        First axis of a row; negative counts from the end.
+    way
+        "divide", "fused" or "newton".
+    """
+
+    entry: np.ndarray
+    rescale: Rescale
+    axis: int = -1
+    way: str = "divide"
+
+    layout: ClassVar[str] = "plain"
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Keep the shape."""
+        (x,) = specs
+        integer(x, type(self).__name__)
+        rank = len(x.shape)
+        narrow = x.dtype.itemsize <= 2 and self.entry.shape == (1 << (8 * x.dtype.itemsize),)
+        require(narrow, f"{self.entry.size} entries do not fit {x}")
+        require(-rank <= self.axis < rank, f"axis {self.axis} is not one of {x}")
+        require(self.way in _WAYS, f"no such way: {self.way}")
+        return (Spec(x.shape, self.rescale.dtype),)
+
+    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+        """Whether axis 0 is in front of the rows."""
+        return bool(specs[0].shape) and self.axis % len(specs[0].shape) > 0 and super().follows_batch(specs, batched)
+
+    def _rows(self, rank: int, x: np.ndarray) -> np.ndarray:
+        axis = self.axis % rank
+        return x.reshape(math.prod(x.shape[:axis]), -1) if x.size else x.reshape(0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax(_Rows):
+    """Exponentials over their sum."""
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Split into rows."""
+        form, way, rank = self.rescale.within(1 << 31), _WAYS[self.way], len(specs[0].shape)
+        entry = np.ascontiguousarray(self.entry, np.int64)
+        return lambda ins, outs: _softmax(self._rows(rank, ins[0]), entry, way, form, self._rows(rank, outs[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class LogSoftmax(_Rows):
+    """Differences to the logarithm of the sum."""
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Split into rows; work the logarithms out."""
+        require(self.way != "newton", "log-softmax has no division")
+        form, fused, rank = self.rescale.within(1 << 31), self.way == "fused", len(specs[0].shape)
+        entry = np.ascontiguousarray(self.entry, np.int64)
+        logs = np.floor(2.0**16 * np.log(np.arange(512, 1024) / 512) + 0.5).astype(np.int64)
+        return lambda ins, outs: _log_softmax(
+            self._rows(rank, ins[0]), entry, fused, logs, form, self._rows(rank, outs[0])
+        )

@@ -1,0 +1,59 @@
+"""Any function of one number: a table with one entry per input integer.
+
+    y = values[x + 2^(b-1)]      b: the width of x, 8 or 16
+
+Must not know: which function; `simulator.lut` and the operators work the entries out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.kernel import Array, Kernel, Run, Spec, require
+
+__all__ = ["Table", "grid"]
+
+
+def grid(bits: int) -> np.ndarray:
+    """Return every integer of `bits` bits, ascending, int64 [2^bits]: the inputs that a table is made for."""
+    top = 1 << (bits - 1)
+    return np.arange(-top, top, dtype=np.int64)
+
+
+@jit
+def _look_up(x: Array, values: Array, top: int, out: Array) -> None:
+    for i in range(out.size):
+        out[i] = values[np.int64(x[i]) + top]
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Kernel):
+    """Map int8 or int16 x -> y of the same shape.
+
+    Parameters
+    ----------
+    values
+        Integers [256] for int8 x, [65536] for int16 x; their dtype is that of y.
+    """
+
+    values: np.ndarray
+
+    layout: ClassVar[str] = "any"
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Keep the shape."""
+        (x,) = specs
+        fits = x.dtype.kind == "i" and x.dtype.itemsize <= 2 and self.values.shape == (1 << (8 * x.dtype.itemsize),)
+        require(fits, f"a table of {list(self.values.shape)} entries does not fit {x}")
+        return (Spec(x.shape, self.values.dtype),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Flatten; every integer of the input's type has an entry, so no index is out of range."""
+        values = np.ascontiguousarray(self.values)
+        top = len(values) // 2
+        return lambda ins, outs: _look_up(ins[0].reshape(-1), values, top, outs[0].reshape(-1))

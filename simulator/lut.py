@@ -1,0 +1,121 @@
+"""Sigmoid, tanh, gelu and swish as the NPU computes them: 16 straight pieces, told apart by |x|.
+
+    j = the first piece with |x| <= borders[j]
+    y = (slope[j] * x + (bias[j] << up[j])) >> down[j]     slope and bias by the sign of x; >> rounds down
+
+One formula for all chips; the tables (`luts/piecewise.json`) differ:
+
+========  ===========  =====================================
+venus     Q11 -> Q15   int16 in
+arcs      Q27 -> Q31   int32 in
+venusA    Q27 -> Q58   int32 in; rounded once, to any width
+gelu ...  Q27 -> Q54   the same; rounded once, to int32 Q27
+========  ===========  =====================================
+
+Owns: the tables and this formula. Must not know: who needs the values, or in which format he has them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simulator._jit import inline
+from simulator.fixed import rsh, sat, sat_array
+
+__all__ = ["Curve", "Piecewise", "follow", "piecewise"]
+
+_TABLES = Path(__file__).parent / "luts" / "piecewise.json"
+
+
+class Curve(NamedTuple):
+    """A table in the form kernels take: rows borders, slopes, positive, negative, up, down; the least x; the result."""
+
+    rows: np.ndarray
+    least: int
+    shift: int
+    bits: int
+
+
+@inline
+def follow(curve: Any, x: Any) -> Any:
+    """Return the value of `curve` at one integer x, rounded half up and saturated: `Piecewise.rounded` in kernels."""
+    rows = curve.rows
+    x = max(np.int64(x), curve.least)
+    size = abs(x)
+    first, last = 0, 15
+    while first < last:
+        middle = (first + last) >> 1
+        if rows[0, middle] < size:
+            first = middle + 1
+        else:
+            last = middle
+    bias = rows[3, first] if x < 0 else rows[2, first]
+    return sat(rsh((rows[1, first] * x + (bias << rows[4, first])) >> rows[5, first], curve.shift), curve.bits)
+
+
+@dataclass(frozen=True, eq=False)
+class Piecewise:
+    """One function on one chip; all arrays int64 [16].
+
+    Parameters
+    ----------
+    borders, slopes, up, down
+        See the formula. Where `slopes_negative` is given, it holds the slopes for x < 0.
+    positive, negative
+        The bias for x >= 0 and for x < 0.
+    bits
+        Width of x; values are saturated to +-(2^(bits-1) - 1) where the function is odd, which `odd` says.
+    fraction
+        Fractional bits of y.
+    """
+
+    borders: np.ndarray
+    slopes: np.ndarray
+    positive: np.ndarray
+    negative: np.ndarray
+    up: np.ndarray
+    down: np.ndarray
+    bits: int
+    fraction: int
+    odd: bool
+    slopes_negative: np.ndarray | None = None
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Return y, int64, for integers x of `bits` bits in any shape."""
+        x = np.asarray(x, np.int64)
+        if self.odd:
+            x = np.maximum(x, 1 - (1 << (self.bits - 1)))
+        j = np.searchsorted(self.borders, np.abs(x))
+        bias = np.where(x < 0, self.negative[j], self.positive[j])
+        slope = self.slopes[j]
+        if self.slopes_negative is not None:
+            slope = np.where(x < 0, self.slopes_negative[j], slope)
+        return (slope * x + (bias << self.up[j])) >> self.down[j]
+
+    def rounded(self, x: np.ndarray, bits: int) -> np.ndarray:
+        """Return y with bits-1 fractional bits, rounded half up and saturated to `bits` bits; int64."""
+        return self.to(x, bits - 1, bits)
+
+    def to(self, x: np.ndarray, fraction: int, bits: int) -> np.ndarray:
+        """Return y with `fraction` fractional bits, rounded half up and saturated to `bits` bits; int64."""
+        return sat_array(rsh(self(x), self.fraction - fraction), bits)
+
+    def curve(self, bits: int) -> Curve:
+        """Return the form for kernels whose results have `bits` bits; not for tables with slopes of both signs."""
+        rows = np.stack([self.borders, self.slopes, self.positive, self.negative, self.up, self.down])
+        least = -(1 << (self.bits - 1))
+        return Curve(rows, least + 1 if self.odd else least, self.fraction - (bits - 1), bits)
+
+
+@cache
+def piecewise(function: str, chip: str) -> Piecewise:
+    """Return the table of `function` ("sigmoid", "tanh", venusA "gelu", "swish") on "venus", "arcs" or "venusA"."""
+    row = json.loads(_TABLES.read_text())["tables"][chip][function]
+    arrays = {key: np.array(value, np.int64) for key, value in row.items() if isinstance(value, list)}
+    return Piecewise(**arrays, bits=row["bits"], fraction=row["fraction"], odd=function == "tanh")

@@ -1,0 +1,72 @@
+"""onnx's own node tests as models: each is quantized, or refused in one line, on `generic` and on `venus`."""
+
+import re
+
+import numpy as np
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.errors import LingerOnnxError
+from tests.onnx_files.helpers import save
+
+#: Names of onnx's test cases, behind ``test_``.
+FAMILIES = (
+    "add", "averagepool", "basic_conv", "batchnorm", "clip", "concat", "constant", "conv", "convtranspose",
+    "depthtospace", "div", "dropout", "elu", "expand", "flatten", "gather", "gelu", "gemm", "globalaveragepool",
+    "globalmaxpool", "gru", "hardsigmoid", "hardswish", "identity", "if", "instancenorm", "layer_normalization",
+    "leakyrelu", "logsoftmax", "loop", "lstm", "matmul", "max", "maxpool", "mean", "min", "mul", "pow", "prelu",
+    "qlinearconv", "quantizelinear", "reduce_max", "reduce_mean", "reduce_sum", "relu", "reshape", "resize", "rnn",
+    "scan", "sequence", "shape", "sigmoid", "slice", "softmax", "spacetodepth", "split", "squeeze", "sub", "sum",
+    "tanh", "tile", "transpose", "unsqueeze", "upsample", "where",
+)  # fmt: skip
+
+#: Cases that must come out as integer graphs on `generic`: a change that loses one is seen.
+MUST = (
+    "averagepool_2d_default", "averagepool_2d_strides", "basic_conv_with_padding", "conv_with_strides_no_padding",
+    "globalaveragepool", "maxpool_2d_default", "maxpool_2d_same_upper", "relu",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """Return onnx's node test cases of the families, by name; making them takes some ten seconds."""
+    with pytest.warns(RuntimeWarning):  # onnx overflows on purpose
+        from onnx.backend.test.case.node import collect_testcases
+
+        found = {case.name.removeprefix("test_"): case for case in collect_testcases()}
+    pattern = re.compile(rf"({'|'.join(FAMILIES)})(_|$)")
+    return {name: case for name, case in found.items() if case.model is not None and pattern.match(name)}
+
+
+def attempt(case, platform, path):
+    """Quantize on the case's own input; return whether it was quantized."""
+    names = [value.name for value in case.model.graph.input]
+    given = case.data_sets[0][0]
+    plain = all(isinstance(array, np.ndarray) for array in given)  # not a list of arrays, for a sequence
+    feeds = [dict(zip(names, given, strict=False))] if plain else None
+    try:
+        lo.quantize(save(case.model, path), feeds, platform=platform, effort="fast")
+    except LingerOnnxError as error:
+        assert "\n" not in str(error)
+        assert re.search(r"\w+ \w+", str(error))
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # zeros, infinities and NaN in onnx's data
+@pytest.mark.parametrize("platform", ("generic", "venus"))
+def test_node_cases(cases, platform, tmp_path):
+    """No other exception than the user's kind, whatever the case."""
+    done = set()
+    for name, case in cases.items():
+        try:
+            if attempt(case, platform, tmp_path / "case.onnx"):
+                done.add(name)
+        except BaseException:
+            print(f"case {name}")
+            raise
+    assert len(cases) > 500
+    if platform == "generic":
+        assert done.issuperset(MUST)
+        assert len(done) > len(cases) // 3

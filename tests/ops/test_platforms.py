@@ -1,0 +1,193 @@
+"""What the rows make of the same float operator: other operators, ties, packer arguments, left shifts."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from lingeronnx import ir
+from lingeronnx.api import quantize
+from lingeronnx.errors import ModelError
+from lingeronnx.ops import OPS
+from lingeronnx.platforms import ARCS, PLATFORMS, VENUS, VENUSA, platform
+from lingeronnx.session import Session
+from tests.nets import Net, samples
+from tests.ops.test_breadth import CASES
+
+CHIPS = [row for row in PLATFORMS if row.chip]
+
+
+def lowered(case, row, **settings):
+    """Return the result of quantizing a net of test_breadth for `row`."""
+    model = CASES[case][0]()
+    return quantize(model, samples(model), platform=row.name, **settings)
+
+
+@pytest.mark.parametrize("row", PLATFORMS, ids=lambda row: row.name)
+def test_operators_of_a_row_exist(row):
+    """A row lists operators that are in the table, by their own names."""
+    assert set(row.ops) <= {op.name for op in OPS}
+    assert platform(row.name) is row
+
+
+@pytest.mark.parametrize(
+    "case, row, kinds",
+    (
+        ("conv1d", VENUS, ["Conv1dInt"]),
+        ("conv1d", VENUSA, ["Unsqueeze", "Conv2dInt", "Squeeze"]),
+        ("conv1d-long", ARCS, ["Conv1dInt"]),
+        ("conv1d-dilated", ARCS, ["Unsqueeze", "Conv2dInt", "Squeeze"]),
+        ("average-8x8", VENUS, ["AvgPool2dInt"]),
+        ("average-8x8", ARCS, ["AvgPool2dInt", "Conv2dInt"]),
+        ("average-7x7", VENUSA, ["AvgPool2dInt", "AvgPool2dInt"]),
+        ("average-3x3", ARCS, ["AvgPool2dInt"]),
+        ("sub", VENUS, ["Conv2dInt", "Conv2dInt", "BatchNorm2dInt", "iqAdd"]),
+        ("sub-rows", ARCS, ["LinearInt", "iqSub"]),
+        ("leaky-relu", ARCS, ["Conv2dInt", "Relu", "BatchNorm2dInt", "Relu", "BatchNorm2dInt", "iqAdd"]),
+        ("split", VENUS, ["Slice", "Slice", "Conv2dInt", "Conv2dInt", "iqAdd"]),
+        ("slices", ARCS, ["Slice", "Slice", "Conv2dInt"]),
+        ("transpose", ARCS, ["Transpose", "Conv2dInt"]),
+        ("transpose", VENUSA, ["Transpose", "Transpose", "Conv2dInt"]),
+        ("shuffle", ARCS, ["Reshape", "Transpose", "Reshape", "Conv2dInt"]),
+        ("shuffle", VENUSA, ["Reshape", "Transpose", "Transpose", "Reshape", "Conv2dInt"]),
+    ),
+)
+def test_emitted(case, row, kinds):
+    """The integer graph ends in these operators; parallel ones may stand in any order."""
+    found = [node.op_type for node in lowered(case, row).graph.graph if node.op_type not in ("Quant", "Dequant")]
+    assert sorted(found[-len(kinds) :]) == sorted(kinds)
+
+
+@pytest.mark.parametrize(
+    "height, width, channels", ((8, 8, 16), (4, 4, 8), (2, 2, 3), (7, 7, 6), (10, 16, 24), (1, 8, 1))
+)
+@pytest.mark.parametrize("row", (ARCS, VENUSA), ids=lambda row: row.name)
+def test_an_average_in_steps_is_the_average(height, width, channels, row):
+    """Within one count of the exact mean; a single convolution by ones is exact, halves up."""
+    net = Net(3, height, width, seed=1)
+    a = net.node("Relu", net.conv("x", (channels, 3, 1, 1)), out="a")
+    model = net.graph(net.node("GlobalAveragePool", a, out="y"))
+    result = quantize(model, samples(model), platform=row.name)
+    taps = {name: array for name, array, _ in result.session().taps(samples(model))}
+    exact = taps["a"].astype(np.float64).mean(axis=(2, 3), keepdims=True)
+    assert np.abs(taps["y@q"] - exact).max() <= 1
+    kinds = [node.op_type for node in result.graph.graph]
+    if kinds.count("Conv2dInt") == 2 and "AvgPool2dInt" not in kinds:
+        assert np.array_equal(taps["y@q"], np.floor(exact + 0.5))
+
+
+@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
+def test_required_attributes(row):
+    """Every node of the vendor's carries what its packer asks for."""
+    wanted = dict(row.node_attributes[""])
+    for node in lowered("concat", row).graph.graph:
+        if node.domain:
+            assert wanted.items() <= {key: ir.attr(node, key) for key in node.attributes}.items()
+    assert ("quant_mode" in wanted) == ("platform" in wanted) == (row is not VENUS)
+
+
+def scales(model, op_type):
+    """Return the scale attributes of the first node of a kind."""
+    node = next(node for node in model.graph if node.op_type == op_type)
+    return {key: ir.attr(node, key) for key in node.attributes if key.startswith("scale")}
+
+
+def test_concat_scales_are_tied_where_they_must():
+    """venusA gives zeros for an input of a larger scale; elsewhere every input keeps its own."""
+    assert len(set(scales(lowered("concat", VENUSA).graph, "iqCat").values())) == 1
+    for row in (VENUS, ARCS):
+        assert len(set(scales(lowered("concat", row).graph, "iqCat").values())) > 1
+
+
+@pytest.mark.parametrize(
+    "case, args",
+    (
+        ("deconv", ("-m params:share-mem", "", "")),
+        ("sub-rows", ("--threshold4 1",) * 3),
+        ("sub", ("", "", "")),
+        ("average-9x9", ("--threshold4 1", "", "")),
+    ),
+)
+def test_packer_arguments(case, args):
+    assert tuple(lowered(case, row).report.packer_args for row in CHIPS) == args
+
+
+def test_a_linear_layer_of_several_rows_needs_a_place_on_venusa():
+    assert "-m " in lowered("matmul", VENUSA).report.packer_args
+    assert lowered("matmul", ARCS).report.packer_args == ""
+
+
+def test_operands_of_a_sum_are_swapped_where_the_second_may_be_forgotten():
+    """On arcs and venusA the operand that is shifted comes first."""
+    net = Net(4, 6, 6, seed=1)
+    a = net.node("Relu", net.conv("x", (4, 4, 1, 1)), out="a")
+    b = net.conv("x", (4, 4, 1, 1), gain=0.1, out="b")
+    model = net.graph(net.node("Add", a, b, out="y"), a, b)
+    for row, swapped in ((VENUS, False), (ARCS, True), (VENUSA, True)):
+        overrides = {"Add_y": {"scale": 8.0}, "Relu_a": {"scale": 8.0}, "Conv_b": {"scale": 32.0}}
+        result = quantize(model, samples(model), platform=row.name, overrides=overrides)
+        assert scales(result.graph, "iqAdd") == {
+            "scale_x": 32.0 if swapped else 8.0, "scale_y": 8.0 if swapped else 32.0, "scale_o": 8.0
+        }  # fmt: skip
+
+
+# ---- what graphs of others may hold ----------------------------------------------------------------------------------
+
+
+def vendor(row, op_type, shape, weight, **attributes):
+    """Return a graph of one layer with a weight, in the vendor's form."""
+    common = dict(row.node_attributes[""])
+    nodes = [
+        helper.make_node("Quant", ["x"], ["q"], domain="thinker", data_bits=8, scale_x=16.0, **common),
+        helper.make_node(op_type, ["q", "w"], ["y"], domain="thinker", data_bits=8, parameter_bits=8, o_bits=8,
+                         scale_x=16.0, scale_w=1.0, **attributes, **common),
+    ]  # fmt: skip
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    graph = helper.make_graph(nodes, "g", given, [helper.make_tensor_value_info("y", TensorProto.INT8, None)],
+                              [numpy_helper.from_array(weight, "w")])  # fmt: skip
+    opsets = [helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)]
+    return Session(ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=6)))
+
+
+def test_left_shifts():
+    """A convolution: venus leaves the shift out, arcs and venusA give zeros; a linear layer is refused."""
+    x, weight = np.array([[1, -2, 3]], np.int8), np.eye(3, dtype=np.int8)
+    for row, want in ((VENUS, x), (ARCS, 0 * x), (VENUSA, 0 * x)):
+        sizes = {"kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
+        session = vendor(row, "Conv2dInt", [1, 3, 1, 1], weight[:, :, None, None], scale_o=64.0, **sizes)
+        assert np.array_equal(session(x[:, :, None, None])[:, :, 0, 0], want)
+        with pytest.raises(ModelError, match="a shift of 2 to the left, which the executor refuses; lower scale_o"):
+            vendor(row, "LinearInt", [1, 3], weight, scale_o=64.0)(x)
+
+
+def test_split_in_a_graph_without_a_batch_axis():
+    """Several outputs, axis 0 a size like any other."""
+    nodes = [
+        helper.make_node("Split", ["x"], ["a", "b"], axis=0, dims=2, split=[1, 3]),
+        helper.make_node("Relu", ["b"], ["c"]),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.INT8, [4, 3])]
+    results = [helper.make_tensor_value_info(name, TensorProto.INT8, None) for name in "ac"]
+    quant = helper.make_node("Requant", ["c"], ["d"], domain="thinker", data_bits=8, o_bits=8, scale_x=8.0, scale_o=4.0)
+    graph = helper.make_graph([*nodes, quant], "g", given, [*results, helper.make_tensor_value_info("d", 3, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)])
+    x = np.arange(-6, 6, dtype=np.int8).reshape(4, 3)
+    a, c, d = Session(ir.from_proto(model)).run(None, {"x": x})
+    assert np.array_equal(a, x[:1])
+    assert np.array_equal(c, np.maximum(x[1:], 0))
+    assert np.array_equal(d, (c + 1) >> 1)
+
+
+@pytest.mark.parametrize("row", PLATFORMS, ids=lambda row: row.name)
+def test_embedding(row):
+    """A constant table by a computed index: the table is quantized at the scale of what is read from it."""
+    net = Net(7, seed=2)
+    net.inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, ["N", 7])]
+    table = net.const(net.rng.standard_normal((20, 6)).astype(np.float32))
+    e = net.node("Gather", table, "x", out="e")
+    t = net.node("Transpose", e, perm=[0, 2, 1])
+    model = net.graph(net.conv(t, (4, 6, 3), out="y"))
+    feed = {"x": np.random.default_rng(0).integers(0, 20, (32, 7))}
+    result = quantize(model, feed, platform=row.name)
+    assert not result.report.float_nodes
+    (want,), (got,) = (Session(m).run(["y"], feed) for m in (model, result.graph))
+    assert np.mean(np.square(want - got)) < 1e-3 * np.mean(np.square(want))

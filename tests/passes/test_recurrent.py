@@ -1,0 +1,210 @@
+"""LSTM and GRU become one function per direction, batch first; the dressing of exporters cancels."""
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from lingeronnx import ir
+from lingeronnx.ops.recurrent import obstacle
+from lingeronnx.passes import accept, normalize, straighten
+from lingeronnx.passes.recurrent import recurrent, time_first
+from tests.passes.helpers import feeds, fires, outputs, proto, rand, stays
+
+T, I, H = 5, 4, 3
+
+
+def weights(kind, count, seed=0):
+    """Return W, R and B of `count` directions."""
+    gates = 4 if kind == "LSTM" else 3
+    return {"w": rand(count, gates * H, I, seed=seed), "r": rand(count, gates * H, H, seed=seed + 1),
+            "b": rand(count, 2 * gates * H, seed=seed + 2)}  # fmt: skip
+
+
+def count(direction):
+    return 2 if direction == "bidirectional" else 1
+
+
+def model(kind, body, result, *, direction="forward", opset=13, given="float[N,5,4] x", **arrays):
+    """Return a graph of one layer on the batch-first input x; {L} in `body` stands for the operator's name."""
+    attributes = f'direction="{direction}", hidden_size={H}'
+    body = body.replace("{L}", f"{kind} <{attributes}").replace("{D}", str(count(direction)))
+    text = f"g ({given}) => ({result}) {{ {body} }}"
+    return ir.from_proto(proto(text, opset=opset, **weights(kind, count(direction)), **arrays))
+
+
+AXES = {"one": np.array([1]), "zero": np.array([0])}
+TURN = "t = Transpose <perm=[1,0,2]> (x)"
+
+BODIES = {  # what is read, for one direction, for two
+    "sequence": (f"{TURN} y4, h = {{L}}>(t, w, r, b) y3 = Squeeze(y4, one) y = Transpose <perm=[1,0,2]> (y3)",
+                 "float[N,5,3] y", ["Transpose", "{L}"]),
+    "mean": (f"{TURN} y4 = {{L}}>(t, w, r, b) y3 = Squeeze(y4, one) z = Transpose <perm=[1,0,2]> (y3) "
+             "y = ReduceMean <axes=[1], keepdims=0> (z)", "float[N,3] y", None),
+    "last of the sequence": (f"{TURN} y4 = {{L}}>(t, w, r, b) y3 = Squeeze(y4, one) "
+                             "y = Gather <axis=0> (y3, last)", "float[N,3] y", None),
+    "state": (f"{TURN} y4, h = {{L}}>(t, w, r, b) y = Squeeze(h, zero)", "float[N,3] y", None),
+    "gathered state": (f"{TURN} y4, h = {{L}}>(t, w, r, b) y = Gather <axis=0> (h, last)", "float[N,3] y", None),
+    "relu and linear": (f"{TURN} y4 = {{L}}>(t, w, r, b) y3 = Squeeze(y4, one) a = Relu(y3) m = MatMul(a, square) "
+                        "y = Transpose <perm=[1,0,2]> (m)", "float[N,5,3] y", None),
+    "time first input": ("y4, y = {L}>(x, w, r, b)", "float[D,N,3] y", None),
+    "all four axes": (f"{TURN} y, h = {{L}}>(t, w, r, b)", "float[5,D,N,3] y", None),
+}  # fmt: skip
+
+
+def normalised(graph, feed):
+    """Return `graph` as `quantize` normalises it."""
+    copy, _ = accept(graph)
+    straighten(copy, {name: array[:1] for name, array in feed.items()})
+    normalize(copy)
+    return copy
+
+
+@pytest.mark.parametrize("kind, name, direction, opset",
+                         list(itertools.product(("LSTM", "GRU"), BODIES, ("forward", "reverse"), (12, 13))))  # fmt: skip
+def test_one_direction(kind, name, direction, opset):
+    """Same outputs, no ONNX layer left, and where the batch comes first outside, no Transpose either."""
+    body, result, _ = BODIES[name]
+    if opset < 13:
+        body = body.replace("Squeeze(y4, one)", "Squeeze <axes=[1]> (y4)")
+        body = body.replace("Squeeze(h, zero)", "Squeeze <axes=[0]> (h)")
+    given = "float[5,N,4] x" if name == "time first input" else "float[N,5,4] x"
+    arrays = {"last": np.array(-1), "square": rand(H, H), **(AXES if opset > 12 else {})}
+    graph = model(kind, body, result, direction=direction, opset=opset, given=given, **arrays)
+    if name == "time first input":
+        feed = {"x": rand(5, 1, 4)}
+    else:
+        feed = feeds(graph)
+    before = outputs(graph, feed)
+    after = normalised(graph, feed)
+    for key, want in outputs(after, feed).items():
+        np.testing.assert_allclose(want, before[key], rtol=0, atol=1e-6)
+    kinds = [(node.domain, node.op_type) for node in after.graph]
+    assert (ir.DOMAIN, kind) in kinds
+    assert ("", kind) not in kinds
+    if name in ("sequence", "mean", "last of the sequence", "state", "gathered state", "relu and linear"):
+        assert ("", "Transpose") not in kinds
+    onnx.checker.check_model(ir.to_proto(after), full_check=True)
+
+
+BOTH = {
+    "sequence": (f"{TURN} y4 = {{L}}>(t, w, r, b) z = Transpose <perm=[0,2,1,3]> (y4) y3 = Reshape(z, flat) "
+                 "y = Transpose <perm=[1,0,2]> (y3)", "float[N,5,6] y"),
+    "states": (f"{TURN} y4, h = {{L}}>(t, w, r, b) f = Gather <axis=0> (h, first) l = Gather <axis=0> (h, last) "
+               "y = Concat <axis=1> (f, l)", "float[N,6] y"),
+    "stack": (f"{TURN} y4 = {{L}}>(t, w, r, b) z = Transpose <perm=[0,2,1,3]> (y4) y3 = Reshape(z, flat) "
+              'u4 = LSTM <direction="bidirectional", hidden_size=3> (y3, w2, r2) '
+              "v = Transpose <perm=[0,2,1,3]> (u4) v3 = Reshape(v, flat) y = Transpose <perm=[1,0,2]> (v3)",
+              "float[N,5,6] y"),
+    "four axes": (f"{TURN} y, h = {{L}}>(t, w, r, b)", "float[5,D,N,3] y"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, name", list(itertools.product(("LSTM", "GRU"), BOTH)))
+def test_two_directions(kind, name):
+    """Two functions, joined along the last axis where exporters flatten the directions."""
+    body, result = BOTH[name]
+    arrays = {"flat": np.array([0, 0, -1]), "first": np.array(0), "last": np.array(1), "w2": rand(2, 12, 6),
+              "r2": rand(2, 12, 3)}  # fmt: skip
+    graph = model(kind, body, result, direction="bidirectional", **arrays)
+    feed = feeds(graph)
+    before = outputs(graph, feed)
+    after = normalised(graph, feed)
+    for key, want in outputs(after, feed).items():
+        np.testing.assert_allclose(want, before[key], rtol=0, atol=1e-6)
+    kinds = [node.op_type for node in after.graph if node.domain == ir.DOMAIN]
+    assert len(kinds) == (4 if name == "stack" else 2)
+    assert ("Transpose" in [node.op_type for node in after.graph]) == (name == "four axes")
+
+
+def test_only_what_is_read():
+    """The pass alone, one sequence that is turned back: the two Transposes go, the weights lose a dimension."""
+    body, result, _ = BODIES["sequence"]
+    graph = fires(model("GRU", body, result, **AXES), recurrent, 1, ["Transpose", "GRU"], atol=1e-6)
+    layer = next(node for node in graph.graph if node.op_type == "GRU")
+    assert [ir.shape(v) for v in layer.inputs[1:]] == [(9, 4), (9, 3), (18,)]
+    assert ir.attr(layer, "linear_before_reset") == 0
+
+
+def test_linear_before_reset_is_kept():
+    """The attribute of the operator goes to the function."""
+    body, result, _ = BODIES["state"]
+    graph = model("GRU", body.replace("{L}>", "{L}, linear_before_reset=1>"), result, **AXES)
+    feed = feeds(graph)
+    before, after = outputs(graph, feed), normalised(graph, feed)
+    np.testing.assert_allclose(outputs(after, feed)["y"], before["y"], rtol=0, atol=1e-6)
+    assert [ir.attr(n, "linear_before_reset") for n in after.graph if n.op_type == "GRU"] == [1]
+
+
+OBSTACLES = {
+    "lengths": ("y4 = {L}>(t, w, r, b, lengths) y = Squeeze(y4, one)", {}, "lengths"),
+    "initial states": ("y4 = {L}>(t, w, r, b, , start) y = Squeeze(y4, one)", {"start": rand(1, 2, H)}, "initial"),
+    "activations": ('y4 = {L}, activations=["Sigmoid", "Tanh", "Relu"]>(t, w, r, b) y = Squeeze(y4, one)', {}, "relu"),
+    "clip": ("y4 = {L}, clip=1.0>(t, w, r, b) y = Squeeze(y4, one)", {}, "clips"),
+    "coupled": ("y4 = {L}, input_forget=1>(t, w, r, b) y = Squeeze(y4, one)", {}, "coupled"),
+    "peepholes": ("y4 = {L}>(t, w, r, b, , , , p) y = Squeeze(y4, one)", {"p": rand(1, 3 * H)}, "peepholes"),
+    "cell": ("y4, h, c = {L}>(t, w, r, b) z = Add(h, c) y = Squeeze(z, one)", {}, "cell"),
+}
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_what_stays(name):
+    """Each obstacle leaves the operator as it is, with a reason."""
+    body, arrays, reason = OBSTACLES[name]
+    given = "float[2,5,4] x" + (", int32[2] lengths" if name == "lengths" else "")
+    graph = model("LSTM", f"{TURN} {body}", "float[A,B,C] y", given=given, **AXES, **arrays)
+    if name == "cell":
+        graph = model("LSTM", f"{TURN} y4, h, y = {{L}}>(t, w, r, b)", "float[1,2,3] y", given=given)
+    layer = next(node for node in graph.graph if node.op_type == "LSTM")
+    if name == "lengths":
+        layer.inputs[0].shape = ir.oir_shape([T, 2, I])
+    else:
+        stays(graph, recurrent)
+    assert reason in obstacle(layer)
+
+
+def test_zero_states_are_none():
+    """Initial states that are made with the batch size are left out, and lengths that are the input's own."""
+    body = (f"{TURN} s = Shape(t) n = Gather <axis=0> (s, one) size = Concat <axis=0> (one, n, three) "
+            "zero = ConstantOfShape(size) y4, h = {L}>(t, w, r, b, , zero, zero) y = Squeeze(h, none)")  # fmt: skip
+    arrays = {"one": np.array([1]), "three": np.array([3]), "none": np.array([0])}
+    graph = model("LSTM", body, "float[N,3] y", **arrays)
+    feed = feeds(graph)
+    before, after = outputs(graph, feed), normalised(graph, feed)
+    np.testing.assert_allclose(outputs(after, feed)["y"], before["y"], rtol=0, atol=1e-6)
+    assert [node.op_type for node in after.graph] == ["LSTM", "Slice", "Squeeze"]
+
+
+@pytest.mark.parametrize("kind", ("LSTM", "GRU"))
+def test_batch_first_layers(kind):
+    """Layout 1, which onnxruntime does not run, becomes layout 0 between Transposes; the others stay."""
+    one = {"kind": kind, "direction": "bidirectional"}
+    body = "y, h = {L}, layout=1>(x, w, r, b, , start)"
+    graph = model(body=body, result="float[N,5,2,3] y, float[N,2,3] h", start=np.zeros((2, 2, H), np.float32), **one,
+                  opset=14)  # fmt: skip
+    assert time_first(graph) == 1
+    assert time_first(graph) == 0
+    turned = "s = Transpose <perm=[1,0,2]> (start)"
+    same = model(body=f"{TURN} {turned} y4, h3 = {{L}}>(t, w, r, b, , s) y = Transpose <perm=[2,0,1,3]> (y4) "
+                 "h = Transpose <perm=[1,0,2]> (h3)", result="float[N,5,2,3] y, float[N,2,3] h",
+                 start=np.zeros((2, 2, H), np.float32), opset=14, **one)  # fmt: skip
+    feed = {"x": rand(2, 5, 4)}
+    want, have = outputs(same, feed), outputs(graph, feed)
+    for name in want:
+        np.testing.assert_array_equal(have[name], want[name])
+    after = normalised(graph, feed)
+    for name, array in outputs(after, feed).items():
+        np.testing.assert_allclose(array, want[name], rtol=0, atol=1e-6)
+
+
+def test_function_is_standard_onnx():
+    """The functions are model-local ONNX: other runtimes read the normalised graph too."""
+    body, result, _ = BODIES["state"]
+    graph = model("LSTM", body, result, **AXES)
+    after = normalised(graph, feeds(graph))
+    text = ir.to_proto(after)
+    assert [f.name for f in text.functions] == ["LSTM"]
+    assert {n.op_type for n in text.functions[0].node} <= {"Transpose", "Constant", "Unsqueeze", "Squeeze", "LSTM"}
+    assert helper.printable_graph(text.graph)

@@ -1,0 +1,161 @@
+"""LSTM and GRU against the plain-Python steps: shapes, lengths, directions, formats, saturated sums, layouts of time."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from simulator.fixed import Chain, Rescale
+from simulator.kernels import Gru, GruFine, Lstm
+from simulator.kernels.recurrent import Recurrent
+from simulator.lut import follow, piecewise
+from simulator.machine import Call, MachineError, Spec, compile
+from tests.naive import recurrent as naive
+from tests.simulator.helpers import SEEDS, few, integers, triple
+
+CHIPS = ("venus", "arcs", "venusA")
+
+
+def states(kernel, x):
+    """Run one layer and return all its outputs."""
+    names = tuple(f"y{i}" for i in kernel.kept)
+    spec = Spec((1, *x.shape[1:]) if kernel.per_sample else x.shape, x.dtype)
+    program = compile([Call(kernel, ("x",), names)], {"x": spec}, keep=names)
+    assert program.per_sample == kernel.per_sample
+    return [array for _, array in program.run({"x": x})]
+
+
+def layer(seed, gates, kind=np.int8, extremes=False, bias=1 << 14):
+    """Return x [N, T, I], weights and biases of a small layer."""
+    rng = np.random.default_rng(seed)
+    samples, times, inputs, units = rng.integers(1, (4, 6, 7, 6))
+    rows = gates * units
+    x = integers(rng, (samples, times, inputs), kind, extremes)
+    w, r = (integers(rng, (rows, n), np.int8, extremes) for n in (inputs, units))
+    b, d = (rng.integers(-bias, bias, rows) for _ in range(2))
+    return x, w, r, b, d
+
+
+def shifted(shift):
+    """The chips' way to another format."""
+    return Chain(Rescale.from_shift(0, 32), Rescale.from_shift(shift, 32))
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("function", ("sigmoid", "tanh"))
+@pytest.mark.parametrize("bits", (8, 16, 32))
+def test_follow_is_the_table(chip, function, bits):
+    """The form for kernels gives what the arrays give, at the borders of the pieces and anywhere."""
+    table = piecewise(function, chip)
+    top = 1 << (table.bits - 1)
+    near = np.concatenate([table.borders + d for d in (-1, 0, 1)])
+    x = np.unique(np.concatenate([near, -near, np.random.default_rng(0).integers(-top, top, 200), [0, -top, top - 1]]))
+    x = x[(x >= -top) & (x < top)]
+    curve = table.curve(bits)
+    assert [int(follow(curve, int(v))) for v in x] == table.rounded(x, bits).tolist()
+    assert table.rounded(x, bits).tolist() == [naive.curve(function, chip, int(v), bits) for v in x]
+
+
+@few
+@given(SEEDS, st.sampled_from(CHIPS), st.booleans(), st.booleans(), st.integers(-6, 10), st.integers(-6, 10),
+       st.integers(5, 9), st.sampled_from([1 << 10, 1 << 14, 2**31 - 1]))  # fmt: skip
+@example(0, "arcs", True, True, -10, -10, 7, 2**31 - 1)
+@example(1, "venus", False, True, 10, 10, 7, 2**31 - 1)
+def test_lstm(seed, chip, forward, extremes, shift_x, shift_h, q, bias):
+    """Both arithmetics, sums far beyond the gates' range and cells at their limit included."""
+    x, w, r, b, d = layer(seed, 4, extremes=extremes, bias=bias)
+    arithmetic = "q11" if chip == "venus" else "q27"
+    less = 0 if chip == "venus" else 16  # sums have some 14 bits
+    shift_x, shift_h = shift_x - less, shift_h - less
+    out = Lstm.output(arithmetic, 2.0**q, 8)
+    kernel = Lstm(w, r, b, d, shifted(shift_x), shifted(shift_h), out, forward, kept=(0, 1, 2), arithmetic=arithmetic,
+                  table=chip)  # fmt: skip
+    y, h, c = states(kernel, x)
+    want = naive.lstm(x, w, r, b, d, shift_x, shift_h, triple(out), arithmetic, chip, forward)
+    assert (y.dtype, h.dtype, c.dtype) == (np.int8, np.int8, np.int32)
+    assert y.tolist() == want[0]
+    assert h.tolist() == want[1]
+    if arithmetic == "q11":
+        units = r.shape[1]
+        packed = np.ascontiguousarray(c).view(np.int16)
+        assert not packed[..., units:].any()
+        c = packed[..., :units]
+    assert c.tolist() == want[2]
+
+
+@few
+@given(SEEDS, st.booleans(), st.floats(0.1, 9), st.floats(0.1, 9), st.sampled_from([8, 16]), st.floats(90, 200))
+def test_lstm_of_any_scales(seed, forward, ratio_x, ratio_h, bits, scale):
+    """The generic target: sums requantized by multiplication, states of 8 and 16 bits, 16-bit inputs."""
+    x, w, r, b, d = layer(seed, 4, kind=np.int16 if bits == 16 else np.int8)
+    to_x, to_h = (Rescale.from_ratio(v * 1000, 32) for v in (ratio_x, ratio_h))
+    out = Lstm.output("q27", scale * (1 if bits == 8 else 256), bits)
+    kernel = Lstm(w, r, b, d, to_x, to_h, out, forward, kept=(0, 2))
+    y, c = states(kernel, x)
+    want = naive.lstm(x, w, r, b, d, triple(to_x), triple(to_h), triple(out), "q27", "arcs", forward)
+    assert y.dtype == out.dtype
+    assert (y.tolist(), c.tolist()) == (want[0], want[2])
+
+
+@few
+@given(SEEDS, st.sampled_from(CHIPS), st.booleans(), st.integers(0, 8), st.integers(0, 8), st.integers(6, 8))
+def test_gru_of_the_executor(seed, chip, extremes, shift_x, shift_h, q):
+    """Its faults and all."""
+    x, w, r, b, d = layer(seed, 3, extremes=extremes)
+    out = Rescale.from_shift(14 - q, 8)
+    kernel = Gru(w, r, b, d, shifted(shift_x), shifted(shift_h), out, table=chip, joined=chip != "venusA")
+    y, h = states(kernel, x)
+    want = naive.gru_executor(x, w, r, b, d, shift_x, shift_h, triple(out), chip, chip != "venusA")
+    assert (y.tolist(), h.tolist()) == want
+
+
+@few
+@given(SEEDS, st.booleans(), st.booleans(), st.sampled_from([8, 16]), st.floats(0.1, 9), st.floats(90, 200))
+def test_gru(seed, forward, reset_after, bits, ratio, scale):
+    """The unit as it is defined, both places of the reset gate, states of 8 and 16 bits."""
+    x, w, r, b, d = layer(seed, 3, kind=np.int16 if bits == 16 else np.int8)
+    to_x, to_h = (Rescale.from_ratio(v * 1000, 32) for v in (ratio, 2 * ratio))
+    out = GruFine.output(scale * (1 if bits == 8 else 256), bits)
+    kernel = GruFine(w, r, b, d, to_x, to_h, out, forward, reset_after=reset_after, gate_bits=32 if bits == 8 else 16)
+    y, h = states(kernel, x)
+    want = naive.gru(x, w, r, b, d, triple(to_x), triple(to_h), triple(out), bits, 32 if bits == 8 else 16,
+                     reset_after, forward)  # fmt: skip
+    assert (y.tolist(), h.tolist()) == want
+
+
+@pytest.mark.parametrize("forward", (True, False))
+def test_time_first(forward):
+    """Axis 0 as time: the same numbers, and batches are not cut."""
+    x, w, r, b, d = layer(3, 4)
+    parts = (w, r, b, d, shifted(-10), shifted(-10), Lstm.output("q27", 128.0, 8), forward)
+    first = states(Lstm(*parts, kept=(0, 1, 2)), x)
+    second = states(Lstm(*parts, time_axis=0, kept=(0, 1, 2)), np.ascontiguousarray(x.swapaxes(0, 1)))
+    for one, other in zip(first, second, strict=True):
+        assert one.swapaxes(0, 1).tolist() == other.tolist()
+
+
+def test_what_does_not_fit():
+    """Weights and inputs of other sizes are errors."""
+    x, w, r, b, d = layer(5, 4)
+    parts = (b, d, shifted(-10), shifted(-10), Lstm.output("q27", 128.0, 8))
+    with pytest.raises(MachineError, match="do not fit together"):
+        Lstm(w[:-1], r, *parts)
+    with pytest.raises(MachineError, match="does not take"):
+        states(Lstm(w, r, *parts), np.concatenate([x, x], axis=2))
+    with pytest.raises(NotImplementedError):
+        Recurrent(w[: r.shape[1]], r[: r.shape[1]], b[: r.shape[1]], d[: r.shape[1]], *parts[2:]).stepper()
+
+
+def test_same_integers_for_any_batch_and_threads():
+    """Blocks and threads change nothing."""
+    rng = np.random.default_rng(9)
+    w, r = (integers(rng, (12, n)) for n in (4, 3))
+    zero = np.zeros(12, np.int64)
+    kernel = Lstm(w, r, zero, zero, shifted(-14), shifted(-14), Lstm.output("q27", 128.0, 8), kept=(0,))
+    x = integers(rng, (7, 5, 4))
+    results = []
+    for block, threads in ((1, 1), (3, 2), (7, 1)):
+        program = compile([Call(kernel, ("x",), ("y",))], {"x": Spec((1, 5, 4), np.int8)}, ["y"], block=block,
+                          threads=threads)  # fmt: skip
+        results.append(dict(program.run({"x": x}))["y"].tolist())
+    assert results[0] == results[1] == results[2]

@@ -1,0 +1,231 @@
+"""What breaks a platform's limits: float graphs before and after --fit, integer graphs as they are."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+import lingeronnx as lo
+from lingeronnx import cli, ir
+from lingeronnx.analysis import check as checks
+from lingeronnx.ops import rule_text
+from lingeronnx.platforms import PLATFORMS, VENUS
+from tests import nets
+
+
+def small():
+    """Conv, Relu, a strided 1x1 shortcut (which --fit mends), Add, global average, Linear."""
+    net = nets.Net(4, 8, 8, seed=3)
+    a = net.node("Relu", net.conv("x", (8, 4, 3, 3), pads=[1] * 4))
+    b = net.conv(a, (8, 8, 3, 3), pads=[1] * 4, strides=[2, 2])
+    c = net.conv(a, (8, 8, 1, 1), strides=[2, 2], out="short")
+    s = net.node("Relu", net.node("Add", b, c))
+    return net.graph(net.linear(net.node("Flatten", net.node("GlobalAveragePool", s)), (8, 5), out="y"))
+
+
+def quantized():
+    """Return `small`'s integer graph for venus as protobuf."""
+    x = np.random.default_rng(0).standard_normal((16, 4, 8, 8)).astype(np.float32)
+    return ir.to_proto(lo.quantize(small(), x, effort="fast").graph)
+
+
+@pytest.fixture(scope="module")
+def integer():
+    """The bytes of an integer graph."""
+    return quantized().SerializeToString()
+
+
+def test_float_graph_says_what_fit_would_do():
+    found = lo.check(small())
+    (violation,) = found
+    assert (violation.node, violation.tensor, violation.value) == ("Conv_short", "short", "stride 2 > kernel 1")
+    assert [f.node for f in found.fitted] == ["Conv_short"]
+    assert found.remaining == []
+    assert "with --fit nothing would remain" in found.lines()
+    assert [m.fault for m in found.faults] == ["avgpool-scale"]
+
+
+def test_float_graph_with_nothing_wrong():
+    found = lo.check(nets.plain())
+    assert len(found) == 0
+    assert found.lines()[0] == "nothing breaks a limit of venus"
+    assert len(lo.check(small(), platform="generic")) == 0
+
+
+def test_all_violations_of_a_node_and_islands():
+    net = nets.Net(4, 20, 20, seed=3)
+    a = net.conv("x", (8, 4, 6, 3), strides=[3, 1], pads=[0, 5, 0, 0], out="a")
+    b = net.node("Relu", a, out="b")
+    found = lo.check(net.graph(net.node("Softmax", net.conv(b, (4, 8, 3, 3), out="c"), out="y")), platform="venus")
+    assert [v.node for v in found][:3] == ["Conv_a"] * 3
+    assert {v.value for v in found if v.node == "Conv_a"} == {"6x3", "3", "pads [0, 5, 0, 0]"}
+
+
+def test_a_float_island_is_a_violation():
+    net = nets.Net(4, 8, 8, seed=3)
+    a = net.conv("x", (4, 4, 3, 3), out="a")
+    found = lo.check(net.graph(net.conv(net.node("Mod", a, net.const(np.float32(3)), out="b", fmod=1), (4, 4, 3, 3),
+                                        out="y")))  # fmt: skip
+    assert [(v.node, v.rule) for v in found] == [("Mod_b", "no float operator stands between integer ones")]
+    assert "--fit can mend none of it" in found.lines()
+
+
+def test_the_model_is_left_as_it_is():
+    model = small()
+    before = ir.to_proto(model).SerializeToString()
+    lo.check(model)
+    assert ir.to_proto(model).SerializeToString() == before
+
+
+# ---- integer graphs --------------------------------------------------------------------------------------------------
+
+
+def test_what_quantize_writes_is_clean(integer):
+    assert list(lo.check(ir.from_proto(onnx.ModelProto.FromString(integer)))) == []
+
+
+def attr(op_type, name, value, which=0):
+    """Return a change that sets (None: deletes) an attribute."""
+
+    def change(proto):
+        node = [n for n in proto.graph.node if n.op_type == op_type][which]
+        kept = [a for a in node.attribute if a.name != name]
+        del node.attribute[:]
+        node.attribute.extend(kept + ([] if value is None else [onnx.helper.make_attribute(name, value)]))
+
+    return change
+
+
+def rename(op_type, new, domain="thinker"):
+    def change(proto):
+        node = next(n for n in proto.graph.node if n.op_type == op_type)
+        node.op_type, node.domain = new, domain
+
+    return change
+
+
+def int16_bias(proto):
+    node = next(n for n in proto.graph.node if n.op_type == "LinearInt")
+    old = next(t for t in proto.graph.initializer if t.name == node.input[2])
+    old.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(old).astype(np.int16), old.name))
+
+
+def two_samples(proto):
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    for value in proto.graph.value_info:
+        value.type.tensor_type.shape.dim[0].dim_value = 2
+
+
+def float_between(proto):
+    """A Dequant, an Erf and a Quant in the middle."""
+    index, node = next((i, n) for i, n in enumerate(proto.graph.node) if n.op_type == "Relu")
+    made = [onnx.helper.make_node("Dequant", [node.input[0]], ["d"], "dq", domain="thinker", scale_o=16.0),
+            onnx.helper.make_node("Erf", ["d"], ["e"], "erf"),
+            onnx.helper.make_node("Quant", ["e"], ["q"], "qu", domain="thinker", scale_x=16.0)]  # fmt: skip
+    node.input[0] = "q"
+    nodes = [*proto.graph.node[:index], *made, *proto.graph.node[index:]]
+    kept = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
+
+
+CHANGES = {
+    "powers_of_two": (attr("Quant", "scale_x", 12.0), "scale_x = 12"),
+    "agreement": (attr("LinearInt", "scale_x", 2.0**-3), "read at 0.125"),
+    "right_shift": (attr("LinearInt", "scale_o", 2.0**20), "scale_o = 2^20, at most"),
+    "average_scale": (attr("AvgPool2dInt", "scale_o", 2.0**-3), "scale_o = 0.125"),
+    "byte_results": (attr("Conv2dInt", "o_bits", 16), "o_bits = 16"),
+    "bias_type": (int16_bias, "int16"),
+    "single_sample": (two_samples, "batch 2"),
+    "runs_right": (rename("Relu", "Clip", ""), "Clip does not load"),
+    "chip_name": (attr("Conv2dInt", "platform", "arcs"), "arcs"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_integer_rules(integer, name):
+    """Each rule finds the graph that breaks it, with its text, value and remedy."""
+    change, value = CHANGES[name]
+    proto = onnx.ModelProto.FromString(integer)
+    change(proto)
+    rule, remedy = rule_text(getattr(checks, name), VENUS)
+    found = [v for v in lo.check(ir.from_proto(proto), platform="venus") if v.rule == rule]
+    assert found
+    assert value in found[0].value
+    assert found[0].remedy == remedy
+
+
+OTHERS = [
+    (attr("Conv2dInt", "scale_w", None), "attribute scale_w is there; here it is missing"),
+    (attr("Conv2dInt", "platform_quant", None), "attribute platform_quant (luna_quant) is there"),
+    (rename("iqAdd", "iqMystery"), "unknown operator iqMystery"),
+    (rename("Relu", "Erf", ""), "a float operator reads real numbers; here it reads the integers"),
+    (attr("Conv2dInt", "kernel_shape", [7, 3]), "kernel sides are at most 5"),
+    (attr("Quant", "scale_x", -1.0), "attributes have values that make sense"),
+    (float_between, "no float operator stands between the first Quant and the last Dequant; here Erf does"),
+]
+
+
+@pytest.mark.parametrize("change, text", OTHERS)
+def test_integer_graphs(integer, change, text):
+    proto = onnx.ModelProto.FromString(integer)
+    change(proto)
+    assert any(text in line for line in lo.check(ir.from_proto(proto)).lines())
+
+
+def test_sizes_are_found_without_value_info(integer):
+    """The packer's limits need the sizes of tensors, which vendor graphs do not state."""
+    proto = onnx.ModelProto.FromString(integer)
+    del proto.graph.value_info[:]
+    for dim, size in zip(proto.graph.input[0].type.tensor_type.shape.dim, (1, 4, 400, 400), strict=True):
+        dim.dim_value = size
+    attr("AvgPool2dInt", "kernel_shape", [2, 2])(proto)
+    assert any("bytes" in v.value for v in lo.check(ir.from_proto(proto)))
+
+
+def test_every_rule_can_be_read():
+    for row in PLATFORMS:
+        for rule in checks.RULES:
+            text, remedy = rule_text(rule, row)
+            assert text
+            assert remedy
+            assert not {"{", "|"} & set(text + remedy)
+
+
+def test_the_faults_known_here_are_some_rows():
+    known = {key for row in PLATFORMS for key in row.faults}
+    assert set(checks._MEETS) <= known
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def run(*args):
+    return CliRunner().invoke(cli.main, ["check", *map(str, args)])
+
+
+def test_command(tmp_path, integer):
+    ir.save(small(), tmp_path / "small.onnx")
+    (tmp_path / "good.onnx").write_bytes(integer)
+    bad = run(tmp_path / "small.onnx", "-o", tmp_path / "out")
+    assert bad.exit_code == 1
+    assert bad.stdout.splitlines()[0].startswith("Conv Conv_short -> short: a stride is not larger than the kernel")
+    assert (tmp_path / "out" / "check.txt").read_text() == bad.stdout
+    body = json.loads((tmp_path / "out" / "check.json").read_text())
+    assert body["violations"][0]["node"] == "Conv_short"
+    assert body["remaining"] == []
+    shown = run(tmp_path / "small.onnx", "--json")
+    assert (shown.exit_code, json.loads(shown.stdout), shown.stderr) == (1, body, bad.stdout)
+    good = run(tmp_path / "good.onnx")
+    assert (good.exit_code, good.stdout) == (0, "nothing breaks a limit of venus\n")
+
+
+def test_command_mistakes(tmp_path):
+    gone = run(tmp_path / "gone.onnx")
+    assert (gone.exit_code, gone.stderr.count("\n")) == (1, 1)
+    ir.save(small(), tmp_path / "small.onnx")
+    assert "unknown platform 'venu'" in run(tmp_path / "small.onnx", "--platform", "venu").stderr
+    (tmp_path / "file").write_text("")
+    assert "cannot make the folder" in run(tmp_path / "small.onnx", "-o", tmp_path / "file").stderr

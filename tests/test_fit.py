@@ -1,0 +1,310 @@
+"""Rewrites that make a model fit a chip: the same floats, within the limits, and a second run does nothing."""
+
+import dataclasses
+
+import numpy as np
+import onnx
+import pytest
+
+import lingeronnx as lo
+from lingeronnx import ir
+from lingeronnx.fit import REWRITES, fit
+from lingeronnx.ops import float_op
+from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.platforms import ARCS, GENERIC, VENUS, VENUSA
+from tests import nets
+from tests.passes.helpers import feeds, interface, ops, outputs, taps
+
+
+def broken(model, row):
+    """Return what breaks limits of `row`."""
+    return [v for node in model.graph if (op := float_op(node)[0]) is not None for v in op.violations(node, row)]
+
+
+def mends(model, row, left, *, atol=2e-5):
+    """Fit `model` and check every promise; `left` are the operators afterwards. Return what was done."""
+    feed = feeds(model)
+    trace_shapes(model, {name: array[:1] for name, array in feed.items()})
+    before, names, tensors = outputs(model, feed), interface(model), taps(model, feed)
+    assert broken(model, row)
+    done = fit(model, row)
+    assert ops(model) == left
+    assert broken(model, row) == []
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert interface(model) == names
+    for name, want in before.items():
+        np.testing.assert_allclose(outputs(model, feed)[name], want, rtol=0, atol=atol)
+    for name, array in taps(model, feed).items():
+        if name in tensors:
+            np.testing.assert_allclose(array, tensors[name], rtol=0, atol=atol)
+    declared = {str(v.name): ir.shape(v) for v in ir.values(model)}
+    for name, array in taps(model, feed).items():
+        assert declared[name][1:] == array.shape[1:], name
+    assert fit(model, row) == []
+    assert ops(model) == left
+    return done
+
+
+def refuses(model, row):
+    """Nothing is done, and the graph is the same; return what stays broken."""
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    before = ir.to_proto(model).SerializeToString()
+    assert fit(model, row) == []
+    assert ir.to_proto(model).SerializeToString() == before
+    found = broken(model, row)
+    assert found
+    return found
+
+
+def conv(shape, weight, **attributes):
+    """Return a graph of one Conv on x [N, *shape]."""
+    net = nets.Net(*shape, seed=sum(weight))
+    return net.graph(net.conv("x", weight, out="y", **attributes))
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_convolution_of_keyword_spotting():
+    """64 filters of 10x4 on 49x10, stride 2, padding 4, 1, 5, 1: a Pad for the fifth row, then two kernels of 5x4."""
+    model = conv((1, 49, 10), (64, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1])
+    done = mends(model, VENUS, ["Pad", "Conv", "Slice", "Conv", "Add"])
+    assert [d.cost for d in done] == ["exact", "1 more rounding of half a step at most"]
+    assert model.graph.node(4).name == "Conv_y"
+    model = conv((1, 49, 10), (64, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1])
+    mends(model, ARCS, ["Conv", "Slice", "Conv", "Add"])  # which has no Pad, and needs none
+
+
+@pytest.mark.parametrize(
+    "shape, weight, attributes, left",
+    [
+        (
+            (3, 20, 20),
+            (4, 3, 7, 7),
+            {"pads": [3] * 4},
+            ["Conv", "Slice", "Conv", "Slice", "Conv", "Slice", "Conv", "Add", "Add", "Add"],
+        ),
+        ((3, 20, 20), (4, 3, 7, 7), {"pads": [3] * 4, "strides": [2, 2]}, None),
+        ((3, 35, 35), (4, 3, 11, 11), {"pads": [2] * 4, "strides": [4, 4]}, None),
+        ((3, 24, 24), (4, 3, 11, 11), {"pads": [5] * 4, "strides": [1, 2]}, None),
+        ((3, 20, 20), (4, 3, 1, 9), {"pads": [0, 4, 0, 4]}, ["Conv", "Slice", "Conv", "Add"]),
+        ((3, 20, 20), (4, 3, 6, 1), {}, None),
+        ((4, 20, 20), (4, 1, 7, 3), {"group": 4, "pads": [3, 1, 3, 1]}, None),
+        ((4, 20, 20), (6, 2, 7, 3), {"group": 2, "pads": [3, 1, 3, 1], "bias": False}, None),
+        ((4, 30), (6, 4, 9), {"pads": [4, 4]}, None),
+        ((4, 30), (6, 4, 10), {"pads": [2, 3], "strides": [2]}, None),
+    ],
+)
+def test_split_kernel(shape, weight, attributes, left):
+    model = conv(shape, weight, **attributes)
+    done = split_left(model, left)
+    assert any("split into" in d.what for d in done)
+
+
+def split_left(model, left):
+    """Fit for venus; `left`, where given, are the operators afterwards, in any order."""
+    copy = ir.clone(model)
+    trace_shapes(copy, {name: array[:1] for name, array in feeds(copy).items()})
+    fit(copy, VENUS)
+    assert left is None or sorted(ops(copy)) == sorted(left)
+    return mends(model, VENUS, ops(copy))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_split_kernel_of_any_size(seed):
+    """Law: whatever the sizes, what is rewritten computes the same, and is within the kernel's limits."""
+    rng = np.random.default_rng(seed)
+    kernel = [int(k) for k in rng.integers(1, 13, 2)]
+    kernel[seed % 2] = int(rng.integers(6, 13))
+    strides = [int(rng.choice([1, 2, 4])) for _ in range(2)]
+    pads = [int(rng.integers(0, min(k, 5))) for k in kernel] + [int(rng.integers(0, min(k, 5))) for k in kernel]
+    model = conv((2, 23, 26), (3, 2, *kernel), strides=strides, pads=pads)
+    feed = feeds(model)
+    trace_shapes(model, {name: array[:1] for name, array in feed.items()})
+    want = outputs(model, feed)["y"]
+    done = fit(model, VENUS)
+    np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=2e-5)
+    assert (broken(model, VENUS) == []) == bool(done)
+    assert fit(model, VENUS) == []
+    assert done, (kernel, strides, pads)
+
+
+def test_only_the_first_part_has_the_bias():
+    model = conv((3, 20, 20), (4, 3, 1, 9))
+    mends(model, VENUS, ["Slice", "Conv", "Slice", "Conv", "Add"])
+    assert [len(n.inputs) for n in model.graph if n.op_type == "Conv"] == [3, 2]
+
+
+def test_more_parts_than_are_worth_it_stay():
+    refuses(conv((2, 70, 70), (3, 2, 33, 33)), VENUS)
+
+
+def test_a_stride_that_no_kernel_allows_stays():
+    assert refuses(conv((2, 30, 30), (3, 2, 7, 7), strides=[5, 5]), VENUS)
+
+
+def test_a_weight_that_is_computed_stays():
+    net = nets.Net(3, 20, 20)
+    w = net.node("Identity", net.const(np.ones((4, 3, 7, 7), np.float32)))
+    model = net.graph(net.node("Conv", "x", w, out="y"))
+    trace_shapes(model, {"x": np.ones((1, 3, 20, 20), np.float32)})
+    assert fit(model, VENUS) == []
+
+
+def test_dilation_is_spread_and_empty_parts_are_left_out():
+    """A 3x3 kernel of dilation 2 is a 5x5 one; of dilation 4 a 9x9 one, split in 5 and 4: every part has taps."""
+    mends(conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"])
+    model = conv((2, 20, 20), (3, 2, 2, 1), dilations=[11, 1])
+    done = mends(model, VENUS, ["Slice", "Conv", "Slice", "Conv", "Add"])
+    assert done[0].what == "kernel 2x1 with dilation 11x1 written as 12x1 with zeros"
+    assert done[0].cost == "exact"
+    refuses(conv((2, 90, 20), (3, 2, 3, 1), dilations=[40, 1]), VENUS)
+
+
+def test_one_dimensional_dilation_on_a_chip_that_dilates_images():
+    """arcs runs the line as an image of height 1, so nothing has to be done."""
+    model = conv((2, 40), (3, 2, 3), dilations=[4])
+    trace_shapes(model, {"x": np.ones((1, 2, 40), np.float32)})
+    assert broken(model, ARCS) == []
+
+
+def test_enlarge_kernel():
+    done = mends(conv((3, 9, 9), (4, 3, 1, 1), strides=[2, 2]), VENUS, ["Conv"])
+    assert done[0].what == "kernel 1x1 with stride 2 enlarged to 2x2 with zeros"
+
+
+# ---- padding ---------------------------------------------------------------------------------------------------------
+
+
+def test_padding_in_a_node_of_its_own():
+    done = mends(conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), VENUS, ["Pad", "Conv"])
+    assert done[0].what == "pads [4, 3, 0, 0] made [3, 2, 0, 0], the rest in a Pad before"
+
+
+def test_padding_stays_where_there_is_no_pad():
+    (found,) = refuses(conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), ARCS)
+    assert "pads are at most" in found.rule
+    refuses(conv((3, 9), (4, 3, 3), pads=[4, 0]), VENUS)  # its Pad takes four axes only
+
+
+# ---- channels --------------------------------------------------------------------------------------------------------
+
+
+TIGHT = dataclasses.replace(  # venus with a hundredth of the memory, so that small maps are too large
+    VENUS, shared_memory=6400, conv=dataclasses.replace(VENUS.conv, slab=768, slab_depthwise=384, memory_depthwise=5000)
+)
+
+
+def test_input_channels_are_added_up():
+    """33 columns of 24 channels are 960 bytes of rows, 20 channels 800, 12 channels 480."""
+    done = mends(conv((24, 5, 33), (4, 24, 1, 5)), TIGHT, ["Slice", "Conv", "Slice", "Conv", "Add"])
+    assert done[0].what == "24 input channels in 2 parts that are added"
+    assert done[0].cost == "1 more rounding of half a step at most"
+
+
+def test_output_channels_side_by_side():
+    """40 channels of 8x8 are 2560 bytes: 60 more may be written at a time."""
+    done = mends(conv((40, 8, 8), (130, 40, 1, 1)), TIGHT, ["Conv", "Conv", "Conv", "Concat"])
+    assert (done[0].what, done[0].cost) == ("130 output channels in 3 parts side by side", "exact")
+
+
+def test_a_large_input_in_parts():
+    """92 channels of 9x8 are 6624 bytes already."""
+    done = mends(conv((92, 9, 8), (10, 92, 1, 1)), TIGHT, ["Slice", "Conv", "Slice", "Conv", "Add"])
+    assert done[0].what == "92 input channels in 2 parts that are added"
+
+
+def test_groups_side_by_side():
+    done = mends(conv((40, 8, 8), (40, 1, 3, 3), group=40, pads=[1] * 4), TIGHT,
+                 ["Slice", "Conv", "Slice", "Conv", "Slice", "Conv", "Concat"])  # fmt: skip
+    assert (done[0].what, done[0].cost) == ("40 groups in 3 parts side by side", "exact")
+    mends(conv((60, 8, 8), (60, 15, 1, 1), group=4), TIGHT, ["Slice", "Conv", "Slice", "Conv", "Concat"])
+
+
+def test_an_input_that_is_too_large_stays():
+    assert "bytes" in refuses(conv((1700, 8, 8), (4, 1700, 1, 1), bias=False), TIGHT)[0].value
+
+
+# ---- depthwise -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", (True, False))
+def test_depthwise_multiplier(bias):
+    """Output channel c*m + j is filter j of channel c."""
+    left = ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"]
+    done = mends(conv((4, 9, 8), (12, 1, 3, 3), group=4, pads=[1] * 4, bias=bias), VENUS, left)
+    assert done[0].cost == "exact"
+    refuses(conv((4, 9, 8), (80, 1, 3, 3), group=4), VENUS)
+    model = conv((4, 9, 8), (12, 1, 3, 3), group=4)
+    trace_shapes(model, {"x": np.ones((1, 4, 9, 8), np.float32)})
+    assert fit(model, ARCS) == []  # which does it right
+
+
+# ---- pooling ---------------------------------------------------------------------------------------------------------
+
+
+def pool(kind, shape, **attributes):
+    net = nets.Net(*shape)
+    return net.graph(net.node(kind, "x", out="y", **attributes))
+
+
+@pytest.mark.parametrize(
+    "kernel, attributes, count, first",
+    [
+        ([6, 6], {"strides": [6, 6]}, 2, ([3, 3], [3, 3])),
+        ([7, 2], {"strides": [1, 2], "pads": [3, 0, 3, 1]}, 2, ([5, 1], [1, 1])),
+        ([9, 9], {"pads": [4, 4, 4, 4]}, 2, ([5, 5], [1, 1])),
+        ([13, 13], {"pads": [6, 6, 6, 6]}, 3, ([5, 5], [1, 1])),
+        ([1, 8], {"strides": [1, 3], "pads": [0, 7, 0, 6]}, 2, ([1, 5], [1, 1])),
+        ([7, 7], {"strides": [7, 7]}, 2, ([5, 5], [1, 1])),
+    ],
+)
+def test_max_pool(kernel, attributes, count, first):
+    model = pool("MaxPool", (3, 24, 26), kernel_shape=kernel, **attributes)
+    done = mends(model, VENUS, ["MaxPool"] * count, atol=0)
+    assert {d.cost for d in done} == {"exact"}
+    node = model.graph.node(0)
+    assert (ir.attr(node, "kernel_shape"), ir.attr(node, "strides")) == first
+
+
+def test_average():
+    done = mends(pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[15, 10]), VENUS, ["AveragePool"] * 2)
+    assert done[0].cost == "half a step at most"
+    refuses(pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[1, 1]), VENUS)
+    refuses(pool("AveragePool", (3, 15, 131), kernel_shape=[1, 131], strides=[1, 131]), VENUS)
+
+
+# ---- the whole -------------------------------------------------------------------------------------------------------
+
+
+def test_every_rewrite_has_a_name_of_its_own():
+    assert len({r.name for r in REWRITES}) == len(REWRITES)
+
+
+def test_nodes_to_keep_are_left_alone():
+    model = conv((3, 20, 20), (4, 3, 7, 7))
+    trace_shapes(model, {"x": np.ones((1, 3, 20, 20), np.float32)})
+    assert fit(model, VENUS, ["Conv_y"]) == []
+    x = np.random.default_rng(0).standard_normal((4, 3, 20, 20)).astype(np.float32)
+    report = lo.quantize(conv((3, 20, 20), (4, 3, 7, 7)), x, skip=["Conv_y"], effort="fast").report
+    assert (report.fitted, [n.node for n in report.host_part]) == ([], ["Conv_y"])
+
+
+def test_a_platform_without_limits_needs_nothing():
+    model = conv((3, 20, 20), (4, 3, 7, 7), strides=[3, 3])
+    trace_shapes(model, {"x": np.ones((1, 3, 20, 20), np.float32)})
+    assert fit(model, GENERIC) == []
+
+
+@pytest.mark.parametrize("row", (VENUS, ARCS, VENUSA), ids=lambda row: row.name)
+def test_a_large_kernel_becomes_chip_ready(row):
+    """Quantized, the sum of parts is close to the float layer."""
+    net = nets.Net(3, 24, 24, seed=5)
+    r = net.node("Relu", net.conv("x", (8, 3, 7, 7), pads=[3] * 4, strides=[2, 2]))
+    model = net.graph(net.linear(net.node("Flatten", net.conv(r, (4, 8, 3, 3), strides=[2, 2])), (100, 5), out="y"))
+    x = np.random.default_rng(0).standard_normal((64, 3, 24, 24)).astype(np.float32)
+    report = lo.quantize(model, x, platform=row.name).report
+    assert report.chip_ready
+    assert report.integer_macs == 1.0
+    assert report.outputs["y"]["sqnr"] > 30
+    assert lo.quantize(model, x, platform=row.name, fit=False, effort="fast").report.integer_macs < 1
