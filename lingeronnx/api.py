@@ -23,7 +23,7 @@ from .assign import Choice, assign, legalize, observed, partition
 from .config import QuantConfig, select, select_tensors
 from .data import Data, InputSpec
 from .dump import Folder, Summary
-from .errors import ConfigError, ConstraintError, DataError, InternalError, nearest
+from .errors import ConfigError, ConstraintError, DataError, InternalError, ModelError, nearest
 from .fit import Fitted, fit
 from .improve import factors
 from .improve.equalize import equalize
@@ -34,6 +34,7 @@ from .int_runner import row_of
 from .lower import lower
 from .metrics import Agreement, metric
 from .observe import TensorStats, observe
+from .ops import float_op
 from .passes import accept, normalize, straighten
 from .passes.shapes import trace_shapes
 from .plan import Plan, Transform
@@ -119,7 +120,7 @@ def quantize(
     graph = ir.clone(original)
     fitted = _normalise(graph, original, data, row, conf)
     floats = _partition(graph, original, row, conf)
-    notes = list(data.notes)
+    notes = [*found, *data.notes]
     if calib is None and not (plan is not None and conf.effort == "fast"):
         notes.append("calibrated on synthetic inputs: give real data with --calib for real accuracy")
     if plan is None:
@@ -243,7 +244,7 @@ def _calibrate(
     even: Mapping[str, np.ndarray] = {}
     if conf.effort != "fast":
         feeds, _ = next(iter(data.peek(_EQUALIZE_SAMPLES)))
-        even = equalize(graph, floats, feeds)
+        even = equalize(graph, floats, feeds, conf.bits, conf.weight_bits)
     stats = _observe(graph, data, floats, conf, progress)
     host = free_borders(graph, stats, row, floats, conf.bits)
     floats = {**floats, **host}
@@ -270,7 +271,7 @@ def _taken_over(plan: Plan, graph: ir.Graph, row: Platform, conf: QuantConfig, n
         if name not in known:
             raise ConfigError(f"the plan speaks of '{name}', which this model has not{nearest(name, known)}")
     for name, q in plan.tensors.items():
-        if q.bits not in row.bits:
+        if q.bits not in {*row.bits, *row.out_bits}:
             raise ConfigError(
                 f"the plan holds '{name}' in {q.bits} bits; {row.name} computes in "
                 f"{', '.join(map(str, row.bits))} bits only"
@@ -302,23 +303,30 @@ def _refined(graph: ir.Graph, plan: Plan, row: Platform, data: Data) -> ir.Graph
 
 def _choice(graph: ir.Graph, original: ir.Graph, conf: QuantConfig) -> Choice:
     """Resolve the overrides to tensors of the normalised graph."""
-    calibrators: dict[str, str] = {}
-    scales: dict[str, float] = {}
+    own: dict[str, dict[str, Any]] = {}
     present = {str(v.name) for v in ir.values(graph)} | set(graph.graph.initializers)
-    by_node = {str(node.name): ir.written_name(node) for node in graph.graph}
+    by_node = {str(node.name): node for node in graph.graph}
+    by_output = {ir.written_name(node): node for node in graph.graph}
     for selector, override in conf.overrides.items():
         names = [n for n in select_tensors(original, selector) if n in present]
-        names += [by_node[str(n.name)] for n in _nodes(original, selector) if str(n.name) in by_node]
+        names += [ir.written_name(by_node[str(n.name)]) for n in _nodes(original, selector) if str(n.name) in by_node]
         if not names:
             raise ConfigError(
                 f"override '{selector}': what it names is folded into its neighbours; name the tensor behind them"
             )
-        for name in names:
-            if override.calibrator is not None:
-                calibrators[name] = override.calibrator
-            if override.scale is not None:
-                scales[name] = override.scale
-    return Choice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, calibrators, scales)
+        for name in dict.fromkeys(names):
+            settings = override.settings
+            own.setdefault(name, {}).update({k: v for k, v in settings.items() if k != "weight_bits"})
+            weights = _weights(by_output.get(name)) if "weight_bits" in settings else []
+            for weight in weights:
+                own.setdefault(weight, {})["bits"] = settings["weight_bits"]
+    return Choice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, own)
+
+
+def _weights(node: ir.Node | None) -> list[str]:
+    """Return the names of the quantized weights of a float node."""
+    op = float_op(node)[0] if node is not None else None
+    return [] if node is None or op is None else [ir.read_name(node, index) for index in op.parameters(node)]
 
 
 def _nodes(original: ir.Graph, selector: str) -> list[ir.Node]:
@@ -371,6 +379,11 @@ def _fidelity(
         progress("comparing", len(next(iter(feeds.values()))), None)
     integers = dict(zip(names, session.run(names, feeds), strict=True))
     for name, want, _ in runner.run(feeds):  # in graph order
+        if want.shape != integers[name].shape:
+            raise ModelError(
+                f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it out of "
+                "the graph's outputs"
+            )
         found[name].add(want, integers[name])
     return {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
 

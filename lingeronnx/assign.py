@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from . import ir
 from .calibrate import best_scale
-from .errors import ConstraintError
+from .errors import ConfigError, ConstraintError
 from .observe import Stats, TensorStats
 from .ops import Op, float_op, parameter_values
 from .ops.activation import bounds
@@ -70,7 +71,7 @@ def _why_float(node: ir.Node, row: Platform) -> str | None:
     if broken:
         return broken[0].brief
     if not op.available(row):
-        return f"{row.name} has no {op.name}"
+        return op.absence(node, row)
     return None
 
 
@@ -208,20 +209,45 @@ def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> li
 
 @dataclass(frozen=True)
 class Choice:
-    """How scales are chosen: mode, widths, calibrators by tensor (else `calibrator`), scales fixed by the user."""
+    """How scales are chosen: mode, widths and calibrator, and what the user said of single tensors.
+
+    own : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
+    """
 
     mode: str
     bits: int
     weight_bits: int
     calibrator: str
-    calibrators: Mapping[str, str]
-    scales: Mapping[str, float]
+    percentile: float
+    own: Mapping[str, Mapping[str, Any]]
 
-    def of(self, names: Iterable[str]) -> tuple[str, float | None]:
-        """Return (calibrator, fixed scale) for a class of tensors: the first that has an override wins."""
-        names = list(names)
-        calibrator = next((self.calibrators[n] for n in names if n in self.calibrators), self.calibrator)
-        return calibrator, next((self.scales[n] for n in names if n in self.scales), None)
+    def of(self, names: Iterable[str], bits: int) -> Setting:
+        """Return the settings of a class of tensors, `bits` wide by default: the first with an override wins."""
+        found: dict[str, Any] = {}
+        for name in names:
+            found = {**self.own.get(name, {}), **found}
+        return Setting(found.get("bits", bits), found.get("scale"), found.get("calibrator", self.calibrator),
+                       found.get("percentile", self.percentile), self.mode == "q-value")  # fmt: skip
+
+    @property
+    def out_bits(self) -> dict[str, int | str]:
+        """{tensor: width of a layer's output that leaves the integers}; 8 is what it has anyway."""
+        return {name: own["out_bits"] for name, own in self.own.items() if own.get("out_bits", 8) != 8}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the scale of one class of tensors is chosen; `scale` where the user fixed it, else None."""
+
+    bits: int
+    scale: float | None
+    calibrator: str
+    percentile: float
+    power: bool
+
+    def best(self, seen: TensorStats) -> float:
+        """Return the scale for what was seen."""
+        return best_scale(seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile)
 
 
 def assign(
@@ -233,40 +259,65 @@ def assign(
     """
     notes: list[str] = []
     tensors: dict[str, QParams] = {}
-    power = choice.mode == "q-value"
     for group in tie_classes(model, row, floats):
-        scale = _class_scale(group, stats, choice, power, notes)
+        setting = choice.of(group.tensors, choice.bits)
+        scale = _class_scale(group, stats, setting, notes)
         for name in group.tensors:
-            tensors[name] = QParams(scale, choice.bits)
+            tensors[name] = QParams(scale, setting.bits)
     for node, op in integer_nodes(model, floats):
         for index in op.parameters(node):
             name = ir.read_name(node, index)
             values = parameter_values(node, index)
             assert values is not None
-            calibrator, fixed = choice.of([name])
+            setting = choice.of([name], choice.weight_bits)
             seen = TensorStats.of(np.asarray(values))
             if seen.squares == 0:
                 notes.append(f"weight '{name}' of {node.name} is all zero")
-            scale = fixed or best_scale(seen, choice.weight_bits, power=power, calibrator=calibrator)
-            tensors[name] = QParams(scale, choice.weight_bits)
+            tensors[name] = QParams(setting.scale or setting.best(seen), setting.bits)
+    _widen(tensors, model, floats, stats, choice)
     plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(floats))
     plan, moves = legalize(plan, model, row)
     return plan, notes + moves
 
 
-def _class_scale(group: TieClass, stats: Stats, choice: Choice, power: bool, notes: list[str]) -> float:
-    calibrator, fixed = choice.of(group.tensors)
-    if fixed is not None:
-        return fixed
-    top_integer = (1 << (choice.bits - 1)) - 1
+def _widen(
+    tensors: dict[str, QParams], model: ir.Graph, floats: Mapping[str, str], stats: Stats, choice: Choice
+) -> None:
+    """Give outputs that leave the integers the width the user wants; "float": no integers at all.
+
+    A wide output needs no scale beyond its accumulator's, which loses nothing. Raises ConfigError where the output is
+    not one that leaves the integers.
+    """
+    nodes = {ir.written_name(node): (node, op) for node, op in integer_nodes(model, floats)}
+    whole = {id(node) for node, _ in nodes.values()}
+    for name, bits in choice.out_bits.items():
+        node, op = nodes.get(name, (None, None))
+        if node is None or op is None or not op.wide or any(id(u.node) in whole for u in node.outputs[0].uses()):
+            raise ConfigError(
+                f"out_bits {bits} for tensor '{name}': only a fully connected layer whose output nothing in integers "
+                "reads can have another width"
+            )
+        if bits == "float":
+            del tensors[name]
+            continue
+        exact = tensors[ir.read_name(node)].scale * tensors[ir.read_name(node, 1)].scale
+        seen, setting = stats.get(name), choice.of([name], int(bits))
+        best = setting.scale or (exact if seen is None or seen.squares == 0 else setting.best(seen))
+        tensors[name] = QParams(setting.scale or min(best, exact), int(bits))
+
+
+def _class_scale(group: TieClass, stats: Stats, setting: Setting, notes: list[str]) -> float:
+    if setting.scale is not None:
+        return setting.scale
+    top_integer = (1 << (setting.bits - 1)) - 1
     if group.top is not None:
         return 2.0 ** round(math.log2(top_integer / group.top))
     seen = group.stats(stats)
     if seen is None or seen.squares == 0:
         notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
-        return float(1 << (choice.bits - 1))
-    scale = best_scale(seen, choice.bits, power=power, calibrator=calibrator)
-    if power and group.bound is not None:  # the bound itself saturates by one count, which costs less than a bit
+        return float(1 << (setting.bits - 1))
+    scale = setting.best(seen)
+    if setting.power and group.bound is not None:  # the bound itself saturates by one count: less than a bit costs
         scale = max(scale, 2.0 ** math.floor(math.log2((top_integer + 1) / group.bound)))
     return scale
 
@@ -279,7 +330,7 @@ def legalize(plan: Plan, model: ir.Graph, row: Platform) -> tuple[Plan, list[str
     """
     nodes = integer_nodes(model, plan.floats)
     tensors = dict(plan.tensors)
-    owner = {name: group for group in tie_classes(model, row, plan.floats) for name in group.tensors}
+    owner = {name: group for group in tie_classes(model, row, plan.floats) for name in group.tensors if name in tensors}
     moved: dict[str, tuple[float, str]] = {}
     for name, group in owner.items():
         least = min(tensors[n].scale for n in group.tensors)
@@ -311,7 +362,7 @@ def legalize(plan: Plan, model: ir.Graph, row: Platform) -> tuple[Plan, list[str
             changed |= lower_to(name, row.exponents[1], f"{row.name} holds scales up to 2^{row.exponents[1]}")
         for node, op in nodes:
             most = op.ceiling(node, exponent)
-            if most is not None:
+            if most is not None and ir.written_name(node) in tensors:
                 changed |= lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
     for name in owner:
         if exponent(name) < row.exponents[0]:

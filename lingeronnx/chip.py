@@ -36,7 +36,7 @@ def chip_part(graph: ir.Graph) -> ir.Graph:
                 source = entry
             if source not in inputs:
                 inputs.append(source)
-    outputs = [node.outputs[0] for node in kept if node.op_type == "Dequant"]
+    outputs = [node.outputs[0] for node in kept if node.op_type == "Dequant" or _real(node)]
     inner.outputs[:] = outputs
     common.RemoveUnusedNodesPass()(part)
     inner.inputs[:] = inputs
@@ -44,6 +44,12 @@ def chip_part(graph: ir.Graph) -> ir.Graph:
     inner.opset_imports.clear()
     inner.opset_imports.update({"": OPSET, "thinker": 1})
     return part
+
+
+def _real(node: ir.Node) -> bool:
+    """Whether the integer `node` writes floats without a Dequant."""
+    kind = node.outputs[0].dtype
+    return kind is not None and kind.name == "FLOAT"
 
 
 def _integer(node: ir.Node) -> bool:

@@ -118,14 +118,16 @@ def main() -> None:
               help="Scales: powers of two, or any.  [default: q-value]")  # fmt: skip
 @click.option("--bits", type=int, metavar="N", help="Width of activations.  [default: 8]")
 @click.option("--weight-bits", type=int, metavar="N", help="Width of weights.  [default: 8]")
-@click.option("--calibrator", type=click.Choice(["max", "mse"]), help="How ranges are chosen.  [default: mse]")
+@click.option("--calibrator", type=click.Choice(["max", "percentile", "mse", "kl"]),
+              help="How ranges are chosen.  [default: mse]")  # fmt: skip
 @click.option("--effort", type=click.Choice(["fast", "normal"]), help="Time spent on accuracy.  [default: normal]")
 @click.option("--fit/--no-fit", default=None, help="Rewrite layers that break a limit of the chip.  [default: fit]")
 @click.option("--require-chip", is_flag=True, default=None, help="Fail where the graph is not chip-ready.")
 @click.option("--skip", multiple=True, metavar="SELECTOR",
               help="Leave these nodes in float: a node, a tensor, a glob or type:Conv. Repeatable.")  # fmt: skip
 @click.option("--override", "overrides", multiple=True, metavar="SELECTOR=KEY:VALUE,...",
-              help="Other settings for some tensors: calibrator, scale (such as 2^-7). Repeatable.")  # fmt: skip
+              help="Other settings for some tensors: calibrator, percentile, scale (such as 2^-7), bits, weight_bits, "
+              "out_bits. Repeatable.")  # fmt: skip
 @click.option("--config", type=_PATH, metavar="FILE", help="Options from a YAML file; those given here win.")
 @click.option("--plan", "plan_in", type=_PATH, metavar="FILE", help="Use these scales; nothing is calibrated.")
 @click.option("--save-plan", type=_PATH, metavar="FILE", help="Write the scales as JSON.")

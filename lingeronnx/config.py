@@ -27,8 +27,22 @@ class Override(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    calibrator: Literal["max", "mse"] | None = None
+    calibrator: Literal["max", "percentile", "mse", "kl"] | None = None
+    percentile: float | None = Field(default=None, gt=50, le=100)
     scale: float | None = Field(default=None, gt=0)
+    bits: int | None = None
+    weight_bits: int | None = None
+    out_bits: Literal[8, 16, 32, "8", "16", "32", "float"] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is set, by key; a percentile chooses that calibrator, too, where none is named."""
+        found = self.model_dump(exclude_none=True)
+        if "percentile" in found:
+            found.setdefault("calibrator", "percentile")
+        if found.get("out_bits", "float") != "float":
+            found["out_bits"] = int(found["out_bits"])
+        return found
 
 
 class QuantConfig(BaseModel):
@@ -40,7 +54,8 @@ class QuantConfig(BaseModel):
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8
-    calibrator: Literal["max", "mse"] = "mse"
+    calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
+    percentile: float = Field(default=99.99, gt=50, le=100)
     effort: Literal["fast", "normal"] = "normal"
     fit: bool = True
     require_chip: bool = False
@@ -94,6 +109,18 @@ class QuantConfig(BaseModel):
                     f"{key} {bits} on platform {row.name}: it computes in {', '.join(map(str, row.bits))} bits only"
                 )
         for selector, override in self.overrides.items():
+            settings = override.settings
+            for key in ("bits", "weight_bits"):
+                if settings.get(key, row.bits[0]) not in row.bits:
+                    raise ConfigError(
+                        f"override {selector}: {key} {settings[key]} on platform {row.name}: it computes in "
+                        f"{', '.join(map(str, row.bits))} bits only"
+                    )
+            if settings.get("out_bits", "float") not in (*row.out_bits, "float"):
+                raise ConfigError(
+                    f"override {selector}: out_bits {settings['out_bits']} on platform {row.name}: its executor gives "
+                    "8 bits behind a Dequant; use out_bits float or 8"
+                )
             if override.scale is not None and row.power_of_two and math.frexp(override.scale)[0] != 0.5:
                 raise ConfigError(
                     f"override {selector}: scale {override.scale:g} is not a power of two, "

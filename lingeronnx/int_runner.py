@@ -43,6 +43,8 @@ class IntRunner:
                 self._consts[ir.written_name(node)] = np.asarray(ir.attr(node, "value"))
         #: Whether axis 0 of some input is a fixed size other than 1: no batch axis, shapes are exact.
         self.whole = any(spec.shape and spec.shape[0] not in (None, 1) for spec in self.inputs)
+        #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
+        self._batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := _batch_axis(v))}
         self._programs: dict[Any, tuple[Any, dict[str, float]]] = {}
 
     @property
@@ -76,8 +78,9 @@ class IntRunner:
         if key not in self._programs:
             self._programs[key] = self._compile(specs, keep, quantized)
         program, scales = self._programs[key]
+        count = 1 if self.whole else len(next(iter(given.values()), [0]))
         for name, array in _run_program(program, fed, force or {}, self.whole):
-            yield name, array, scales.get(name)
+            yield name, _batched(array, count, self._batch_axes.get(name, 0)), scales.get(name)
 
     def walk(self, feed: Mapping[str, np.ndarray]) -> Walk:
         """Return a walk through the steps on one batch of real inputs; see `Walk`."""
@@ -181,23 +184,28 @@ class Walk:
         specs = {name: self._binder.specs[name] for name in call.inputs}
         program = machine.compile([call], specs, call.outputs)
         feed = {name: self._arrays[name] for name in call.inputs}
-        count = max((len(a) for a in feed.values() if a.ndim), default=1)  # a constant operand is one for all samples
-        feed = {name: np.repeat(a, count, 0) if a.ndim and len(a) == 1 else a for name, a in feed.items()}
-        self._arrays.update(_run_program(program, feed, {}, False))
+        rows = {name: max(specs[name].shape[:1], default=1) for name in call.inputs}  # of one sample
+        count = max((len(a) // rows[n] for n, a in feed.items() if a.ndim), default=1)
+        feed = {n: np.concatenate([a] * count) if a.ndim and len(a) == rows[n] else a for n, a in feed.items()}
+        self._arrays.update(_run_program(program, feed, {}, False, rows[call.inputs[0]] if call.inputs else 1))
 
 
 def _run_program(
-    program: Any, feed: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray], whole: bool
+    program: Any, feed: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray], whole: bool, rows: int = 1
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Run a batch, sample by sample where the program mixes samples."""
-    count = len(next(iter(feed.values()))) if feed else 1
+    """Run a batch, sample by sample where the program mixes samples.
+
+    rows : what one sample takes of axis 0 of the first feed.
+    """
+    count = len(next(iter(feed.values()))) // rows if feed else 1
     if program.per_sample or whole or count == 1:
         yield from program.run(feed, force)
         return
-    runs = [
-        program.run({n: a[i : i + 1] for n, a in feed.items()}, {n: a[i : i + 1] for n, a in force.items()})
-        for i in range(count)
-    ]
+
+    def sample(arrays: Mapping[str, np.ndarray], i: int) -> dict[str, np.ndarray]:
+        return {n: a[i * len(a) // count : (i + 1) * len(a) // count] for n, a in arrays.items()}
+
+    runs = [program.run(sample(feed, i), sample(force, i)) for i in range(count)]
     for items in zip(*runs, strict=True):
         yield items[0][0], np.concatenate([np.atleast_1d(array) for _, array in items])
 
@@ -210,8 +218,22 @@ def row_of(model: ir.Graph) -> Platform:
     return platform(str(name))
 
 
+def _batch_axis(value: ir.Value) -> int:
+    """Return the only axis of open size where that is not axis 0, else 0."""
+    dims = ir.shape(value) or ()
+    open_ones = [axis for axis, d in enumerate(dims) if d is None]
+    return open_ones[0] if len(open_ones) == 1 and value.dtype is not None and value.dtype.name == "FLOAT" else 0
+
+
+def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
+    """Return an array whose samples, one of them at `axis` of each, came out one after another along axis 0."""
+    if not axis or count == 1 or array.ndim <= axis or array.shape[axis] != 1 or array.shape[0] % count:
+        return array
+    return np.concatenate(np.split(array, count), axis=axis)
+
+
 def _wide_inputs(model: ir.Graph) -> set[str]:
-    quants = [node for node in model.graph if node.op_type == "Quant" and int(ir.attr(node, "data_bits", 8)) > 16]
+    quants = [node for node in model.graph if node.op_type == "Quant" and 16 < int(ir.attr(node, "data_bits", 8)) <= 32]
     return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input()}
 
 

@@ -74,12 +74,22 @@ class Lowering:
 
     def integer(self, node: ir.Node, index: int) -> ir.Value:
         """Return input `index` of `node` in integers, inserting Quant or Requant where it is needed."""
+        return self.integer_as(node, index, self.read(node, index))
+
+    def integer_as(self, node: ir.Node, index: int, wanted: QParams) -> ir.Value:
+        """Return input `index` of `node` held as `wanted`, however the plan has it read."""
         name = ir.read_name(node, index)
-        own, wanted = self._qparams(name), self.read(node, index)
+        own = self._qparams(name)
         value = self._integers.get((name, own)) or self._quantize(name, own)
         if wanted != own:
             value = self._integers.get((name, wanted)) or self._requantize(name, value, own, wanted)
         return value
+
+    def leaves_in_float(self, node: ir.Node) -> bool:
+        """Whether `node` gives float values: the plan has no scale for its output, and nothing in integers reads it."""
+        readers = [use.node for use in node.outputs[0].uses()]
+        inside = any(id(reader) in self._lowered for reader in readers)
+        return self._lowered[id(node)].wide and ir.written_name(node) not in self.plan.tensors and not inside
 
     def real(self, node: ir.Node, index: int) -> ir.Value:
         """Return input `index` of `node` as it is, such as an index."""
@@ -102,15 +112,20 @@ class Lowering:
         return self.array(name, held.astype(integer_type(q.bits).numpy()))
 
     def bias(self, node: ir.Node, index: int, scale: float) -> list[ir.Value]:
-        """Return the bias at `scale` in int32 as a list of one, or an empty list when there is none."""
+        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias."""
         value = node.inputs[index] if len(node.inputs) > index else None
         array = ir.const(value)
-        return [] if array is None else [self.integers(ir.read_name(node, index), array, scale)]
+        return [] if array is None else [self.integers(ir.read_name(node, index), array, scale, self.is_wide(node))]
 
-    def integers(self, name: str, values: np.ndarray, scale: float) -> ir.Value:
-        """Return `values` in int32 at `scale`, saturated to the type."""
-        held = np.clip(np.floor(values.astype(np.float64) * scale + 0.5), -(2**31), 2**31 - 1)
-        return self.array(name, held.astype(np.int32))
+    def is_wide(self, node: ir.Node) -> bool:
+        """Whether `node` multiplies 16-bit operands, so that its bias is int64."""
+        return max(self.read(node, 0).bits, self.read(node, 1).bits) > 8
+
+    def integers(self, name: str, values: np.ndarray, scale: float, wide: bool = False) -> ir.Value:
+        """Return `values` in int32, or int64 where `wide`, at `scale`, saturated to 32 or 61 bits."""
+        top = 2.0**60 if wide else 2.0**31 - 1
+        held = np.clip(np.floor(values.astype(np.float64) * scale + 0.5), -top - 1, top)
+        return self.array(name, held.astype(np.int64 if wide else np.int32))
 
     def array(self, name: str, array: np.ndarray) -> ir.Value:
         """Return an initializer called `name`, or `name` with a number when that holds something else."""
@@ -132,9 +147,15 @@ class Lowering:
              also: Sequence[tuple[str, Sequence[int | None], int]] = ()) -> None:  # fmt: skip
         """Append the integer node for the float `node`: its name, its output, the row's attributes added.
 
+        The output is float where it `leaves_in_float`.
         also : further outputs that nobody reads but the format has: (what, shape, bits).
         """
-        name, q = ir.written_name(node), self.written(node)
+        name = ir.written_name(node)
+        if self.leaves_in_float(node):
+            self._floats[name] = self._append(op.name, domain, inputs, attrs, str(node.name), name, node.outputs[0],
+                                              None)  # fmt: skip
+            return
+        q = self.written(node)
         integer_name = self._integer_name(name, q) if name in self._border else name
         value = self._append(op.name, domain, inputs, attrs, str(node.name), integer_name, node.outputs[0], q)
         self._integers[name, q] = value
@@ -273,6 +294,7 @@ def plan_of(graph: ir.Graph) -> Plan:
     """Read the plan back from an integer graph: its attributes are the only truth."""
     tensors: dict[str, QParams] = {}
     scales: dict[str, float] = {}
+    widths: dict[str, int] = {}
     chip = graph.metadata_props.get("lingeronnx.platform", "venus")
     for node in graph.graph:
         op = integer_op(node)
@@ -286,7 +308,8 @@ def plan_of(graph: ir.Graph) -> Plan:
         if scale is not None:
             name = ir.written_name(node)
             scales[name] = scale
-            bits = int(attrs.get("data_bits" if op.name == "Quant" else "o_bits") or 8)
+            own = attrs.get("data_bits" if op.name == "Quant" else "o_bits")
+            bits = widths[name] = int(own or widths.get(str(source.name) if source is not None else "", 8))
             if op.name != "Requant":
                 tensors[name.partition("@q")[0]] = QParams(scale, bits)
         for key, index in op.weight_scales.items():

@@ -59,6 +59,7 @@ class Platform:
     bits: tuple[int, ...]
     ops: Mapping[str, str]
     chip: bool  # a real chip: batch 1, vendor packer
+    out_bits: tuple[int, ...] = (8,)  # of a fully connected layer whose output leaves the integers
     conv: ConvLimits | None = None
     pool: PoolLimits | None = None
     exponents: tuple[int, int] = (-126, 126)  # of activations' power-of-two scales
@@ -95,7 +96,8 @@ GENERIC = Platform(
     executor="",
     title="an idealised int8 NPU (docs/generic.md)",
     modes=("max-value", "q-value"),
-    bits=(8,),
+    bits=(4, 8, 16),
+    out_bits=(8, 16, 32),
     ops=MappingProxyType(dict.fromkeys(_GENERIC_OPS, "generic")),
     chip=False,
 )
@@ -129,6 +131,8 @@ _COMMON_FAULTS = {
     "sub-placement": "iqSub subtracts from its own output unless all tensors are in external memory: on images the "
     "negated operand is added instead",
     "avgpool-scale": "average pooling mishandles a change of scale: scales are tied",
+    "norm-placement": "LayerNormInt writes beyond its workspace unless all tensors are in external memory: the packer is "
+    "told so, and refuses where a softmax or a pooling wants the other",
     "prelu": "PRelu is not on the device's list: it is put together from other operators",
 }
 _LATER_FAULTS = {
@@ -183,7 +187,12 @@ VENUS = Platform(
     external_memory=8 * 1024 * 1024,
     packer="tpacker -g {model} -p venus -o {stem}.pkg",
     packer_args=MappingProxyType(
-        {"ConvTranspose2dInt": "-m params:share-mem", "iqSub": "--threshold4 1", "LSTMInt": "--threshold4 1"}
+        {
+            "ConvTranspose2dInt": "-m params:share-mem",
+            "iqSub": "--threshold4 1",
+            "LayerNormInt": "--threshold4 1",
+            "LSTMInt": "--threshold4 1",
+        }
     ),  # fmt: skip
     node_attributes=MappingProxyType({"": MappingProxyType({"platform_quant": "luna_quant"}), **_MODES}),
     faults=MappingProxyType(
@@ -240,7 +249,7 @@ ARCS = Platform(
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
     packer="tpacker -g {model} -p arcs -o {stem}.pkg",
-    packer_args=MappingProxyType({"iqSub": "--threshold4 1", **_LATER_ARGS}),
+    packer_args=MappingProxyType({"iqSub": "--threshold4 1", "LayerNormInt": "--threshold4 1", **_LATER_ARGS}),
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
@@ -298,7 +307,9 @@ VENUSA = Platform(
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
     packer="tpacker -g {model} -p venusA -o {stem}.pkg",
-    packer_args=MappingProxyType({"iqSub": "--threshold4 1", "LinearInt": "-m {output}:psram", **_LATER_ARGS}),
+    packer_args=MappingProxyType(
+        {"iqSub": "--threshold4 1", "LayerNormInt": "--threshold4 1", "LinearInt": "-m {output}:psram", **_LATER_ARGS}
+    ),
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "venusA", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
@@ -308,9 +319,11 @@ VENUSA = Platform(
     faults=MappingProxyType(
         {
             **_LATER_FAULTS,
-            "lut-constant": "iqSigmoid gives 1/2 whatever it reads: sigmoid is made by GluInt, tanh is left in float",
+            "lut-constant": "iqSigmoid gives 1/2 whatever it reads: sigmoid is made by GluInt",
+            "tanh": "iqTanh reads int16 as int32: left in float",
             "conv1d": "Conv1dInt pads and dilates the wrong axis: it is written as a Conv2dInt of height 1",
-            "cat-scale": "iqCat gives zeros for an input of a larger scale than the output's: scales are tied",
+            "cat-scale": "iqCat gives zeros for an input of a larger scale than the output's: scales are tied, or the "
+            "input is requantized first",
             "transpose": "the transposes [0,2,1,3] and [0,3,2,1] crash: each is made by two others",
             "linear-rows": "LinearInt of several rows scrambles them when its output is in shared memory",
             "div-scale": "iqDiv ignores all scales: not written",

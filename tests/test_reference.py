@@ -261,13 +261,13 @@ def test_convolutions(kind, q_o, platform):
 def test_products(q_o, bits, platform):
     """Linear, BmmInt, iqMul, BatchNorm2dInt; wide outputs."""
     x, w, o = scales(platform, 5, 6, q_o)
-    shared = {"scale_x": x, "scale_o": o, "o_bits": bits}
-    agrees("LinearInt", [array(1, 3, 8)], [array(5, 8), array(5, dtype=np.int32)], platform, scale_w=w, **shared)
-    agrees("LinearInt", [array(1, 8)], [array(5, 8)], platform, scale_w=w, **shared)
-    agrees("BmmInt", [array(1, 3, 8), array(1, 8, 4)], (), platform, scale_y=w, **shared)
-    agrees("iqMul", [array(1, 4, 3, 3), array(1, 4, 1, 1)], (), platform, scale_y=w, **shared)
+    common = {"scale_x": x, "scale_o": o, "o_bits": bits}
+    agrees("LinearInt", [array(1, 3, 8)], [array(5, 8), array(5, dtype=np.int32)], platform, scale_w=w, **common)
+    agrees("LinearInt", [array(1, 8)], [array(5, 8)], platform, scale_w=w, **common)
+    agrees("BmmInt", [array(1, 3, 8), array(1, 8, 4)], (), platform, scale_y=w, **common)
+    agrees("iqMul", [array(1, 4, 3, 3), array(1, 4, 1, 1)], (), platform, scale_y=w, **common)
     constants = [array(4), array(4, dtype=np.int32, low=-(2**31), high=2**31 - 1)]
-    agrees("BatchNorm2dInt", [array(1, 4, 3, 3)], constants, platform, scale_w=w, **shared)
+    agrees("BatchNorm2dInt", [array(1, 4, 3, 3)], constants, platform, scale_w=w, **common)
 
 
 @pytest.mark.parametrize("platform", NAMES)

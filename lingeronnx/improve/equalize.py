@@ -12,8 +12,8 @@ is judged by the noise it predicts in the outputs of the reading layers, relativ
 
     N = sum over readers [ sum_c |W2_c|^2 / s_c^2 * (dx^2 + dw1^2 * P_in,c) + dw2^2 * m * sum_c s_c^2 * P_x,c ] / P_y
 
-with dx, dw1, dw2 the steps (range / 127), P the mean squares seen and m the readings of a channel. Sweeps repeat it
-over all groups until nothing moves. A channel that is dead in any of the three keeps factor 1.
+with dx, dw1, dw2 the steps (range / 127 at 8 bits), P the mean squares seen and m the readings of a channel. Sweeps
+repeat it over all groups until nothing moves. A channel that is dead in any of the three keeps factor 1.
 """
 
 from __future__ import annotations
@@ -56,10 +56,12 @@ class _Group:
     readers: tuple[ir.Node, ...]
 
 
-def equalize(model: ir.Graph, floats: Mapping[str, str], feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def equalize(
+    model: ir.Graph, floats: Mapping[str, str], feed: Mapping[str, np.ndarray], bits: int = 8, weight_bits: int = 8
+) -> dict[str, np.ndarray]:
     """Equalize the float `model` in place and return the factors {tensor: float64 [channels]}.
 
-    feed : some tens of calibration samples.
+    feed : some tens of calibration samples. bits, weight_bits : widths of activations and weights.
     """
     nodes = integer_nodes(model, floats)
     groups = _groups(model, nodes, floats)
@@ -70,7 +72,7 @@ def equalize(model: ir.Graph, floats: Mapping[str, str], feed: Mapping[str, np.n
     for _ in range(_SWEEPS):
         moved = False
         for group in groups:
-            factor = _best_factor(group, seen)
+            factor = _best_factor(group, seen, (bits, weight_bits))
             if factor is None:
                 continue
             moved = True
@@ -133,7 +135,8 @@ def _flat(node: ir.Node) -> bool:
 class _Noise:
     """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
 
-    def __init__(self, group: _Group, seen: Mapping[str, _Channels]) -> None:
+    def __init__(self, group: _Group, seen: Mapping[str, _Channels], bits: int, weight_bits: int) -> None:
+        self.levels_x, self.levels_w = ((1 << (width - 1)) - 1 for width in (bits, weight_bits))
         self.rows = [_weight(node) for node in group.writers]
         self.columns = [_by_input(_weight(node), int(ir.attr(node, "group", 1))) for node in group.readers]
         self.acts = [seen[ir.read_name(node)] for node in group.readers]
@@ -153,18 +156,18 @@ class _Noise:
         from_weights = np.zeros(len(s))
         for weight, power in zip(self.rows, self.fan_in, strict=True):
             reach = (s * np.abs(weight).reshape(len(weight), -1).max(axis=1)).max()
-            from_weights += (reach / 127) ** 2 * power
+            from_weights += (reach / self.levels_w) ** 2 * power
         total = 0.0
         for columns, act, out in zip(self.columns, self.acts, self.out_power, strict=True):
-            step_x = (s * act.reach).max() / 127
-            step_w = (np.abs(columns).max(axis=1) / s).max() / 127
+            step_x = (s * act.reach).max() / self.levels_x
+            step_w = (np.abs(columns).max(axis=1) / s).max() / self.levels_w
             gain = np.square(columns).sum(axis=1) / s**2
             noise = (gain * (step_x**2 + from_weights)).sum() + step_w**2 * columns.shape[1] * (s**2 * act.power).sum()
             total += float(noise) / max(out, 1e-300)
         return total
 
 
-def _best_factor(group: _Group, seen: Mapping[str, _Channels]) -> np.ndarray | None:
+def _best_factor(group: _Group, seen: Mapping[str, _Channels], widths: tuple[int, int]) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
     layers = (*group.writers, *group.readers)
     names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]
@@ -174,7 +177,7 @@ def _best_factor(group: _Group, seen: Mapping[str, _Channels]) -> np.ndarray | N
     channels |= {len(_weight(n)) for n in group.writers}
     if len(channels) != 1:
         return None
-    noise = _Noise(group, seen)
+    noise = _Noise(group, seen, *widths)
     alive = noise.alive()
     if not alive.any():
         return None

@@ -51,21 +51,24 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
     layers = {
         ir.written_name(node): node for node in model.graph
         if node.op_type in ("Conv", "Linear") and str(node.name) not in plan.floats
+        and ir.written_name(node) in plan.tensors  # not a layer whose output is float
     }  # fmt: skip
     wanted = {name: array for name, array, _ in FloatRunner(model, set(layers)).run(feed)}
     walk = IntRunner(lower(model, plan, row)).walk(feed)
     for step in walk:
-        name = step.output.partition("@q")[0]
+        # A one-dimensional convolution that the chip makes in two is the step before the reshape that ends it.
+        name = step.output.partition("@q")[0].removesuffix("@rows")
         node = layers.get(name)
-        if node is None or name not in wanted or not hasattr(step.kernel, "weight"):
-            continue  # a one-dimensional convolution that the chip makes in two dimensions ends in a reshape
+        if node is None or name not in wanted:
+            continue
         kernel, array = step.kernel, step.array
         weight = _rounded(kernel, step.inputs[0], node, plan)
         if weight is not None:
             kernel = replace(kernel, weight=weight)
             ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
             array = walk.redo(kernel)
-        error = _mean_error(wanted.pop(name), array, plan.tensors[name], node)
+        want = wanted.pop(name)
+        error = _mean_error(want, array.reshape(want.shape), plan.tensors[name], node)
         if np.any(error):
             scale = _scale(plan, node, 0) * _scale(plan, node, 1)
             shift = np.floor(error * scale + 0.5).astype(np.int64)
@@ -79,7 +82,9 @@ def _scale(plan: Plan, node: ir.Node, index: int) -> float:
 
 
 def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
-    return (weight / _scale(plan, node, 1)).astype(np.float32)
+    old = ir.const(node.inputs[1])
+    assert old is not None
+    return (weight / _scale(plan, node, 1)).astype(np.float32).reshape(old.shape)
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------

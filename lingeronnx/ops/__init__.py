@@ -16,6 +16,7 @@ from .conv import Conv1d, Conv2d
 from .deconv import ConvTranspose2d
 from .elementwise import Add, Div, Mul, Sub
 from .gate import Glu
+from .gated import Gated
 from .layer_norm import LayerNorm
 from .leaky import LeakyRelu
 from .linear import Linear
@@ -48,7 +49,7 @@ __all__ = [
 OPS: tuple[Op, ...] = (
     Quant(), Dequant(), Requant(), Conv2d(), Conv1d(), ConvTranspose2d(), Linear(), Bmm(), BatchNorm2d(), AddConstant(),
     MulConstant(), Add(), Sub(), Mul(), Div(), Concat(), AvgPool2d(), MaxPool(), Relu(), Clip(), LeakyRelu(), Glu(),
-    Sigmoid(), Tanh(), Softmax(), LogSoftmax(), LayerNorm(), Lstm(), Gru(), Reshape(), Flatten(), Squeeze(),
+    Sigmoid(), Tanh(), Gated(), Softmax(), LogSoftmax(), LayerNorm(), Lstm(), Gru(), Reshape(), Flatten(), Squeeze(),
     Unsqueeze(), Transpose(), Slice(), Split(), Gather(), ArgMax(), Tile(), Expand(), Pad(), Resize(), ShuffleChannel(),
     TABLE,
 )  # fmt: skip

@@ -195,6 +195,8 @@ class Op:
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
     #: Whether the host does it, in float, where no integer operator follows.
     head = False
+    #: Whether an output that leaves the integers may be wider than the rest, or float.
+    wide = False
     #: The least |y| that no output exceeds, where there is one.
     bound: float | None = None
 
@@ -215,6 +217,10 @@ class Op:
     def available(self, row: Platform) -> bool:
         """Whether `row` has what this operator is lowered to."""
         return row.runs(self.name)
+
+    def absence(self, node: ir.Node, row: Platform) -> str:
+        """Return the reason that a user reads where `available` says no."""
+        return f"{row.name} has no {self.name}"
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return the scales this float node ties together on `row`; by default input and output."""

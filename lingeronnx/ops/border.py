@@ -75,4 +75,5 @@ class Requant(Op):
         ratio, bits = bound.ratio(bound.attrs["scale_x"]), int(bound.attrs["o_bits"])
         mantissa, exponent = math.frexp(ratio)
         rescale = Rescale.from_shift(1 - exponent, bits) if mantissa == 0.5 else bound.rescale(ratio)
-        return Kernel(rescale)
+        # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
+        return Kernel(rescale, saturate=not (bound.algorithm.startswith("luna") and bits > 8))

@@ -35,19 +35,26 @@ class Concat(Op):
         return "it concatenates along the batch axis" if rank and ir.attr(node, "axis") % rank == 0 else None
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None where every input is requantized; on chips that cannot shift right here, everything."""
+        """None where every input is requantized; on chips that cannot shift right here, what nobody else reads."""
         if row.ops.get(self.name) != "luna-up":
             return []
-        return [Tie(ir.read_name(node, i), ir.written_name(node)) for i in self.data(node)]
+        names = [str(v.name) for v in node.inputs if v is not None and ir.sole_consumer(v) is node]
+        return [Tie(name, ir.written_name(node)) for name in names]
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit with one scale per input."""
-        rank = len(ir.shape(node.outputs[0]) or ())
+        """Emit with one scale per input; a Requant does what the chip cannot."""
+        rank, o = len(ir.shape(node.outputs[0]) or ()), low.written(node)
         attrs: dict[str, Any] = {"dim": ir.attr(node, "axis") % rank if rank else ir.attr(node, "axis")}
+        inputs = []
         for index in range(len(node.inputs)):
-            attrs[f"scale_x_{index}"] = low.read(node, index).scale
-        attrs["scale_o"] = low.written(node).scale
-        low.emit(self, node, low.inputs(node), attrs)
+            x = low.read(node, index)
+            if low.row.ops.get(self.name) == "luna-up" and x.scale > o.scale:
+                x = o
+            attrs[f"scale_x_{index}"] = x.scale
+            inputs.append(low.integer_as(node, index, x))
+        if o.bits != 8:  # which the vendor's form does not have
+            attrs["o_bits"] = o.bits
+        low.emit(self, node, inputs, {**attrs, "scale_o": o.scale})
 
     def read_scales(self, attrs: Any) -> dict[int, float]:
         """One per input."""
@@ -63,12 +70,12 @@ class Concat(Op):
 
         axis = bound.attrs["dim"] if bound.attrs["dim"] is not None else bound.attrs["axis"]
         scales = self.read_scales(bound.attrs)
-        rescales = []
+        rescales, bits = [], int(bound.attrs["o_bits"] or 8)
         for index in range(len(bound.node.inputs)):
             ratio = bound.ratio(scales[index]) if index in scales else 1.0
             mantissa, exponent = math.frexp(ratio)
             shift = 1 - exponent
             if bound.algorithm == "luna-up" and shift > 0:
                 shift = ALL_OUT
-            rescales.append(Rescale.from_shift(shift, 8) if mantissa == 0.5 else bound.rescale(ratio))
+            rescales.append(Rescale.from_shift(shift, bits) if mantissa == 0.5 else bound.rescale(ratio))
         return Kernel(int(axis or 0), tuple(rescales))

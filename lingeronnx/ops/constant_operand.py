@@ -1,27 +1,30 @@
 """Sums and products with a constant tensor, such as a position embedding: iqAdd and iqMul with one constant operand.
 
-Where a layer can take the constant up, a pass has put it there; a constant of one value is a table's business.
+On chips every element of a sample is made a channel of its own and BatchNorm2dInt does it: with a factor of 1 and the
+constant as summand, or the constant as factor. Where a layer can take the constant up, a pass has put it there; a
+constant of one value is a table's business.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import ir
+from ..plan import QParams
 from ..platforms import Platform
 from .elementwise import ADD, Binary, Mul
+from .norm import BatchNorm2d
+from .shape import Reshape
 
 if TYPE_CHECKING:
     from ..lower import Lowering
 
 __all__ = ["AddConstant", "MulConstant"]
 
-
-def constant_operand(node: ir.Node, row: Platform) -> Any:
-    """one operand is a constant that no layer could take up | leave the node in float."""
-    return f"{ir.written_name(node)}" if row.chip else None
+_ONE = 6  # a factor of 1 is held as 2^6
 
 
 class AddConstant(Binary):
@@ -30,9 +33,9 @@ class AddConstant(Binary):
     name = "iqAdd (constant)"
     floats = (("", "Add"),)
     aliases = ()
-    constraints = (constant_operand,)
     factor = "fixed"
     emitted: Binary = ADD
+    factor_is_constant = False
 
     def data(self, node: ir.Node) -> list[int]:
         """The one that is computed."""
@@ -56,17 +59,44 @@ class AddConstant(Binary):
 
     def available(self, row: Platform) -> bool:
         """Where the operator is."""
-        return row.runs(self.emitted.name)
+        return row.runs(BatchNorm2d.name if row.chip else self.emitted.name)
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The product with the factor is shifted right."""
+        factor = exponent(ir.read_name(node, self.parameters(node)[0])) if self.factor_is_constant else _ONE
+        return exponent(ir.read_name(node, self.data(node)[0])) + factor
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit with the constant as second operand."""
+        """Emit with the constant as second operand, or as factor or summand of a BatchNorm2dInt."""
         index, other = self.data(node)[0], self.parameters(node)[0]
         array = ir.const(node.inputs[other])
         assert array is not None
+        shape = ir.shape(node.outputs[0]) or ()
         x, y, o = low.read(node, index), low.read(node, other), low.written(node)
-        full = np.asarray(array).reshape((1,) * (len(ir.shape(node.outputs[0]) or ()) - array.ndim) + array.shape)
+        value = low.integer(node, index)
+        if low.row.chip:
+            self._as_channels(node, low, value, np.broadcast_to(array, (1, *(int(d or 1) for d in shape[1:]))))
+            return
+        full = np.asarray(array).reshape((1,) * (len(shape) - array.ndim) + array.shape)
         attrs = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale}
-        low.emit(self.emitted, node, [low.integer(node, index), low.constant(node, other, full, y)], attrs)
+        low.emit(self.emitted, node, [value, low.constant(node, other, full, y)], attrs)
+
+    def _as_channels(self, node: ir.Node, low: Lowering, value: ir.Value, constant: np.ndarray) -> None:
+        x, o = low.read(node, self.data(node)[0]), low.written(node)
+        w = low.read(node, self.parameters(node)[0]) if self.factor_is_constant else QParams(2.0**_ONE)
+        count, base = constant.size, ir.written_name(node)
+        factor = constant.reshape(-1) if self.factor_is_constant else np.ones(count)
+        offset = np.zeros(count) if self.factor_is_constant else constant.reshape(-1).astype(np.float64)
+        held = np.clip(np.floor(factor.astype(np.float64) * w.scale + 0.5), w.low, w.high).astype(np.int8)
+        given = [low.array(f"{base}@factor", held), low.integers(f"{base}@offset", offset, x.scale * w.scale)]
+        attrs = {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits, "scale_x": x.scale,
+                 "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
+        column = [1, count, 1, 1]
+        target = low.array(f"{base}@column_shape", np.array(column, np.int64))
+        value = low.insert(Reshape.name, node, "column", [value, target], {}, column, x, domain="")
+        value = low.insert(BatchNorm2d.name, node, "affine", [value, *given], attrs, column, o)
+        back = low.array(f"{base}@shape", np.array(constant.shape, np.int64))
+        low.emit(RESHAPE, node, [value, back], {}, domain="")
 
 
 class MulConstant(AddConstant):
@@ -75,3 +105,7 @@ class MulConstant(AddConstant):
     name = "iqMul (constant)"
     floats = (("", "Mul"),)
     emitted = Mul()
+    factor_is_constant = True
+
+
+RESHAPE = Reshape()

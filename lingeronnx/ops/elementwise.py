@@ -70,7 +70,8 @@ class Binary(Op):
     def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Any]:
         """Return the attributes of the integer node."""
         x, y, o = low.read(node, 0), low.read(node, 1), low.written(node)
-        return {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale}
+        width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
+        return {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
 
     def read_scales(self, attrs: Any) -> dict[int, float]:
         """Both operands."""

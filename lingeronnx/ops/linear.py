@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from simulator.kernel import PlainKernel, Spec, require
 
 from .. import ir
 from ..platforms import Platform
@@ -15,6 +19,30 @@ from .conv import WEIGHT, WeightLayer
 __all__ = ["Linear"]
 
 
+@dataclass(frozen=True, eq=False)
+class FloatLinear(PlainKernel):
+    """``y = (sum x*w + b) / scale`` in float32: the layer that leaves the integers without rounding to any.
+
+    weight : integers [O, I]. bias : int64 [O] or None. scale : of the accumulator, scale_x * scale_w.
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+    scale: float
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Map x [..., I] -> y [..., O]."""
+        (x,) = specs
+        require(x.dtype.kind == "i" and x.shape[-1:] == self.weight.shape[1:],
+                f"weights {list(self.weight.shape)} do not fit {x}")  # fmt: skip
+        return (Spec((*x.shape[:-1], len(self.weight)), np.dtype(np.float32)),)
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Accumulate in int64, divide in float64."""
+        total = arrays[0].astype(np.int64) @ self.weight.T.astype(np.int64)
+        return (((total if self.bias is None else total + self.bias) / self.scale).astype(np.float32),)
+
+
 class Linear(WeightLayer):
     """Linear layer with constant weight."""
 
@@ -22,6 +50,7 @@ class Linear(WeightLayer):
     floats = ((ir.DOMAIN, "Linear"),)
     aliases = ("QLinear",)
     attributes = WEIGHT
+    wide = True
 
     def packer_args(self, node: ir.Node, row: Platform) -> str:
         """Several rows may need a place of their own for the output."""
@@ -34,18 +63,28 @@ class Linear(WeightLayer):
         return math.prod(int(d or 1) for d in result[1:]) * int(weight[1] or 1)
 
     def lower(self, node: ir.Node, low: Any) -> None:
-        """As every weight layer; a bias of zeros only is left out."""
+        """As every weight layer; a bias of zeros only is left out. Without scale_o where the output is float."""
         bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
-        attrs = self.lowered_attributes(node, low)
+        x, w = low.read(node, 0), low.read(node, 1)
+        attrs = {"data_bits": x.bits, "parameter_bits": w.bits, "scale_x": x.scale, "scale_w": w.scale}
+        if not low.leaves_in_float(node):
+            attrs = self.lowered_attributes(node, low)
         inputs = [low.integer(node, 0), low.weight(node, 1)]
         if bias is not None and np.any(bias):
             inputs += low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])
         low.emit(self, node, inputs, attrs)
+
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+        """scale_o; without one the output is float."""
+        return None if attrs["scale_o"] is None else float(attrs["scale_o"])
 
     def bind(self, bound: Bound) -> Any:
         """Return the matrix kernel."""
         from simulator.kernels import Linear as Kernel
 
         weight = bound.constant(1, "int8 int16", "weight")
+        if bound.attrs["scale_o"] is None:
+            scale = float(bound.attrs["scale_x"]) * float(bound.attrs["scale_w"])
+            return FloatLinear(weight, bound.bias(2, len(weight)), scale)
         rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_w"]))
         return Kernel(weight, bound.bias(2, len(weight)), rescale)

@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .. import ir
 from ..platforms import Platform
 from ._base import Attr
 from .elementwise import Binary
+from .shape import Reshape
 
 __all__ = ["Bmm"]
 
+RESHAPE = Reshape()
+
 
 def matrix_rank(node: ir.Node, row: Platform) -> Any:
-    """both factors have three axes | put the heads of an attention into the batch."""
-    ranks = [len(ir.shape(value) or ()) for value in node.inputs[:2]]
-    return None if not row.chip or ranks == [3, 3] else f"{ranks[0]} and {ranks[1]} axes"
+    """both factors have three axes, or four with equal heads | put the heads of an attention into the batch."""
+    shapes = [ir.shape(value) or () for value in node.inputs[:2]]
+    ranks = [len(shape) for shape in shapes]
+    heads = ranks == [4, 4] and shapes[0][1] == shapes[1][1]
+    return None if not row.chip or ranks == [3, 3] or heads else f"{ranks[0]} and {ranks[1]} axes"
 
 
 class Bmm(Binary):
@@ -50,6 +57,24 @@ class Bmm(Binary):
         """Scales and widths."""
         return {**super().lowered_attributes(node, low), "data_bits": low.read(node, 0).bits,
                 "o_bits": low.written(node).bits}  # fmt: skip
+
+    def lower(self, node: ir.Node, low: Any) -> None:
+        """Emit; on chips four axes become three, the batch of one taken by the heads, and the result four again."""
+        shapes = [ir.shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
+        if not low.row.chip or len(shapes[2]) != 4:
+            super().lower(node, low)
+            return
+        base, factors = ir.written_name(node), []
+        for index, what in ((0, "left"), (1, "right")):
+            sizes = [int(d or 1) for d in shapes[index][1:]]
+            target = low.array(f"{base}@{what}_shape", np.array(sizes, np.int64))
+            factors.append(low.insert("Reshape", node, what, [low.integer(node, index), target], {}, sizes,
+                                      low.read(node, index), domain=""))  # fmt: skip
+        full = [1, *(int(d or 1) for d in shapes[2][1:])]
+        value = low.insert(self.name, node, "heads", factors, self.lowered_attributes(node, low), full[1:],
+                           low.written(node))  # fmt: skip
+        back = low.array(f"{base}@shape", np.array(full, np.int64))
+        low.emit(RESHAPE, node, [value, back], {}, domain="")
 
     def bind(self, bound: Any) -> Any:
         """Return the matrix kernel."""

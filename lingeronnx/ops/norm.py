@@ -57,7 +57,8 @@ class BatchNorm2d(WeightLayer):
         factor, offset = found
         attrs = self.lowered_attributes(node, low)
         weight = low.constant(node, 1, factor, low.read(node, 1))
-        bias = low.integers(f"{node.outputs[0].name}@bias", offset, attrs["scale_x"] * attrs["scale_w"])
+        bias = low.integers(f"{node.outputs[0].name}@bias", offset, attrs["scale_x"] * attrs["scale_w"],
+                            low.is_wide(node))  # fmt: skip
         low.emit(self, node, [low.integer(node, 0), weight, bias], attrs)
 
     def bind(self, bound: Bound) -> Any:

@@ -16,6 +16,7 @@ from .. import ir
 from ..errors import ModelError
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, Tie
+from .shape import Squeeze
 
 if TYPE_CHECKING:
     from ..lower import Lowering
@@ -50,12 +51,15 @@ def _slice(start: int, end: int, step: int) -> slice:
     return slice(start, None if step < 0 and end < -(1 << 30) else end, step)
 
 
+def _constants(node: ir.Node) -> Callable[[int], np.ndarray | None]:
+    return lambda index: ir.const(node.inputs[index]) if len(node.inputs) > index else None
+
+
 def slice_step(node: ir.Node, row: Platform) -> Any:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
     if not row.chip:
         return None
-    found = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None,
-                   len(ir.shape(node.inputs[0]) or (0,)))  # fmt: skip
+    found = slices(node, _constants(node), len(ir.shape(node.inputs[0]) or (0,)))
     return next((f"step {part.step}" for part in (found or {}).values() if part.step != 1), None)
 
 
@@ -73,7 +77,7 @@ class Slice(Op):
         shape = ir.shape(node.inputs[0])
         if shape is None:
             return "its shape is not known before the run"
-        found = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, len(shape))
+        found = slices(node, _constants(node), len(shape))
         if found is None:
             return "its bounds are computed at run time"
         if 0 in found and found[0] not in (slice(0, None, 1), slice(0, (1 << 63) - 1, 1), slice(0, (1 << 31) - 1, 1)):
@@ -83,7 +87,7 @@ class Slice(Op):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit one Slice per axis, in the form with inputs, bounds counted from the start."""
         shape = list(ir.shape(node.inputs[0]) or ())
-        found = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, len(shape))
+        found = slices(node, _constants(node), len(shape))
         ranges = {axis: range(*part.indices(int(shape[axis] or 0))) for axis, part in (found or {}).items() if axis}
         cuts = [(axis, r) for axis, r in ranges.items() if r != range(int(shape[axis] or 0))] or [
             (1, range(int(shape[1] or 0)))
@@ -127,14 +131,12 @@ class Split(Op):
         from simulator.kernels import Split as Kernel
 
         shape, a = bound.source_shapes[0], bound.attrs
-        axis = int(a["axis"]) % len(shape)
-        count = len(bound.node.outputs)
-        sizes = a["split"] or (bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else None)
-        if sizes is None and isinstance(a["dims"], list):
-            sizes = a["dims"]
-        return Kernel(axis, sizes or [-(-shape[axis] // count)] * (count - 1) + [
-            shape[axis] - -(-shape[axis] // count) * (count - 1)
-        ])  # fmt: skip
+        axis, count = int(a["axis"]) % len(shape), len(bound.node.outputs)
+        each = -(-shape[axis] // count)
+        equal = [each] * (count - 1) + [shape[axis] - each * (count - 1)]
+        second = bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else None
+        listed = a["dims"] if isinstance(a["dims"], list) else None
+        return Kernel(axis, a["split"] or second or listed or equal)
 
 
 class Gather(Op):
@@ -191,8 +193,6 @@ class Gather(Op):
         if index.ndim:
             low.emit(self, node, inputs, {"axis": axis}, domain="")
             return
-        from .shape import Squeeze
-
         shape[axis] = 1
         one = low.insert(self.name, node, "one", inputs, {"axis": axis}, shape, low.read(node, 0), domain="")
         low.emit(Squeeze(), node, [one], {"axes": [axis]}, domain="")

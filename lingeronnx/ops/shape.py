@@ -53,10 +53,9 @@ class _Move(Op):
         from simulator.kernels import Reshape as Kernel
 
         target, source = self.target(bound), self.source_shape(bound)
-        rest = int(np.prod(target[1:], dtype=int))
-        keeps = bool(target) and (
-            target[0] in (0, 1) or (target[0] == -1 and rest == int(np.prod(source[1:], dtype=int)))
-        )
+        same = int(np.prod(target[1:], dtype=int)) == int(np.prod(source[1:], dtype=int))
+        counted = same or min(target[1:], default=1) < 1  # numbers that may yet turn out to be the same
+        keeps = bool(target) and ((target[0] in (0, 1) and counted) or (target[0] == -1 and same))
         return Kernel(tuple(target), per_sample=bound.batched and keeps)
 
     def target(self, bound: Bound) -> list[int]:

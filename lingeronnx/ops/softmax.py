@@ -29,11 +29,6 @@ def row_length(node: ir.Node, row: Platform) -> Any:
     return f"{shape[axis]} elements" if row.chip and (shape[axis] or 0) > 2048 else None
 
 
-def measured(node: ir.Node, row: Platform) -> Any:
-    """the executor's algorithm is known | leave the softmax in float."""
-    return row.faults.get("softmax") if node.op_type == "Softmax" else None
-
-
 class Softmax(Op):
     """Exponentials over their sum."""
 
@@ -43,9 +38,10 @@ class Softmax(Op):
     factor = "fixed"
     attributes = (Attr("axis", "i", None), Attr("dim", "i", None), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
                   Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
-    constraints = (row_length, measured)
+    constraints = (row_length,)
     head = True
     bound: float | None = 1.0
+    fault = "softmax"
 
     def reject(self, node: ir.Node) -> str | None:
         """Rows within a sample, all sizes known."""
@@ -53,6 +49,14 @@ class Softmax(Op):
         if not shape or any(d is None for d in shape[1:]):
             return "its shape is not known before the run"
         return "it mixes samples" if ir.attr(node, "axis", -1) % len(shape) == 0 else None
+
+    def available(self, row: Platform) -> bool:
+        """Where the algorithm is known to be the executor's."""
+        return row.ops.get(self.name, "luna-newton") != "luna-newton"
+
+    def absence(self, node: ir.Node, row: Platform) -> str:
+        """The fault, where there is one."""
+        return row.faults.get(self.fault) or super().absence(node, row)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """None."""
@@ -107,6 +111,7 @@ class LogSoftmax(Softmax):
     floats = (("", "LogSoftmax"),)
     aliases = ()
     bound = None
+    fault = "log-softmax"
 
     def bind(self, bound: Bound) -> Any:
         """Return the row kernel."""

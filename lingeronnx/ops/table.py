@@ -17,7 +17,7 @@ import numpy as np
 from .. import ir
 from ..errors import InternalError
 from ..platforms import Platform
-from ._base import Attr, Bound, Op, Tie, Violation
+from ._base import Attr, Bound, Op, Tie
 
 if TYPE_CHECKING:
     from ..lower import Lowering
@@ -150,16 +150,11 @@ class Table(Op):
         fits = all(array is None or (array.size == 1 and array.ndim <= rank) for array in arrays)
         return None if fits else "one operand is a constant that no layer could take up"
 
-    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
-        """On platforms without tables nothing else will do."""
-        if row.runs(TABLE.name):
-            return []
-        rule = (
-            f"{row.name} has no {node.op_type.partition('_')[0]}" if len(node.inputs) == 1
-            else "one operand is a constant that no layer could take up"
-        )  # fmt: skip
-        return [Violation(str(node.name), node.op_type, ir.written_name(node), rule, "a function of one number",
-                          "leave the node in float")]  # fmt: skip
+    def absence(self, node: ir.Node, row: Platform) -> str:
+        """Nothing else will do."""
+        if len(node.inputs) > 1:
+            return "one operand is a constant that no layer could take up"
+        return f"{node.op_type.partition('_')[0]} has no integer form"
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """None."""

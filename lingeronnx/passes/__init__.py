@@ -47,7 +47,6 @@ from .shapes import trace_shapes
 from .softmax import softmax
 from .sound import sound
 from .split import split
-from .time_mean import time_mean
 from .zero_states import zero_states
 
 __all__ = ["ENTRY", "PASSES", "STRAIGHTEN", "Pass", "accept", "normalize", "straighten"]
@@ -107,7 +106,6 @@ PASSES = (
     Pass("clip", clip),
     Pass("sequence-mean", sequence_mean),
     Pass("average-pool", average_pool),
-    Pass("time-mean", time_mean),
     Pass("split", split),
     Pass("merge-axes", merge_axes),
     Pass("softmax", softmax),

@@ -20,7 +20,7 @@ from .constants import fold_constants
 from .zero_states import zero_states
 
 _Feed = dict[str, np.ndarray]
-_LIMIT = 1 << 26  # elements of one input: a larger one is not tried out
+_LIMIT = 1 << 24  # elements of one input: a larger one is not tried out
 _TOLERANCE = 1e-3  # of the output's range, as for the whole normalisation
 
 

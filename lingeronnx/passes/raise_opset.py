@@ -1,8 +1,8 @@
-"""Opsets 7 to 11 become opset 12, the oldest that integer graphs are written in.
+"""Opsets 7 to 11 become opset 12, the oldest that integer graphs are written in; too new ones become `NEWEST`.
 
 Operators whose form changed on the way are rewritten one by one, exactly; the others mean the same in both. Models of
-opset 12 and newer keep their own. An operator that opset 12 does not have any more and that is not in the table, and a
-model older than opset 7, are a ModelError.
+opset 12 to `NEWEST` keep their own; a newer one is relabelled where none of its operators changed since. An operator
+that opset 12 does not have any more and that is not in the table, and a model older than opset 7, are a ModelError.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from ..errors import ModelError
 from .refuse import every_node
 
 OLDEST, TARGET = 7, 12
+NEWEST = 26  # of onnxruntime 1.31, the newest that was tried
 
 
 def raise_opset(model: ir.Graph) -> int:
     """Bring `model` to opset `TARGET` where it is older; return how many nodes were rewritten, plus one."""
     version = model.opset_imports.get("")
+    if version is not None and version > NEWEST:
+        return _relabel(model, version)
     if version is None or version >= TARGET:
         return 0
     if version < OLDEST:
@@ -38,6 +41,17 @@ def raise_opset(model: ir.Graph) -> int:
         _check_exists(node)
     model.graph.opset_imports[""] = TARGET
     return changed
+
+
+def _relabel(model: ir.Graph, version: int) -> int:
+    """Give `model` the opset `NEWEST` where that means the same for every node of it."""
+    for node in every_node(model):
+        if not node.domain and onnx.defs.has(node.op_type):
+            schema = onnx.defs.get_schema(node.op_type, version)
+            if schema.since_version > NEWEST:
+                return 0  # onnxruntime may know it; else it says so
+    model.graph.opset_imports[""] = NEWEST
+    return 1
 
 
 def _check_exists(node: ir.Node) -> None:
@@ -121,6 +135,11 @@ def _resize(model: ir.Graph, node: ir.Node) -> int:
     return 1
 
 
+def _top_k(model: ir.Graph, node: ir.Node) -> int:
+    _set_inputs(model, node, [np.array([ir.attr(node, "k")], np.int64)], ("k",))
+    return 1
+
+
 def _scatter(model: ir.Graph, node: ir.Node) -> int:
     node.op_type = "ScatterElements"
     return 1
@@ -137,6 +156,6 @@ _REWRITES: dict[str, _Rewrite] = {
     "Resize": (11, _resize),
     "Scatter": (11, _scatter),
     "Slice": (10, _slice),
-    "TopK": (10, _to_inputs("k")),
+    "TopK": (10, _top_k),
     "Upsample": (10, _resize),
 }

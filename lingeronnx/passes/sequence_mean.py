@@ -28,7 +28,7 @@ def sequence_mean(model: ir.Graph) -> int:
             ir.add_initializer(model, ir.fresh_name(model, f"{base}@{key}_shape"), np.array(dims, np.int64))
             for key, dims in sizes.items()
         )
-        steps = (
+        steps: tuple[tuple[str, str, list[ir.Value], dict[str, list[int]], list[object]], ...] = (
             ("turned", "Transpose", [], {"perm": [0, 2, 1]}, [batch, channels, length]),
             ("line", "Reshape", [line], {}, [batch, channels, 1, length]),
             ("mean", "AveragePool", [], {"kernel_shape": [1, length], "strides": [1, length]}, [batch, channels, 1, 1]),

@@ -1,8 +1,8 @@
 """Sequences that are taken apart again where they are made: exporters write `split` and `stack` so.
 
-``SequenceAt(SplitToSequence(x, sizes), i)`` is an output of Split; ``SequenceAt(SequenceConstruct(...), i)`` is the i-th
-element; ``ConcatFromSequence(SequenceConstruct(...))`` is a Concat, of unsqueezed elements where it makes a new axis.
-Constant sizes and indices only; `refuse` names what is left.
+``SequenceAt(SplitToSequence(x, sizes), i)`` is an output of Split; ``SequenceAt(SequenceConstruct(...), i)`` is the
+i-th element; ``ConcatFromSequence(SequenceConstruct(...))`` is a Concat, of unsqueezed elements where it makes a new
+axis. Constant sizes and indices only; `refuse` names what is left.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def _joined(model: ir.Graph, node: ir.Node) -> int:
         newer = (model.opset_imports.get("") or 13) >= 13
         where = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@axis"), np.array([axis], np.int64))
         for index, part in enumerate(parts):
-            new.append(ir.make_node("Unsqueeze", [part, where] if newer else [part], None if newer else {"axes": [axis]},
-                                    name=f"{node.name}@{index}",
-                                    output=ir.fresh_name(model, f"{node.outputs[0].name}@{index}")))  # fmt: skip
+            inputs, attributes = ([part, where], None) if newer else ([part], {"axes": [axis]})
+            name = ir.fresh_name(model, f"{node.outputs[0].name}@{index}")
+            new.append(ir.make_node("Unsqueeze", inputs, attributes, name=f"{node.name}@{index}", output=name))
         parts = [row.outputs[0] for row in new]
     whole = ir.make_node("Concat", parts, {"axis": axis}, name=str(node.name), output="", like=node.outputs[0])
     ir.replace(model, [node], [*new, whole])

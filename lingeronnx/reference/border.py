@@ -60,5 +60,9 @@ class Requant(Integer):
         ratio = a.scale("scale_o") / a.scale("scale_x")
         shifts = np.frexp(ratio)[0] == 0.5
         if shifts:
-            return stored(saturate(round_shift(unlimited(x), 1 - int(np.frexp(ratio)[1])), a.o_bits), a.o_bits)
+            moved = round_shift(unlimited(x), 1 - int(np.frexp(ratio)[1]))
+            if algorithm.startswith("luna") and a.o_bits > 8 and ratio >= 1:  # a plain shift: the top bits are lost
+                half = 1 << (a.o_bits - 1)
+                return stored((moved + half) % (2 * half) - half, a.o_bits)
+            return stored(saturate(moved, a.o_bits), a.o_bits)
         return requantize(x, ratio, a.o_bits, algorithm)

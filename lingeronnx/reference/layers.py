@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ._arithmetic import requantize
 from ._base import Attributes, Integer
 
 __all__ = ["BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
@@ -52,6 +53,9 @@ class Conv(Integer):
             patch = padded[(slice(None), slice(None), *seen)]
             taps = weight[(slice(None), slice(None), *place)].astype(np.int64)
             acc += _grouped(patch, taps, group)
+        if rank == 2 and algorithm.startswith("luna"):  # wider outputs are asked for in vain
+            ratio = a.scale("scale_o") / (a.scale("scale_x") * a.scale("scale_w"))
+            return requantize(_with_bias(acc, bias), ratio, 8, algorithm)
         return self.rescaled(_with_bias(acc, bias), a, algorithm, "scale_x", "scale_w")
 
 

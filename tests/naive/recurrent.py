@@ -1,4 +1,4 @@
-"""Recurrent layers step by step on Python integers. x [N][T][I]; weights [G*H][I] and [G*H][H], gates one after another.
+"""Recurrent layers step by step on Python integers. x [N][T][I]; weights [G*H][I] and [G*H][H], gate by gate.
 
 The tables of sigmoid and tanh are the simulator's data; the formula is written down again.
 """

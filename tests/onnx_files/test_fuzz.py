@@ -1,6 +1,7 @@
 """Damaged models: whatever is done to a file, quantize returns or says in one line what is wrong."""
 
 import copy
+import re
 import time
 
 import numpy as np
@@ -18,7 +19,8 @@ ROUNDS = 60  # mutations of each model and kind
 SEEDS = {
     "convolutions": lambda: proto(
         """g (float[N,3,8,8] x) => (float[N,5] y) { p = Pad(x, pads) c = Conv<strides = [2, 2]>(p, w)
-        n = BatchNormalization(c, g, b, m, v) r = Clip(n, zero, six) d = Conv<pads = [1, 1, 1, 1]>(r, w2) a = Add(d, r)
+        n = BatchNormalization(c, g, b, m, v) r = Clip(n, zero, six) d = Conv<pads = [1, 1, 1, 1]>(r, w2)
+        a = Add(d, r)
         q = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a) f = Flatten(q) y = Gemm<transB = 1>(f, w3, b3) }""",
         pads=np.array([0, 0, 0, 0, 0, 0, 1, 1]), w=rand(4, 3, 3, 3), g=rand(4), b=rand(4), m=rand(4), v=positive(4),
         zero=np.float32(0), six=np.float32(6), w2=rand(4, 4, 3, 3), w3=rand(5, 16), b3=rand(5),
@@ -65,8 +67,8 @@ def input_count(model, rng):
 
 
 def operator(model, rng):
-    kinds = ("Relu", "Conv", "Nothing", "Reshape", "Transpose", "Concat", "LSTM", "Gather", "Softmax", "If", "Loop",
-             "QuantizeLinear", "MaxPool", "Clip", "Pad", "Split", "Cast", "BatchNormalization", "", "Resize")  # fmt: skip
+    kinds = ("Relu", "Conv", "Nothing", "Reshape", "Transpose", "Concat", "LSTM", "Gather", "Softmax", "If",
+             "Loop", "QuantizeLinear", "MaxPool", "Clip", "Pad", "Split", "Cast", "BatchNormalization", "Resize")  # fmt: skip
     node = any_node(model, rng)
     node.op_type = kinds[int(rng.integers(len(kinds)))]
     if not rng.integers(4):
@@ -88,7 +90,7 @@ def attribute(model, rng):
 
 
 def dims(model, rng):
-    huge = int(rng.choice([0, 1, 2, 5, 2**20, 2**40, 2**62, -1, -5]))
+    huge = int(rng.choice([0, 1, 2, 5, 2**14, 2**40, 2**62, -1, -5]))
     if rng.integers(2) and model.graph.initializer:
         tensor = model.graph.initializer[int(rng.integers(len(model.graph.initializer)))]
         if tensor.dims and rng.integers(2):
@@ -130,13 +132,12 @@ def attempt(path, platform):
     start = time.monotonic()
     try:
         lo.quantize(path, platform=platform, effort="fast")
-        outcome = "quantized"
+        reason = None
     except LingerOnnxError as error:
-        assert "\n" not in str(error)
-        assert str(error).strip()
-        outcome = "refused"
+        reason = str(error)
+    assert reason is None or re.fullmatch(r".*\w \w.*", reason)  # one line, of words
     assert time.monotonic() - start < SECONDS
-    return outcome
+    return "quantized" if reason is None else "refused"
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NaN and infinity in weights

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (ONNX text reads better in long lines)
 """Graphs as TensorFlow converters write them: channel-last islands end in a channel-first graph without Transposes."""
 
 import numpy as np
@@ -23,7 +24,9 @@ def normalized(text, /, *, opset=13, **arrays):
     return model
 
 
-HEAD = f"g (float[N,3,8,8] x) => (float[N,K] y) {{ c = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x, w) t = {UP}(c)"
+HEAD = (
+    f"g (float[N,3,8,8] x) => (float[N,K] y) {{ c = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x, w) t = {UP}(c)"
+)
 W = {"w": rand(4, 3, 3, 3)}
 
 

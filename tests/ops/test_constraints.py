@@ -20,7 +20,8 @@ def node(op_type, *inputs, weights=(), numbers=(), **attributes):
     held += [helper.make_tensor(f"n{i}", 7, [len(v)], v) for i, v in enumerate(numbers)]
     op = helper.make_node(op_type, [*names, *(t.name for t in held)], ["y"], **attributes)
     graph = helper.make_graph([op], "g", given, [helper.make_tensor_value_info("y", 1, None)], held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    opsets = [helper.make_opsetid(*opset) for opset in (("", 13), (attributes.get("domain", ir.DOMAIN), 1))]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     return ir.from_proto(shape_inference.infer_shapes(model)).graph.node(0)
 
 
@@ -32,9 +33,19 @@ def transposed(source, weight, **attributes):
     return node("ConvTranspose", source, weights=[weight], **attributes)
 
 
+def norm(*sizes, **attributes):
+    return node("LayerNormalization", ["N", *sizes], weights=[sizes, sizes], axis=-len(sizes), **attributes)
+
+
 MAP = ["N", 8, 16, 16]
 #: (operator, constraint) -> nodes that are within the limit, nodes that are beyond it with the value the user reads
 CASES = {
+    ("LSTMInt", "long_enough"): (
+        [node("LSTM", ["N", 9, 4], domain=ir.DOMAIN), node("LSTMInt", [1, 4, 4], domain="thinker")],
+        [(node("LSTM", ["N", 3, 4], domain=ir.DOMAIN), "3 steps of 4 elements"),
+         (node("LSTMInt", [1, 9, 4], domain="thinker"), "9 steps of 4 elements")],
+    ),  # fmt: skip
+    ("GRUInt", "right_gru"): ([], [(node("GRU", ["N", 9, 4], domain=ir.DOMAIN), VENUS.faults["gru"])]),
     ("Conv2dInt", "kernel_limit"): (
         [conv(MAP, [4, 8, 5, 5]), conv(MAP, [4, 8, 1, 5])],
         [(conv(MAP, [4, 8, 6, 1]), "6x1"), (conv(MAP, [4, 8, 3, 7]), "3x7")],
@@ -119,8 +130,9 @@ CASES = {
         [(transposed(["N", 80, 64, 64], [80, 81, 1, 1]), "659456 bytes")],
     ),
     ("BmmInt", "matrix_rank"): (
-        [node("MatMul", ["N", 3, 4], ["N", 4, 5])],
-        [(node("MatMul", ["N", 2, 3, 4], ["N", 2, 4, 5]), "4 and 4 axes")],
+        [node("MatMul", ["N", 3, 4], ["N", 4, 5]), node("MatMul", ["N", 2, 3, 4], ["N", 2, 4, 5])],
+        [(node("MatMul", ["N", 2, 3, 4], ["N", 1, 4, 5]), "4 and 4 axes"),
+         (node("MatMul", ["N", 2, 2, 3, 4], ["N", 2, 2, 4, 5]), "5 and 5 axes")],
     ),
     ("iqSub", "equal_shapes"): (
         [node("Sub", MAP, MAP)], [(node("Sub", MAP, ["N", 8, 1, 1]), "[N,8,16,16] and [N,8,1,1]")]
@@ -159,6 +171,23 @@ CASES = {
         [node("Slice", MAP, numbers=[[1], [3], [1]]), node("Slice", MAP, numbers=[[1], [3], [1], [1]])],
         [(node("Slice", MAP, numbers=[[0, 0], [3, 8], [1, 2], [1, 2]]), "step 2")],
     ),
+    ("SoftmaxInt", "row_length"): (
+        [node("Softmax", ["N", 2048], axis=-1), node("Softmax", ["N", 4, 3000], axis=1)],
+        [(node("Softmax", ["N", 2, 2049], axis=2), "2049 elements")],
+    ),
+    ("LogSoftmaxInt", "row_length"): (
+        [node("LogSoftmax", ["N", 2048], axis=-1)], [(node("LogSoftmax", ["N", 2049], axis=-1), "2049 elements")]
+    ),
+    ("LayerNormInt", "norm_row"): ([norm(361)], [(norm(362), "362 elements"), (norm(2, 181), "362 elements")]),
+    ("LayerNormInt", "epsilon_fixed"): ([norm(8, epsilon=1e-5)], [(norm(8, epsilon=1e-3), "0.001")]),
+    ("LayerNormInt", "norm_axes"): ([norm(8), norm(3, 4)], [(norm(2, 3, 4), "3 axes")]),
+    ("iqSigmoid", "gated_axis"): (
+        [node("Sigmoid", ["N", 128]), node("Sigmoid", ["N", 300, 5])],
+        [(node("Sigmoid", ["N", 129]), "[N,129]"), (node("Sigmoid", MAP), "[N,8,16,16]")],
+    ),
+    ("SiLU, GELU (composed)", "gated_axis"): (
+        [node("Gelu", ["N", 128])], [(node("Gelu", ["N", 2, 129]), "[N,2,129]")]
+    ),
     ("iqPad", "pad_form"): (
         [node("Pad", MAP, numbers=[[0, 0, 1, 1, 0, 0, 1, 1]])],
         [(node("Pad", MAP, numbers=[[0, 0, 1, 1, 0, 0, 1, 1]], mode="edge"), "edge, 4 axes"),
@@ -166,7 +195,7 @@ CASES = {
     ),
 }  # fmt: skip
 #: Constraints that venus has no need of, by a row that has.
-ELSEWHERE = {"global_window": ARCS}
+ELSEWHERE = {"global_window": ARCS, "gated_axis": VENUSA}
 
 
 def test_no_constraint_is_forgotten():

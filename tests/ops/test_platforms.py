@@ -98,6 +98,20 @@ def test_concat_scales_are_tied_where_they_must():
         assert len(set(scales(lowered("concat", row).graph, "iqCat").values())) > 1
 
 
+def test_what_others_read_is_requantized_for_a_concatenation():
+    """On venusA an input that somebody else reads keeps its scale; a Requant stands before the concatenation."""
+    net = Net(4, 6, 6, seed=1)
+    a, b = net.conv("x", (4, 4, 1, 1), gain=0.1, out="a"), net.conv("x", (4, 4, 1, 1), out="b")
+    model = net.graph(net.node("Concat", a, b, axis=1, out="y"), net.conv(a, (4, 4, 1, 1), out="z"))
+    for row, requants in ((VENUSA, 1), (ARCS, 0)):
+        result = quantize(model, samples(model), platform=row.name)
+        assert [node.op_type for node in result.graph.graph].count("Requant") == requants
+        taps = {name: (array, scale) for name, array, scale in result.session().taps(samples(model))}
+        (a8, fine), (y8, coarse) = taps["a"], taps["y@q"]
+        assert fine > coarse
+        assert np.array_equal(y8[:, :4], np.floor(a8 * (coarse / fine) + 0.5))
+
+
 @pytest.mark.parametrize(
     "case, args",
     (

@@ -1,4 +1,4 @@
-"""LSTM and GRU against the plain-Python steps: shapes, lengths, directions, formats, saturated sums, layouts of time."""
+"""LSTM and GRU against the plain-Python steps: shapes, lengths, directions, formats, saturated sums, time axes."""
 
 import numpy as np
 import pytest

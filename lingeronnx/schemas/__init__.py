@@ -16,17 +16,18 @@ the format allows; the copy also has today's names for operators and attributes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
-from . import ir, onnxfile
-from .errors import ModelError, nearest
-from .ops import OPS, Attr, Op
-from .ops._base import RENAMED
+from .. import ir, onnxfile
+from ..errors import ModelError, nearest
+from ..ops import OPS, Attr, Op
+from ..ops._base import RENAMED
+from . import _inference as rules
 
 __all__ = ["DOMAIN", "EXEMPT", "VERSION", "as_thinker", "check_model", "register_schemas"]
 
@@ -45,8 +46,6 @@ EXEMPT = {
 #: Operators that are exempt only where they have the attribute in question.
 _BY_ATTRIBUTE = {"Squeeze": "axes", "Unsqueeze": "axes", "Split": "dims"}
 
-#: The opset whose standard operators the format takes over.
-_OPSET = 12
 _INTEGERS = ("int8", "int16", "int32")
 _KINDS = {
     "integer": _INTEGERS,
@@ -78,183 +77,6 @@ _WIDTHS = _ints("data_bits", "parameter_bits", "o_bits", "y_bits", "zero_point")
 #: As many inputs of iqCat as there are attributes for: a schema cannot say "one per input".
 _CAT_INPUTS = 64
 
-Context = Any
-Infer = Callable[[Context], None]
-
-
-# ---- what follows from the inputs --------------------------------------------------------------------------------
-
-
-def _number(ctx: Context, name: str, default: Any) -> Any:
-    """Return an attribute's value."""
-    found = ctx.get_attribute(name)
-    return default if found is None else helper.get_attribute_value(found)
-
-
-def _shape(ctx: Context, index: int) -> onnx.TensorShapeProto | None:
-    """Return the shape of an input, None when it is not known."""
-    found = ctx.get_input_type(index)
-    return found.tensor_type.shape if found is not None and found.tensor_type.HasField("shape") else None
-
-
-def _set(ctx: Context, elem: int, shape: onnx.TensorShapeProto | None, index: int = 0) -> None:
-    """Write type and shape of an output."""
-    result = onnx.TypeProto()
-    result.tensor_type.elem_type = elem
-    if shape is not None:
-        result.tensor_type.shape.CopyFrom(shape)
-    ctx.set_output_type(index, result)
-
-
-def _width(ctx: Context, key: str = "o_bits") -> int:
-    """Return the type of `key` bits, 8 unless said."""
-    bits = _number(ctx, key, 8)
-    return TensorProto.INT8 if bits <= 8 else TensorProto.INT16 if bits <= 16 else TensorProto.INT32
-
-
-def _result(ctx: Context) -> int:
-    """Return the type of a layer's output: real without scale_o."""
-    return TensorProto.FLOAT if ctx.get_attribute("scale_o") is None else _width(ctx)
-
-
-def _quantized(ctx: Context) -> int:
-    return _width(ctx, "data_bits")
-
-
-def _float(ctx: Context) -> int:
-    return TensorProto.FLOAT
-
-
-def _int32(ctx: Context) -> int:
-    return TensorProto.INT32
-
-
-def _input_type(ctx: Context) -> int:
-    """Return the type of input 0: scales and widths pass through."""
-    found = ctx.get_input_type(0)
-    return TensorProto.UNDEFINED if found is None else found.tensor_type.elem_type
-
-
-def _same(elem: Callable[[Context], int]) -> Infer:
-    """Return an inference: the shape of input 0."""
-    return lambda ctx: _set(ctx, elem(ctx), _shape(ctx, 0))
-
-
-def _like(standard: str, elem: Callable[[Context], int], **renamed: str) -> Infer:
-    """Return an inference: the shape that ONNX's operator `standard` gives.
-
-    renamed : attributes of the standard operator -> ours, where the names differ.
-    """
-
-    def infer(ctx: Context) -> None:
-        schema = defs.get_schema(standard, _OPSET, "")
-        types, data, names = {}, {}, []
-        for index in range(ctx.get_num_inputs()):
-            given = ctx.get_input_type(index) if ctx.has_input(index) else None
-            names.append(f"i{index}" if given is not None else "")
-            if given is None:
-                continue
-            formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-            if formal.type_str == schema.inputs[0].type_str:
-                given.tensor_type.elem_type = TensorProto.FLOAT
-            types[names[-1]] = given
-            value = ctx.get_input_data(index)
-            if value is not None:
-                data[names[-1]] = value
-        if not names or not names[0]:
-            return
-        outputs = [f"o{index}" for index in range(ctx.get_num_outputs())]
-        node = helper.make_node(standard, names, outputs)
-        for name in schema.attributes:
-            found = ctx.get_attribute(renamed.get(name, name))
-            if found is not None:
-                attribute = node.attribute.add()
-                attribute.CopyFrom(found)
-                attribute.name = name
-        results = shape_inference.infer_node_outputs(
-            schema, node, types, data, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=6
-        )
-        for index, name in enumerate(outputs):
-            if name in results:
-                found = results[name].tensor_type
-                _set(ctx, elem(ctx), found.shape if found.HasField("shape") else None, index)
-
-    return infer
-
-
-def _cat(ctx: Context) -> None:
-    """Concat along `dim`, which older graphs call so, or `axis`."""
-    name = "dim" if ctx.get_attribute("dim") is not None else "axis"
-    _like("Concat", _width, axis=name)(ctx)
-
-
-def _linear(ctx: Context) -> None:
-    """[..., I] times [O, I]."""
-    x, weight = _shape(ctx, 0), _shape(ctx, 1)
-    shape = None
-    if x is not None and weight is not None:
-        shape = onnx.TensorShapeProto()
-        shape.CopyFrom(x)
-        shape.dim[-1].CopyFrom(weight.dim[0])
-    _set(ctx, _result(ctx), shape)
-
-
-def _glu(ctx: Context) -> None:
-    """Half of the axis `dim`."""
-    x = _shape(ctx, 0)
-    shape = None
-    if x is not None:
-        shape = onnx.TensorShapeProto()
-        shape.CopyFrom(x)
-        size = shape.dim[_number(ctx, "dim", -1)]
-        if size.HasField("dim_value"):
-            size.dim_value //= 2
-    _set(ctx, _width(ctx), shape)
-
-
-def _split(ctx: Context) -> None:
-    """Parts by `split`, by a list `dims`, or equal ones."""
-    count, x = ctx.get_num_outputs(), _shape(ctx, 0)
-    axis = _number(ctx, "axis", 0)
-    sizes = _number(ctx, "split", None) or _number(ctx, "dims", None)
-    if x is not None and (sizes is None or len(sizes) != count):
-        whole = x.dim[axis].dim_value
-        sizes = [-(-whole // count)] * (count - 1) + [whole - -(-whole // count) * (count - 1)] if whole else None
-    for index in range(count):
-        shape = None
-        if x is not None and sizes is not None:
-            shape = onnx.TensorShapeProto()
-            shape.CopyFrom(x)
-            shape.dim[axis].dim_value = sizes[index]
-        _set(ctx, _input_type(ctx), shape, index)
-
-
-def _argmax(ctx: Context) -> None:
-    """[2, 1, .., 1] of the input's rank."""
-    x = _shape(ctx, 0)
-    shape = None
-    if x is not None:
-        shape = helper.make_tensor_type_proto(TensorProto.INT32, [2, *[1] * (len(x.dim) - 1)]).tensor_type.shape
-    _set(ctx, TensorProto.INT32, shape)
-
-
-def _recurrent(ctx: Context) -> None:
-    """The sequence, the last state of each row, and the cell of an LSTM."""
-    x, units = _shape(ctx, 0), _number(ctx, "hidden_size", 0)
-    sequence = state = None
-    if x is not None and len(x.dim) == 3:
-        sequence, state = onnx.TensorShapeProto(), onnx.TensorShapeProto()
-        sequence.CopyFrom(x)
-        state.CopyFrom(x)
-        time = 1 if _number(ctx, "batch_first", 0) or x.dim[0].dim_value == 1 else 0
-        state.dim[time].Clear()
-        state.dim[time].dim_value = 1
-        for shape in (sequence, state):
-            shape.dim[2].Clear()
-            shape.dim[2].dim_value = units
-    for index in range(ctx.get_num_outputs()):
-        _set(ctx, TensorProto.INT32 if index == 2 else _result(ctx), state if index else sequence, index)
-
 
 # ---- the operators -----------------------------------------------------------------------------------------------
 
@@ -265,43 +87,43 @@ class _Form:
 
     inputs: str
     output: str = "integer"
-    infer: Infer | None = None
+    infer: rules.Infer | None = None
 
 
-_CONV = _Form("x:integer w:weight b:bias?", "result", _like("Conv", _result))
+_CONV = _Form("x:integer w:weight b:bias?", "result", rules.like("Conv", rules.result))
 #: The older variants have lengths and states between x and the weights.
-_RECURRENT = _Form("x:integer rest:any*", "any*", _recurrent)
-_BINARY = _Form("x:integer y:integer", "integer", _like("Add", _width))
+_RECURRENT = _Form("x:integer rest:any*", "any*", rules.recurrent)
+_BINARY = _Form("x:integer y:integer", "integer", rules.like("Add", rules.width))
 
 _FORMS = {
-    "Quant": _Form("x:real", "integer", _same(_quantized)),
-    "Dequant": _Form("x:integer", "real", _same(_float)),
-    "Requant": _Form("x:integer", "integer", _same(_width)),
+    "Quant": _Form("x:real", "integer", rules.same(rules.quantized)),
+    "Dequant": _Form("x:integer", "real", rules.same(rules.real)),
+    "Requant": _Form("x:integer", "integer", rules.same(rules.width)),
     "Conv2dInt": _CONV,
     "Conv1dInt": _CONV,
-    "ConvTranspose2dInt": _Form("x:integer w:weight b:bias?", "result", _like("ConvTranspose", _result)),
-    "LinearInt": _Form("x:integer w:weight b:bias?", "result", _linear),
-    "BmmInt": _Form("x:integer y:integer", "result", _like("MatMul", _result)),
-    "BatchNorm2dInt": _Form("x:integer w:weight b:bias? mean:real? var:real?", "integer", _same(_width)),
+    "ConvTranspose2dInt": _Form("x:integer w:weight b:bias?", "result", rules.like("ConvTranspose", rules.result)),
+    "LinearInt": _Form("x:integer w:weight b:bias?", "result", rules.linear),
+    "BmmInt": _Form("x:integer y:integer", "result", rules.like("MatMul", rules.result)),
+    "BatchNorm2dInt": _Form("x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.same(rules.width)),
     "iqAdd": _BINARY,
     "iqSub": _BINARY,
     "iqMul": _BINARY,
-    "iqDiv": _Form("x:integer y:integer", "integer", _like("Add", _int32)),
-    "iqCat": _Form("x:integer*", "integer", _cat),
-    "iqPad": _Form("x:integer pads:index value:number?", "integer", _like("Pad", _input_type)),
-    "AvgPool2dInt": _Form("x:integer", "integer", _like("AveragePool", _width)),
-    "GluInt": _Form("x:integer", "integer", _glu),
-    "iqSigmoid": _Form("x:integer", "integer", _same(_width)),
-    "iqTanh": _Form("x:integer", "integer", _same(_width)),
-    "iqTable": _Form("x:integer table:weight", "integer", _same(_width)),
-    "SoftmaxInt": _Form("x:integer", "integer", _same(_width)),
-    "LogSoftmaxInt": _Form("x:integer", "integer", _same(_width)),
-    "LayerNormInt": _Form("x:integer w:weight b:bias?", "integer", _same(_width)),
+    "iqDiv": _Form("x:integer y:integer", "integer", rules.like("Add", rules.int32)),
+    "iqCat": _Form("x:integer*", "integer", rules.cat),
+    "iqPad": _Form("x:integer pads:index value:number?", "integer", rules.like("Pad", rules.input_type)),
+    "AvgPool2dInt": _Form("x:integer", "integer", rules.like("AveragePool", rules.width)),
+    "GluInt": _Form("x:integer", "integer", rules.glu),
+    "iqSigmoid": _Form("x:integer", "integer", rules.same(rules.width)),
+    "iqTanh": _Form("x:integer", "integer", rules.same(rules.width)),
+    "iqTable": _Form("x:integer table:weight", "integer", rules.same(rules.width)),
+    "SoftmaxInt": _Form("x:integer", "integer", rules.same(rules.width)),
+    "LogSoftmaxInt": _Form("x:integer", "integer", rules.same(rules.width)),
+    "LayerNormInt": _Form("x:integer w:weight b:bias?", "integer", rules.same(rules.width)),
     "LSTMInt": _RECURRENT,
     "GRUInt": _RECURRENT,
-    "ShuffleChannel": _Form("x:integer", "integer", _same(_input_type)),
-    "Split": _Form("x:integer split:index?", "integer*", _split),
-    "ArgMax": _Form("x:integer", "integer", _argmax),
+    "ShuffleChannel": _Form("x:integer", "integer", rules.same(rules.input_type)),
+    "Split": _Form("x:integer split:index?", "integer*", rules.split),
+    "ArgMax": _Form("x:integer", "integer", rules.argmax),
 }
 
 #: An operator without a line above: any inputs, any outputs, attributes checked as everywhere.
@@ -355,7 +177,7 @@ def _schema(op: Op) -> Any:
 
 def _standard_schema(op: Op) -> Any:
     """Return ONNX's own schema with integer types in place of the main input's, and our attributes added."""
-    theirs = defs.get_schema(op.name, _OPSET, "")
+    theirs = defs.get_schema(op.name, rules.OPSET, "")
     main = theirs.inputs[0].type_str
     constraints = [
         _constraint(c.type_param_str, _INTEGERS) if c.type_param_str == main
@@ -367,7 +189,7 @@ def _standard_schema(op: Op) -> Any:
         op.name, DOMAIN, VERSION, _doc(op), inputs=list(theirs.inputs), outputs=list(theirs.outputs),
         type_constraints=constraints, attributes=[*theirs.attributes.values(), *ours],
     )  # fmt: skip
-    schema.set_type_and_shape_inference_function(_like(op.name, _input_type))
+    schema.set_type_and_shape_inference_function(rules.like(op.name, rules.input_type))
     return schema
 
 

@@ -1,0 +1,142 @@
+"""SiLU and GELU: a table where there is one, else put together from what the chips have.
+
+    SiLU  x * sigmoid(x)
+    GELU  x * sigmoid(1.702 x)      within 0.021 of the real one, less than a count where the range is 4 and more
+
+With a right iqSigmoid: BatchNorm2dInt for the factor, iqSigmoid, iqMul. With GluInt alone: a LinearInt writes x and the
+factor times x side by side, GluInt multiplies. The gate is held at a scale that leaves sigmoid's range its room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import ir
+from ..plan import QParams
+from ..platforms import Platform
+from ._base import Op, Tie
+from .elementwise import Mul
+from .gate import Glu
+from .linear import Linear
+from .lut import SIGMOID, gated_axis
+from .norm import BatchNorm2d
+from .shape import Reshape
+from .table import TABLE
+
+if TYPE_CHECKING:
+    from ..lower import Lowering
+
+__all__ = ["Gated"]
+
+#: Sigmoid is within half a count of Q7 of its end from here on.
+_ROOM = 5.0
+_WEIGHT = QParams(2.0**6)
+_Q7 = QParams(2.0**7)
+
+
+def _factor(node: ir.Node) -> float:
+    """Return what x is multiplied by in the gate."""
+    kind = node.op_type.partition("_")[0]
+    return 1.702 if kind == "Gelu" else float(ir.attr(node, "alpha", 1.0)) if kind == "Swish" else 1.0
+
+
+class Gated(Op):
+    """A number times the sigmoid of a multiple of itself."""
+
+    name = "SiLU, GELU (composed)"
+    floats = (("", "Gelu"), ("", "Swish"), (ir.DOMAIN, "Gelu"), (ir.DOMAIN, "Silu"))
+    factor = "fixed"
+    constraints = (gated_axis,)
+
+    def reject(self, node: ir.Node) -> str | None:
+        """All sizes known; the factor fits a weight."""
+        shape = ir.shape(node.inputs[0])
+        if not shape or len(shape) < 2 or any(d is None for d in shape[1:]):
+            return "its shape is not known before the run"
+        return None if 0 < _factor(node) < 1.98 else "its factor is not between 0 and 1.98"
+
+    def available(self, row: Platform) -> bool:
+        """As sigmoid."""
+        return SIGMOID.available(row)
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """None."""
+        return []
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """The product with the gate is shifted right."""
+        return exponent(ir.read_name(node)) + 7
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit the row's way."""
+        if low.row.runs(TABLE.name):
+            TABLE.lower(node, low)
+        elif SIGMOID.tabled(low.row):
+            self._product(node, low)
+        else:
+            self._glu(node, low)
+
+    def _product(self, node: ir.Node, low: Lowering) -> None:
+        """BatchNorm2dInt, iqSigmoid, iqMul."""
+        x, o, factor = low.read(node, 0), low.written(node), _factor(node)
+        shape, value = [int(d or 1) for d in ir.shape(node.outputs[0]) or ()], low.integer(node, 0)
+        inner, q = value, x
+        if factor != 1.0:
+            q = _with_room(x, factor)
+            inner = _multiplied(node, low, value, shape, x, q, factor)
+        gate = SIGMOID.insert(node, low, inner, q, shape)
+        low.emit(MUL, node, [value, gate], {"scale_x": x.scale, "scale_y": _Q7.scale, "scale_o": o.scale})
+
+    def _glu(self, node: ir.Node, low: Lowering) -> None:
+        """LinearInt, GluInt."""
+        x, o, factor = low.read(node, 0), low.written(node), _factor(node)
+        shape = list(ir.shape(node.outputs[0]) or ())
+        count, q = int(shape[-1] or 1), _with_room(x, factor)
+        eye = np.eye(count) * _WEIGHT.scale
+        weight = np.floor(np.concatenate([eye, eye * factor]) + 0.5).astype(np.int8)
+        base = f"{ir.written_name(node)}@pair"
+        given = [low.array(f"{base}_weight", weight), low.array(f"{base}_bias", np.zeros(2 * count, np.int32))]
+        attrs: dict[str, Any] = {"data_bits": x.bits, "parameter_bits": _WEIGHT.bits, "o_bits": q.bits,
+                                 "scale_x": x.scale, "scale_w": _WEIGHT.scale, "scale_o": q.scale}  # fmt: skip
+        shape[-1] = 2 * count
+        pair = low.insert(Linear.name, node, "pair", [low.integer(node, 0), *given], attrs, shape, q)
+        low.emit(GLU, node, [pair], {"dim": -1, "scale_x": q.scale, "scale_o": o.scale})
+
+
+def _with_room(x: QParams, factor: float) -> QParams:
+    """Return how `factor` times a tensor held as `x` is held, so that sigmoid's range fits."""
+    wanted = min(_ROOM, factor * (x.high + 1) / x.scale)
+    return QParams(min(x.scale, 2.0 ** math.floor(math.log2((x.high + 1) / wanted))))
+
+
+def _multiplied(
+    node: ir.Node, low: Lowering, value: ir.Value, shape: list[int], x: QParams, o: QParams, factor: float
+) -> ir.Value:  # fmt: skip
+    """Emit `value` times `factor` as a BatchNorm2dInt on four axes and return it."""
+    base, image = ir.written_name(node), [*shape, 1, 1][:4]
+    if len(shape) > 4:
+        image = [*shape[:3], math.prod(shape[3:])]
+    if image != shape:
+        value = low.insert(RESHAPE.name, node, "image", [value, low.array(f"{base}@image_shape", _target(image, low))],
+                           {}, image, x, domain="")  # fmt: skip
+    held = np.full(image[1], math.floor(factor * _WEIGHT.scale + 0.5), np.int8)
+    given = [low.array(f"{base}@factor", held), low.array(f"{base}@offset", np.zeros(image[1], np.int32))]
+    attrs = {"data_bits": x.bits, "parameter_bits": 8, "o_bits": o.bits, "scale_x": x.scale,
+             "scale_w": _WEIGHT.scale, "scale_o": o.scale}  # fmt: skip
+    value = low.insert(BatchNorm2d.name, node, "inner", [value, *given], attrs, image, o)
+    if image != shape:
+        value = low.insert(RESHAPE.name, node, "inner_back",
+                           [value, low.array(f"{base}@inner_shape", _target(shape, low))], {}, shape, o,
+                           domain="")  # fmt: skip
+    return value
+
+
+def _target(shape: list[int], low: Lowering) -> np.ndarray:
+    return np.array([1 if low.row.chip else -1, *shape[1:]], np.int64)
+
+
+GLU, MUL, RESHAPE = Glu(), Mul(), Reshape()

@@ -1,0 +1,195 @@
+"""Types and shapes of the integer operators' outputs, for ONNX's shape inference.
+
+A rule is a function of ONNX's inference context that writes the outputs' types. Where the sizes are those of a
+standard operator, that operator's own rule is asked (`like`); the element type follows from a width or from the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+from onnx import TensorProto, defs, helper, shape_inference
+
+__all__ = [
+    "OPSET", "Infer", "argmax", "cat", "glu", "input_type", "int32", "like", "linear", "quantized", "real", "recurrent",
+    "result", "same", "split", "width",
+]  # fmt: skip
+
+#: The opset whose standard operators the format takes over.
+OPSET = 12
+
+Context = Any
+Infer = Callable[[Context], None]
+
+
+def _number(ctx: Context, name: str, default: Any) -> Any:
+    """Return an attribute's value."""
+    found = ctx.get_attribute(name)
+    return default if found is None else helper.get_attribute_value(found)
+
+
+def _shape(ctx: Context, index: int) -> onnx.TensorShapeProto | None:
+    """Return the shape of an input, None when it is not known."""
+    found = ctx.get_input_type(index)
+    return found.tensor_type.shape if found is not None and found.tensor_type.HasField("shape") else None
+
+
+def _set(ctx: Context, elem: int, shape: onnx.TensorShapeProto | None, index: int = 0) -> None:
+    """Write type and shape of an output."""
+    result = onnx.TypeProto()
+    result.tensor_type.elem_type = elem
+    if shape is not None:
+        result.tensor_type.shape.CopyFrom(shape)
+    ctx.set_output_type(index, result)
+
+
+def width(ctx: Context, key: str = "o_bits") -> int:
+    """Return the type of `key` bits, 8 unless said."""
+    bits = _number(ctx, key, 8)
+    return TensorProto.INT8 if bits <= 8 else TensorProto.INT16 if bits <= 16 else TensorProto.INT32
+
+
+def result(ctx: Context) -> int:
+    """Return the type of a layer's output: real without scale_o."""
+    return TensorProto.FLOAT if ctx.get_attribute("scale_o") is None else width(ctx)
+
+
+def quantized(ctx: Context) -> int:
+    return width(ctx, "data_bits")
+
+
+def real(ctx: Context) -> int:
+    return TensorProto.FLOAT
+
+
+def int32(ctx: Context) -> int:
+    return TensorProto.INT32
+
+
+def input_type(ctx: Context) -> int:
+    """Return the type of input 0: scales and widths pass through."""
+    found = ctx.get_input_type(0)
+    return TensorProto.UNDEFINED if found is None else found.tensor_type.elem_type
+
+
+def same(elem: Callable[[Context], int]) -> Infer:
+    """Return an inference: the shape of input 0."""
+    return lambda ctx: _set(ctx, elem(ctx), _shape(ctx, 0))
+
+
+def like(standard: str, elem: Callable[[Context], int], **renamed: str) -> Infer:
+    """Return an inference: the shape that ONNX's operator `standard` gives.
+
+    renamed : attributes of the standard operator -> ours, where the names differ.
+    """
+
+    def infer(ctx: Context) -> None:
+        schema = defs.get_schema(standard, OPSET, "")
+        types, data, names = {}, {}, []
+        for index in range(ctx.get_num_inputs()):
+            given = ctx.get_input_type(index) if ctx.has_input(index) else None
+            names.append(f"i{index}" if given is not None else "")
+            if given is None:
+                continue
+            formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+            if formal.type_str == schema.inputs[0].type_str:
+                given.tensor_type.elem_type = TensorProto.FLOAT
+            types[names[-1]] = given
+            value = ctx.get_input_data(index)
+            if value is not None:
+                data[names[-1]] = value
+        if not names or not names[0]:
+            return
+        outputs = [f"o{index}" for index in range(ctx.get_num_outputs())]
+        node = helper.make_node(standard, names, outputs)
+        for name in schema.attributes:
+            found = ctx.get_attribute(renamed.get(name, name))
+            if found is not None:
+                attribute = node.attribute.add()
+                attribute.CopyFrom(found)
+                attribute.name = name
+        results = shape_inference.infer_node_outputs(
+            schema, node, types, data, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=6
+        )
+        for index, name in enumerate(outputs):
+            if name in results:
+                found = results[name].tensor_type
+                _set(ctx, elem(ctx), found.shape if found.HasField("shape") else None, index)
+
+    return infer
+
+
+def cat(ctx: Context) -> None:
+    """Concat along `dim`, which older graphs call so, or `axis`."""
+    name = "dim" if ctx.get_attribute("dim") is not None else "axis"
+    like("Concat", width, axis=name)(ctx)
+
+
+def linear(ctx: Context) -> None:
+    """[..., I] times [O, I]."""
+    x, weight = _shape(ctx, 0), _shape(ctx, 1)
+    shape = None
+    if x is not None and weight is not None:
+        shape = onnx.TensorShapeProto()
+        shape.CopyFrom(x)
+        shape.dim[-1].CopyFrom(weight.dim[0])
+    _set(ctx, result(ctx), shape)
+
+
+def glu(ctx: Context) -> None:
+    """Half of the axis `dim`."""
+    x = _shape(ctx, 0)
+    shape = None
+    if x is not None:
+        shape = onnx.TensorShapeProto()
+        shape.CopyFrom(x)
+        size = shape.dim[_number(ctx, "dim", -1)]
+        if size.HasField("dim_value"):
+            size.dim_value //= 2
+    _set(ctx, width(ctx), shape)
+
+
+def split(ctx: Context) -> None:
+    """Parts by `split`, by a list `dims`, or equal ones."""
+    count, x = ctx.get_num_outputs(), _shape(ctx, 0)
+    axis = _number(ctx, "axis", 0)
+    sizes = _number(ctx, "split", None) or _number(ctx, "dims", None)
+    if x is not None and (sizes is None or len(sizes) != count):
+        whole = x.dim[axis].dim_value
+        sizes = [-(-whole // count)] * (count - 1) + [whole - -(-whole // count) * (count - 1)] if whole else None
+    for index in range(count):
+        shape = None
+        if x is not None and sizes is not None:
+            shape = onnx.TensorShapeProto()
+            shape.CopyFrom(x)
+            shape.dim[axis].dim_value = sizes[index]
+        _set(ctx, input_type(ctx), shape, index)
+
+
+def argmax(ctx: Context) -> None:
+    """[2, 1, .., 1] of the input's rank."""
+    x = _shape(ctx, 0)
+    shape = None
+    if x is not None:
+        shape = helper.make_tensor_type_proto(TensorProto.INT32, [2, *[1] * (len(x.dim) - 1)]).tensor_type.shape
+    _set(ctx, TensorProto.INT32, shape)
+
+
+def recurrent(ctx: Context) -> None:
+    """The sequence, the last state of each row, and the cell of an LSTM."""
+    x, units = _shape(ctx, 0), _number(ctx, "hidden_size", 0)
+    sequence = state = None
+    if x is not None and len(x.dim) == 3:
+        sequence, state = onnx.TensorShapeProto(), onnx.TensorShapeProto()
+        sequence.CopyFrom(x)
+        state.CopyFrom(x)
+        time = 1 if _number(ctx, "batch_first", 0) or x.dim[0].dim_value == 1 else 0
+        state.dim[time].Clear()
+        state.dim[time].dim_value = 1
+        for shape in (sequence, state):
+            shape.dim[2].Clear()
+            shape.dim[2].dim_value = units
+    for index in range(ctx.get_num_outputs()):
+        _set(ctx, TensorProto.INT32 if index == 2 else result(ctx), state if index else sequence, index)

@@ -1,0 +1,77 @@
+"""docs/numerics.md: its examples are run, and its worked pixel goes through the simulator and the plain classes."""
+
+import doctest
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import lingeronnx as lo
+from lingeronnx import ir
+from lingeronnx.ops import OPS
+from lingeronnx.platforms import PLATFORMS
+from tests.test_reference import single
+
+TEXT = (Path(__file__).parents[1] / "docs" / "numerics.md").read_text()
+
+
+def examples():
+    """Run the page's examples in the order they stand; return the names they defined."""
+    names = {}
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)):
+        test = doctest.DocTestParser().get_doctest(block, names, f"block {number}", "docs/numerics.md", 0)
+        assert test.examples
+        runner = doctest.DocTestRunner(verbose=False)
+        runner.run(test, clear_globs=False)
+        assert not runner.failures, f"block {number} of docs/numerics.md"
+        names = test.globs
+    return names
+
+
+@pytest.mark.parametrize("platform", [row.name for row in PLATFORMS])
+def test_worked_pixel(platform):
+    """The numbers of the 3x3 example, on every platform, both ways."""
+    found = examples()
+    x, w = (np.array(found[key], np.int8)[None, None] for key in "xw")
+    scales = {"scale_x": 2.0 ** found["q_x"], "scale_w": 2.0 ** found["q_w"], "scale_o": 2.0 ** found["q_o"]}
+    bias = np.array([found["bias"]], np.int32)
+    model = single("Conv2dInt", [x], [w, bias], platform=platform, kernel_shape=[3, 3], **scales)
+    (simulated,) = lo.Session(ir.from_proto(model)).run(None, {"x0": x})
+    (plain,) = ReferenceEvaluator(model, new_ops=lo.reference_ops(platform)).run(None, {"x0": x})
+    assert simulated.item() == plain.item() == found["y"] == 24
+
+
+def test_ratio_by_hand():
+    """The multiplier of the `generic` example, through a linear layer of one weight."""
+    found = examples()
+    for acc, want in ((12345, 34), (-12345, -34), (179, 0), (180, 1), (10**6, 127)):
+        assert min((acc * found["M"] + 2 ** (found["s"] - 1)) >> found["s"], 127) == want
+        model = single("LinearInt", [np.zeros((1, 1), np.int8)], [np.ones((1, 1), np.int8), np.array([acc], np.int32)],
+                       platform="generic", scale_x=20.5, scale_w=310.25, scale_o=17.75)  # fmt: skip
+        (simulated,) = lo.Session(ir.from_proto(model)).run(None, {"x0": np.zeros((1, 1), np.int8)})
+        assert simulated.item() == want
+
+
+def test_ties():
+    """The sentence about ties and saturation below the example."""
+    for acc, want in ((384, 2), (-384, -1), (32640, 127)):
+        model = single("LinearInt", [np.zeros((1, 1), np.int8)], [np.ones((1, 1), np.int8), np.array([acc], np.int32)],
+                       scale_x=32.0, scale_w=128.0, scale_o=16.0)  # fmt: skip
+        (simulated,) = lo.Session(ir.from_proto(model)).run(None, {"x0": np.zeros((1, 1), np.int8)})
+        assert simulated.item() == want
+
+
+def test_every_operator_is_told():
+    """Each integer operator is on the page."""
+    missing = [op.name for op in OPS if op.name.isidentifier() and op.name not in TEXT]
+    assert not missing, f"docs/numerics.md says nothing of {missing}"
+
+
+def test_every_fault_is_told():
+    """Each fault of a platform row is in the page's last table, and that table names no other."""
+    told = set(re.findall(r"`([a-z0-9-]+)`", TEXT.rpartition("| fault |")[2]))
+    faults = {key for row in PLATFORMS for key in row.faults}
+    assert faults - told == set(), "add a line to the last table of docs/numerics.md"
+    assert told <= faults
