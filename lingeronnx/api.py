@@ -26,6 +26,7 @@ from .dump import Folder, Summary
 from .errors import ConfigError, ConstraintError, DataError, InternalError, ModelError, nearest
 from .fit import Fitted, fit
 from .improve import factors
+from .improve.cells import cell_notes
 from .improve.equalize import equalize
 from .improve.host_scale import free_borders, settle
 from .improve.ranges import clips_without_scale, range_factors
@@ -216,7 +217,11 @@ def _skipped(graph: ir.Graph, original: ir.Graph, selectors: Iterable[str]) -> d
         chosen = select(original, selector)
         names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
         for node in graph.graph:
-            if node.name in names or any(v.name in names for v in node.outputs):
+            if (
+                node.name in names
+                or str(node.name).partition("@")[0] in names
+                or any(v.name in names for v in node.outputs)
+            ):
                 skipped[str(node.name)] = f"skipped by '{selector}'"
     return skipped
 
@@ -245,6 +250,7 @@ def _calibrate(
     if conf.effort != "fast":
         feeds, _ = next(iter(data.peek(_EQUALIZE_SAMPLES)))
         even = equalize(graph, floats, feeds, conf.bits, conf.weight_bits)
+        notes += cell_notes(graph, row, floats, feeds)
     stats = _observe(graph, data, floats, conf, progress)
     host = free_borders(graph, stats, row, floats, conf.bits)
     floats = {**floats, **host}

@@ -275,6 +275,9 @@ def assign(
                 notes.append(f"weight '{name}' of {node.name} is all zero")
             tensors[name] = QParams(setting.scale or setting.best(seen), setting.bits)
     _widen(tensors, model, floats, stats, choice)
+    if row.chip:
+        notes += [f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no executor was "
+                  "measured with it" for name in choice.out_bits]  # fmt: skip
     plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(floats))
     plan, moves = legalize(plan, model, row)
     return plan, notes + moves
@@ -329,7 +332,7 @@ def legalize(plan: Plan, model: ir.Graph, row: Platform) -> tuple[Plan, list[str
     largest. Raises ConstraintError for a scale below the row's smallest.
     """
     nodes = integer_nodes(model, plan.floats)
-    tensors = dict(plan.tensors)
+    tensors = {name: QParams(float(np.float32(q.scale)), q.bits) for name, q in plan.tensors.items()}  # as in a file
     owner = {name: group for group in tie_classes(model, row, plan.floats) for name in group.tensors if name in tensors}
     moved: dict[str, tuple[float, str]] = {}
     for name, group in owner.items():

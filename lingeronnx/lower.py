@@ -159,19 +159,35 @@ class Lowering:
         integer_name = self._integer_name(name, q) if name in self._border else name
         value = self._append(op.name, domain, inputs, attrs, str(node.name), integer_name, node.outputs[0], q)
         self._integers[name, q] = value
-        self._nodes[-1].resize_outputs(1 + len(also))
-        for extra, (what, shape, bits) in zip(self._nodes[-1].outputs[1:], also, strict=True):
-            extra.name, extra.type = f"{name}@{what}", oir.TensorType(integer_type(bits))
-            extra.shape = self._shape(oir.Value(shape=oir.Shape(["N" if d is None else d for d in shape])))
+        self._more_outputs(name, also)
 
     def insert(
         self, op_type: str, node: ir.Node, what: str, inputs: Sequence[ir.Value], attrs: Mapping[str, Any],
         shape: Sequence[int | None], q: QParams, domain: str = "thinker",
+        also: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:  # fmt: skip
         """Append a node on the way to the float `node`'s output; return its output, `<node's output>@<what>`."""
         like = oir.Value(shape=oir.Shape(["N" if d is None else d for d in shape]))
         name = f"{ir.written_name(node)}@{what}"
-        return self._append(op_type, domain, inputs, attrs, f"{node.name}@{what}", name, like, q)
+        value = self._append(op_type, domain, inputs, attrs, f"{node.name}@{what}", name, like, q)
+        self._more_outputs(ir.written_name(node), also)
+        return value
+
+    def real_output(self, node: ir.Node, index: int, what: str, scale: float) -> None:
+        """Make output `index` of the float `node` from output ``@what`` of the integer nodes made for it."""
+        wanted = f"{ir.written_name(node)}@{what}"
+        source = next(v for made in reversed(self._nodes) for v in made.outputs if v.name == wanted)
+        value = node.outputs[index]
+        name = str(value.name)
+        self._floats[name] = self._append(_DEQUANT.name, _DEQUANT.domain, [source], {"scale_o": scale},
+                                          f"Dequant_{name}", name, value, None)  # fmt: skip
+
+    def _more_outputs(self, name: str, also: Sequence[tuple[str, Sequence[int | None], int]]) -> None:
+        """Give the last node further outputs `<name>@<what>`."""
+        self._nodes[-1].resize_outputs(1 + len(also))
+        for extra, (what, shape, bits) in zip(self._nodes[-1].outputs[1:], also, strict=True):
+            extra.name, extra.type = f"{name}@{what}", oir.TensorType(integer_type(bits))
+            extra.shape = self._shape(oir.Value(shape=oir.Shape(["N" if d is None else d for d in shape])))
 
     # ---- borders -------------------------------------------------------------------------------------------------
 
@@ -315,6 +331,8 @@ def plan_of(graph: ir.Graph) -> Plan:
         for key, index in op.weight_scales.items():
             if key in attrs:
                 tensors[ir.read_name(node, index)] = QParams(float(attrs[key]), int(attrs["parameter_bits"]))
+        if "scale_y" in attrs and (held := ir.const(node.inputs[1])) is not None:  # a constant operand
+            tensors[ir.read_name(node, 1)] = QParams(float(attrs["scale_y"]), 8 * held.dtype.itemsize)
     found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
     transforms = {name: Transform(tuple(factor), offset) for name, (factor, offset) in found.items()}
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_op(n) is None}

@@ -24,6 +24,9 @@ REQUIRED = {
     "iqAdd": {"scale_x", "scale_y", "scale_o", "platform_quant", "mode"},
     "iqMul": {"scale_x", "scale_y", "scale_o", "platform_quant"},
     "iqCat": {"scale_o", "dim", "platform_quant"},
+    "iqSigmoid": {"scale_x", "scale_o", "platform_quant"},
+    "iqTanh": {"scale_x", "scale_o", "platform_quant"},
+    "LayerNormInt": {"parameter_bits", "scale_x", "scale_w", "scale_o", "platform_quant"},
     "Relu": set(),
     "Reshape": set(),
     "Flatten": {"axis"},
@@ -32,7 +35,7 @@ REQUIRED = {
     "Unsqueeze": {"axes"},
 }
 OWN = {"Quant", "Dequant", "Requant", "Conv2dInt", "Conv1dInt", "LinearInt", "BatchNorm2dInt", "AvgPool2dInt", "iqAdd",
-       "iqMul", "iqCat"}  # fmt: skip
+       "iqMul", "iqCat", "iqSigmoid", "iqTanh", "LayerNormInt"}  # fmt: skip
 INTEGERS = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32)
 
 
@@ -223,6 +226,31 @@ class _Check:
             self.bad(node, f"the operands' shapes {left} and {right}")
         if attrs["scale_x"] * attrs["scale_y"] < attrs["scale_o"]:
             self.bad(node, "the product would be shifted to the left")
+
+    def _iqSigmoid(self, node, attrs):
+        if self.types.get(node.input[0]) != TensorProto.INT16:
+            self.bad(node, "its input is not int16")
+        if attrs["scale_x"] < 2048:
+            self.bad(node, f"scale_x = {attrs['scale_x']} is read as 2048")
+        if attrs["scale_o"] != 128:
+            self.bad(node, f"it writes 128, not scale_o = {attrs['scale_o']}")
+
+    _iqTanh = _iqSigmoid
+
+    def _LayerNormInt(self, node, attrs):
+        weight, bias = (self.consts.get(name) for name in node.input[1:])
+        if weight is None or bias is None or (weight.dtype, bias.dtype) != (np.int16, np.int32):
+            self.bad(node, "its factor is no int16 or its summand no int32 constant")
+        elif weight.shape != bias.shape or list(weight.shape) != self.shapes[node.input[0]][-weight.ndim :]:
+            self.bad(node, f"factor {weight.shape} and summand {bias.shape} do not fit")
+        if 10 + exponent(attrs["scale_w"]) < exponent(attrs["scale_o"]):
+            self.bad(node, "the shift to the output is to the left")
+
+    def _Requant(self, node, attrs):
+        if self.types.get(node.input[0]) != TensorProto.INT8 or attrs["data_bits"] != 8:
+            self.bad(node, "its input is not int8")
+        if attrs["o_bits"] == 16 and attrs["scale_o"] > 256 * attrs["scale_x"]:
+            self.bad(node, "a shift by more than 8 wraps in 16 bits")
 
     def _iqCat(self, node, attrs):
         if attrs["dim"] == 0:

@@ -1,6 +1,7 @@
 """What breaks a platform's limits: float graphs before and after --fit, integer graphs as they are."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,9 +11,12 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli, ir
 from lingeronnx.analysis import check as checks
+from lingeronnx.analysis import rules
 from lingeronnx.ops import rule_text
 from lingeronnx.platforms import PLATFORMS, VENUS
 from tests import nets
+
+GOLDEN = Path(__file__).parent / "golden" / "luna"
 
 
 def small():
@@ -150,7 +154,7 @@ def test_integer_rules(integer, name):
     change, value = CHANGES[name]
     proto = onnx.ModelProto.FromString(integer)
     change(proto)
-    rule, remedy = rule_text(getattr(checks, name), VENUS)
+    rule, remedy = rule_text(getattr(rules, name), VENUS)
     found = [v for v in lo.check(ir.from_proto(proto), platform="venus") if v.rule == rule]
     assert found
     assert value in found[0].value
@@ -187,16 +191,62 @@ def test_sizes_are_found_without_value_info(integer):
 
 def test_every_rule_can_be_read():
     for row in PLATFORMS:
-        for rule in checks.RULES:
+        for rule in rules.RULES:
             text, remedy = rule_text(rule, row)
             assert text
             assert remedy
             assert not {"{", "|"} & set(text + remedy)
 
 
+def one(op_type, platform, **attributes):
+    """Return an integer graph of one node between a Quant and a Dequant."""
+    quants = [onnx.helper.make_node("Quant", [f"x{i}"], [f"q{i}"], f"quant{i}", domain="thinker", data_bits=bits,
+                                    scale_x=scale, platform=platform) for i, (scale, bits) in
+              enumerate(attributes.pop("inputs"))]  # fmt: skip
+    node = onnx.helper.make_node(
+        op_type,
+        [f"q{i}" for i in range(len(quants))],
+        ["y@q"],
+        "node",
+        domain="thinker",
+        platform_quant="luna_quant",
+        quant_mode="floor_add",
+        platform=platform,
+        **attributes,
+    )
+    last = onnx.helper.make_node("Dequant", ["y@q"], ["y"], "dequant", domain="thinker",
+                                 scale_o=attributes.get("scale_o", 128.0))  # fmt: skip
+    given = [onnx.helper.make_tensor_value_info(f"x{i}", 1, [1, 4]) for i in range(len(quants))]
+    graph = onnx.helper.make_graph([*quants, node, last], "g", given,
+                                   [onnx.helper.make_tensor_value_info("y", 1, [1, 4])])  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 12), onnx.helper.make_opsetid("thinker", 1)]
+    return ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=6))
+
+
+@pytest.mark.parametrize(
+    "model, platform, values",
+    [
+        (one("iqSigmoid", "venus", inputs=[(2048.0, 16)], scale_x=2048.0, scale_o=128.0), "venus", []),
+        (one("iqSigmoid", "venus", inputs=[(256.0, 16)], scale_x=256.0, scale_o=128.0), "venus", ["scale_x = 256"]),
+        (one("iqSigmoid", "venusA", inputs=[(16.0, 8)], scale_x=16.0, scale_o=128.0), "venusA",
+         [next(r for r in PLATFORMS if r.name == "venusA").faults["lut-constant"]]),
+        (one("iqDiv", "arcs", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0), "arcs", []),
+        (one("iqDiv", "arcs", inputs=[(16.0, 32), (2.0, 32)], scale_x=16.0, scale_y=2.0, scale_o=4.0), "arcs",
+         ["a shift of -1"]),
+        (one("iqDiv", "venusA", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0), "venusA",
+         ["a shift of 2"]),
+    ],
+)  # fmt: skip
+def test_faults_that_scales_bring_about(model, platform, values):
+    texts = [rule_text(r, row)[0] for r in (rules.curve_scale, rules.division_scale) for row in PLATFORMS]
+    assert [v.value for v in lo.check(model, platform=platform) if v.rule in texts] == values
+
+
 def test_the_faults_known_here_are_some_rows():
     known = {key for row in PLATFORMS for key in row.faults}
     assert set(checks._MEETS) <= known
+    limits = {"avgpool-area", "depthwise-multiplier", "batch"}  # told by a constraint, or kept by every graph written
+    assert known <= {*checks._MEETS, *limits}, "say in analysis/check.py which nodes meet the new fault"
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -229,3 +279,15 @@ def test_command_mistakes(tmp_path):
     assert "unknown platform 'venu'" in run(tmp_path / "small.onnx", "--platform", "venu").stderr
     (tmp_path / "file").write_text("")
     assert "cannot make the folder" in run(tmp_path / "small.onnx", "-o", tmp_path / "file").stderr
+
+
+# ---- measured faults -------------------------------------------------------------------------------------------------
+
+
+def test_every_measured_fault_is_reported():
+    """Law: a graph whose vector was found wrong on the executor is never called clean."""
+    cases = json.loads((GOLDEN / "index.json").read_text())["cases"]
+    faulty = [case for case in cases if case.get("executor_fault")]
+    assert faulty
+    for case in faulty:
+        assert len(lo.check(GOLDEN / f"{case['name']}.onnx", platform=case["platform"])), case["name"]

@@ -256,6 +256,25 @@ def test_overrides_reach_the_plan(here: Here) -> None:
     assert json.loads((here.folder / "plan.json").read_text())["tensors"]["x"]["scale"] == 16.0
 
 
+@pytest.mark.parametrize("calibrator", ("percentile", "kl"))
+def test_calibrators(here: Here, calibrator: str) -> None:
+    body = here.json("quantize", "tiny.onnx", "--calib", "calib.npz", "--calibrator", calibrator)
+    assert body["outputs"]["y"]["cosine"] > 0.99
+
+
+def test_widths_on_the_command_line(here: Here) -> None:
+    widths = ("--platform", "generic", "--bits", "16", "--weight-bits", "16", "--override", "y=out_bits:float")
+    override = ("--override", "conv=bits:8,weight_bits:4,percentile:99.9", "--save-plan", "plan.json")
+    body = here.json("quantize", "tiny.onnx", "--calib", "calib.npz", *widths, *override)
+    assert body["outputs"]["y"]["cosine"] > 0.99
+    tensors = json.loads((here.folder / "plan.json").read_text())["tensors"]
+    assert {name: tensors[name]["bits"] for name in ("x", "w", "c", "v")} == {"x": 16, "w": 4, "c": 8, "v": 16}
+    assert "y" not in tensors
+    result = here("quantize", "tiny.onnx", "--calib", "calib.npz", "--override", "y=out_bits:32")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: override y: out_bits 32 on platform venus: its executor gives 8 bits")
+
+
 # ---- simulate --------------------------------------------------------------------------------------------------------
 
 
@@ -394,7 +413,7 @@ def test_the_page_of_operators_is_what_the_code_says(here: Here) -> None:
     text = here("platforms", "--markdown").stdout
     assert text == (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
     assert "| Conv2dInt | Conv | yes | limits | limits | limits |" in text
-    assert "- venus: kernel sides are at most 5\n" in text
+    assert "- venus, arcs, venusA: kernel sides are at most 5\n" in text
     assert not set("{}") & set(text)
     for row in PLATFORMS:
         assert all(f"- {fault}\n" in text for fault in row.faults.values())
@@ -550,7 +569,7 @@ def test_mistakes_get_one_line_and_leave_no_file(here: Here, args: tuple[str, ..
         (("quantise",), "No such command 'quantise'"),
         (("quantize",), "Missing argument 'MODEL'"),
         ((*QUANTIZE, "--bit", "8"), "No such option '--bit'"),
-        ((*QUANTIZE, "--calibrator", "kl"), "'kl' is not one of 'max', 'mse'"),
+        ((*QUANTIZE, "--calibrator", "kld"), "'kld' is not one of 'max', 'percentile', 'mse', 'kl'"),
         ((*QUANTIZE, "--metric", "top1"), "--metric needs --eval DATA"),
         ((*QUANTIZE, "--batch", "0"), "0 is not in the range"),
         (("platforms", "venus", "--markdown"), "--markdown prints one page on all platforms"),

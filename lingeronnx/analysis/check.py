@@ -1,9 +1,8 @@
 """What of a model breaks a platform's limits: every place, with the value, the limit and the remedy.
 
 Float graphs are judged normalised, by the constraints of `ops`, before and after the rewrites of `fit`. Integer graphs
-are judged as they are: the same constraints, and the rules below on scales, attributes, widths and what the executor
-does wrong. A rule is a function whose docstring is ``the rule | the remedy``, filled in from the platform's row; it
-returns the offending value or None. Loads no files, prints nothing.
+are judged as they are: by the same constraints, and `rules` on scales, attributes, widths and the executor's faults.
+Loads no files, prints nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from ..ops._base import RENAMED
 from ..ops.macs import macs
 from ..platforms import Platform
 from ..report import FloatNode, float_nodes
+from .rules import RULES, Seen
 
 __all__ = ["Check", "Met", "check_float", "check_integer"]
 
@@ -112,6 +112,14 @@ _MEETS: Mapping[str, Callable[[ir.Node, Platform], bool]] = {
     ),
     "linear-rows": lambda node, row: node.op_type == "Linear" and _rows(node) != 1,
     "div-scale": lambda node, row: node.op_type == "Div",
+    "gru": lambda node, row: node.op_type == "GRU",
+    "lstm-square": lambda node, row: node.op_type == "LSTM",
+    "norm-placement": lambda node, row: node.op_type == "LayerNormalization",
+    "softmax": lambda node, row: node.op_type == "Softmax",
+    "log-softmax": lambda node, row: node.op_type == "LogSoftmax",
+    "tanh": lambda node, row: node.op_type == "Tanh",
+    "lut-scale": lambda node, row: node.op_type in ("Sigmoid", "Tanh"),
+    "lut-constant": lambda node, row: node.op_type == "Sigmoid",
 }
 
 
@@ -181,159 +189,6 @@ def _violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:
 # ---- integer graphs ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Seen:
-    """An integer node with what is known around it.
-
-    attrs : by current names with defaults. scales : of the tensors before it, as their producers write them.
-    """
-
-    node: ir.Node
-    op: Op
-    attrs: Mapping[str, Any]
-    scales: Mapping[str, float]
-
-    def reads(self) -> dict[int, float]:
-        """Return the scale at which each input is read, as the node says, else as its producer says."""
-        found = {i: self.scales[str(v.name)] for i, v in enumerate(self.node.inputs)
-                 if v is not None and v.name in self.scales}  # fmt: skip
-        return {**found, **self.op.read_scales(self.attrs)}
-
-    @property
-    def writes(self) -> float | None:
-        """The scale of the output."""
-        first = self.node.inputs[0] if self.node.inputs else None
-        return self.op.out_scale(self.attrs, [self.scales.get(str(first.name)) if first is not None else None])
-
-
-Rule = Callable[[Seen, Platform], Any]
-
-
-def powers_of_two(seen: Seen, row: Platform) -> Any:
-    """scales are powers of two | quantize with --mode q-value."""
-    if not row.power_of_two:
-        return None
-    wrong = [f"{key} = {value:g}" for key, value in sorted(seen.attrs.items())
-             if key.startswith("scale_") and value is not None and not _power(value)]  # fmt: skip
-    return ", ".join(wrong) or None
-
-
-def right_shift(seen: Seen, row: Platform) -> Any:
-    """the result is shifted right, never left: the output's scale is at most that of the product or of each summand |
-    lower scale_o, or repair the graph with fix-dequant.
-    """
-    scale = seen.attrs.get("scale_o")
-    reads = seen.reads()
-    if not row.chip or scale is None or not all(map(_power, (scale, *reads.values()))):
-        return None
-    names = {ir.read_name(seen.node, i): value for i, value in reads.items() if i < len(seen.node.inputs)}
-    try:
-        most = seen.op.ceiling(seen.node, lambda name: math.frexp(names[name])[1] - 1)
-    except (KeyError, IndexError):
-        return None
-    exponent = math.frexp(scale)[1] - 1
-    return f"scale_o = 2^{exponent}, at most 2^{most} is possible" if most is not None and exponent > most else None
-
-
-def average_scale(seen: Seen, row: Platform) -> Any:
-    """an average keeps its input's scale | set scale_o to scale_x."""
-    if not row.chip or seen.op.name != "AvgPool2dInt" or seen.attrs.get("scale_o") is None:
-        return None
-    x, o = seen.attrs["scale_x"], seen.attrs["scale_o"]
-    return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None
-
-
-def cat_scale(seen: Seen, row: Platform) -> Any:
-    """no input of a concatenation has a larger scale than its output | raise scale_o or requantize the input."""
-    if row.ops.get(seen.op.name) != "luna-up" or seen.attrs.get("scale_o") is None:
-        return None
-    over = [f"scale_x_{i} = {s:g}" for i, s in seen.op.read_scales(seen.attrs).items() if s > seen.attrs["scale_o"]]
-    return f"{', '.join(over)}, scale_o = {seen.attrs['scale_o']:g}" if over else None
-
-
-def agreement(seen: Seen, row: Platform) -> Any:
-    """a node reads a tensor at the scale its producer writes | repair the graph with fix-dequant."""
-    wrong = []
-    for index, scale in seen.op.read_scales(seen.attrs).items():
-        value = seen.node.inputs[index] if index < len(seen.node.inputs) else None
-        own = seen.scales.get(str(value.name)) if value is not None else None
-        if own is not None and own != scale:
-            wrong.append(f"'{value.name if value is not None else ''}' read at {scale:g}, written at {own:g}")
-    return ", ".join(wrong) or None
-
-
-def byte_results(seen: Seen, row: Platform) -> Any:
-    """operands are 8 bits wide, and so are the results of convolutions | use 8 bits, or LinearInt for wider results."""
-    if not row.chip or "scale_w" not in seen.attrs:
-        return None
-    narrow = ["parameter_bits"] if seen.op.name == "LinearInt" else ["parameter_bits", "o_bits"]
-    wrong = [f"{k} = {seen.attrs[k]}" for k in narrow if seen.attrs.get(k) not in (None, 8)]
-    return ", ".join(wrong) or None
-
-
-def bias_type(seen: Seen, row: Platform) -> Any:
-    """a bias is int32 | quantize again."""
-    value = seen.node.inputs[2] if "scale_w" in seen.attrs and len(seen.node.inputs) > 2 else None
-    array = ir.const(value)
-    return str(array.dtype) if row.chip and array is not None and array.dtype.name != "int32" else None
-
-
-def single_sample(seen: Seen, row: Platform) -> Any:
-    """graphs for a chip hold one sample | write the graph with batch 1."""
-    dims = ir.shape(seen.node.inputs[0]) if seen.node.inputs else None
-    if not row.chip or not dims or seen.op.name not in _IMAGES:
-        return None
-    return f"batch {dims[0] or 'of any size'}" if dims[0] != 1 else None
-
-
-def runs_right(seen: Seen, row: Platform) -> Any:
-    """{row.name} computes the operator right | replace it, or quantize the float model again."""
-    if row.runs(seen.op.name):
-        return None
-    why = next((row.faults[key] for key, name in _BROKEN.items() if name == seen.op.name and key in row.faults), None)
-    return f"{seen.node.op_type}: {why}" if why else f"it has no {seen.node.op_type}"
-
-
-def transposes(seen: Seen, row: Platform) -> Any:
-    """a transpose is none of {row.broken_transposes} | make it from two others."""
-    perm = tuple(seen.attrs.get("perm") or ()) if seen.op.name == "Transpose" else ()
-    return list(perm) if perm and perm in row.broken_transposes else None
-
-
-def chip_name(seen: Seen, row: Platform) -> Any:
-    """nodes name the chip they are for, {row.name} | export for this platform."""
-    name = ir.attr(seen.node, "platform")
-    return name if row.chip and name not in (None, row.name) else None
-
-
-def unit_steps(seen: Seen, row: Platform) -> Any:
-    """a slice takes every element | use steps of 1."""
-    if not row.chip or seen.op.name != "Slice" or len(seen.node.inputs) < 5:
-        return None
-    steps = ir.const(seen.node.inputs[4])
-    return f"steps {steps.tolist()}" if steps is not None and (steps != 1).any() else None
-
-
-def pad_mode(seen: Seen, row: Platform) -> Any:
-    """padding is constant | use constant padding."""
-    mode = ir.attr(seen.node, "mode", "constant")
-    return str(mode) if row.chip and seen.op.name == "iqPad" and mode != "constant" else None
-
-
-RULES: tuple[Rule, ...] = (
-    runs_right, chip_name, powers_of_two, agreement, right_shift, average_scale, cat_scale, byte_results, bias_type,
-    single_sample, transposes, unit_steps, pad_mode,
-)  # fmt: skip
-
-_IMAGES = ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "AvgPool2dInt", "MaxPool", "BatchNorm2dInt")
-#: Fault of a row -> the operator that is not in its list because of it.
-_BROKEN = {"clip": "Clip", "conv1d": "Conv1dInt", "prelu": "PRelu", "div-scale": "iqDiv"}
-
-
-def _power(scale: float) -> bool:
-    return math.frexp(scale)[0] == 0.5
-
-
 def check_integer(model: ir.Graph, row: Platform) -> Check:
     """Return what breaks limits of `row` in the integer graph `model`, which is left as it is."""
     model = ir.clone(model)
@@ -354,7 +209,7 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
         missing = [_violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
                    for key in _missing(node, op, row)]  # fmt: skip
         found += missing
-        if op.name != "Dequant":
+        if op.name != "Dequant" and not (op.wide and "scale_o" not in node.attributes):
             integers.update(str(v.name) for v in node.outputs)
         try:
             seen = Seen(node, op, attributes(op, node), scales)

@@ -24,8 +24,12 @@ rewrite of `--fit` (the default on chips) mends it; `lingeronnx check MODEL` lis
 
 _KEY = (
     "**yes**: in integers, whatever its sizes. **limits**: within the limits below. **composed**: written as other "
-    "operators. **no**: it stays in float, or on the chip's host."
+    "operators. **no**: it stays in float, or on the chip's host. An operator that comes from no ONNX operator stands "
+    "at a border, in another one's stead, or is run where a graph has it."
 )
+
+#: Composite operators of our own, by what they are made from.
+_SOURCES = {"Linear": "Gemm, MatMul"}
 
 #: Constraints that a row may do without although their text can be filled in.
 _FREE: Mapping[str, Callable[[Platform], bool]] = {
@@ -42,7 +46,7 @@ def _table() -> list[str]:
     lines = [f"| operator | from ONNX | {' | '.join(row.name for row in PLATFORMS)} |",
              f"|---|---|{'---|' * len(PLATFORMS)}"]  # fmt: skip
     for op in OPS:
-        source = ", ".join(name for _, name in op.floats)
+        source = ", ".join(_SOURCES.get(name, name) for _, name in op.floats)
         lines.append(f"| {op.name} | {source} | {' | '.join(_cell(op, row) for row in PLATFORMS)} |")
     return lines
 

@@ -51,7 +51,6 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
     layers = {
         ir.written_name(node): node for node in model.graph
         if node.op_type in ("Conv", "Linear") and str(node.name) not in plan.floats
-        and ir.written_name(node) in plan.tensors  # not a layer whose output is float
     }  # fmt: skip
     wanted = {name: array for name, array, _ in FloatRunner(model, set(layers)).run(feed)}
     walk = IntRunner(lower(model, plan, row)).walk(feed)
@@ -68,7 +67,7 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
             ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
             array = walk.redo(kernel)
         want = wanted.pop(name)
-        error = _mean_error(want, array.reshape(want.shape), plan.tensors[name], node)
+        error = _mean_error(want, array.reshape(want.shape), plan.tensors.get(name), node)
         if np.any(error):
             scale = _scale(plan, node, 0) * _scale(plan, node, 1)
             shift = np.floor(error * scale + 0.5).astype(np.int64)
@@ -136,13 +135,16 @@ def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node) -> np.ndar
 # ---- biases ------------------------------------------------------------------------------------------------------
 
 
-def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams, node: ir.Node) -> np.ndarray:
-    """Return the mean of have - want per channel (axis 1 of Conv, last of Linear), float64, in real units."""
+def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams | None, node: ir.Node) -> np.ndarray:
+    """Return the mean of have - want per channel (axis 1 of Conv, last of Linear), float64, in real units.
+
+    q : how the tensor is held; None where the layer writes floats, which hold everything.
+    """
     axis = 1 if node.op_type == "Conv" else want.ndim - 1
     reader = ir.sole_consumer(node.outputs[0])
-    low = 0.0 if reader is not None and is_relu(reader) else q.low / q.scale
-    inside = (want > low) & (want < q.high / q.scale)
-    error = np.where(inside, have.astype(np.float64) / q.scale - want, 0.0)
+    scale, low, high = (1.0, -math.inf, math.inf) if q is None else (q.scale, q.low / q.scale, q.high / q.scale)
+    inside = (want > (0.0 if reader is not None and is_relu(reader) else low)) & (want < high)
+    error = np.where(inside, have.astype(np.float64) / scale - want, 0.0)
     axes = tuple(i for i in range(want.ndim) if i != axis)
     return np.asarray(error.sum(axis=axes) / (inside.sum(axis=axes) + _PRIOR))
 

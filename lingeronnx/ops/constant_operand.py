@@ -78,7 +78,8 @@ class AddConstant(Binary):
             self._as_channels(node, low, value, np.broadcast_to(array, (1, *(int(d or 1) for d in shape[1:]))))
             return
         full = np.asarray(array).reshape((1,) * (len(shape) - array.ndim) + array.shape)
-        attrs = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale}
+        width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
+        attrs = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
         low.emit(self.emitted, node, [value, low.constant(node, other, full, y)], attrs)
 
     def _as_channels(self, node: ir.Node, low: Lowering, value: ir.Value, constant: np.ndarray) -> None:

@@ -54,7 +54,7 @@ class LayerNorm(Op):
     aliases = ("QLayerNorm2d", "QLayerNorm")
     factor = "fixed"
     attributes = (Attr("data_bits", "i", 8), Attr("parameter_bits", "i", 8), Attr("o_bits", "i", 8),
-                  Attr("epsilon", "f", EPSILON), Attr("scale_x", "f"), Attr("scale_w", "f"),
+                  Attr("epsilon", "f", EPSILON), Attr("scale_y_normal", "f", None), Attr("scale_x", "f"), Attr("scale_w", "f"),
                   Attr("scale_o", "f"))  # fmt: skip
     constraints = (norm_row, epsilon_fixed, norm_axes)
 
@@ -87,6 +87,15 @@ class LayerNorm(Op):
         """The shift to the output is to the right: q_o <= 10 + q_w."""
         return FRACTION + exponent(ir.read_name(node, 1))
 
+    def packer_args(self, node: ir.Node, row: Platform) -> str:
+        """Its tensors belong into external memory: all of the graph's, or these where others must not be there."""
+        if not row.chip:
+            return ""
+        others = {n.op_type for n in node.graph} if node.graph is not None else set()
+        if others & {"SoftmaxInt", "LogSoftmaxInt", "AvgPool2dInt", "MaxPool"}:
+            return f"-m {ir.read_name(node)}:psram,{ir.written_name(node)}:psram"
+        return "--threshold4 1"
+
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with integer factor and summand; the chips demand a summand."""
         x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
@@ -109,7 +118,10 @@ class LayerNorm(Op):
         low.emit(self, node, [low.integer(node, 0), weight, *bias], attrs)
 
     def bind(self, bound: Bound) -> Any:
-        """Return the row kernel; a row is as many elements as there are factors."""
+        """Return the row kernel; a row is as many elements as there are factors.
+
+        Graphs of generation 3 say by `scale_y_normal` how many fractional bits the normalised number has.
+        """
         from simulator.kernels import LayerNorm as Kernel
 
         a = bound.attrs
@@ -118,10 +130,11 @@ class LayerNorm(Op):
         shape, axes = bound.source_shapes[0], 1
         while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < gamma.size:
             axes += 1
+        fraction = FRACTION if a["scale_y_normal"] is None else bound.exponent("scale_y_normal", a["scale_y_normal"])
         return Kernel(
             gamma.astype(np.int64).reshape(-1), np.zeros(gamma.size, np.int64) if beta is None else beta,
             Kernel.epsilon_of(float(a["epsilon"]), float(a["scale_x"]), gamma.size),
-            bound.rescale(bound.ratio(2.0**FRACTION, a["scale_w"])), axes=axes,
+            bound.rescale(bound.ratio(2.0**fraction, a["scale_w"])), axes=axes, fraction=fraction,
         )  # fmt: skip
 
     def read_scales(self, attrs: Any) -> dict[int, float]:

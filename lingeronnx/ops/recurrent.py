@@ -2,7 +2,7 @@
 and r, z, n, biases int32 at scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the output).
 
 The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.recurrent`): x [N, T, I], W, R and B in
-ONNX's gate order -> y [N, T, H]. `obstacle` says what keeps an ONNX LSTM or GRU from becoming one.
+ONNX's gate order -> y [N, T, H], c [N, 1, H]. `obstacle` says what keeps an ONNX LSTM or GRU from becoming one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..errors import ModelError
 from ..plan import QParams
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, Tie
+from .select import Slice
 
 if TYPE_CHECKING:
     from ..lower import Lowering
@@ -40,6 +41,8 @@ _ATTRIBUTES = (
     Attr("scale_hw", "f"),
     Attr("scale_o", "f", None),
 )
+
+SLICE = Slice()
 
 _ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"]}
 
@@ -79,8 +82,6 @@ def _attribute_obstacle(node: ir.Node) -> str | None:
         return f"its activations are {', '.join(names)}"
     if "clip" in node.attributes or ir.attr(node, "input_forget", 0):
         return "it clips its gates" if "clip" in node.attributes else "its input and forget gates are coupled"
-    if len(node.outputs) > 2 and (node.outputs[2].uses() or node.outputs[2].is_graph_output()):
-        return "its last cell is read, which has no integer form outside of it"
     return None
 
 
@@ -92,16 +93,22 @@ def _is_zero(value: ir.Value | None) -> bool:
 # ---- what the chips compute wrong --------------------------------------------------------------------------------
 
 
-def long_enough(node: ir.Node, row: Platform) -> Any:
-    """a sequence is as long as its elements are wide, or longer: these are then widened | use fewer features per step
-    or longer sequences.
-    """
+def square_input(node: ir.Node, row: Platform) -> Any:
+    """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the shorter axis."""
     shape = ir.shape(node.inputs[0])
-    if "lstm-square" not in row.faults or shape is None or len(shape) != 3 or None in shape[1:]:
+    if "lstm-square" not in row.faults or node.domain == ir.DOMAIN or shape is None or None in shape[1:]:
         return None
-    length, width = (int(d or 0) for d in shape[1:])
-    right = length >= width if node.domain == ir.DOMAIN else length == width
-    return None if right else f"{length} steps of {width} elements"
+    return None if len(shape) != 3 or shape[1] == shape[2] else f"{shape[1]} steps of {shape[2]} elements"
+
+
+def cell_inside(node: ir.Node, row: Platform) -> Any:
+    """nobody reads the last cell, which chips hold in 32 bits | use the last state."""
+    return "it is read" if row.chip and node.domain == ir.DOMAIN and _cell_read(node) else None
+
+
+def _cell_read(node: ir.Node) -> bool:
+    cell = node.outputs[1] if len(node.outputs) > 1 else None
+    return cell is not None and bool(cell.uses() or cell.is_graph_output())
 
 
 def right_gru(node: ir.Node, row: Platform) -> Any:
@@ -146,7 +153,13 @@ class _Recurrent(Op):
         x, o, w, r = low.read(node, 0), low.written(node), low.read(node, 1), low.read(node, 2)
         units = int(ir.attr(node, "hidden_size"))
         source, array = low.integer(node, 0), self._ordered(node, 1, units)
-        source, array = self._widened(node, low, source, array, x)
+        length, width = (int(d or 0) for d in (ir.shape(node.inputs[0]) or ())[1:])
+        square = "lstm-square" in low.row.faults
+        if square and length > width:
+            source = self._padded(node, low, "wide", source, (length, width), length, x)
+            array = np.pad(array, ((0, 0), (0, length - width)))
+        elif square and length < width:
+            source = self._lengthened(node, low, source, x)
         biases = self._ordered(node, 3, units).reshape(2, -1)
         name = ir.read_name(node, 3)
         inputs = [
@@ -163,8 +176,17 @@ class _Recurrent(Op):
             "scale_o": o.scale, **self.lowered_attributes(node),
         }  # fmt: skip
         batch = (ir.shape(node.inputs[0]) or (None,))[0]
-        low.emit(self, node, inputs, attrs, also=[(what, (batch, 1, units), bits or o.bits)
-                                                  for what, bits in self.states.items()])  # fmt: skip
+        also = [(what, (batch, 1, units), bits or o.bits) for what, bits in self.states.items()]
+        if square and length < width:
+            steps = low.insert(self.name, node, "steps", inputs, attrs, (batch, width, units), o, also=also)
+            first = 0 if attrs["go_forward"] else width - length
+            bounds = (("start", first), ("end", first + length), ("axis", 1), ("step", 1))
+            given = [low.array(f"{ir.written_name(node)}@{key}", np.array([v], np.int64)) for key, v in bounds]
+            low.emit(SLICE, node, [steps, *given], {}, domain="")
+        else:
+            low.emit(self, node, inputs, attrs, also=also)
+        if _cell_read(node):
+            low.real_output(node, 1, "c", 2.0**15)
 
     #: What the integer node gives besides the sequence, with its width (0: the sequence's).
     states: ClassVar[dict[str, int]]
@@ -179,23 +201,30 @@ class _Recurrent(Op):
         gates = array.reshape(-1, len(self.order), units, *array.shape[1:])  # the biases are two times all gates
         return gates[:, list(self.order)].reshape(array.shape)
 
-    def _widened(
-        self, node: ir.Node, low: Lowering, source: ir.Value, weight: np.ndarray, q: QParams
-    ) -> tuple[ir.Value, np.ndarray]:
-        """Return input and weight, on a chip that takes square inputs only with zeros as further elements.
+    def _lengthened(self, node: ir.Node, low: Lowering, source: ir.Value, q: QParams) -> ir.Value:
+        """Return the input with steps of zeros behind what is walked through, for chips that take square inputs only.
 
-        A linear layer with the identity as weight does that exactly.
+        What they give is cut off: y is causal, so nothing else changes.
         """
-        shape = ir.shape(node.inputs[0]) or ()
-        length, width = (int(d or 0) for d in shape[1:])
-        if "lstm-square" not in low.row.faults or length == width:
-            return source, weight
+        batch, length, width = ir.shape(node.inputs[0]) or (None, 0, 0)
+        length, width, turn = int(length or 0), int(width or 0), {"perm": [0, 2, 1]}
+        turned = low.insert("Transpose", node, "turned", [source], turn, (batch, width, length), q, "")
+        before = 0 if ir.attr(node, "direction") != "reverse" else width - length
+        long = self._padded(node, low, "long", turned, (width, length), width, q, before)
+        return low.insert("Transpose", node, "back", [long], turn, (batch, width, width), q, "")
+
+    def _padded(
+        self, node: ir.Node, low: Lowering, what: str, source: ir.Value, sizes: tuple[int, int], size: int, q: QParams,
+        before: int = 0,
+    ) -> ir.Value:  # fmt: skip
+        """Return `source` [N, *sizes] with zeros around its last axis: a linear layer does that exactly."""
         one = QParams(64.0)
-        identity = low.array(f"{ir.written_name(node)}@identity", (np.eye(length, width) * one.scale).astype(np.int8))
+        weight = (np.eye(size, sizes[1], -before) * one.scale).astype(np.int8)
+        identity = low.array(f"{ir.written_name(node)}@{what}_weight", weight)
         attrs = {"data_bits": q.bits, "parameter_bits": one.bits, "o_bits": q.bits,
                  "scale_x": q.scale, "scale_w": one.scale, "scale_o": q.scale}  # fmt: skip
-        wide = low.insert("LinearInt", node, "wide", [source, identity], attrs, (*shape[:2], length), q)
-        return wide, np.pad(weight, ((0, 0), (0, length - width)))
+        batch = (ir.shape(node.inputs[0]) or (None,))[0]
+        return low.insert("LinearInt", node, what, [source, identity], attrs, (batch, sizes[0], size), q)
 
     # ---- integer side ----
 
@@ -262,7 +291,7 @@ class Lstm(_Recurrent):
     name = "LSTMInt"
     aliases = ("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32", "QLSTM")
     floats = ((ir.DOMAIN, "LSTM"), ("", "LSTM"))
-    constraints = (long_enough,)
+    constraints = (square_input, cell_inside)
     order = (0, 2, 3, 1)  # i, f, g, o of i, o, f, g
     states: ClassVar[dict[str, int]] = {"h": 0, "c": 32}
 
@@ -278,6 +307,10 @@ class Lstm(_Recurrent):
         """Return (arithmetic, table), told by the word of the row: "luna-q27-arcs"."""
         words = bound.algorithm.split("-")
         return (words[1], words[2]) if len(words) == 3 else ("q27", "arcs")
+
+    def cell_limit(self, row: Platform) -> float | None:
+        """Return the largest product of forget gate and cell that `row` holds, None where it holds any."""
+        return None if "q11" in row.ops.get(self.name, "q11") else 2.0
 
     def bind(self, bound: Bound) -> Any:
         """Return the kernel in the arithmetic of the row."""

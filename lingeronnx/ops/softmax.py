@@ -100,7 +100,7 @@ class Softmax(Op):
         scale = float(a["scale_x"])
         if bound.algorithm.startswith("luna"):
             bound.exponent("scale_x", scale)
-        entry = softmax_entry(2.0**25 / scale, int(a["data_bits"]))
+        entry = softmax_entry(2.0**25 / scale, 8 if int(a["data_bits"]) <= 8 else 16)  # as it is stored
         return kind(entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=way)
 
 

@@ -41,6 +41,7 @@ from .raise_opset import raise_opset
 from .recurrent import recurrent, time_first
 from .refuse import refuse
 from .reshape import constant_reshape
+from .scaled_product import scaled_product
 from .sequence_mean import sequence_mean
 from .sequences import sequences
 from .shapes import trace_shapes
@@ -101,6 +102,7 @@ PASSES = (
     Pass("linear", linear),
     Pass("dense-order", dense_order),
     Pass("fold-batch-norm", fold_batch_norm),
+    Pass("scaled-product", scaled_product),
     Pass("fold-affine", fold_affine),
     Pass("min-max", min_max),
     Pass("clip", clip),

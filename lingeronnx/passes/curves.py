@@ -37,7 +37,7 @@ def curves(model: ir.Graph) -> int:
         if id(node) in gone:
             continue
         found = _region(node)
-        if found is None or not _worth(found[0]):
+        if found is None:
             continue
         nodes, source = found
         gone |= {id(n) for n in nodes}
@@ -63,13 +63,13 @@ def _operands(node: ir.Node) -> list[ir.Value] | None:
 
 
 def _region(end: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
-    """Return the largest set of nodes that computes `end` from one tensor, in graph order, and that tensor."""
+    """Return the largest set of nodes worth joining that computes `end` from one tensor, in graph order, and that."""
     sources = _operands(end)
     if sources is None:
         return None
     inside, best = [end], None
     while True:
-        if len(sources) == 1:
+        if len(sources) == 1 and len(inside) > 1 and _worth(inside):
             best = list(inside), sources[0]
         step = next((v for v in sources if _inner(v, inside)), None)
         if step is None:
@@ -80,7 +80,7 @@ def _region(end: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
         assert more is not None
         inside.append(node)
         sources = [v for v in sources if v is not step] + [v for v in more if v not in sources]
-    if best is None or len(best[0]) < 2:
+    if best is None:
         return None
     members = {id(n) for n in best[0]}
     return [n for n in end.graph if id(n) in members], best[1]  # type: ignore[union-attr]

@@ -1,9 +1,9 @@
-"""LSTM and GRU as one model-local function per direction, batch first: ``lingeronnx.LSTM(x, W, R, B) -> y``.
+"""LSTM and GRU as one model-local function per direction, batch first: ``lingeronnx.LSTM(x, W, R, B) -> y, c``.
 
-x [N, T, I] -> y [N, T, H]; W, R and B keep ONNX's gate order; states start at zero. What else the ONNX operator gives
-is made of y: Y by a Concat of the directions and Transposes, Y_h by a Slice of the last step (the first one of the
-reverse direction). The Transposes meet those of exporters and cancel (`layout`). `ops.recurrent.obstacle` says which
-nodes stay as they are.
+x [N, T, I] -> y [N, T, H] and, of an LSTM, the last cell [N, 1, H]; W, R and B keep ONNX's gate order; states start at
+zero. What else the ONNX operator gives is made of these: Y by a Concat of the directions and Transposes, Y_h by a Slice
+of the last step (the first one of the reverse direction). The Transposes meet those of exporters and cancel (`layout`).
+`ops.recurrent.obstacle` says which nodes stay as they are.
 
 onnxruntime does not run layout 1 (batch first) of the operators themselves: `time_first` makes it layout 0.
 """
@@ -99,6 +99,11 @@ class _Rewrite:
             joined = last[0] if len(last) == 1 else self._add("Concat", last, "last", (len(last), self._units),
                                                               {"axis": 1})  # fmt: skip
             self._instead(node.outputs[1], joined, _SWAP)
+        if _reads_cell(node):
+            cells = [layer.outputs[1] for y in each if (layer := y.producer()) is not None]
+            both = cells[0] if len(cells) == 1 else self._add("Concat", cells, "cells", (len(cells), self._units),
+                                                              {"axis": 1})  # fmt: skip
+            self._instead(node.outputs[2], both, _SWAP)
         model.graph.remove(node, safe=True)
 
     def _add(self, kind: str, inputs: Sequence[ir.Value | None], what: str, sizes: Sequence[int],
@@ -134,8 +139,18 @@ class _Rewrite:
         attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
         if node.op_type == "GRU":
             attrs["linear_before_reset"] = int(ir.attr(node, "linear_before_reset", 0))
-        what = f"y_{direction}" if many else "y"
-        return self._add(node.op_type, weights, what, (int(self._sizes[0] or 0), self._units), attrs, ir.DOMAIN)
+        what, sizes = f"y_{direction}" if many else "y", (int(self._sizes[0] or 0), self._units)
+        y = self._add(node.op_type, weights, what, sizes, attrs, ir.DOMAIN)
+        layer = ir.producer(y)
+        assert layer is not None
+        if not many:
+            layer.name = self._base  # selectors go by it
+        if node.op_type == "LSTM":
+            layer.resize_outputs(2)
+            cell = layer.outputs[1]
+            cell.name, cell.type = ir.fresh_name(model, f"{y.name}@cell"), y.type
+            cell.shape = ir.oir_shape([self._batch, 1, self._units])
+        return y
 
     def _slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
         bounds = [ir.add_initializer(self._model, ir.fresh_name(self._model, f"{self._base}@{what}{key}"),
@@ -198,6 +213,11 @@ class _Rewrite:
         turn.outputs[0].name = name
 
 
+def _reads_cell(node: ir.Node) -> bool:
+    """Whether anybody reads Y_c."""
+    return len(node.outputs) > 2 and bool(node.outputs[2].uses() or node.outputs[2].is_graph_output())
+
+
 def _joins_directions(node: ir.Node, count: int) -> bool:
     """Whether `node`, which reads Y [T, D, N, H], makes [T, N, D*H] of it, alone or with the node behind it."""
     if node.domain:
@@ -255,12 +275,16 @@ def declare(model: ir.Graph, kind: str) -> None:
     kinds = {"hidden_size": oir.AttributeType.INT, "direction": oir.AttributeType.STRING}
     if kind == "GRU":
         kinds["linear_before_reset"] = oir.AttributeType.INT
-    steps = oir.Node("", kind, [turned, *wide], [oir.RefAttr(name, name, of) for name, of in kinds.items()])
-    steps.outputs[0].name = "y_td"
+    cells = kind == "LSTM"
+    steps = oir.Node("", kind, [turned, *wide], [oir.RefAttr(name, name, of) for name, of in kinds.items()],
+                     num_outputs=3 if cells else 1)  # fmt: skip
+    for value, name in zip(steps.outputs, ("y_td", "h_d", "c_d"), strict=False):
+        value.name = name
     nodes.append(steps)
     flat = axes("Squeeze", steps.outputs[0], 1, "y_t")
     y = add("Transpose", [flat], "y", {"perm": [1, 0, 2]})
-    body = oir.Graph([x, w, r, b], [y], nodes=nodes, opset_imports={"": version}, name=kind)
+    last = [add("Transpose", [steps.outputs[2]], "c", {"perm": [1, 0, 2]})] if cells else []
+    body = oir.Graph([x, w, r, b], [y, *last], nodes=nodes, opset_imports={"": version}, name=kind)
     given = [oir.Attr(name, of, None) for name, of in kinds.items()]
     function = oir.Function(ir.DOMAIN, kind, graph=body, attributes=given)
     model.functions[function.identifier()] = function

@@ -16,7 +16,7 @@ The ways differ in the last step of the polynomial and in the division:
 "newton"   rounded, then shifted by floor  two Newton steps from a linear guess
 =========  ==============================  ========================================
 
-ln S has a table of 512 steps without interpolation; it is therefore up to 57 counts of Q15 too small.
+ln S has a table of 512 steps without interpolation; it is therefore up to 64 counts of Q15 too small.
 """
 
 from __future__ import annotations

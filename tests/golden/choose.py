@@ -23,7 +23,9 @@ NAMES = (
     "iqmul_grid", "iqmul_s0", "iqcat_ax2", "iqcat_axm1", "iqcat_diff", "iqcat_up", "requant_8to16", "requant_8to32",
     "requant_q4_q2", "requant_q4_q6", "quant_ties_q0", "quant_ties_q7", "relu", "relu16", "flatten_a", "reshape_0",
     "reshape_1", "reshape_3", "squeeze_a", "unsqueeze_a", "transpose_3d0", "transpose_4d0", "transpose_4d4",
-    "net_res_0", "net_mbv2_0", "net_dscnn_0", "net_concat_0", "net_cnn3_0", "net_qm1_0",
+    "iqsigmoid_q8", "iqsigmoid_q11", "iqsigmoid_q13", "iqtanh_q8", "iqtanh_q11", "iqtanh_q13", "layernorm_last",
+    "layernorm_p3", "layernorm_const32", "net_res_0", "net_mbv2_0", "net_dscnn_0", "net_concat_0", "net_cnn3_0",
+    "net_qm1_0",
 )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def input_count(model, rng):
 
 def operator(model, rng):
     kinds = ("Relu", "Conv", "Nothing", "Reshape", "Transpose", "Concat", "LSTM", "Gather", "Softmax", "If",
-             "Loop", "QuantizeLinear", "MaxPool", "Clip", "Pad", "Split", "Cast", "BatchNormalization", "Resize")  # fmt: skip
+             "Loop", "QuantizeLinear", "MaxPool", "Clip", "Pad", "Split", "Cast", "Resize")  # fmt: skip
     node = any_node(model, rng)
     node.op_type = kinds[int(rng.integers(len(kinds)))]
     if not rng.integers(4):

@@ -37,14 +37,24 @@ def norm(*sizes, **attributes):
     return node("LayerNormalization", ["N", *sizes], weights=[sizes, sizes], axis=-len(sizes), **attributes)
 
 
+def with_cell(source):
+    """Return an LSTM whose last cell is read."""
+    found = node("LSTM", source, domain=ir.DOMAIN)
+    found.resize_outputs(2)
+    ir.make_node("Relu", [found.outputs[1]], name="reader", output="z")
+    return found
+
+
 MAP = ["N", 8, 16, 16]
 #: (operator, constraint) -> nodes that are within the limit, nodes that are beyond it with the value the user reads
 CASES = {
-    ("LSTMInt", "long_enough"): (
+    ("LSTMInt", "square_input"): (
         [node("LSTM", ["N", 9, 4], domain=ir.DOMAIN), node("LSTMInt", [1, 4, 4], domain="thinker")],
-        [(node("LSTM", ["N", 3, 4], domain=ir.DOMAIN), "3 steps of 4 elements"),
-         (node("LSTMInt", [1, 9, 4], domain="thinker"), "9 steps of 4 elements")],
-    ),  # fmt: skip
+        [(node("LSTMInt", [1, 9, 4], domain="thinker"), "9 steps of 4 elements")],
+    ),
+    ("LSTMInt", "cell_inside"): (
+        [node("LSTM", ["N", 9, 4], domain=ir.DOMAIN)], [(with_cell(["N", 9, 4]), "it is read")],
+    ),
     ("GRUInt", "right_gru"): ([], [(node("GRU", ["N", 9, 4], domain=ir.DOMAIN), VENUS.faults["gru"])]),
     ("Conv2dInt", "kernel_limit"): (
         [conv(MAP, [4, 8, 5, 5]), conv(MAP, [4, 8, 1, 5])],

@@ -12,6 +12,7 @@ from lingeronnx import ir
 from lingeronnx.api import quantize
 from lingeronnx.ops.table import ARITHMETIC, UNARY, table_of
 from lingeronnx.runners import FloatRunner
+from tests.packer import problems
 
 CHIPS = ("venus", "arcs", "venusA")
 
@@ -89,7 +90,7 @@ def test_arithmetic_with_one_number(kind):
     nodes = [helper.make_node("Relu", ["a"], ["r"]), helper.make_node(kind, ["r", "c0"], ["b"])]
     graph = model(nodes, (6, 8), c0=np.float32(2.0 if kind == "Pow" else 1.7))
     got, want, scale = compare(graph, "generic", samples((6, 8)))
-    assert np.abs(got - want).max() <= 0.501 / scale + 1e-6
+    assert np.abs(got - np.clip(want, -128 / scale, 127 / scale)).max() <= 0.501 / scale + 1e-6
 
 
 def test_undefined_values_saturate():
@@ -201,9 +202,9 @@ def test_softmax_of_venus():
 
 @pytest.mark.parametrize("platform", ("venusA", "generic"))
 def test_log_softmax(platform):
-    """Within a count, and 57 counts of Q15 of the table without interpolation."""
+    """Within a count, and 64 counts of Q15 of the table without interpolation."""
     got, want, scale = compare(one("LogSoftmax", axis=-1), platform, samples((6, 8)))
-    assert (got - want).max() * scale <= 0.51 + 58 / 2**15 * scale
+    assert (got - want).max() * scale <= 0.51 + 65 / 2**15 * scale
     assert (want - got).max() * scale <= 0.51 + 2 / 2**15 * scale
 
 
@@ -239,6 +240,15 @@ def test_layer_norm_needs_its_placement(platform):
     assert ir.const(node.inputs[1]).dtype == (np.int16 if platform == "venus" else np.int8)
 
 
+def test_layer_norm_beside_a_softmax():
+    """A softmax must not be in external memory: only the tensors of the normalisation are put there."""
+    nodes = [helper.make_node("LayerNormalization", ["a", "c0", "c1"], ["n"], axis=-1),
+             helper.make_node("Softmax", ["n"], ["b"], axis=-1)]  # fmt: skip
+    graph = model(nodes, (6, 8), c0=np.ones(8, np.float32), c1=np.zeros(8, np.float32))
+    found = quantize(graph, samples((6, 8)), platform="arcs", effort="fast")
+    assert found.report.packer.endswith("-m a:psram,n:psram")
+
+
 # ---- constants -------------------------------------------------------------------------------------------------------
 
 
@@ -268,3 +278,22 @@ def test_heads(platform):
     nodes = [helper.make_node("Relu", ["a"], ["r"]), helper.make_node("MatMul", ["r", "a"], ["b"])]
     got, want, scale = compare(model(nodes, shape), platform, samples(shape))
     assert np.abs(got - np.clip(want, -128 / scale, 127 / scale)).max() <= 0.51 / scale
+
+
+# ---- what the packer takes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gain", (0.02, 2.0, 20.0))
+@pytest.mark.parametrize(
+    "graph",
+    (
+        one("Sigmoid"), one("Tanh"), silu(), one("Gelu", opset=20),
+        one("LayerNormalization", np.ones(8, np.float32), np.zeros(8, np.float32), axis=-1),
+        one("LayerNormalization", np.full(8, 1e-6, np.float32), axis=-1),
+    ),
+    ids=("sigmoid", "tanh", "silu", "gelu", "norm", "norm of small factors"),
+)  # fmt: skip
+def test_venus_takes_it(graph, gain):
+    """What is written for venus breaks none of its rules."""
+    found = quantize(graph, samples((6, 8), gain=gain), platform="venus", effort="fast")
+    assert problems(ir.to_proto(found.graph)) == []

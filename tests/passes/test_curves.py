@@ -1,0 +1,69 @@
+"""Functions of one number become one node: GELU and its kin as exporters write them."""
+
+import numpy as np
+import pytest
+
+from lingeronnx import ir
+from lingeronnx.passes.curves import curves
+from tests.passes.helpers import fires, graph, stays
+
+ONE, HALF, ROOT2 = np.float32(1), np.float32(0.5), np.float32(np.sqrt(2))
+GELU = """g (float[N,4,6] x) => (float[N,4,6] y) {
+  d = Div(x, root2)  e = Erf(d)  p = Add(e, one)  m = Mul(x, p)  y = Mul(m, half)
+}"""
+TANH_GELU = """g (float[N,4] x) => (float[N,4] y) {
+  c = Pow(x, three)  s = Mul(c, k)  i = Add(x, s)  j = Mul(i, r)  t = Tanh(j)  p = Add(one, t)  h = Mul(half, x)
+  y = Mul(h, p)
+}"""
+CUBED = TANH_GELU.replace("c = Pow(x, three)", "sq = Mul(x, x)  c = Mul(sq, x)")
+TANH = {
+    "three": np.float32(3),
+    "k": np.float32(0.044715),
+    "r": np.float32(np.sqrt(2 / np.pi)),
+    "one": ONE,
+    "half": HALF,
+}
+
+
+@pytest.mark.parametrize(
+    "text, name, arrays",
+    (
+        (GELU, "Gelu", {"root2": ROOT2, "one": ONE, "half": HALF}),
+        (TANH_GELU, "Gelu", TANH),
+        (CUBED, "Gelu", {k: v for k, v in TANH.items() if k != "three"}),
+        ("g (float[N,4] x) => (float[N,4] y) { s = Sigmoid(x) y = Mul(x, s) }", "Silu", {}),
+        ("g (float[N,4] x) => (float[N,4] y) { s = Softplus(x) t = Tanh(s) y = Mul(x, t) }", "Mish", {}),
+        ("g (float[N,4] x) => (float[N,4] y) { a = Abs(x) b = Add(a, one) y = Div(x, b) }", "Curve", {"one": ONE}),
+    ),
+    ids=("erf", "tanh", "cubed", "silu", "mish", "softsign"),
+)
+def test_one_node(text, name, arrays):
+    model = fires(graph(text, **arrays), curves, 1, [name], atol=1e-6)
+    (node,) = model.graph
+    assert node.domain == ir.DOMAIN
+
+
+def test_equal_functions_are_one():
+    text = "g (float[N,4] x) => (float[N,4] y) { s = Sigmoid(x) a = Mul(x, s) t = Sigmoid(a) y = Mul(t, a) }"
+    model = graph(text)
+    fires(model, curves, 2, ["Silu_2", "Silu"], atol=1e-6)  # Mul(a, t) and Mul(t, a) differ in text
+    same = graph(text.replace("Mul(t, a)", "Mul(a, t)"))
+    fires(same, curves, 2, ["Silu", "Silu"], atol=1e-6)
+    assert len(same.functions) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        "g (float[N,4] x) => (float[N,4] y) { y = Erf(x) }",
+        "g (float[N,4] x) => (float[N,4] y) { a = Add(x, one) r = Relu(a) y = Mul(r, one) }",
+        "g (float[N,4] x, float[N,4] z) => (float[N,4] y) { e = Exp(x) y = Mul(e, z) }",
+        "g (float[N,4] x) => (float[N,4] y, float[N,4] s) { s = Sigmoid(x) y = Mul(x, s) }",
+        "g (float[N,4] x) => (float[N,4] y) { e = Exp(x) y = Add(e, row) }",
+        "g (float[N,4] x) => (float[1,N,4] y) { e = Exp(x) y = Add(e, wide) }",
+    ),
+    ids=("alone", "arithmetic", "two inputs", "read elsewhere", "per element", "wider"),
+)
+def test_stays(text):
+    held = {"one": ONE, "row": np.ones(4, np.float32), "wide": np.ones((1, 1, 1), np.float32)}
+    stays(graph(text, **{k: v for k, v in held.items() if f", {k}" in text}), curves)

@@ -1,0 +1,46 @@
+"""The scale of attention moves into a layer."""
+
+import numpy as np
+import pytest
+
+from lingeronnx.passes.linear import linear
+from lingeronnx.passes.scaled_product import scaled_product
+from tests.passes.helpers import fires, graph, rand, stays
+
+HELD = {"w": rand(6, 6), "u": rand(6, 6, seed=1), "s": np.float32(0.25)}
+HEAD = "g (float[N,4,6] x) => (float[N,4,4] y) { q = MatMul(x, w)  k = MatMul(x, u) "
+
+
+def prepared(text):
+    model = graph(text, **HELD)
+    linear(model)
+    return model
+
+
+@pytest.mark.parametrize("last", ("y = Mul(p, s)", "y = Mul(s, p)", "y = Div(p, s)"))
+def test_behind_the_product(last):
+    model = prepared(HEAD + "t = Transpose<perm = [0, 2, 1]>(k) p = MatMul(q, t) " + last + " }")
+    fires(model, scaled_product, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5)
+
+
+def test_before_the_product():
+    model = prepared(HEAD + "t = Transpose<perm = [0, 2, 1]>(k) m = Mul(t, s) y = MatMul(q, m) }")
+    fires(model, scaled_product, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        HEAD + "t = Transpose<perm = [0, 2, 1]>(k) y = MatMul(q, t) }",
+        HEAD.replace("=> (", "=> (float[N,4,4] p, ")
+        + "t = Transpose<perm = [0, 2, 1]>(k) p = MatMul(q, t) y = Mul(p, s) }",
+        HEAD + "t = Transpose<perm = [0, 2, 1]>(k) p = MatMul(q, t) y = Div(s, p) }",
+        "g (float[N,4,6] x) => (float[N,4,6] y) { q = MatMul(x, w)  y = Mul(q, s) }",
+        "g (float[N,4,6] x) => (float[N,6,4] y) { t = Transpose<perm = [0, 2, 1]>(x)  y = Mul(t, s) }",
+    ),
+    ids=("no factor", "read elsewhere", "quotient", "a layer itself", "no layer"),
+)  # fmt: skip
+def test_stays(text):
+    model = graph(text, **{k: v for k, v in HELD.items() if f" {k})" in text or f"({k}," in text})
+    linear(model)
+    stays(model, scaled_product)
