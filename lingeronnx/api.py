@@ -20,6 +20,7 @@ import numpy as np
 from . import ir
 from .analysis.check import Check, check_float, check_integer
 from .assign import Choice, assign, legalize, observed, partition
+from .chip import chip_part
 from .config import QuantConfig, select, select_tensors
 from .data import Data, InputSpec
 from .dump import Folder, Summary
@@ -84,6 +85,17 @@ class QuantizedModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the integer graph to `path`, as a whole or not at all."""
         ir.save(self.graph, path)
+
+    @property
+    def chip(self) -> ir.Graph | None:
+        """The part the packer takes, without the host part; None where the graph is not chip-ready or has none."""
+        return chip_part(self.graph) if self.report.chip_ready and self.report.host_part else None
+
+    def save_chip(self, path: str | os.PathLike[str]) -> None:
+        """Write the part the packer takes to `path`; ConstraintError where the graph is not chip-ready."""
+        if not self.report.chip_ready:
+            raise ConstraintError("the graph is not chip-ready: it has no part that a chip could run by itself")
+        ir.save(chip_part(self.graph), path)
 
     def session(self) -> Session:
         """Return a session on the integer graph."""

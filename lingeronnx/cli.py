@@ -143,12 +143,15 @@ def quantize(
     """Quantize a float model and say what became of it.
 
     Without --calib the scales come from random inputs: good to see whether a model fits a chip, not for its accuracy.
+    Where float operators before or after the integers stay with the host, the part for the packer is written as well.
     """
     if metric is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
     output = output or model.with_name(f"{model.stem}_quant.onnx")
     read = [model, options["calib"], options["config"], plan_in, eval_data]
     _check_target(output, read)
+    chip_output = output.with_name(f"{output.stem}_chip{output.suffix}")
+    _check_target(chip_output, read)
     if save_plan is not None:
         _check_target(save_plan, [*read, output])
     plan = None if plan_in is None else _read_plan(plan_in, options)
@@ -159,17 +162,20 @@ def quantize(
 
         result = api.quantize(model, options.pop("calib"), plan=plan, overrides=merge_overrides(overrides),
                               progress=progress, **options)  # fmt: skip
-        report = _repacked(result.report, output)
+        part = chip_output if result.chip is not None else None
+        report = _repacked(result.report, part or output)
         if eval_data is not None:
             sizes: dict[str, Any] = {key: options[key] for key in ("batch", "limit") if options[key] is not None}
             found = api.evaluate(result.session(), eval_data, metric=metric, baseline=model, progress=progress, **sizes)
             report = replace(report, accuracy=accuracy_of(found))
         result.save(output)
+        if part is not None:
+            result.save_chip(part)
         if save_plan is not None:
             write_text(save_plan, result.plan.to_json())
-    show_report(console_for(as_json), report, model, output, save_plan)
+    show_report(console_for(as_json), report, model, output, save_plan, part)
     if as_json:
-        _print_json({"model": model, "output": output, "plan": save_plan, **report.to_dict()})
+        _print_json({"model": model, "output": output, "chip_part": part, "plan": save_plan, **report.to_dict()})
 
 
 @main.command(

@@ -90,8 +90,10 @@ def _notes(console: Console, notes: Sequence[str]) -> None:
         console.print(f"  note: {note}", style="yellow")
 
 
-def show_report(console: Console, report: Report, model: Path, output: Path, plan: Path | None) -> None:
-    """Print what a quantization did."""
+def show_report(
+    console: Console, report: Report, model: Path, output: Path, plan: Path | None, part: Path | None
+) -> None:
+    """Print what a quantization did; `part` is the file without the host part, where there is one."""
     _title(console, f"{model} -> {report.platform}, {report.mode}")
     _facts(console, _report_rows(report))
     _float_table(console, "Float nodes between integer ones", report.float_nodes)
@@ -106,6 +108,8 @@ def show_report(console: Console, report: Report, model: Path, output: Path, pla
     if plan is not None:
         _line(console, "plan", str(plan))
     _line(console, "written", f"{output} ({_size(output)})")
+    if part is not None:
+        _line(console, "for the packer", f"{part} ({_size(part)}), without the host part")
 
 
 def _report_rows(report: Report) -> list[tuple[str, str, str]]:

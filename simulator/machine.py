@@ -266,7 +266,7 @@ class Program:
         for op in self._ops:
             op.run([values[at] for at in op.ins], [values[at] for at in op.outs])
             for name, at, last in op.kept:
-                place = part if self._buffers[at].batched else slice(None)
+                place = part if self._buffers[at].batched else ...  # a single number has no axis to slice
                 (to_plain if last else copy)([values[at]], [results[name][place]])
                 if name in force:
                     values[at] = np.empty_like(values[at])

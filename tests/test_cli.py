@@ -212,6 +212,18 @@ def test_without_calibration_data_it_says_so(here: Here) -> None:
     assert "  note: calibrated on synthetic inputs: give real data with --calib for real accuracy\n" in text
 
 
+def test_the_part_for_the_packer_is_written_beside(here: Here) -> None:
+    """With a host part behind the integers, the graph without it is written too, and the packer's line names it."""
+    text = TINY.replace("y = Gemm<transB=1>(f, v, d)", "g = Gemm<transB=1>(f, v, d) [soft] y = Softmax<axis=1>(g)")
+    write_model(here.folder / "soft.onnx", text)
+    shown = here.json("quantize", "soft.onnx", "--calib", "calib.npz")
+    assert shown["chip_part"] == "soft_quant_chip.onnx"
+    assert "soft_quant_chip.onnx" in shown["packer"]
+    part = onnx.load(here.folder / "soft_quant_chip.onnx")
+    assert [node.op_type for node in part.graph.node][-2:] == ["LinearInt", "Dequant"]
+    assert [value.name for value in part.graph.output] == ["g"]
+
+
 def test_float_nodes_are_listed_with_their_names_unchanged(here: Here) -> None:
     write_model(here.folder / "gap.onnx", GAP, {"e": "/[red]x[/red]/:smile:/Erf"})
     text = here.good("quantize", "gap.onnx", "--calib", "calib.npz")

@@ -54,8 +54,8 @@ class LayerNorm(Op):
     aliases = ("QLayerNorm2d", "QLayerNorm")
     factor = "fixed"
     attributes = (Attr("data_bits", "i", 8), Attr("parameter_bits", "i", 8), Attr("o_bits", "i", 8),
-                  Attr("epsilon", "f", EPSILON), Attr("scale_y_normal", "f", None), Attr("scale_x", "f"), Attr("scale_w", "f"),
-                  Attr("scale_o", "f"))  # fmt: skip
+                  Attr("epsilon", "f", EPSILON), Attr("scale_y_normal", "f", None), Attr("scale_x", "f"),
+                  Attr("scale_w", "f"), Attr("scale_o", "f"))  # fmt: skip
     constraints = (norm_row, epsilon_fixed, norm_axes)
 
     def parameters(self, node: ir.Node) -> list[int]:

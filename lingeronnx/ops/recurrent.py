@@ -2,7 +2,8 @@
 and r, z, n, biases int32 at scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the output).
 
 The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.recurrent`): x [N, T, I], W, R and B in
-ONNX's gate order -> y [N, T, H], c [N, 1, H]. `obstacle` says what keeps an ONNX LSTM or GRU from becoming one.
+ONNX's gate order -> y [N, T, H], of an LSTM the last state and cell too. `obstacle` says what keeps an ONNX LSTM or GRU
+from becoming one.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def cell_inside(node: ir.Node, row: Platform) -> Any:
 
 
 def _cell_read(node: ir.Node) -> bool:
-    cell = node.outputs[1] if len(node.outputs) > 1 else None
+    cell = node.outputs[2] if len(node.outputs) > 2 else None
     return cell is not None and bool(cell.uses() or cell.is_graph_output())
 
 
@@ -186,7 +187,7 @@ class _Recurrent(Op):
         else:
             low.emit(self, node, inputs, attrs, also=also)
         if _cell_read(node):
-            low.real_output(node, 1, "c", 2.0**15)
+            low.real_output(node, 2, "c", 2.0**15)
 
     #: What the integer node gives besides the sequence, with its width (0: the sequence's).
     states: ClassVar[dict[str, int]]

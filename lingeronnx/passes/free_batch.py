@@ -124,7 +124,7 @@ def _one_row(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tup
     for index, value in enumerate(node.inputs):
         array = ir.const(value)
         full = len(shapes.get(ir.written_name(node), ()))
-        if array is not None and array.ndim == full and len(array) == size and (array == array[:1]).all():
+        if array is not None and full and array.ndim == full and len(array) == size and (array == array[:1]).all():
             ir.set_constant(model, node, index, array[:1], "row")
 
 

@@ -1,9 +1,9 @@
-"""LSTM and GRU as one model-local function per direction, batch first: ``lingeronnx.LSTM(x, W, R, B) -> y, c``.
+"""LSTM and GRU as one model-local function per direction, batch first: ``lingeronnx.LSTM(x, W, R, B) -> y, h, c``.
 
-x [N, T, I] -> y [N, T, H] and, of an LSTM, the last cell [N, 1, H]; W, R and B keep ONNX's gate order; states start at
-zero. What else the ONNX operator gives is made of these: Y by a Concat of the directions and Transposes, Y_h by a Slice
-of the last step (the first one of the reverse direction). The Transposes meet those of exporters and cancel (`layout`).
-`ops.recurrent.obstacle` says which nodes stay as they are.
+x [N, T, I] -> y [N, T, H] and, of an LSTM, the last state and cell [N, 1, H]; W, R and B keep ONNX's gate order; states
+start at zero. What else the ONNX operator gives is made of y and c: Y by a Concat of the directions and Transposes, Y_h
+by a Slice of the last step (the first one of the reverse direction). The Transposes meet those of exporters and cancel
+(`layout`). `ops.recurrent.obstacle` says which nodes stay as they are.
 
 onnxruntime does not run layout 1 (batch first) of the operators themselves: `time_first` makes it layout 0.
 """
@@ -100,7 +100,7 @@ class _Rewrite:
                                                               {"axis": 1})  # fmt: skip
             self._instead(node.outputs[1], joined, _SWAP)
         if _reads_cell(node):
-            cells = [layer.outputs[1] for y in each if (layer := y.producer()) is not None]
+            cells = [layer.outputs[2] for y in each if (layer := y.producer()) is not None]
             both = cells[0] if len(cells) == 1 else self._add("Concat", cells, "cells", (len(cells), self._units),
                                                               {"axis": 1})  # fmt: skip
             self._instead(node.outputs[2], both, _SWAP)
@@ -146,10 +146,10 @@ class _Rewrite:
         if not many:
             layer.name = self._base  # selectors go by it
         if node.op_type == "LSTM":
-            layer.resize_outputs(2)
-            cell = layer.outputs[1]
-            cell.name, cell.type = ir.fresh_name(model, f"{y.name}@cell"), y.type
-            cell.shape = ir.oir_shape([self._batch, 1, self._units])
+            layer.resize_outputs(3)
+            for value, key in zip(layer.outputs[1:], ("state", "cell"), strict=True):
+                value.name, value.type = ir.fresh_name(model, f"{y.name}@{key}"), y.type
+                value.shape = ir.oir_shape([self._batch, 1, self._units])
         return y
 
     def _slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
@@ -283,7 +283,8 @@ def declare(model: ir.Graph, kind: str) -> None:
     nodes.append(steps)
     flat = axes("Squeeze", steps.outputs[0], 1, "y_t")
     y = add("Transpose", [flat], "y", {"perm": [1, 0, 2]})
-    last = [add("Transpose", [steps.outputs[2]], "c", {"perm": [1, 0, 2]})] if cells else []
+    # all outputs are passed on: one without a reader would lose its name
+    last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], "hc", strict=False)]
     body = oir.Graph([x, w, r, b], [y, *last], nodes=nodes, opset_imports={"": version}, name=kind)
     given = [oir.Attr(name, of, None) for name, of in kinds.items()]
     function = oir.Function(ir.DOMAIN, kind, graph=body, attributes=given)

@@ -5,6 +5,8 @@ import math
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
+
 from tests.naive.fixed import rescale, rsh, sat
 
 TABLES = json.loads((Path(__file__).parents[2] / "simulator" / "luts" / "piecewise.json").read_text())["tables"]
@@ -89,5 +91,9 @@ def layer_norm(row, gamma, beta, epsilon, fraction, triple):
     out = []
     for v, g, b in zip(row, gamma, beta, strict=True):
         n = rsh((count * v - sum(row)) * root, k + 19 - fraction)
-        out.append(rescale(sat(n, 16) * g + b, triple))
+        if fraction == 10:
+            acc = sat(n, 16) * g + b
+        else:
+            acc = int(np.float32(sat(sat(n, 32) * g + b, 32)))  # 24 leading bits
+        out.append(rescale(acc, triple))
     return out

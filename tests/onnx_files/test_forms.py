@@ -352,3 +352,18 @@ def test_several_inputs_and_outputs(tmp_path):
     assert [v.name for v in found.graph.graph.inputs] == ["b", "a"]
     assert [v.name for v in found.graph.graph.outputs] == ["z", "y"]
     assert close(found)
+
+
+def test_a_single_number_between_integers(tmp_path):
+    """A float node that makes a tensor of no axes stands between integer ones; constants of no axes too."""
+    text = """g (float[N,4] x) => (float[N,4] y) { m = MatMul(x, w) k = Constant<value_float: float = 3.0>()
+        s = ReduceMax<keepdims = 0>(m) e = CumSum(m, one) d = Mod<fmod = 1>(e, k) f = Sub(d, s) y = MatMul(f, w) }"""
+    model = proto(text, w=rand(4, 4), one=np.int64(1))
+    assert quantized(model, tmp_path, images(4, count=1)).report.outputs["y"]["cosine"] > 0.9
+
+
+def test_a_fixed_batch_of_numbers_without_axes():
+    """Arithmetic on tensors of no axes is no batch to take apart."""
+    text = "g (float[2,4] x) => (float[2,4] y) { a = Add(one, one) m = ReduceSum<keepdims = 0>(x) n = Mul(m, a) y = Mul(x, n) }"
+    with pytest.raises(ModelError, match="its samples cannot be told apart"):
+        accept(graph(text, one=np.float32(1)))

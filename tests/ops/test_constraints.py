@@ -40,8 +40,8 @@ def norm(*sizes, **attributes):
 def with_cell(source):
     """Return an LSTM whose last cell is read."""
     found = node("LSTM", source, domain=ir.DOMAIN)
-    found.resize_outputs(2)
-    ir.make_node("Relu", [found.outputs[1]], name="reader", output="z")
+    found.resize_outputs(3)
+    ir.make_node("Relu", [found.outputs[2]], name="reader", output="z")
     return found
 
 

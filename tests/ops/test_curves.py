@@ -12,6 +12,7 @@ from lingeronnx import ir
 from lingeronnx.api import quantize
 from lingeronnx.ops.table import ARITHMETIC, UNARY, table_of
 from lingeronnx.runners import FloatRunner
+from lingeronnx.session import Session
 from tests.packer import problems
 
 CHIPS = ("venus", "arcs", "venusA")
@@ -297,3 +298,23 @@ def test_venus_takes_it(graph, gain):
     """What is written for venus breaks none of its rules."""
     found = quantize(graph, samples((6, 8), gain=gain), platform="venus", effort="fast")
     assert problems(ir.to_proto(found.graph)) == []
+
+
+def test_layer_norm_of_the_third_generation():
+    """QLayerNorm says that its normalised number has 15 fractional bits; its summand is at that scale."""
+    x = np.random.default_rng(0).integers(-128, 128, (1, 6, 8), dtype=np.int8)
+    constants = {"w": np.full(8, 64, np.int8), "b": np.full(8, 1 << 20, np.int32)}
+    held = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    nodes = [
+        helper.make_node("Quant", ["x"], ["q"], domain="linger", scale_x=16.0, data_bits=8),
+        helper.make_node("QLayerNorm", ["q", "w", "b"], ["y"], domain="linger", x_bits=8, w_bits=8, o_bits=8,
+                         scale_x=16.0, scale_w=64.0, scale_o=32.0, scale_y_normal=32768.0, platform="venusA"),
+    ]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6, 8])],
+                              [helper.make_tensor_value_info("y", TensorProto.INT8, [1, 6, 8])], held)  # fmt: skip
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("linger", 1)]
+    session = Session(ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=8)))
+    (got,) = session.run(None, {"x": x})
+    centred = x - x.mean(axis=-1, keepdims=True)
+    want = 32 * (centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True)) + 0.5)
+    assert np.abs(got - want).max() <= 0.6

@@ -134,17 +134,24 @@ def test_rows_over_samples_are_not_split():
 
 
 @few
-@given(SEEDS, st.sampled_from([1, 2, 8, 17, 64]), st.integers(0, 6), st.booleans(), rescales((6, 14)))
-def test_layer_norm(seed, count, q, extremes, rescale):
+@given(
+    SEEDS,
+    st.sampled_from([1, 2, 8, 17, 64]),
+    st.integers(0, 6),
+    st.booleans(),
+    rescales((6, 14)),
+    st.sampled_from([10, 15]),
+)
+def test_layer_norm(seed, count, q, extremes, rescale, fraction):
     rng = np.random.default_rng(seed)
     x = integers(rng, (4, count), extremes=extremes)
     x[0] = x[0, 0]  # a constant row
     x[1] = np.arange(count) == 0  # nearly constant
-    gamma, beta = rng.integers(-128, 128, count), rng.integers(-(2**17), 2**17, count)
+    gamma, beta = rng.integers(-128, 128, count), rng.integers(-(2**28), 2**28, count)
     epsilon = math.floor(1e-5 * 4.0**q * count**2 + 0.5)
     assert LayerNorm.epsilon_of(1e-5, 2.0**q, count) == epsilon
-    got = run(LayerNorm(gamma, beta, epsilon, rescale), x)
-    want = [naive.layer_norm(r.tolist(), gamma.tolist(), beta.tolist(), epsilon, 10, triple(rescale)) for r in x]
+    got = run(LayerNorm(gamma, beta, epsilon, rescale, fraction=fraction), x)
+    want = [naive.layer_norm(r.tolist(), gamma.tolist(), beta.tolist(), epsilon, fraction, triple(rescale)) for r in x]
     same(got, np.array(want), np.int8)
 
 
