@@ -7,10 +7,9 @@ The flow of `quantize` reads from top to bottom:
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from .analysis.check import Check, check_float, check_integer
 from .assign import Choice, assign, legalize, observed, partition
 from .chip import chip_part
 from .config import QuantConfig, select, select_tensors
-from .data import Data, InputSpec
-from .dump import Folder, Summary
+from .data import Data, InputSpec, Progress
 from .errors import ConfigError, ConstraintError, DataError, InternalError, ModelError, nearest
+from .evaluation import Evaluation, evaluate
 from .fit import Fitted, fit
 from .improve import factors
 from .improve.cells import cell_notes
@@ -34,7 +33,7 @@ from .improve.ranges import clips_without_scale, range_factors
 from .improve.refine import refine, samples_that_fit
 from .int_runner import row_of
 from .lower import lower
-from .metrics import Agreement, metric
+from .metrics import Agreement
 from .observe import TensorStats, observe
 from .ops import float_op
 from .passes import accept, normalize, straighten
@@ -45,6 +44,7 @@ from .platforms import platform as platform_row
 from .report import Report, describe
 from .runners import FloatRunner, input_specs
 from .session import Session, is_integer_graph
+from .simulation import Simulation, simulate
 
 __all__ = [
     "Check",
@@ -57,9 +57,6 @@ __all__ = [
     "quantize",
     "simulate",
 ]
-
-#: Called with (what is being done, samples done, samples in all or None).
-Progress = Callable[[str, int, int | None], None]
 
 _CHECK_SAMPLES = 8  # for the comparison of normalised and original outputs
 _FIDELITY_SAMPLES = 64  # calibration samples for the output fidelity in the report
@@ -426,179 +423,3 @@ def check(model: str | os.PathLike[str] | ir.Graph, *, platform: str | None = No
     graph = ir.clone(original)
     _normalise(graph, original, data, row, conf)
     return check_float(graph, row, [*notes, *data.notes])
-
-
-# ---- evaluate ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A metric's value on `samples` samples, and the baseline's where one was given."""
-
-    metric: str
-    unit: str
-    value: float
-    samples: int
-    baseline: float | None = None
-
-
-def evaluate(
-    model: str | os.PathLike[str] | ir.Graph | Session,
-    data: Any,
-    *,
-    metric: str | None = None,
-    baseline: str | os.PathLike[str] | ir.Graph | Session | None = None,
-    output: str | None = None,
-    batch: int = 256,
-    limit: int | None = None,
-    progress: Progress | None = None,
-) -> Evaluation:
-    """Measure a model, integer or float, on data.
-
-    metric : top1 or top5 against labels; mse, cosine or sqnr against the outputs of `baseline`; ``module:function`` of
-        (outputs, labels). Default: top1 where the data have labels, else sqnr.
-    output : the tensor to measure, default the first graph output; any tensor that exists in both models will do.
-    Raises DataError when labels are missing, ConfigError when a baseline is.
-    """
-    session = model if isinstance(model, Session) else Session(model)
-    base = baseline if baseline is None or isinstance(baseline, Session) else Session(baseline)
-    source = Data(data, session.inputs, limit=limit, what="evaluation data")
-    name = output or str(session.get_outputs()[0].name)
-    state: _Measure | None = None
-    done = 0
-    for feeds, labels in source.batches(batch):
-        state = state or _Measure(_metric_name(metric, labels, base), base is not None)
-        got = session.run([name], feeds)[0]
-        want = base.run([name], feeds)[0] if base is not None else None
-        state.add(labels, got, want)
-        done += len(got)
-        if progress is not None:
-            progress("evaluating", done, None)
-    assert state is not None
-    return Evaluation(state.name, state.unit, state.main.value, done, state.base.value if state.base else None)
-
-
-def _metric_name(name: str | None, labels: Any, base: Any) -> str:
-    if name is not None:
-        return name
-    if labels is not None:
-        return "top1"
-    if base is not None:
-        return "sqnr"
-    raise ConfigError("the data have no labels: give --baseline FLOAT.onnx to compare with, or data with 'labels'")
-
-
-class _Measure:
-    """A metric for the model and, where it needs labels, one for the baseline."""
-
-    def __init__(self, name: str, with_base: bool) -> None:
-        make, self.unit = metric(name)
-        self.name = name
-        self.main = make()
-        self.base = make() if with_base and self.main.needs_labels else None
-        if not self.main.needs_labels and not with_base:
-            raise ConfigError(f"metric {name} compares two models: give --baseline FLOAT.onnx")
-
-    def add(self, labels: Any, got: np.ndarray, want: np.ndarray | None) -> None:
-        """Take in one batch."""
-        from .errors import DataError
-
-        if not self.main.needs_labels:
-            assert want is not None
-            self.main.add(want, got)
-            return
-        if labels is None:
-            raise DataError(f"metric {self.name} needs labels: the data have no 'labels' array")
-        self.main.add(labels, got)
-        if self.base is not None and want is not None:
-            self.base.add(labels, want)
-
-
-# ---- simulate ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """Tensors of a run over all samples.
-
-    arrays : by tensor name, batch on axis 0. scales : counts per real unit where the array holds integers, else None.
-    outputs : graph output -> the tensor of `arrays` that stands for it. at : the summary that was asked for.
-    """
-
-    arrays: Mapping[str, np.ndarray]
-    scales: Mapping[str, float | None]
-    outputs: Mapping[str, str]
-    samples: int
-    at: Summary | None
-    notes: Sequence[str]
-
-
-def simulate(
-    model: str | os.PathLike[str] | ir.Graph | Session,
-    data: Any,
-    *,
-    taps: Sequence[str] = (),
-    integers: bool = False,
-    dump: str | os.PathLike[str] | None = None,
-    at: str | None = None,
-    batch: int = 64,
-    limit: int | None = None,
-    progress: Progress | None = None,
-) -> Simulation:
-    """Run a model, integer or float, on data and return its outputs and the tensors named in `taps` ("all": every one).
-
-    integers : integers instead of real values, and for an output that is dequantized the integer tensor behind it.
-    dump : a folder for the `taps` (without any: every tensor) as they are stored, see `dump.Folder`.
-    at : a tensor to summarise. Raises DataError for wrong data, ConfigError for a tensor that is not there.
-    """
-    session = model if isinstance(model, Session) else Session(model)
-    if integers and not session.is_integer:
-        raise ConfigError("integers are asked of a float model, which has none; quantize it first")
-    source = Data(data, session.inputs, limit=limit, what="input data")
-    every = [str(v.name) for v in ir.values(session.model)]
-    outputs = {str(v.name): _behind(v) if integers else str(v.name) for v in session.model.graph.outputs}
-    named = dict.fromkeys([*outputs.values(), *(t for t in taps if t != "all"), *([at] if at is not None else [])])
-    kept = set(every if "all" in taps else taps) | set(outputs.values())
-    dumped = set() if dump is None else set(every) if "all" in taps or not taps else set(taps)
-    wanted = list({**named, **{name: None for name in every if name in kept or name in dumped}})
-    parts: dict[str, list[np.ndarray]] = {}
-    scales: dict[str, float | None] = {}
-    summary = Summary(at) if at is not None else None
-    done = 0
-    with contextlib.nullcontext() if dump is None else Folder(dump) as folder:
-        for feeds, _ in source.batches(batch):
-            seen = set()
-            for name, array, scale in session.taps(feeds, wanted):
-                seen.add(name)
-                if folder is not None and name in dumped:
-                    folder.add(name, array, scale)
-                if summary is not None and name == at:
-                    summary.add(array, scale)
-                if name in kept:
-                    real = scale is not None and not integers
-                    parts.setdefault(name, []).append((array / scale).astype(np.float32) if real else array)
-                    scales[name] = None if real else scale
-            if lost := [name for name in named if name not in seen]:
-                raise ConfigError(
-                    f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that run "
-                    "as one, or before the quantized input that was fed"
-                )
-            done += min((len(array) for array in feeds.values()), default=1)
-            if progress is not None:
-                progress("simulating", done, None)
-    arrays = {name: _joined(name, pieces) for name, pieces in parts.items()}
-    return Simulation(arrays, scales, outputs, done, summary, source.notes)
-
-
-def _behind(value: ir.Value) -> str:
-    """Return the name of the integer tensor that `value` dequantizes, or its own."""
-    node = ir.producer(value)
-    read = node.inputs[0] if node is not None and node.op_type == "Dequant" else None
-    return str(value.name if read is None else read.name)
-
-
-def _joined(name: str, pieces: Sequence[np.ndarray]) -> np.ndarray:
-    pieces = [np.atleast_1d(piece) for piece in pieces]
-    if len({piece.shape[1:] for piece in pieces}) > 1:
-        raise ConfigError(f"tensor '{name}' does not have the batch on axis 0; give a --batch that holds all samples")
-    return np.concatenate(pieces)

@@ -19,9 +19,12 @@ import numpy as np
 
 from .errors import DataError, LingerOnnxError, nearest
 
-__all__ = ["Batch", "Data", "InputSpec", "load_function"]
+__all__ = ["Batch", "Data", "InputSpec", "Progress", "load_function"]
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray | None]
+
+#: Called while data are worked through, with (what is being done, samples done, samples in all or None).
+Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)

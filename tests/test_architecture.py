@@ -38,6 +38,8 @@ ALLOWED = {
     "lower": MIDDLE | {"assign"},
     "improve": MIDDLE | {"observe", "calibrate", "assign", "lower"},
     "session": MIDDLE,
+    "evaluation": MIDDLE | {"session"},
+    "simulation": MIDDLE | {"session", "dump"},
     "chip": MIDDLE | {"lower"},
     "report": FLOW,
     "analysis": FLOW | {"report", "dump"},
