@@ -14,7 +14,7 @@ import numpy as np
 
 from . import ir
 from .data import InputSpec
-from .errors import ConfigError, DataError, nearest
+from .errors import ConfigError, DataError, ModelError, nearest
 from .int_runner import IntRunner
 from .ops import is_quantized_domain
 from .runners import FloatRunner, Stream, input_specs
@@ -36,11 +36,15 @@ class Session:
 
     Float outputs are real values, integer outputs integers. An input that feeds a Quant takes real values or an array
     of the Quant's integer type, which is taken as quantized already.
+
+    arithmetic : "executor", the only one there is. Graphs of domain `linger` mean the training side's by default and
+        are refused without it (ModelError), so that nothing else is computed in silence.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | ir.Graph) -> None:
+    def __init__(self, path: str | os.PathLike[str] | ir.Graph, arithmetic: str | None = None) -> None:
         self.model = ir.load(path) if isinstance(path, str | os.PathLike) else path
         self.is_integer = is_integer_graph(self.model)
+        _check_arithmetic(self.model, arithmetic)
         self._names = [str(v.name) for v in self.model.graph.outputs]
         self._runner: Any = IntRunner(self.model) if self.is_integer else None
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
@@ -98,6 +102,17 @@ class Session:
         for name in names:
             if name not in known:
                 raise ConfigError(f"the model has no tensor '{name}'{nearest(name, known)}")
+
+
+def _check_arithmetic(model: ir.Graph, arithmetic: str | None) -> None:
+    """Refuse the training side's arithmetic, which third-generation graphs mean by default: nothing computes it."""
+    if arithmetic not in (None, "executor", "training"):
+        raise ConfigError(f"arithmetic '{arithmetic}'; it is 'executor' or 'training'")
+    third = next((node for node in model.graph if node.domain == "linger"), None)
+    if arithmetic == "training" or (arithmetic is None and third is not None):
+        where = f" ({third.op_type} {third.name} is of domain linger)" if third is not None else ""
+        raise ModelError(f"the training side's arithmetic is not simulated{where}; "
+                         "lo.Session(path, arithmetic='executor') computes what the executor would")  # fmt: skip
 
 
 def is_integer_graph(model: ir.Graph) -> bool:
