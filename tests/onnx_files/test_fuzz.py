@@ -13,6 +13,8 @@ from lingeronnx.errors import LingerOnnxError
 from tests.onnx_files.helpers import proto, rand
 from tests.passes.helpers import positive
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 20  # one mutation may take: more is a hang
 ROUNDS = 60  # mutations of each model and kind
 
