@@ -1,4 +1,4 @@
-"""onnx's own node tests as models: each is quantized, or refused in one line, on `generic` and on `venus`."""
+"""onnx's own node tests as models: each is quantized, or refused in one line, on every platform."""
 
 import re
 import warnings
@@ -57,7 +57,7 @@ def attempt(case, platform, path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # zeros, infinities and NaN in onnx's data
-@pytest.mark.parametrize("platform", ("generic", "venus"))
+@pytest.mark.parametrize("platform", ("generic", "venus", "arcs", "venusA"))
 def test_node_cases(cases, platform, tmp_path):
     """No other exception than the user's kind, whatever the case."""
     done = set()
