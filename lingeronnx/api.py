@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class QuantizedModel:
         """Write the integer graph to `path`, as a whole or not at all."""
         ir.save(self.graph, path)
 
-    @property
+    @cached_property
     def chip(self) -> ir.Graph | None:
         """The part the packer takes, without the host part; None where the graph is not chip-ready or has none."""
         return chip_part(self.graph) if self.report.chip_ready and self.report.host_part else None
@@ -92,7 +93,7 @@ class QuantizedModel:
         """Write the part the packer takes to `path`; ConstraintError where the graph is not chip-ready."""
         if not self.report.chip_ready:
             raise ConstraintError("the graph is not chip-ready: it has no part that a chip could run by itself")
-        ir.save(chip_part(self.graph), path)
+        ir.save(self.graph if self.chip is None else self.chip, path)
 
     def session(self) -> Session:
         """Return a session on the integer graph."""

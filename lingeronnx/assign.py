@@ -22,6 +22,7 @@ from .ops import Op, float_op, parameter_values
 from .ops.activation import bounds
 from .plan import Plan, QParams
 from .platforms import Platform
+from .union import Union
 
 __all__ = ["TieClass", "assign", "integer_nodes", "legalize", "observed", "partition", "tie_classes"]
 
@@ -91,7 +92,7 @@ def _heads(model: ir.Graph, floats: Mapping[str, str]) -> list[ir.Node]:
 
 def _without_arithmetic(model: ir.Graph, floats: Mapping[str, str]) -> list[ir.Node]:
     """Return the integer nodes that hang together with no operator that computes anything."""
-    union = _Union()
+    union = Union()
     nodes = integer_nodes(model, floats)
     for node, op in nodes:
         for value in (*(ir.source(node, i) for i in op.data(node)), *node.outputs):
@@ -125,28 +126,6 @@ def observed(model: ir.Graph, floats: Mapping[str, str]) -> list[str]:
 # ---- who shares a scale ------------------------------------------------------------------------------------------
 
 
-class _Union:
-    """Union-find over names."""
-
-    def __init__(self) -> None:
-        self._parent: dict[str, str] = {}
-
-    def find(self, name: str) -> str:
-        """Return the representative of `name`."""
-        parent = self._parent.setdefault(name, name)
-        while parent != self._parent[parent]:
-            self._parent[parent] = self._parent[self._parent[parent]]
-            parent = self._parent[parent]
-        self._parent[name] = parent
-        return parent
-
-    def join(self, first: str, second: str) -> None:
-        """Put both into one set; the representative is the one met first."""
-        a, b = self.find(first), self.find(second)
-        if a != b:
-            self._parent[b] = a
-
-
 @dataclass(frozen=True)
 class TieClass:
     """Tensors that share one scale.
@@ -175,7 +154,7 @@ class TieClass:
 
 def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> list[TieClass]:
     """Group the integer activations of `model` by shared scale."""
-    union = _Union()
+    union = Union()
     mute: set[str] = set()
     tops: dict[str, float] = {}
     bounded: dict[str, float] = {}

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import ir
 from ..assign import integer_nodes
+from ..union import Union
 
 __all__ = ["SCALED_BY_HOST", "Factors", "Groups", "apply", "combine", "pin_borders"]
 
@@ -24,36 +25,17 @@ SCALED_BY_HOST = "it scales the tensor into the range of exponents that the chip
 _ONE = np.ones(1)
 
 
-class Groups:
-    """Union-find over tensors that share a factor, with the reasons why some may have none."""
+class Groups(Union):
+    """Sets of tensors that share a factor, and which of them are pinned to the factor 1."""
 
     def __init__(self) -> None:
-        self._parent: dict[str, str] = {}
+        super().__init__()
         self.pinned: set[str] = set()
-
-    def find(self, name: str) -> str:
-        """Return the representative of `name`'s group."""
-        self._parent.setdefault(name, name)
-        while self._parent[name] != name:
-            self._parent[name] = self._parent[self._parent[name]]
-            name = self._parent[name]
-        return name
-
-    def join(self, first: str, second: str) -> None:
-        """Put both into one group."""
-        self._parent[self.find(first)] = self.find(second)
 
     def pin(self, name: str) -> None:
         """Keep the factor of `name`'s group at 1."""
         self.find(name)
         self.pinned.add(name)
-
-    def members(self) -> dict[str, list[str]]:
-        """Return {representative: tensors}, in the order the tensors were met."""
-        found: dict[str, list[str]] = {}
-        for name in self._parent:
-            found.setdefault(self.find(name), []).append(name)
-        return found
 
     def free(self, tensors: list[str]) -> bool:
         """Whether no tensor of a group is pinned."""
