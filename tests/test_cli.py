@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from lingeronnx import __version__, api, cli, dump
 from lingeronnx import demo as demos
+from lingeronnx.cli._shared import progress_bar
 from lingeronnx.config import QuantConfig
 from lingeronnx.errors import InternalError
 from lingeronnx.platforms import PLATFORMS
@@ -463,7 +464,7 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     stderr = Terminal()
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setenv("TERM", "xterm")
-    with cli._progress() as progress:
+    with progress_bar() as progress:
         assert progress is not None
         progress("calibrating", 64, None)
     assert "calibrating" in stderr.getvalue()

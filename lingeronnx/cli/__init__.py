@@ -1,0 +1,74 @@
+"""The command line, one file per command: each parses its options, calls `api` once and prints what came back.
+
+Exit codes: 0; 1 the user's side, told in one line; 2 a wrong option; 70 a bug of ours, with its traceback; 130 Ctrl-C.
+With ``--json`` one JSON object is all there is on stdout, and tables go to stderr. Everything heavy (numpy, onnx, rich
+...) is imported inside the commands, so that ``--help`` is there at once.
+
+How results look is `show`'s business.
+"""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..errors import LingerOnnxError
+from ._shared import examples
+from .check import check
+from .demo import demo
+from .evaluate import evaluate
+from .platforms import platforms
+from .quantize import quantize
+from .simulate import simulate
+from .warmup import warmup
+
+__all__ = ["main"]
+
+_BUG = 70
+_CTRL_C = 130
+
+
+class _Group(click.Group):
+    """Turns what a command raises into exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except LingerOnnxError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(_CTRL_C)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # the reader of our output went away; click knows what to do
+            if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+                click.echo(f"error: {error.strerror}: {error.filename}", err=True)
+                ctx.exit(1)
+            click.echo(traceback.format_exc(), err=True, nl=False)
+            click.echo("this is a bug in lingeronnx: please report it, with the lines above and the command", err=True)
+            ctx.exit(_BUG)
+
+
+@click.group(
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "lingeronnx demo",
+        "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1",
+    ),
+)
+@click.version_option(__version__, prog_name="lingeronnx", message="%(prog)s %(version)s")
+def main() -> None:
+    """Quantize float ONNX models for small NPUs, and simulate the result bit for bit."""
+
+
+for _command in (quantize, simulate, evaluate, check, platforms, demo, warmup):
+    main.add_command(_command)

@@ -1,0 +1,90 @@
+"""What commands share: options, checks before any work, JSON, the progress display."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import ConfigError
+from ..show import plain
+
+__all__ = [
+    "DATA",
+    "METRICS",
+    "PATH",
+    "amounts",
+    "check_target",
+    "examples",
+    "json_option",
+    "print_json",
+    "json_text",
+    "progress_bar",
+]
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+PATH = click.Path(path_type=Path)
+DATA = "an .npz or .npy file, a folder of them, or file.py:function"
+METRICS = "top1 | top5 | mse | cosine | sqnr | module:function"
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object; tables go to stderr.")(command)
+
+
+def amounts(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --batch and --limit."""
+    command = click.option("--limit", type=click.IntRange(1), metavar="N", help="Use the first N samples.")(command)
+    return click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples per batch.")(command)
+
+
+def check_target(path: Path, read: Sequence[str | Path | None]) -> None:
+    """Raise ConfigError, before any work, where `path` cannot be written or is a file this command reads."""
+    if path.is_dir():
+        raise ConfigError(f"cannot write {path}: it is a folder; give a file name")
+    if not path.parent.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}; create it or choose another name")
+    for given in read:
+        if given is not None and path.resolve() == Path(given).resolve():
+            raise ConfigError(f"{path} would be overwritten, which this command uses otherwise; choose another name")
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """Return `value` as JSON text."""
+    return json.dumps(plain(value), indent=2, allow_nan=False)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print `value` as JSON."""
+    click.echo(json_text(value))
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int | None], None] | None]:
+    """Yield what api calls while it works: a display on stderr where that is a terminal, else None."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description:<12}"), BarColumn(24),
+               TextColumn("{task.fields[samples]}"), TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None, samples="")
+
+        def update(what: str, done: int, total: int | None) -> None:
+            bar.update(task, description=what, total=total, completed=done, samples=f"{done} samples" if done else "")
+
+        yield update

@@ -1,0 +1,57 @@
+"""The command `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from ..errors import ConfigError
+from ._shared import DATA, PATH, examples, json_option, json_text, print_json
+
+__all__ = ["check"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx check model.onnx",
+        "lingeronnx check model_quant.onnx --platform venus -o findings",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("--platform", metavar="NAME", help="Default: the one an integer graph was made for, else venus.")
+@click.option("--calib", metavar="DATA", help=f"Sizes of inputs that the file leaves open: {DATA}.")
+@click.option("-o", "--output", type=PATH, metavar="DIR", help="Write check.txt and check.json into this folder too.")
+@json_option
+def check(model: Path, platform: str | None, calib: str | None, output: Path | None, as_json: bool) -> None:
+    """List every limit of a platform that a model breaks: node, value, limit and remedy.
+
+    Takes float models and integer graphs. Says of float models which rewrites of --fit would mend it and what would
+    remain. Exit code 0 where there is nothing, 1 where there is a violation.
+    """
+    from .. import api
+
+    found = api.check(model, platform=platform, calib=calib)
+    lines = found.lines()
+    body = {"model": model, **found.to_dict()}
+    if output is not None:
+        _write_folder(output, {"check.txt": "\n".join(lines) + "\n", "check.json": json_text(body) + "\n"})
+    for line in lines:
+        click.echo(line, err=as_json)
+    if as_json:
+        print_json(body)
+    if found.violations:
+        click.get_current_context().exit(1)
+
+
+def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
+    """Write text files into `folder`, which is made where it is not there; ConfigError where it cannot be."""
+    from ..files import write_text
+
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}") from error
+    for name, text in files.items():
+        write_text(folder / name, text)

@@ -1,0 +1,33 @@
+"""The command `demo`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from ..show import accuracy_of, console_for, show_demo
+from ._shared import examples, json_option, print_json, progress_bar
+
+__all__ = ["demo"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx demo",
+    )
+)
+@json_option
+def demo(as_json: bool) -> None:
+    """Quantize a small CNN for handwritten digits and measure it on digits it never saw.
+
+    Needs a checkout of the repository (models/); writes build/digits_cnn_quant.onnx in the current folder.
+    """
+    with progress_bar() as progress:
+        from ..demo import demo as run
+
+        done = run(progress=progress)
+    report = replace(done.result.report, accuracy=accuracy_of(done.evaluation))
+    show_demo(console_for(as_json), done, report)
+    if as_json:
+        print_json({"model": done.model, "output": done.output, "seconds": done.seconds, **report.to_dict()})

@@ -1,0 +1,42 @@
+"""The command `platforms`."""
+
+from __future__ import annotations
+
+import click
+
+from ..platforms import PLATFORMS
+from ..platforms import platform as platform_row
+from ..show import console_for, plain, show_platform, show_platforms
+from ._shared import examples, json_option, print_json
+
+__all__ = ["platforms"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx platforms",
+        "lingeronnx platforms venus",
+        "lingeronnx platforms --markdown > docs/operators.md",
+    )
+)
+@click.argument("name", required=False)
+@click.option("--markdown", is_flag=True, help="Print the page of operators, limits and faults on all platforms.")
+@json_option
+def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
+    """List the platforms, or tell limits, operators and known faults of one."""
+    if markdown:
+        if name is not None or as_json:
+            raise click.UsageError("--markdown prints one page on all platforms; give it alone")
+        from ..analysis.operators import operators_markdown
+
+        click.echo(operators_markdown(), nl=False)
+        return
+    rows = PLATFORMS if name is None else (platform_row(name),)
+    console = console_for(as_json)
+    if name is None:
+        show_platforms(console, rows)
+    else:
+        show_platform(console, rows[0])
+    if as_json:
+        found = [plain(row) for row in rows]
+        print_json({"platforms": found} if name is None else found[0])
