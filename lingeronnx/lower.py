@@ -8,7 +8,8 @@ carry every scale: `plan_of` reads the plan back from them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from .ops import OPS, Op, attributes, integer_op, is_quantized_domain
 from .plan import Plan, QParams, Transform
 from .platforms import Platform
 
-__all__ = ["Lowering", "lower", "plan_of"]
+__all__ = ["Lowering", "Source", "lower", "plan_of"]
 
 _QUANT = next(op for op in OPS if op.name == "Quant")
 _DEQUANT = next(op for op in OPS if op.name == "Dequant")
@@ -29,6 +30,9 @@ _REQUANT = next(op for op in OPS if op.name == "Requant")
 
 #: The opset and IR versions of the vendor's graphs: Squeeze carries its axes as an attribute.
 OPSET, IR_VERSION = 12, 6
+
+#: Rearranges an array.
+View = Callable[[np.ndarray], np.ndarray]
 
 _TYPES = {8: oir.DataType.INT8, 16: oir.DataType.INT16, 32: oir.DataType.INT32}
 
@@ -38,6 +42,36 @@ def integer_type(bits: int) -> oir.DataType:
     return _TYPES[next(width for width in sorted(_TYPES) if bits <= width)]
 
 
+def _as_it_is(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+@dataclass(frozen=True)
+class Source:
+    """How an integer initializer follows from a float one: ``clamp(floor(view(float) * scale + 1/2), low, high)``.
+
+    name : the float initializer. view : puts its elements elsewhere, repeats them or puts zeros between, nothing else.
+    """
+
+    name: str
+    view: View
+    scale: float
+    low: float
+    high: float
+    dtype: Any
+
+    def quantized(self, array: np.ndarray) -> np.ndarray:
+        """Return the integers of `array`."""
+        held = np.floor(self.view(array).astype(np.float64) * self.scale + 0.5)
+        return np.clip(held, self.low, self.high).astype(self.dtype)
+
+
+def _accumulator(wide: bool) -> tuple[float, float, Any]:
+    """Return the bounds and the type of a bias: saturated to 32 bits, or 61 where `wide`."""
+    top = 2.0**60 if wide else 2.0**31 - 1
+    return -top - 1, top, np.int64 if wide else np.int32
+
+
 class Lowering:
     """The integer graph while it is built; operators' `lower` emit their nodes through it."""
 
@@ -45,6 +79,8 @@ class Lowering:
         self.model, self.plan, self.row = model, plan, row
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
+        #: The integer initializers that hold a float one, by name.
+        self.sources: dict[str, Source] = {}
         self._floats: dict[str, ir.Value] = {}
         self._integers: dict[tuple[str, QParams], ir.Value] = {}
         self._copied = False
@@ -99,33 +135,44 @@ class Lowering:
         """Return all inputs of `node` in integers."""
         return [self.integer(node, index) for index in range(len(node.inputs))]
 
-    def weight(self, node: ir.Node, index: int) -> ir.Value:
-        """Return constant input `index` quantized at the plan's scale."""
+    def weight(self, node: ir.Node, index: int, view: View = _as_it_is) -> ir.Value:
+        """Return constant input `index`, rearranged by `view`, quantized at the plan's scale."""
+        return self.constant(node, index, self.read(node, index), view)
+
+    def constant(self, node: ir.Node, index: int, q: QParams, view: View = _as_it_is, name: str = "") -> ir.Value:
+        """Return constant input `index`, rearranged by `view`, held as `q`, under `name` or its own."""
+        source = Source(ir.read_name(node, index), view, q.scale, q.low, q.high, integer_type(q.bits).numpy())
+        return self._parameter(node, index, source, name)
+
+    def bias(self, node: ir.Node, index: int, scale: float, view: View = _as_it_is, name: str = "") -> list[ir.Value]:
+        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias."""
+        if len(node.inputs) <= index or ir.const(node.inputs[index]) is None:
+            return []
+        source = Source(ir.read_name(node, index), view, scale, *_accumulator(self.is_wide(node)))
+        return [self._parameter(node, index, source, name)]
+
+    def widened(self, value: ir.Value) -> ir.Value:
+        """Return the integer initializer `value` in int16."""
+        held = ir.const(value)
+        assert held is not None
+        wide = self.array(f"{value.name}@wide", held.astype(np.int16))
+        self.sources[str(wide.name)] = replace(self.sources[str(value.name)], dtype=np.int16)
+        return wide
+
+    def _parameter(self, node: ir.Node, index: int, source: Source, name: str) -> ir.Value:
         array = ir.const(node.inputs[index])
         assert array is not None
-        return self.constant(node, index, array, self.read(node, index))
-
-    def constant(self, node: ir.Node, index: int, values: np.ndarray, q: QParams) -> ir.Value:
-        """Return `values`, the real content of input `index`, as an integer initializer of the same name."""
-        name = ir.read_name(node, index)
-        held = np.clip(np.floor(values.astype(np.float64) * q.scale + 0.5), q.low, q.high)
-        return self.array(name, held.astype(integer_type(q.bits).numpy()))
-
-    def bias(self, node: ir.Node, index: int, scale: float) -> list[ir.Value]:
-        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias."""
-        value = node.inputs[index] if len(node.inputs) > index else None
-        array = ir.const(value)
-        return [] if array is None else [self.integers(ir.read_name(node, index), array, scale, self.is_wide(node))]
+        value = self.array(name or source.name, source.quantized(array))
+        self.sources[str(value.name)] = source
+        return value
 
     def is_wide(self, node: ir.Node) -> bool:
         """Whether `node` multiplies 16-bit operands, so that its bias is int64."""
         return max(self.read(node, 0).bits, self.read(node, 1).bits) > 8
 
     def integers(self, name: str, values: np.ndarray, scale: float, wide: bool = False) -> ir.Value:
-        """Return `values` in int32, or int64 where `wide`, at `scale`, saturated to 32 or 61 bits."""
-        top = 2.0**60 if wide else 2.0**31 - 1
-        held = np.clip(np.floor(values.astype(np.float64) * scale + 0.5), -top - 1, top)
-        return self.array(name, held.astype(np.int64 if wide else np.int32))
+        """Return `values`, which no initializer holds as they are, at `scale` in int32, or int64 where `wide`."""
+        return self.array(name, Source(name, _as_it_is, scale, *_accumulator(wide)).quantized(values))
 
     def array(self, name: str, array: np.ndarray) -> ir.Value:
         """Return an initializer called `name`, or `name` with a number when that holds something else."""

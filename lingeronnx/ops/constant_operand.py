@@ -7,6 +7,7 @@ constant of one value is a table's business.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -75,28 +76,36 @@ class AddConstant(Binary):
         x, y, o = low.read(node, index), low.read(node, other), low.written(node)
         value = low.integer(node, index)
         if low.row.chip:
-            self._as_channels(node, low, value, np.broadcast_to(array, (1, *(int(d or 1) for d in shape[1:]))))
+            self._as_channels(node, low, value, (1, *(int(d or 1) for d in shape[1:])))
             return
-        full = np.asarray(array).reshape((1,) * (len(shape) - array.ndim) + array.shape)
+        full = (1,) * (len(shape) - array.ndim) + array.shape
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
         attrs = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
-        low.emit(self.emitted, node, [value, low.constant(node, other, full, y)], attrs)
+        low.emit(self.emitted, node, [value, low.constant(node, other, y, lambda a: a.reshape(full))], attrs)
 
-    def _as_channels(self, node: ir.Node, low: Lowering, value: ir.Value, constant: np.ndarray) -> None:
-        x, o = low.read(node, self.data(node)[0]), low.written(node)
-        w = low.read(node, self.parameters(node)[0]) if self.factor_is_constant else QParams(2.0**_ONE)
-        count, base = constant.size, ir.written_name(node)
-        factor = constant.reshape(-1) if self.factor_is_constant else np.ones(count)
-        offset = np.zeros(count) if self.factor_is_constant else constant.reshape(-1).astype(np.float64)
-        held = np.clip(np.floor(factor.astype(np.float64) * w.scale + 0.5), w.low, w.high).astype(np.int8)
-        given = [low.array(f"{base}@factor", held), low.integers(f"{base}@offset", offset, x.scale * w.scale)]
+    def _as_channels(self, node: ir.Node, low: Lowering, value: ir.Value, shape: tuple[int, ...]) -> None:
+        (other,) = self.parameters(node)
+        x, o, base = low.read(node, self.data(node)[0]), low.written(node), ir.written_name(node)
+        count = math.prod(shape)
+
+        def spread(array: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(array, shape).reshape(-1)
+
+        if self.factor_is_constant:
+            w = low.read(node, other)
+            given = [low.constant(node, other, w, spread, f"{base}@factor"),
+                     low.array(f"{base}@offset", np.zeros(count, np.int32))]  # fmt: skip
+        else:
+            w = QParams(2.0**_ONE)
+            given = [low.array(f"{base}@factor", np.full(count, w.scale).astype(np.int8)),
+                     *low.bias(node, other, x.scale * w.scale, spread, f"{base}@offset")]  # fmt: skip
         attrs = {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits, "scale_x": x.scale,
                  "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
         column = [1, count, 1, 1]
         target = low.array(f"{base}@column_shape", np.array(column, np.int64))
         value = low.insert(Reshape.name, node, "column", [value, target], {}, column, x, domain="")
         value = low.insert(BatchNorm2d.name, node, "affine", [value, *given], attrs, column, o)
-        back = low.array(f"{base}@shape", np.array(constant.shape, np.int64))
+        back = low.array(f"{base}@shape", np.array(shape, np.int64))
         low.emit(RESHAPE, node, [value, back], {}, domain="")
 
 

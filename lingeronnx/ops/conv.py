@@ -306,9 +306,7 @@ class Conv1d(Conv2d):
         attrs = {**CONV2D.geometry_attributes(g), **self.lowered_attributes(node, low)}
         line = low.integer(node, 0)
         x = low.insert("Unsqueeze", node, "image", [line], {"axes": [2]}, g.source, q, domain="")
-        array = ir.const(node.inputs[1])
-        assert array is not None
-        weight = low.constant(node, 1, array[:, :, None], low.read(node, 1))
+        weight = low.weight(node, 1, lambda w: w[:, :, None])
         bias = low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])
         y = low.insert(CONV2D.name, node, "rows", [x, weight, *bias], attrs, g.result, low.written(node))
         low.emit(SQUEEZE, node, [y], {"axes": [2]}, domain="")

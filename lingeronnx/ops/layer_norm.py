@@ -109,9 +109,7 @@ class LayerNorm(Op):
         assert gamma is not None
         weight = low.weight(node, 1)
         if low.row.ops.get(self.name) == "luna-wide":
-            held = ir.const(weight)
-            assert held is not None
-            weight = low.array(f"{weight.name}@wide", held.astype(np.int16))
+            weight = low.widened(weight)
         bias = low.bias(node, 2, 2.0**FRACTION * w.scale) or [
             low.integers(f"{node.outputs[0].name}@bias", np.zeros(gamma.shape), 1.0)
         ]

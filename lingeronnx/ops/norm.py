@@ -56,7 +56,9 @@ class BatchNorm2d(WeightLayer):
         assert found is not None
         factor, offset = found
         attrs = self.lowered_attributes(node, low)
-        weight = low.constant(node, 1, factor, low.read(node, 1))
+        w = low.read(node, 1)
+        held = np.clip(np.floor(factor * w.scale + 0.5), w.low, w.high)
+        weight = low.array(ir.read_name(node, 1), held.astype(np.int8 if w.bits <= 8 else np.int16))
         bias = low.integers(f"{node.outputs[0].name}@bias", offset, attrs["scale_x"] * attrs["scale_w"],
                             low.is_wide(node))  # fmt: skip
         low.emit(self, node, [low.integer(node, 0), weight, bias], attrs)

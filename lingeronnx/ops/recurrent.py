@@ -153,25 +153,24 @@ class _Recurrent(Op):
         """Emit with the gates in the vendor's order and the two halves of the bias apart."""
         x, o, w, r = low.read(node, 0), low.written(node), low.read(node, 1), low.read(node, 2)
         units = int(ir.attr(node, "hidden_size"))
-        source, array = low.integer(node, 0), self._ordered(node, 1, units)
+        source = low.integer(node, 0)
         length, width = (int(d or 0) for d in (ir.shape(node.inputs[0]) or ())[1:])
         square = "lstm-square" in low.row.faults
-        if square and length > width:
+        missing = length - width if square and length > width else 0
+        if missing:
             source = self._padded(node, low, "wide", source, (length, width), length, x)
-            array = np.pad(array, ((0, 0), (0, length - width)))
         elif square and length < width:
             source = self._lengthened(node, low, source, x)
-        biases = self._ordered(node, 3, units).reshape(2, -1)
         name = ir.read_name(node, 3)
         inputs = [
             source,
-            low.constant(node, 1, array, w),
-            low.constant(node, 2, self._ordered(node, 2, units), r),
-            low.integers(f"{name}@ih", biases[0], x.scale * w.scale),
-            low.integers(f"{name}@hh", biases[1], o.scale * r.scale),
+            low.constant(node, 1, w, lambda a: np.pad(self._ordered(a, units), ((0, 0), (0, missing)))),
+            low.constant(node, 2, r, lambda a: self._ordered(a, units)),
+            *low.bias(node, 3, x.scale * w.scale, lambda a: self._ordered(a, units).reshape(2, -1)[0], f"{name}@ih"),
+            *low.bias(node, 3, o.scale * r.scale, lambda a: self._ordered(a, units).reshape(2, -1)[1], f"{name}@hh"),
         ]
         attrs = {
-            "input_size": array.shape[1], "hidden_size": units, "num_layers": 1, "batch_first": 1, "dropout": 0.0,
+            "input_size": width + missing, "hidden_size": units, "num_layers": 1, "batch_first": 1, "dropout": 0.0,
             "go_forward": int(ir.attr(node, "direction") != "reverse"), "data_bits": x.bits, "parameter_bits": w.bits,
             "o_bits": o.bits, "scale_x": x.scale, "scale_h": o.scale, "scale_iw": w.scale, "scale_hw": r.scale,
             "scale_o": o.scale, **self.lowered_attributes(node),
@@ -196,9 +195,8 @@ class _Recurrent(Op):
         """Return the attributes of this operator alone."""
         return {}
 
-    def _ordered(self, node: ir.Node, index: int, units: int) -> np.ndarray:
-        array = ir.const(node.inputs[index])
-        assert array is not None
+    def _ordered(self, array: np.ndarray, units: int) -> np.ndarray:
+        """Return weights or biases with the gates in the vendor's order."""
         gates = array.reshape(-1, len(self.order), units, *array.shape[1:])  # the biases are two times all gates
         return gates[:, list(self.order)].reshape(array.shape)
 

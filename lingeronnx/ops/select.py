@@ -180,10 +180,8 @@ class Gather(Op):
         """Emit with the table quantized, or with the index as a list; the axis of a single index is squeezed away."""
         if not self.data(node):
             q = low.written(node)
-            table = ir.const(node.inputs[0])
-            assert table is not None
             attrs = {"axis": 0, "parameter_bits": q.bits, "scale_x": q.scale, "scale_o": q.scale}
-            low.emit(self, node, [low.constant(node, 0, table, q), low.real(node, 1)], attrs)
+            low.emit(self, node, [low.constant(node, 0, q), low.real(node, 1)], attrs)
             return
         shape, index = list(ir.shape(node.inputs[0]) or ()), ir.const(node.inputs[1])
         assert index is not None
