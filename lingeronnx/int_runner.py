@@ -21,7 +21,7 @@ from .ops import Bound, Op, attributes, integer_op, is_quantized_domain
 from .platforms import Platform, platform
 from .runners import FloatIsland, Stream, input_specs
 
-__all__ = ["IntRunner", "Walk", "WalkStep", "row_of", "sizes"]
+__all__ = ["IntRunner", "Steps", "Walk", "WalkStep", "row_of", "sizes"]
 
 
 class IntRunner:
@@ -90,6 +90,12 @@ class IntRunner:
         binder.run()
         return Walk(binder, given)
 
+    def bind(self, specs: Mapping[str, Spec]) -> Steps:
+        """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
+        binder = _Binder(self.model, self.row, self._consts, specs, not self.whole)
+        binder.run()
+        return Steps(binder.steps, binder.specs, binder.scales)
+
     def _is_quantized(self, name: str, array: np.ndarray) -> bool:
         declared = next(spec.dtype for spec in self.inputs if spec.name == name)
         if name in self._wide:
@@ -142,6 +148,15 @@ class IntRunner:
             return machine.compile(binder.steps, specs, wanted), binder.scales
         except machine.MachineError as error:
             raise ModelError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a graph, and of every tensor its type, of the integer ones their scale."""
+
+    steps: Sequence[Call]
+    specs: Mapping[str, Spec]
+    scales: Mapping[str, float]
 
 
 @dataclass

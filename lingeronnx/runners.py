@@ -125,7 +125,8 @@ class FloatIsland(PlainKernel):
         self.inputs = tuple(seen)
         self.outputs = tuple(str(o.name) for node in nodes for o in node.outputs if o.name in outside_reads)
         self.names = tuple(str(node.name) for node in nodes)
-        self._proto = self._model(model, nodes, seen, constants)
+        #: The nodes as a model of their own.
+        self.proto = self._model(model, nodes, seen, constants)
         self._session: Any = None
         self._one_by_one: bool | None = None
         self._specs: tuple[Spec, ...] = ()
@@ -156,7 +157,7 @@ class FloatIsland(PlainKernel):
 
     def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self._session is None:
-            self._session = ort_session(self._proto, f"float node {self.names[0]}", threads=1)
+            self._session = ort_session(self.proto, f"float node {self.names[0]}", threads=1)
         try:
             return list(self._session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True))))
         except Exception as error:

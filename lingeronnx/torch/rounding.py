@@ -1,0 +1,129 @@
+"""Rounding with straight-through gradients: integers, exact to the bit, held in floating point.
+
+A quantized tensor is a float tensor of whole numbers (counts). `rescaled` and `rounded` give the simulator's integers
+in the forward pass; backwards they pass the gradient where the value was not cut off, and give the gradient of the
+scale's logarithm at the place where the tensor is written:
+
+    x = q / s,  q = clamp(round(v)),  v = real * s        dL/dlog2(s) = ln 2 * sum(dL/dq * (v - q))     inside
+                                                                      = ln 2 * sum(dL/dq * (-q))        cut off
+
+which is LSQ's gradient (Esser et al. 2020) in terms of counts. Must not know: operators, graphs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from simulator.fixed import Chain, LunaDivide, Pair, Quotient, Rescale, Scale, Shift, WideScale
+
+__all__ = ["Rule", "replaced", "rescaled", "rounded"]
+
+Rule = Rescale | LunaDivide | Chain
+
+#: Whole numbers below these are exact in float32 and float64, and so is adding a half to them.
+FLOAT32_EXACT, FLOAT64_EXACT = 1 << 23, 1 << 52
+
+
+class _Quantized(torch.autograd.Function):
+    """Forward: the integers `q`. Backward: as the file's first lines say."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Any, q: Any, probe: Any, low: float, high: float) -> Any:
+        ctx.save_for_backward(v, q)
+        ctx.bounds = low - 0.5, high + 0.5
+        ctx.probed = probe is not None
+        return q.to(v.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,), (v, q) = grads, ctx.saved_tensors
+        low, high = ctx.bounds
+        inside = (v >= low) & (v <= high)
+        of_scale = None
+        if ctx.probed and ctx.needs_input_grad[2]:
+            of_scale = math.log(2.0) * (grad * (torch.where(inside, v, 0.0) - q)).sum().float()
+        return grad * inside, None, of_scale, None, None
+
+
+class _Replaced(torch.autograd.Function):
+    """Forward: `exact`. Backward: the gradient goes to `smooth` as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, smooth: Any, exact: Any) -> Any:
+        return exact.to(smooth.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0], None
+
+
+def replaced(smooth: Any, exact: Any) -> Any:
+    """Return `exact` with the gradient of `smooth` (same shape)."""
+    return _Replaced.apply(smooth, exact)
+
+
+def rounded(v: Any, low: float, high: float, probe: Any = None, exact: Any = None) -> Any:
+    """Return ``clamp(floor(v + 1/2), low, high)``, or the integers `exact` where they are worked out otherwise.
+
+    v : counts before rounding. probe : log2 of the scale of the result as a tensor, where its gradient is wanted.
+    """
+    if exact is None:
+        exact = torch.clamp(torch.floor(v.detach() + 0.5), low, high)
+    return _Quantized.apply(v, exact, probe, low, high)
+
+
+def ratio(rule: Rule) -> float:
+    """Return what the accumulator is multiplied by."""
+    if isinstance(rule, Rescale):
+        return math.ldexp(rule.multiplier, -rule.shift)
+    if isinstance(rule, Chain):
+        return ratio(rule.first) * ratio(rule.second)
+    return math.ldexp(1.0 / rule.divisor, rule.shift)
+
+
+def rescaled(acc: Any, rule: Rule, bound: int, probe: Any = None) -> Any:
+    """Return the accumulator `acc` (whole numbers of at most `bound`) requantized by `rule`, as the simulator does.
+
+    float32, or float64 where the result has more than 24 bits.
+    """
+    bits = rule.second.bits if isinstance(rule, Chain) else rule.bits
+    kind = torch.float32 if bits <= 24 else torch.float64
+    form = rule.within(bound)
+    exact = _applied(form, acc.detach(), bound).to(kind)
+    top = 1 << (bits - 1)
+    return _Quantized.apply((acc * ratio(rule)).to(kind), exact, probe, -top, top - 1)
+
+
+def _applied(form: Any, acc: Any, bound: int) -> Any:
+    """Return what `simulator.fixed.apply` gives, elementwise."""
+    if isinstance(form, Shift) and bound + int(form.half) <= (
+        FLOAT32_EXACT if acc.dtype == torch.float32 else FLOAT64_EXACT
+    ):
+        moved = torch.floor((acc + int(form.half)) * math.ldexp(1.0, -int(form.shift)))
+        return torch.clamp(moved, int(form.low), int(form.high))
+    return _in_integers(form, acc.to(torch.int64))
+
+
+def _in_integers(form: Any, acc: Any) -> Any:
+    if isinstance(form, Pair):
+        return _in_integers(form.second, _in_integers(form.first, acc))
+    if isinstance(form, Shift):
+        return torch.clamp((acc + int(form.half)) >> int(form.shift), int(form.low), int(form.high))
+    if isinstance(form, Quotient):
+        factor = form.reciprocal * acc.double() * 2.0 ** (form.exponent - 31) * 2.0**form.shift
+        quotient = torch.clamp(torch.floor(factor + 0.5), -(2.0**31), 2.0**31 - 1)
+        return torch.clamp(quotient.to(torch.int64), form.low, form.high)
+    acc = torch.clamp(acc, -form.limit, form.limit)
+    if isinstance(form, Scale):
+        return torch.clamp((acc * form.multiplier + form.half) >> form.shift, form.low, form.high)
+    assert isinstance(form, WideScale)
+    upper, lower = (acc >> 32) * form.multiplier, (acc & 0xFFFFFFFF) * form.multiplier
+    if form.shift <= 32:
+        y = (upper << (32 - form.shift)) + ((lower + (1 << (form.shift - 1))) >> form.shift)
+    else:
+        shift = form.shift - 32
+        y = (upper + (lower >> 32) + (1 << (shift - 1))) >> shift
+    return torch.clamp(y, form.low, form.high)
