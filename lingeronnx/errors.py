@@ -13,6 +13,8 @@ A message is one line: what, where (node and tensor name), the value, the limit,
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "ConfigError",
     "ConstraintError",
@@ -49,7 +51,11 @@ class DataError(LingerOnnxError):
 
 
 class RepairError(LingerOnnxError):
-    """A legacy graph that cannot be repaired; says why."""
+    """A legacy graph that cannot be repaired; says why. `report` holds all that was found, where there is a report."""
+
+    def __init__(self, message: str, report: Any = None) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class InternalError(Exception):

@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from .errors import ModelError, nearest
 from .files import replacing
 
-__all__ = ["check", "is_large", "read", "tensors", "to_external", "write"]
+__all__ = ["check", "check_texts", "is_large", "read", "tensors", "to_external", "write"]
 
 _SMALL = 1024  # bytes; smaller tensors stay in the model file
 _ALIGN = 4096  # onnxruntime maps tensors that begin at a page
@@ -149,7 +149,7 @@ def to_external(proto: ModelProto, store: Path, location: str) -> None:
 
 def check(proto: ModelProto) -> None:
     """Raise ModelError where `proto` is no sound graph; what operators mean is not looked at."""
-    _check_texts(proto)
+    check_texts(proto)
     _check_opsets(proto)
     if not proto.graph.output:
         raise ModelError("the graph has no output; nothing would be computed")
@@ -164,15 +164,15 @@ def check(proto: ModelProto) -> None:
         raise ModelError(f"tensor '{double}' is listed twice as a graph output; list it once")
 
 
-def _check_texts(message: Any) -> None:
-    """Every name is text: protobuf hands damaged UTF-8 over as bytes."""
+def check_texts(message: Any) -> None:
+    """Raise ModelError where a name is no text: protobuf hands damaged UTF-8 over as bytes."""
     for field, content in message.ListFields():
         many = content if isinstance(content, Sequence) and not isinstance(content, str | bytes) else [content]
         if field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in many):
             raise ModelError(f"the field '{field.name}' holds something that is no text; the file is damaged")
         if field.type == field.TYPE_MESSAGE:
             for part in many if field.message_type.name != "TensorProto" else ():
-                _check_texts(part)
+                check_texts(part)
 
 
 def _check_opsets(proto: ModelProto) -> None:

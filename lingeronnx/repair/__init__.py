@@ -1,0 +1,20 @@
+"""Repair of legacy quantized graphs: misplaced, missing or wrong Dequant nodes, lost edges, wrong declarations.
+
+    view        a damaged model as it is: writers, readers, scopes
+    nodes       what one node does with integers
+    kinds       what every tensor is: integers with a scale, real numbers, indices
+    structure, lost, dequants, declared    the repairs
+    sizes       shapes, by ONNX's inference
+    engine      all repairs in order, from file to file
+    check       a run of the result
+
+Works on the protobuf: damaged graphs do not load into an `ir.Graph`.
+"""
+
+from __future__ import annotations
+
+from .check import Checked
+from .engine import REPAIRS, Repaired, fix_dequant, repair
+from .report import Edit, Finding, Repair, Report
+
+__all__ = ["REPAIRS", "Checked", "Edit", "Finding", "Repair", "Repaired", "Report", "fix_dequant", "repair"]

@@ -1,0 +1,127 @@
+"""Repairs of what a file declares: types of graph inputs and outputs, and its notes on tensors inside the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from onnx import TensorProto, ValueInfoProto
+
+from .kinds import Kinds, Kinship
+from .nodes import INTEGERS, MISSING, REALS, Kind, integer_type
+from .report import Edit, Finding, Repair
+from .sizes import differ, dims_of, infer
+from .view import Scope, View
+
+__all__ = ["NOTES", "TYPES"]
+
+#: Declared types that are certainly wrong for real numbers; float16 and double may be meant.
+_NOT_REAL = (*INTEGERS, TensorProto.UNDEFINED)
+
+
+def _name(elem: int) -> str:
+    return TensorProto.DataType.Name(elem).lower() if elem in TensorProto.DataType.values() else f"type {elem}"
+
+
+def _right(kind: Kind, declared: int) -> int:
+    """Return the element type that a tensor of `kind` should be declared with; `declared` where nothing is known."""
+    if kind.integer:
+        return declared if declared in INTEGERS and kind.scale is None else integer_type(kind.bits)
+    if kind.what == "real" and kind.elem == TensorProto.FLOAT and declared in _NOT_REAL:
+        return int(TensorProto.FLOAT)
+    if kind.what == "other" and kind.elem and declared in (*REALS, TensorProto.INT8, TensorProto.UNDEFINED):
+        return kind.elem
+    return declared
+
+
+# ---- graph inputs and outputs --------------------------------------------------------------------------------------
+
+
+def _wrong_types(view: View) -> Iterator[tuple[str, ValueInfoProto, int]]:
+    """Yield (input or output, the declaration, the right type)."""
+    kinship = Kinship.of(view)
+    kinds = kinship.kinds
+    for value in view.main.graph.input:
+        kind = kinship.retyped.get(view.main.tensors[value.name])
+        if kind is not None:
+            yield "graph input", value, integer_type(kind.bits) if kind.integer else int(TensorProto.FLOAT)
+    for scope in view.scopes:
+        for index, value in enumerate(scope.graph.output):
+            tensor = scope.find(value.name)
+            branch = scope.owner is not None and scope.owner.proto.op_type == "If"
+            if tensor is None or not value.type.HasField("tensor_type") and scope is not view.main:
+                continue
+            if scope is view.main or branch:
+                right = _right(kinds.of.get(tensor, MISSING), value.type.tensor_type.elem_type)
+                if right != value.type.tensor_type.elem_type and index >= 0:
+                    yield "graph output" if scope is view.main else "output of a branch", value, right
+
+
+def _find_types(view: View) -> list[Finding]:
+    return [
+        Finding("types", f"{what} '{value.name}' is declared {_name(value.type.tensor_type.elem_type)}, it is "
+                f"{_name(right)}", tensor=value.name, before=_name(value.type.tensor_type.elem_type),
+                after=_name(right))
+        for what, value, right in _wrong_types(view)
+    ]  # fmt: skip
+
+
+def _fix_types(view: View, findings: Sequence[Finding]) -> list[Edit]:
+    edits = []
+    for what, value, right in list(_wrong_types(view)):
+        before = _name(value.type.tensor_type.elem_type)
+        value.type.tensor_type.elem_type = right
+        edits.append(Edit("types", "retype", f"{what} '{value.name}': {before} -> {_name(right)}", tensor=value.name,
+                          before=before, after=_name(right)))  # fmt: skip
+    return edits
+
+
+# ---- notes on tensors inside ---------------------------------------------------------------------------------------
+
+
+def _stale(view: View) -> Iterator[tuple[Scope, ValueInfoProto, str, int]]:
+    """Yield (graph, note, what is wrong with it, the right type or 0 where the note says nothing true)."""
+    kinds = Kinship.of(view).kinds
+    sizes = infer(view.model) if view.main.graph.value_info else {}
+    for scope in view.scopes:
+        for value in scope.graph.value_info:
+            tensor = scope.tensors.get(value.name)
+            if tensor is None or tensor.missing:
+                yield scope, value, "there is no such tensor", 0
+                continue
+            if not value.type.HasField("tensor_type"):
+                continue
+            have = sizes.get(value.name, (0, None))[1] if scope is view.main and tensor.writer is not None else None
+            if differ(dims_of(value), have):
+                yield scope, value, f"its shape is {list(have or ())}, not {list(dims_of(value) or ())}", 0
+                continue
+            declared = value.type.tensor_type.elem_type
+            right = _right(_of(kinds, scope, value.name), declared)
+            if right != declared:
+                yield scope, value, f"it is {_name(right)}, not {_name(declared)}", right
+
+
+def _of(kinds: Kinds, scope: Scope, name: str) -> Kind:
+    return kinds.of.get(scope.tensors[name], MISSING)
+
+
+def _find_notes(view: View) -> list[Finding]:
+    return [Finding("value_info", f"the note on '{value.name}' is stale: {what}", tensor=value.name)
+            for _, value, what, _ in _stale(view)]  # fmt: skip
+
+
+def _fix_notes(view: View, findings: Sequence[Finding]) -> list[Edit]:
+    edits = []
+    for scope, value, _, right in list(_stale(view)):
+        if right:
+            value.type.tensor_type.elem_type = right
+            edits.append(Edit("value_info", "retype", f"'{value.name}' is noted as {_name(right)}", tensor=value.name))
+            continue
+        notes = scope.graph.value_info
+        place = next(index for index, note in enumerate(notes) if note is value)
+        edits.append(Edit("value_info", "drop", f"the note on '{value.name}'", tensor=value.name))
+        del notes[place]
+    return edits
+
+
+TYPES = Repair("types", _find_types, _fix_types)
+NOTES = Repair("value_info", _find_notes, _fix_notes)

@@ -1,0 +1,134 @@
+"""Diagnosis and repair of a legacy graph, from file to file.
+
+    read -> each repair of `REPAIRS` in turn: find, fix -> look again: nothing may be left -> structure -> (run) -> save
+
+A graph is written only where nothing fatal was found and a second look finds nothing: repairing what was repaired
+changes nothing. A file in which nothing is wrong is written byte for byte.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from .. import ir, onnxfile
+from ..errors import ModelError, RepairError
+from ..files import replacing
+from .check import Checked, run
+from .declared import NOTES, TYPES
+from .dequants import DEQUANTS
+from .lost import LOST
+from .report import Finding, Repair, Report
+from .structure import DUPLICATES, IDENTITIES, ORDER
+from .view import View
+
+__all__ = ["REPAIRS", "Repaired", "fix_dequant", "repair"]
+
+#: In this order: types can be told only where every tensor has one writer and nothing depends on itself.
+REPAIRS: tuple[Repair, ...] = (DUPLICATES, ORDER, LOST, IDENTITIES, DEQUANTS, TYPES, NOTES)
+_SKELETON = (DUPLICATES, ORDER)
+
+
+@dataclass
+class Repaired:
+    """A repaired graph.
+
+    model : the protobuf; report : findings and edits; checked : the outcome of the run, where one was asked for
+    """
+
+    path: Path
+    model: ModelProto
+    report: Report
+    checked: Checked | None = None
+    _original: bytes = field(default=b"", repr=False)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was edited."""
+        return bool(self.report.edits)
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the graph to `path`, by default ``<stem>_fix.onnx`` beside the original, and return where.
+
+        Raises ConfigError where that cannot be written, RepairError where it is the original.
+        """
+        target = self.path.with_name(f"{self.path.stem}_fix.onnx") if path is None else Path(path)
+        if target.exists() and target.samefile(self.path):
+            raise RepairError(f"{target} is the graph that was read; a repair never overwrites it, choose another name")
+        beside = target.parent.resolve() == self.path.parent.resolve()
+        if self.changed or not (beside or _self_contained(self._original)):
+            copy = ModelProto()
+            copy.CopyFrom(self.model)
+            onnxfile.write(copy, target, ir.SIZE_LIMIT)
+        else:
+            with replacing(target) as temporary:
+                temporary.write_bytes(self._original)
+        return target
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return report and check as JSON-ready values."""
+        check = {} if self.checked is None else {"check": self.checked.to_dict()}
+        return {"model": str(self.path), "repaired": True, "changed": self.changed, **self.report.to_dict(), **check}
+
+
+def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
+    """Repair the quantized graph at `path`; nothing is written before `Repaired.save`.
+
+    check : run the repaired graph on seeded inputs. Raises ModelError for a file that is no graph, and RepairError,
+    whose `report` holds all findings, for one that cannot be repaired.
+    """
+    where = Path(path)
+    original = onnxfile.read(where)
+    model = ModelProto()
+    model.CopyFrom(original)
+    report = repair(model)
+    if report.fatal:
+        first, more = report.fatal[0], len(report.fatal) - 1
+        place = f"{first.node}: " if first.node else ""
+        rest = f" (and {more} more that cannot be repaired)" if more else ""
+        raise RepairError(f"cannot repair {where}: {place}{first.text}{rest}", report)
+    return Repaired(where, model, report, run(model) if check else None, where.read_bytes())
+
+
+def repair(model: ModelProto) -> Report:
+    """Repair `model` in place and return what was found and done; with something fatal it is repaired in part.
+
+    Raises ModelError where the protobuf is damaged.
+    """
+    onnxfile.check_texts(model)
+    report, view = Report(), View(model)
+    for step in REPAIRS:
+        found = step.finds(view)
+        report.findings += found
+        if any(f.level == "wrong" for f in found):
+            report.edits += step.fixes(view, found)
+            view = View(model)
+        if step in _SKELETON and report.fatal:
+            return report
+    if not report.fatal:
+        report.findings += _left(model)
+    return report
+
+
+def _left(model: ModelProto) -> list[Finding]:
+    """Return what a second look still finds, and what is unsound in a way that no repair is for."""
+    view = View(model)
+    for step in REPAIRS:
+        left = [f for f in step.finds(view) if f.level != "note"]
+        if left:
+            text = f"what is wrong here undoes its own repair ({left[0].text})"
+            return [Finding(step.name, text, left[0].node, left[0].tensor, level="fatal")]
+    try:
+        onnxfile.check(model)
+    except ModelError as error:
+        return [Finding("structure", str(error), level="fatal")]
+    return []
+
+
+def _self_contained(original: bytes) -> bool:
+    model = ModelProto.FromString(original)
+    return all(tensor.data_location != tensor.EXTERNAL for tensor in onnxfile.tensors(model))

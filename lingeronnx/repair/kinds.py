@@ -1,0 +1,397 @@
+"""What every tensor of a damaged graph is: integers with a scale, real numbers, or something else (indices, masks).
+
+Three walks over the nodes, none of which changes anything:
+
+    roots   what a tensor is where every Dequant is looked through: the scale that its integers have
+    wants   who needs it, against the direction of the edges: integers at which scale, real numbers, a Dequant
+    kinds   what it is with the Dequants that may stay, from which follows where one is missing (`Kinds.reals`)
+
+A Dequant may stay where its scale is that of the integers it reads and nobody behind it needs integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from onnx import ModelProto, TensorProto
+
+from ..errors import LingerOnnxError
+from ..ops import Bound, Op
+from ..platforms import Platform, platform
+from .nodes import (
+    FLOAT,
+    INTEGERS,
+    LEAVING,
+    MISSING,
+    OTHER,
+    REAL,
+    REALS,
+    RECURRENT,
+    Kind,
+    Wants,
+    current,
+    data,
+    is_dequant,
+    is_eager,
+    is_lazy,
+    is_quant,
+    is_quantized,
+    joined,
+    looks,
+    operator,
+    plain,
+    positions,
+    reals_read,
+    scales_read,
+    standard_kind,
+    takes_reals,
+)  # fmt: skip
+from .view import Node, Read, Tensor, View, is_scale, same_scale
+
+__all__ = ["Kinds", "Kinship"]
+
+
+def _chosen_platform(model: ModelProto, view: View) -> Platform | None:
+    """Return the platform a graph was made for, None where it names one that is not known."""
+    named = next((entry.value for entry in model.metadata_props if entry.key == "lingeronnx.platform"), None)
+    named = named or next((n.attributes["platform"] for n in view.nodes if n.attributes.get("platform")), "venus")
+    try:
+        return platform(str(named))
+    except LingerOnnxError:
+        return None
+
+
+@dataclass
+class Kinds:
+    """What the third walk found.
+
+    of : the kind of every tensor; kept : the Dequants that may stay; source : for the output of a Dequant that may
+    not, the tensor it stands for; why : what is wrong with it. reals : for integer tensors, who reads them as real
+    numbers without a Dequant. faults : integer operators that read something else, with what they read
+    """
+
+    of: dict[Tensor, Kind] = field(default_factory=dict)
+    kept: set[Node] = field(default_factory=set)
+    source: dict[Tensor, Tensor] = field(default_factory=dict)
+    why: dict[Node, str] = field(default_factory=dict)
+    reals: dict[Tensor, list[Read]] = field(default_factory=dict)
+    faults: list[tuple[Read, Tensor]] = field(default_factory=list)
+
+    def origin(self, tensor: Tensor) -> Tensor:
+        """Return what `tensor` stands for once the Dequants that may not stay are gone."""
+        return self.source.get(tensor, tensor)
+
+
+class Kinship:
+    """The three walks over a view."""
+
+    @classmethod
+    def of(cls, view: View) -> Kinship:
+        """Return what was found out about `view`, found out once."""
+        if "kinship" not in view.known:
+            view.known["kinship"] = cls(view)
+        return view.known["kinship"]
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.row = _chosen_platform(view.model, view)
+        self.wants: dict[Tensor, Wants] = {}
+        self._walk_back()
+        self.retyped: dict[Tensor, Kind] = {}
+        self.roots: dict[Tensor, Kind] = {}
+        self._walk_roots()
+
+    def wanted(self, tensor: Tensor) -> Wants:
+        """Return who needs `tensor`."""
+        return self.wants.setdefault(tensor, Wants())
+
+    # ---- against the edges ----
+
+    def _walk_back(self) -> None:
+        for scope in self.view.scopes:
+            for value in scope.graph.output:
+                tensor = scope.find(value.name)
+                owner = scope.owner
+                if tensor is None or owner is None:
+                    continue
+                # A branch that declares integers hands them on: a Dequant in front of it contradicts the file itself.
+                if owner.proto.op_type == "If" and value.type.tensor_type.elem_type in INTEGERS:
+                    self.wanted(tensor).integers.append((None, None, owner))
+        for node in reversed(self.view.order):
+            self._want(node)
+
+    def _want(self, node: Node) -> None:
+        if is_dequant(node):
+            self._through(node, [0], real=False)
+            tensor = node.inputs[0] if node.inputs else None
+            if tensor is not None:
+                self.wanted(tensor).dequants.append(node.attributes.get("scale_o"))
+        elif is_quantized(node):
+            self._real(node, reals_read(node))
+            self._integer(node)
+        elif is_eager(node) or is_lazy(node):
+            self._through(node, data(node), real=is_eager(node))
+        elif node.proto.op_type == "If" and node.standard:
+            for below in node.scopes:
+                for value, result in zip(below.graph.output, node.outputs, strict=False):
+                    self._merge(below.find(value.name), result, real=True)
+        elif not looks(node):
+            self._real(node, range(len(node.inputs)))
+
+    def _integer(self, node: Node) -> None:
+        if is_quant(node):
+            return
+        scales, attrs = scales_read(node), current(node)
+        bits = attrs.get("data_bits")
+        for index in positions(node):
+            tensor = node.inputs[index]
+            assert tensor is not None
+            width = bits if isinstance(bits, int) and index == 0 else None
+            self.wanted(tensor).integers.append((scales.get(index), width, node))
+
+    def _real(self, node: Node, indices: Sequence[int]) -> None:
+        for index in indices:
+            tensor = node.inputs[index] if index < len(node.inputs) else None
+            if tensor is not None:
+                self.wanted(tensor).real = True
+
+    def _through(self, node: Node, indices: Sequence[int], real: bool) -> None:
+        for index in indices:
+            tensor = node.inputs[index] if index < len(node.inputs) else None
+            for result in node.outputs[:1] if node.proto.op_type != "Split" else node.outputs:
+                self._merge(tensor, result, real)
+
+    def _merge(self, tensor: Tensor | None, result: Tensor | None, real: bool) -> None:
+        if tensor is None or result is None or result not in self.wants:
+            return
+        mine, theirs = self.wanted(tensor), self.wants[result]
+        mine.integers += theirs.integers
+        mine.dequants += theirs.dequants
+        mine.real = mine.real or (real and theirs.real)
+
+    # ---- along the edges, Dequants looked through ----
+
+    def _walk_roots(self) -> None:
+        for scope in self.view.scopes:
+            for tensor in list(scope.tensors.values()):
+                if tensor.missing:
+                    self.roots[tensor] = MISSING
+                elif tensor.constant is not None:
+                    real = tensor.constant in REALS
+                    self.roots[tensor] = Kind("real" if real else "other", elem=tensor.constant)
+                elif tensor.entry is not None:
+                    self.roots[tensor] = self._input(tensor)
+        for node in self.view.order:
+            for tensor, kind in self._results(node, self.roots, dequants=True):
+                self.roots[tensor] = kind
+
+    def _input(self, tensor: Tensor) -> Kind:
+        """Return what a graph input is: as it is declared, unless its readers leave no doubt that it is not."""
+        assert tensor.entry is not None
+        declared, wants = tensor.entry.type.tensor_type.elem_type, self.wanted(tensor)
+        if tensor.scope.parent is not None:
+            return REAL if declared in (0, 1) else Kind("other", elem=declared)
+        scales = wants.scales()
+        bits = max((b for _, b, _ in wants.integers if b), default=8)
+        if declared in INTEGERS and (wants.integers or wants.dequants):
+            return Kind("integer", scales[0] if len(scales) == 1 else None, {3: 8, 5: 16, 6: 32}[declared])
+        if declared in (0, 1) and wants.integers and not wants.real:
+            self.retyped[tensor] = Kind("integer", scales[0] if len(scales) == 1 else None, bits)
+            return self.retyped[tensor]
+        if declared == TensorProto.INT8 and wants.real and self._surely_real(tensor):
+            self.retyped[tensor] = FLOAT
+            return FLOAT
+        if declared in (0, 1):
+            return FLOAT
+        return Kind("real" if declared in REALS else "other", elem=declared)
+
+    def _surely_real(self, tensor: Tensor) -> bool:
+        """Whether some reader of an input certainly takes real numbers; the other operands are as far as is known."""
+        for read in tensor.reads:
+            if read.node is None:
+                continue
+            others = []
+            for mate in read.node.inputs:
+                constant = mate is not None and mate.constant == TensorProto.FLOAT
+                produced = mate is not None and mate.writer is not None and mate is not tensor
+                declared = mate is not None and mate.entry is not None and mate.entry.type.tensor_type.elem_type == 1
+                others.append(REAL if constant or produced or declared else OTHER)
+            if takes_reals(read.node, read.index, others):
+                return True
+        return False
+
+    def _results(self, node: Node, of: Mapping[Tensor, Kind], *, dequants: bool) -> Iterator[tuple[Tensor, Kind]]:
+        """Yield the outputs of a node with their kinds, given those of its inputs."""
+        kinds = [MISSING if t is None else of.get(t, MISSING) for t in node.inputs]
+        for index, tensor in enumerate(node.outputs):
+            if tensor is None or tensor.writer is not node:
+                continue
+            if tensor.constant is not None:
+                yield tensor, Kind("real" if tensor.constant in REALS else "other", elem=tensor.constant)
+            elif is_dequant(node):
+                yield tensor, (kinds[0] if dequants and kinds else FLOAT)
+            elif is_quantized(node):
+                yield tensor, self._quantized(node, index, tensor, kinds)
+            elif is_eager(node):
+                second = index and node.proto.op_type in ("MaxPool", "Dropout")
+                yield tensor, Kind("other") if second else kinds[0] if kinds else REAL
+            elif is_lazy(node):
+                yield tensor, joined([kinds[i] for i in data(node)])
+            elif looks(node):
+                yield tensor, Kind("other", elem=TensorProto.INT64)
+            elif node.proto.op_type == "If" and node.standard:
+                yield tensor, joined([of.get(t, MISSING) for t in branch_results(node, index)])
+            else:
+                yield tensor, standard_kind(node, index, kinds)
+
+    def _quantized(self, node: Node, index: int, tensor: Tensor, kinds: Sequence[Kind]) -> Kind:
+        """Return the kind of output `index` of an integer node, by its attributes."""
+        op, attrs = operator(node), current(node)
+        bits = attrs.get("o_bits") or (attrs.get("data_bits") if op is not None and op.name == "Quant" else None)
+        width = bits if isinstance(bits, int) and 2 <= bits <= 32 else 8
+        if op is None:
+            return self._unknown(attrs, kinds, width)
+        if op.name in LEAVING and attrs.get("scale_o") is None:
+            return FLOAT
+        if op.name in RECURRENT and index:
+            return self._state(node, op, attrs, index, tensor, width)
+        if op.name == "ShuffleChannel":
+            return kinds[0] if kinds else MISSING
+        before = [kind.scale if kind.integer else None for kind in kinds]
+        try:
+            scale = op.out_scale(attrs, before)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            scale = None
+        return Kind("integer", float(scale) if is_scale(scale) and scale is not None else None, width)
+
+    def _unknown(self, attrs: Mapping[str, Any], kinds: Sequence[Kind], width: int) -> Kind:
+        """Return the output of an operator of the quantized domains that no table knows."""
+        if is_scale(attrs.get("scale_o")):
+            return Kind("integer", float(attrs["scale_o"]), width)
+        if any(name.startswith("scale_") for name in attrs):
+            return FLOAT
+        return Kind("integer", None, width) if any(kind.integer for kind in kinds) else OTHER
+
+    def _state(self, node: Node, op: Op, attrs: Mapping[str, Any], index: int, tensor: Tensor, width: int) -> Kind:
+        """Return the last state or cell of a recurrent layer: integers, but for the training side's exports.
+
+        Those of the first generation are told by their name for the input's scale, later ones by what they declare.
+        """
+        declared, first = _declared(tensor), "scale_i" in node.attributes
+        later = node.proto.domain == "linger" and declared == TensorProto.FLOAT
+        if (first and declared not in INTEGERS) or later:
+            return FLOAT
+        algorithm = "" if self.row is None else self.row.ops.get(op.name, next(iter(self.row.ops.values())))
+        bound = Bound(plain(node), dict(attrs), {}, algorithm)
+        try:
+            scale = op.out_scales(bound, [None] * len(node.inputs))[index]
+        except (KeyError, TypeError, ValueError, IndexError):
+            scale = None
+        if not is_scale(scale) or scale is None:  # packed by the executor: no plain tensor
+            return Kind("other", elem=TensorProto.INT32)
+        return Kind("integer", float(scale), 32 if index == 2 else width)
+
+    # ---- with the Dequants that may stay ----
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """Return what every tensor is, and what is wrong."""
+        found = Kinds()
+        for tensor, kind in self.roots.items():
+            if tensor.writer is None or tensor.constant is not None:
+                found.of[tensor] = kind
+        for node in self.view.order:
+            self._judge(node, found)
+        for scope in self.view.scopes:
+            for index, value in enumerate(scope.graph.output):
+                self._leave(Read(None, index, value, scope), found)
+        return found
+
+    def _judge(self, node: Node, found: Kinds) -> None:
+        source = [None if t is None else found.origin(t) for t in node.inputs]
+        kinds = [MISSING if t is None else found.of.get(t, MISSING) for t in source]
+        result = node.outputs[0] if node.outputs else None
+        if is_dequant(node):
+            if result is not None and result.writer is node:
+                self._judge_dequant(node, source[0] if source else None, kinds[0] if kinds else MISSING, result, found)
+            return
+        handed = joined([kinds[i] for i in data(node)]) if is_lazy(node) else MISSING
+        moving = result is not None and self._integer_here(result, handed)
+        reading: Sequence[int] = []
+        if is_quantized(node):
+            reading = reals_read(node)
+            for index in positions(node) if not is_quant(node) else ():
+                tensor = source[index]
+                if tensor is not None and not kinds[index].integer:
+                    found.faults.append((Read(node, index, scope=node.scope), tensor))
+        elif not (is_eager(node) or moving or looks(node)):
+            reading = range(len(source))
+        for index in reading:
+            tensor = source[index] if index < len(source) else None
+            if tensor is not None and kinds[index].integer:
+                found.reals.setdefault(tensor, []).append(Read(node, index, scope=node.scope))
+        for tensor, kind in self._results(node, found.of, dequants=False):
+            found.of[tensor] = FLOAT if is_lazy(node) and kind.integer and not moving else kind
+
+    def _judge_dequant(self, node: Node, source: Tensor | None, kind: Kind, result: Tensor, found: Kinds) -> None:
+        scale, wants = node.attributes.get("scale_o"), self.wanted(result)
+        if source is None:
+            found.of[result] = MISSING
+            return
+        if kind.what == "missing":  # not its fault
+            found.kept.add(node)
+            found.of[result] = FLOAT
+            return
+        if kind.integer and not wants.integers and (same_scale(scale, kind.scale) or
+                                                    (kind.scale is None and is_scale(scale))):  # fmt: skip
+            found.kept.add(node)
+            found.of[result] = FLOAT
+            return
+        if kind.integer and wants.integers:
+            found.why[node] = "misplaced"
+        elif kind.integer:
+            found.why[node] = "scale"
+        else:
+            found.why[node] = "double" if kind.what == "real" else "index"
+        found.of[result] = kind
+        found.source[result] = source
+
+    def _integer_here(self, result: Tensor, kind: Kind) -> bool:
+        """Whether a lazy node whose data are of `kind` hands on integers: somebody behind needs them."""
+        if not kind.integer:
+            return False
+        wants = self.wanted(result)
+        return bool(wants.integers) or any(same_scale(scale, kind.scale) for scale in wants.dequants)
+
+    def _leave(self, read: Read, found: Kinds) -> None:
+        """Note a graph output that hands out integers: the main graph's never do, a branch's where the If does not."""
+        assert read.scope is not None
+        assert read.output is not None
+        tensor = read.scope.find(read.output.name)
+        if tensor is None:
+            return
+        source, owner = found.origin(tensor), read.scope.owner
+        if not found.of.get(source, MISSING).integer:
+            return
+        if owner is not None and owner.proto.op_type == "If":
+            result = owner.outputs[read.index] if read.index < len(owner.outputs) else None
+            if result is not None and found.of.get(result, MISSING).integer:
+                return
+        found.reals.setdefault(source, []).append(read)
+
+
+def branch_results(node: Node, index: int) -> list[Tensor]:
+    """Return what the branches of an If hand out as its output `index`."""
+    names = [(s, s.graph.output[index].name) for s in node.scopes if index < len(s.graph.output)]
+    return [tensor for scope, name in names if (tensor := scope.find(name)) is not None]
+
+
+def _declared(tensor: Tensor) -> int:
+    """Return the element type that the file declares for a node's output, 0 where it does not."""
+    for value in (*tensor.scope.graph.output, *tensor.scope.graph.value_info):
+        if value.name == tensor.name:
+            return int(value.type.tensor_type.elem_type)
+    return 0

@@ -1,0 +1,122 @@
+"""What was found in a graph and what was done about it, as values, text and JSON. Knows no graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .view import View
+
+__all__ = ["Edit", "Finding", "Repair", "Report", "number"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, or worth knowing.
+
+    repair : the name of the repair that looked for it
+    node, tensor : the place, empty where there is none
+    text : one line; before, after : scales, or element types by name, where they are what it is about
+    level : "wrong" is repaired, "fatal" cannot be, "note" is left as it is
+    """
+
+    repair: str
+    text: str
+    node: str = ""
+    tensor: str = ""
+    before: Any = None
+    after: Any = None
+    level: str = "wrong"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of the graph: what is done (insert, remove, rescale, rewire, rename, retype, sort, drop) and where."""
+
+    repair: str
+    action: str
+    text: str
+    node: str = ""
+    tensor: str = ""
+    before: Any = None
+    after: Any = None
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A kind of damage: `finds` looks for it in a view, `fixes` changes the model of that view and says how."""
+
+    name: str
+    finds: Callable[[View], list[Finding]]
+    fixes: Callable[[View, Sequence[Finding]], list[Edit]]
+
+
+@dataclass
+class Report:
+    """All findings and edits of a graph, in the order of the repairs."""
+
+    findings: list[Finding] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+
+    @property
+    def fatal(self) -> list[Finding]:
+        """What cannot be repaired."""
+        return [f for f in self.findings if f.level == "fatal"]
+
+    @property
+    def wrong(self) -> list[Finding]:
+        """What is repaired."""
+        return [f for f in self.findings if f.level == "wrong"]
+
+    @property
+    def notes(self) -> list[Finding]:
+        """What is left as it is."""
+        return [f for f in self.findings if f.level == "note"]
+
+    def lines(self, planned: bool = False) -> list[str]:
+        """Return the report as text; `planned`: the edits are what would be done."""
+        text: list[str] = []
+        wrong, fatal = self.wrong, self.fatal
+        if not wrong and not fatal:
+            text.append("nothing is wrong with it")
+        if wrong:
+            text += [f"found: {_count(len(wrong), 'thing')} wrong", *_grouped(wrong)]
+        if fatal:
+            text += [f"cannot be repaired: {_count(len(fatal), 'thing')}", *_grouped(fatal)]
+        if self.edits and not fatal:
+            verb = "would be done" if planned else "done"
+            text.append(f"{verb}: {_count(len(self.edits), 'edit')}")
+            text += [f"  {edit.action:<8} {edit.text}{_scale(edit)}" for edit in self.edits]
+        return text + [f"note: {f.node + ' ' if f.node else ''}{f.text}" for f in self.notes]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-ready values."""
+        return {"findings": [_finite(asdict(f)) for f in self.findings],
+                "edits": [_finite(asdict(e)) for e in self.edits]}  # fmt: skip
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _grouped(findings: Sequence[Finding]) -> list[str]:
+    return [f"  {f.repair:<11} {f.node + ' ' if f.node else ''}{f.text}" for f in findings]
+
+
+def _scale(edit: Edit) -> str:
+    return f", scale_o {number(edit.after)}" if edit.action == "insert" and edit.after is not None else ""
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no infinities."""
+    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+def number(value: Any) -> str:
+    """Return a scale as people read it."""
+    if not isinstance(value, int | float):
+        return "none"
+    mantissa, exponent = math.frexp(value) if math.isfinite(value) else (0.0, 0)
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{value:.6g}"

@@ -1,0 +1,136 @@
+"""The command as its users meet it: whole outputs, exit codes, files."""
+
+import json
+import shutil
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+import lingeronnx as lo
+from lingeronnx import cli
+
+FOLDER = Path(__file__).resolve().parents[1] / "golden" / "dequant"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a function that runs the command on a copy of a case, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(case, *options):
+        shutil.copy(FOLDER / f"{case}.onnx", tmp_path / "legacy.onnx")
+        return CliRunner().invoke(cli.main, ["fix-dequant", "legacy.onnx", *options])
+
+    return invoke
+
+
+def test_repair(run):
+    """Every finding, every edit, and where the result is."""
+    result = run("wrong_scale_neighbour")
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "found: 1 thing wrong",
+        "  dequants    Dequant Dequant_Dequant_308_309 has scale_o 2^5, but '308' has scale 2^3",
+        "done: 1 edit",
+        "  rescale  Dequant Dequant_Dequant_308_309: scale_o 2^5 -> 2^3",
+        "written: legacy_fix.onnx",
+    ]
+    onnx.load("legacy_fix.onnx")
+
+
+def test_dry_run(run):
+    """The same findings, the edits as a plan, no file."""
+    result = run("missing_at_output", "--dry-run")
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "found: 1 thing wrong",
+        "  dequants    graph output 'output' hands out int8 (scale 2^4), graph outputs are real: a Dequant is missing",
+        "would be done: 2 edits",
+        "  rename   the integers 'output' are called 'output@q'",
+        "  insert   Dequant Dequant_output: 'output@q' -> 'output', scale_o 2^4",
+    ]
+    assert [path.name for path in Path().iterdir()] == ["legacy.onnx"]
+
+
+def test_nothing_wrong(run):
+    """A right graph is copied, and that is said."""
+    result = run("wrong_scale_neighbour.right", "-o", "out.onnx")
+    assert result.output.splitlines() == ["nothing is wrong with it", "written: out.onnx, byte for byte the input"]
+    assert Path("out.onnx").read_bytes() == Path("legacy.onnx").read_bytes()
+
+
+def test_refused(run):
+    """What cannot be repaired is told with everything else; exit code 1, no file."""
+    result = run("dangling_ambiguous")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[2:] == [
+        "cannot be repaired: 2 things",
+        "  lost edges  Relu Relu_3Relu_304 reads '421', which nobody writes; '302', '303' would fit alike",
+        "  lost edges  iqCat iqCat_4iqCat_305 reads '433', which nobody writes; '302', '303' would fit alike",
+    ]
+    assert result.stderr == (
+        "error: cannot repair legacy.onnx: Relu Relu_3Relu_304: reads '421', which nobody writes; '302', '303' would "
+        "fit alike (and 1 more that cannot be repaired)\n"
+    )
+    assert not Path("legacy_fix.onnx").exists()
+
+
+def test_check(run):
+    """The run's outputs, or the node that fails and exit code 1."""
+    result = run("shared_dequant_feeds_int", "--check")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert lines[-4] == "check: it runs; on random input it gives"
+    assert lines[-3].startswith("  'output'  [1, 10]       float32  ")
+    assert lines[-1] == "written: legacy_fix.onnx"
+    result = run("custom_float_op", "--check", "--json")
+    assert result.exit_code == 1
+    assert "YoloDecode" in json.loads(result.stdout)["check"]["error"]
+
+
+def test_branches_run(run):
+    """An If whose branches read integers from around them runs."""
+    assert run("if_subgraph", "--check").exit_code == 0
+
+
+def test_json(run):
+    """One object on stdout; the text goes to stderr."""
+    result = run("wrong_scale_neighbour", "--json", "--check")
+    body = json.loads(result.stdout)
+    assert (body["repaired"], body["changed"], body["written"]) == (True, True, "legacy_fix.onnx")
+    (finding,) = body["findings"]
+    assert (finding["node"], finding["tensor"]) == ("Dequant Dequant_Dequant_308_309", "308")
+    assert (finding["before"], finding["after"]) == (32.0, 8.0)
+    (edit,) = body["edits"]
+    assert (edit["action"], edit["before"], edit["after"]) == ("rescale", 32.0, 8.0)
+    assert body["check"]["outputs"][0]["shape"] == [1, 10]
+    assert result.stderr.startswith("found: 1 thing wrong\n")
+    body = json.loads(run("dangling_ambiguous", "--json").stdout)
+    assert not body["repaired"]
+    assert [f["level"] for f in body["findings"]].count("fatal") == 2
+
+
+@pytest.mark.parametrize("output", ("legacy.onnx", "./legacy.onnx", ".", "nowhere/out.onnx"))
+def test_where_not_to_write(run, output):
+    """Not over the input, not into nowhere; told before any work."""
+    result = run("missing_at_output", "-o", output)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_call(tmp_path):
+    """The same from Python."""
+    path = tmp_path / "legacy.onnx"
+    shutil.copy(FOLDER / "missing_at_output.onnx", path)
+    fixed = lo.fix_dequant(path, check=True)
+    assert fixed.changed
+    assert fixed.checked.error is None
+    assert fixed.save() == tmp_path / "legacy_fix.onnx"
+    assert not lo.fix_dequant(fixed.save()).changed
+    shutil.copy(FOLDER / "dangling_ambiguous.onnx", path)
+    with pytest.raises(lo.RepairError) as caught:
+        lo.fix_dequant(str(path))
+    assert len(caught.value.report.fatal) == 2
