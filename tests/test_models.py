@@ -1,0 +1,38 @@
+"""The models that ship: what their page claims of them, and that they stay as good in integers."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import onnx
+import pytest
+
+import lingeronnx as lo
+
+MODELS = Path(__file__).resolve().parent.parent / "models"
+PAGE = (MODELS / "README.md").read_text()
+SEQUENCES = ("digits_lstm", "digits_gru", "digits_attention")
+
+
+def test_every_file_is_on_the_page():
+    """Each with the start of its hash, and small."""
+    claimed = dict(re.findall(r"^\| `(\S+)` \|.*\| `([0-9a-f]{12})` \|", PAGE, re.MULTILINE))
+    found = {path.name: path for path in MODELS.iterdir() if path.suffix in (".onnx", ".npz")}
+    assert claimed.keys() == found.keys()
+    for name, path in found.items():
+        assert hashlib.sha256(path.read_bytes()).hexdigest().startswith(claimed[name]), name
+        assert path.stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_sequence_models(name):
+    """Float accuracy as claimed; all products in integers; at most a point lost."""
+    path = MODELS / f"{name}.onnx"
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    result = lo.quantize(path, str(MODELS / "digits_calib.npz"), platform="generic")
+    assert result.report.integer_macs == 1
+    assert not result.report.float_nodes
+    found = lo.evaluate(result.session(), str(MODELS / "digits_test.npz"), metric="top1", baseline=path)
+    claimed = re.search(rf"`{name}.onnx`.*\| ([\d.]+) % \|$", PAGE, re.MULTILINE)
+    assert found.baseline == pytest.approx(float(claimed.group(1)))
+    assert found.value > found.baseline - 1
