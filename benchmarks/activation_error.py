@@ -1,35 +1,42 @@
-"""Error of every integer activation against the real function, as Markdown.
+"""Error of every integer activation against the real function: tables and pictures of the documentation.
 
-python benchmarks/activation_error.py > docs/activations.md
+python benchmarks/activation_error.py                   # print docs/activations.md
+python benchmarks/activation_error.py --write docs/     # write it, and the part of docs/numerics.md between the marks
+python benchmarks/activation_error.py --plots docs/     # draw the pictures; needs the extra [report]
 
-Tables are measured on every input they can have (or 2^16 evenly spaced ones of 32 bits), rows on seeded random ones.
-One LSB is one count of the output's format.
+Tables are measured on every input they can have (2^16 evenly spaced ones of 32 bits), operators on every int8 at every
+scale, as the quantizer writes them for the platform, rows on seeded random integers. Integers and real values are
+compared in counts (LSB) of the output's format, the real value cut to what the format holds.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import math
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from onnx import helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from simulator.fixed import Rescale, rsh, sat_array
+from lingeronnx import ir
+from lingeronnx.files import write_text
+from lingeronnx.lower import lower
+from lingeronnx.plan import Plan, QParams
+from lingeronnx.platforms import platform
+from lingeronnx.session import Session
+from simulator.fixed import Rescale
 from simulator.kernels import LayerNorm, LogSoftmax, Softmax, softmax_entry
 from simulator.lut import piecewise
 from simulator.machine import Call, Spec, compile
 
-HEAD = """# Activations: how far the integers are from the real functions
-
-Written by `python benchmarks/activation_error.py > docs/activations.md`. One LSB is one count of the format named.
-Rounding alone would give at most 0.50 and on average 0.25 LSB; the largest value saturates by one count where the
-function reaches 1.0 (not counted here).
-"""
-
-Row = tuple[str, str, str, float, float]
+Function = Callable[[np.ndarray], np.ndarray]
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -42,48 +49,130 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return np.asarray(0.5 * x * (1 + np.array([math.erf(v) for v in x / math.sqrt(2)])))
 
 
-REAL: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "sigmoid": sigmoid, "tanh": np.tanh, "gelu": gelu, "swish": lambda x: x * sigmoid(x),
-}  # fmt: skip
+def silu(x: np.ndarray) -> np.ndarray:
+    """Return x * sigmoid(x), also called swish."""
+    return np.asarray(x * sigmoid(x))
 
 
-def measured(name: str, where: str, form: str, got: np.ndarray, real: np.ndarray, lsb: float, bits: int) -> Row:
-    """Return one row of the page; `real` is cut to what the format can hold."""
+class Error(NamedTuple):
+    """One measurement: the largest and the mean |error| in counts."""
+
+    largest: float
+    mean: float
+
+    def __str__(self) -> str:
+        return f"{self.largest:.2f} / {self.mean:.2f}"
+
+
+class Row(NamedTuple):
+    """One line of a table."""
+
+    name: str
+    where: str
+    form: str
+    error: Error
+
+
+def errors(got: np.ndarray, real: np.ndarray, scale: float, bits: int) -> np.ndarray:
+    """Return integers less `real` * `scale`, cut to `bits` bits."""
     top = 1 << (bits - 1)
-    error = np.abs(got - np.clip(real * lsb, -top, top - 1))
-    return name, where, form, float(error.max()), float(error.mean())
+    return np.asarray(got - np.clip(real * scale, -top, top - 1))
 
 
-def pieces() -> Iterator[Row]:
-    """Yield the tables of straight pieces."""
-    for chip, fraction, bits in (("venus", 11, 16), ("arcs", 27, 32), ("venusA", 27, 32)):
+def measured(*args: np.ndarray | float) -> Error:
+    """Return the size of `errors`."""
+    found = np.abs(errors(*args))  # type: ignore[arg-type]
+    return Error(float(found.max()), float(found.mean()))
+
+
+# ---- tables of straight pieces ---------------------------------------------------------------------------------------
+
+PIECES: dict[str, Function] = {"sigmoid": sigmoid, "tanh": np.tanh}
+VALLEYS: dict[str, Function] = {"gelu": gelu, "swish": silu}
+CHIPS = (("venus", 11, 16), ("arcs", 27, 32), ("venusA", 27, 32))
+
+
+def tables() -> Iterator[Row]:
+    """Yield the tables, over all of their input."""
+    for chip, fraction, bits in CHIPS:
         x = np.linspace(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, 1 << 16).astype(np.int64)
-        for name in ("sigmoid", "tanh"):
-            real = REAL[name](x / 2.0**fraction)
+        for name, function in PIECES.items():
             for width in (16, 8):
                 got = piecewise(name, chip).rounded(x, width)
-                yield measured(name, chip, f"Q{fraction} -> Q{width - 1}", got, real, 2.0 ** (width - 1), width)
-    x = np.linspace(-(2**30), 2**30, 1 << 16).astype(np.int64)
-    for name in ("gelu", "swish"):
+                real = function(x / 2.0**fraction)
+                yield Row(name, chip, f"Q{fraction} -> Q{width - 1}", measured(got, real, 2.0 ** (width - 1), width))
+    x = np.linspace(-(2**31), 2**31 - 1, 1 << 16).astype(np.int64)
+    for name, function in VALLEYS.items():
         got = piecewise(name, "venusA").to(x, 15, 32)
-        yield measured(name, "venusA (training)", "Q27 -> Q15", got, REAL[name](x / 2.0**27), 2.0**15, 32)
+        yield Row(name, "venusA, training side", "Q27 -> Q15", measured(got, function(x / 2.0**27), 2.0**15, 32))
 
 
-def composed() -> Iterator[Row]:
-    """Yield SiLU and GELU as the chips make them: 8 bits in and out at the same scale."""
-    x = np.arange(-128, 128)
-    for name, function, factor in (("SiLU", REAL["swish"], 64), ("GELU", gelu, 109)):
-        for q in (3, 4, 5):
-            gate_q = min(q, math.floor(math.log2(128 / min(5.0, factor / 64 * 128 / 2**q))))
-            inner = x if factor == 64 else sat_array(rsh(x * factor, 6 + q - gate_q), 8)
-            scale = q if factor == 64 else gate_q
-            gate = piecewise("sigmoid", "arcs").rounded(sat_array(inner << (27 - scale), 32), 8)
-            got = sat_array(rsh(x * gate, 7), 8)
-            yield measured(name, "venus, arcs", f"int8 Q{q} -> Q{q}", got, function(x / 2.0**q), 2.0**q, 8)
-            pair = sat_array(rsh(x * 64, 6 + q - gate_q), 8), sat_array(rsh(x * factor, 6 + q - gate_q), 8)
-            wide = rsh(piecewise("sigmoid", "venusA").rounded(sat_array(pair[1] << (27 - gate_q), 32), 32), 16)
-            got = sat_array(rsh(pair[0] * wide, 15 + gate_q - q), 8)
-            yield measured(name, "venusA", f"int8 Q{q} -> Q{q}", got, function(x / 2.0**q), 2.0**q, 8)
+# ---- operators -------------------------------------------------------------------------------------------------------
+
+EXPONENTS = range(8)
+EVERYWHERE = ("generic", "venus", "arcs", "venusA")
+
+
+class Operator(NamedTuple):
+    """A float operator: ONNX's name and opset, the real function, log2 of the output's scale (None: the input's)."""
+
+    op_type: str
+    opset: int
+    function: Function
+    out: int | None
+    platforms: tuple[str, ...]
+
+    def scale(self, q: int) -> float:
+        """Return the output's scale for an input at 2^q."""
+        return 2.0 ** (q if self.out is None else self.out)
+
+
+OPERATORS = {
+    "Sigmoid": Operator("Sigmoid", 13, sigmoid, 7, EVERYWHERE),
+    "Tanh": Operator("Tanh", 13, np.tanh, 7, ("generic", "venus")),
+    "SiLU": Operator("Swish", 24, silu, None, EVERYWHERE),
+    "GELU": Operator("Gelu", 20, gelu, None, EVERYWHERE),
+}
+INT8 = np.arange(-128, 128, dtype=np.int8)
+
+
+@cache
+def operator(name: str, where: str, q: int) -> tuple[str, np.ndarray]:
+    """Return how the quantizer writes a float operator for a platform, and its result for every int8 at scale 2^q."""
+    it, row = OPERATORS[name], platform(where)
+    node = helper.make_node(it.op_type, ["x"], ["y"], name="it")
+    ends = [helper.make_tensor_value_info(end, 1, ["N", 4]) for end in "xy"]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", it.opset)], ir_version=10))
+    scales = {"x": QParams(2.0**q), "y": QParams(it.scale(q))}
+    lowered = lower(model, Plan(platform=row.name, executor=row.executor, mode="q-value", tensors=scales), row)
+    steps = [n.op_type for n in lowered.graph if n.op_type not in ("Quant", "Dequant", "Reshape", "Requant")]
+    feed = {"x": INT8.reshape(64, 4)}
+    got = next(array for tensor, array, _ in Session(lowered).taps(feed) if tensor == "y@q")
+    return " + ".join(steps), got.reshape(-1).astype(np.int64)
+
+
+def operator_error(name: str, where: str, q: int) -> np.ndarray:
+    """Return the signed errors of an operator for every int8."""
+    it = OPERATORS[name]
+    return errors(operator(name, where, q)[1], it.function(INT8 / 2.0**q), it.scale(q), 8)
+
+
+def by_scale() -> Iterator[tuple[str, str, str, list[Error]]]:
+    """Yield (operator, platform, how it is written, the error at every exponent)."""
+    for name, it in OPERATORS.items():
+        for where in it.platforms:
+            found = [np.abs(operator_error(name, where, q)) for q in EXPONENTS]
+            yield name, where, operator(name, where, 4)[0], [Error(float(e.max()), float(e.mean())) for e in found]
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+Q15 = Rescale.from_shift(0, 32)
+WAYS = {"softmax": (("venus (stand-in)", "newton"), ("arcs, generic", "divide"), ("venusA", "fused")),
+        "log-softmax": (("generic", "divide"), ("venusA", "fused"))}  # fmt: skip
+ROW_EXPONENTS = (2, 4, 6)
+LENGTHS = {10: 1000, 100: 200, 1000: 50}  # how many rows of each
 
 
 def run(kernel: object, x: np.ndarray) -> np.ndarray:
@@ -92,47 +181,287 @@ def run(kernel: object, x: np.ndarray) -> np.ndarray:
     return next(array for _, array in program.run({"x": x}))
 
 
+@cache
+def shares(name: str, way: str, q: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (integers, real values) of random int8 rows at scale 2^q in Q15."""
+    x = np.random.default_rng(length).integers(-128, 128, (LENGTHS[length], length), dtype=np.int8)
+    exponents = x / 2.0**q - x.max(axis=1, keepdims=True) / 2.0**q
+    real = exponents - np.log(np.exp(exponents).sum(axis=1, keepdims=True))
+    kernel = (Softmax if name == "softmax" else LogSoftmax)(softmax_entry(2.0 ** (25 - q), 8), Q15, way=way)
+    return run(kernel, x), np.exp(real) if name == "softmax" else real
+
+
+@cache
+def normal(length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (integers, real values) of normalised random int8 rows at scale 2^4, in Q10."""
+    x = np.random.default_rng(length).integers(-128, 128, (500, length), dtype=np.int8)
+    ones, zeros = np.ones(length, np.int64), np.zeros(length, np.int64)
+    got = run(LayerNorm(ones, zeros, LayerNorm.epsilon_of(1e-5, 16.0, length), Rescale.from_shift(0, 16)), x)
+    centred = x / 16.0 - (x / 16.0).mean(axis=1, keepdims=True)
+    return got, centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
+
+
+def by_length() -> Iterator[tuple[str, str, int, list[Error]]]:
+    """Yield (function, platforms, length of the rows, the error at every exponent)."""
+    for name, places in WAYS.items():
+        for where, way in places:
+            for length in LENGTHS:
+                found = [measured(*shares(name, way, q, length), 2.0**15, 32) for q in ROW_EXPONENTS]
+                yield name, where, length, found
+
+
 def rows() -> Iterator[Row]:
-    """Yield what works row by row."""
-    rng = np.random.default_rng(0)
-    x = rng.integers(-128, 128, (2000, 32), dtype=np.int8)
-    exponents = x / 16.0 - x.max(axis=1, keepdims=True) / 16.0
-    real = np.exp(exponents) / np.exp(exponents).sum(axis=1, keepdims=True)
-    entry, q15 = softmax_entry(2.0**21, 8), Rescale.from_shift(0, 32)
-    for where, way in (("venus (stand-in)", "newton"), ("arcs, generic", "divide"), ("venusA", "fused")):
-        yield measured("softmax", where, "Q25 -> Q15", run(Softmax(entry, q15, way=way), x), real, 2.0**15, 32)
-    for where, way in (("generic", "divide"), ("venusA", "fused")):
-        got = run(LogSoftmax(entry, q15, way=way), x)
-        yield measured("log-softmax", where, "Q25 -> Q15", got, np.log(real), 2.0**15, 32)
-    for count in (16, 64, 256):
-        x = rng.integers(-128, 128, (500, count), dtype=np.int8)
-        ones, zeros = np.ones(count, np.int64), np.zeros(count, np.int64)
-        got = run(LayerNorm(ones, zeros, LayerNorm.epsilon_of(1e-5, 16.0, count), Rescale.from_shift(0, 16)), x)
-        real_x = x / 16.0
-        centred = real_x - real_x.mean(axis=1, keepdims=True)
-        real = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
-        yield measured(f"layer norm of {count}", "all", "int8 -> Q10", got, real, 2.0**10, 16)
+    """Yield what works row by row: the worst over lengths and scales."""
+    for name, places in WAYS.items():
+        for where, way in places:
+            found = [measured(*shares(name, way, q, n), 2.0**15, 32) for q in ROW_EXPONENTS for n in LENGTHS]
+            yield Row(name, where, "Q25 -> Q15", worst(found))
+    for length in (16, 64, 256):
+        yield Row(f"layer norm of {length}", "all", "int8 -> Q10", measured(*normal(length), 2.0**10, 16))
 
 
-def page() -> str:
-    """Return the page."""
-    lines = [HEAD, "| function | platform | format | largest, LSB | mean, LSB |", "|---|---|---|---:|---:|"]
-    lines += [f"| {name} | {where} | {form} | {most:.2f} | {mean:.3f} |"
-              for part in (pieces(), composed(), rows()) for name, where, form, most, mean in part]  # fmt: skip
-    lines.append(
-        """
-* `generic` has no row for functions of one number: its tables (`iqTable`) hold the real function rounded half up, so
-  the error is at most 0.50 LSB by construction.
-* GELU on chips is x * sigmoid(1.702 x). The approximation itself is off by 0.021 at most (|x| about 2.2), which is 0.16
-  LSB at Q3 and 0.65 LSB at Q5. For ranges where that matters, leave the node in float with `--skip`.
-* The gate of SiLU and GELU has seven bits on venus and arcs: its largest value is 127/128, so large x lose 1/128.
-* log-softmax takes ln S from 512 steps without interpolation, always below the true value; that is the error's bias.
-* Layer normalisation: the reciprocal root comes from a table of 768 entries of 15 bits; its relative error grows with
-  the size of the normalised number.
-""".rstrip()
-    )
+def worst(found: list[Error]) -> Error:
+    """Return the largest of both figures."""
+    return Error(max(e.largest for e in found), max(e.mean for e in found))
+
+
+# ---- pages -----------------------------------------------------------------------------------------------------------
+
+PICTURES = {
+    "activations_tables.svg": "Error of the tables over their input, in counts of Q15",
+    "activations_operators.svg": "Error of SiLU and GELU in eight bits at scale 2^4",
+    "activations_rows.svg": "Error of softmax, log-softmax and layer normalisation",
+}
+START, END = "<!-- written by benchmarks/activation_error.py -->", "<!-- up to here -->"
+
+
+def summary() -> str:
+    """Return the table that both pages have."""
+    lines = ["| function | platform | from -> to | largest, LSB | mean, LSB |", "|---|---|---|---:|---:|"]
+    found = [*tables(), *rows()]
+    for name, where, how, each in by_scale():
+        out = OPERATORS[name].out
+        form = f"int8 Q0..Q7 -> {'the same' if out is None else f'Q{out}'}"
+        found.append(Row(f"{name} by {how}", where, form, worst(each)))
+    lines += [f"| {row.name} | {row.where} | {row.form} | {row.error.largest:.2f} | {row.error.mean:.3f} |"
+              for row in found]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
+def grid() -> str:
+    """Return the operators scale by scale."""
+    lines = ["| | | " + " | ".join(f"Q{q}" for q in EXPONENTS) + " |", "|---|---|" + "---:|" * len(EXPONENTS)]
+    lines += [f"| {name} | {where} | " + " | ".join(map(str, each)) + " |" for name, where, _, each in by_scale()]
+    return "\n".join(lines) + "\n"
+
+
+def lengths() -> str:
+    """Return softmax and log-softmax length by length."""
+    lines = ["| | | length | " + " | ".join(f"Q{q}" for q in ROW_EXPONENTS) + " |",
+             "|---|---|---:|" + "---:|" * len(ROW_EXPONENTS)]  # fmt: skip
+    lines += [f"| {name} | {at} | {n} | " + " | ".join(map(str, each)) + " |" for name, at, n, each in by_length()]
+    return "\n".join(lines) + "\n"
+
+
+def images() -> str:
+    """Return the pictures as Markdown."""
+    return "\n\n".join(f"![{title}]({name})" for name, title in PICTURES.items()) + "\n"
+
+
+def page() -> str:
+    """Return docs/activations.md."""
+    return f"""# Activations: how far the integers are from the real functions
+
+Written by `python benchmarks/activation_error.py --write docs/ --plots docs/`. One LSB is one count of the format
+named. Rounding alone would give at most 0.50 and on average 0.25 LSB; a real value beyond the largest integer counts as
+that integer. What is computed is in [numerics.md](numerics.md).
+
+## All functions
+
+Tables over the whole of their input, rows and operators at their worst scale and length (each figure for itself).
+
+{summary()}
+{images()}
+* `generic` has tables with an entry per input (`iqTable`), the real function rounded half up: 0.50 LSB at most.
+* The tables of straight pieces are worst at their knots; in eight bits hardly anything of that is left.
+* venusA's iqSigmoid reads every input as 0; GluInt with a half of 1s does its work, with a gate of 15 bits.
+* GELU on chips is x * sigmoid(1.702 x). The approximation itself is off by 0.021 at most (|x| about 2.2), which is 0.16
+  LSB at Q3, 0.65 LSB at Q5 and 1.3 LSB at Q6. For ranges where that matters, leave the node in float with `--skip`.
+* The gate of SiLU and GELU has seven bits on venus and arcs: its largest value is 127/128, so large x lose 1/128.
+* gelu and swish by their own tables belong to the training side's arithmetic of venusA; no executor runs them, and no
+  graph that the quantizer writes has them.
+* The sum S of a softmax is cut at 2^31, which is 256 times the largest exponential: in rows of a thousand nearly equal
+  numbers (Q6 below) the shares come out too large. Such rows are the reason of the largest figures.
+* log-softmax otherwise takes ln S from 512 steps without interpolation, always below the true value, by up to 64 LSB;
+  that is the error's bias.
+* Layer normalisation: the reciprocal root comes from a table of 768 entries of 15 bits; its relative error grows with
+  the size of the normalised number. It does not depend on the input's scale but for epsilon.
+
+## Operators, scale by scale
+
+Every int8 at scale 2^q in, largest / mean error in LSB. Sigmoid and tanh have Q7 as output, SiLU and GELU the scale of
+their input. Tanh stays in float on arcs and venusA.
+
+{grid()}
+## Rows, scale by scale
+
+Random int8 rows, largest / mean error in LSB of Q15, which is rounded once more to the output's scale. The venus way is
+that of the training library: the executor's could not be measured, and softmax stays in float there.
+
+{lengths()}"""
+
+
+def part() -> str:
+    """Return the part of docs/numerics.md, marks included."""
+    return f"""{START}
+
+{summary()}
+{images()}
+{END}"""
+
+
+def inserted(text: str) -> str:
+    """Return the text of docs/numerics.md with its part replaced; ValueError where the marks are not there."""
+    before, found, rest = text.partition(START)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise ValueError(f"docs/numerics.md has no part between '{START}' and '{END}'")
+    return before + part() + after
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#000000")
+DASHES = ("-", "--", "-.", ":")
+
+
+class Panel(NamedTuple):
+    """One diagram: lines of (label, x, y)."""
+
+    title: str
+    across: str
+    up: str
+    lines: list[tuple[str, np.ndarray, np.ndarray]]
+
+
+@cache
+def panels(name: str) -> list[Panel]:
+    """Return the diagrams of one picture."""
+    return {"activations_tables.svg": table_panels, "activations_operators.svg": operator_panels,
+            "activations_rows.svg": row_panels}[name]()  # fmt: skip
+
+
+def table_panels() -> list[Panel]:
+    """Return sigmoid, tanh, gelu and swish over x, 640 points each."""
+    x = np.linspace(-8, 8, 641)
+    found = []
+    for name, function in PIECES.items():
+        lines = []
+        for chip, fraction, _ in CHIPS[:2]:
+            inputs = np.floor(x * 2.0**fraction).astype(np.int64)
+            got = piecewise(name, chip).rounded(inputs, 16)
+            label = chip if chip == "venus" else "arcs, venusA"
+            lines.append((label, x, errors(got, function(inputs / 2.0**fraction), 2.0**15, 16)))
+        found.append(Panel(name, "x", "LSB of Q15", lines))
+    inputs = (x * 2.0**27).astype(np.int64)
+    lines = [(name, x, errors(piecewise(name, "venusA").to(inputs, 15, 32), function(x), 2.0**15, 32))
+             for name, function in VALLEYS.items()]  # fmt: skip
+    return [*found, Panel("gelu, swish (venusA, training side)", "x", "LSB of Q15", lines)]
+
+
+def operator_panels() -> list[Panel]:
+    """Return SiLU and GELU over x at scale 2^4; platforms that compute the same share a line."""
+    found = []
+    for name in ("SiLU", "GELU"):
+        lines: dict[bytes, tuple[list[str], np.ndarray]] = {}
+        for where in EVERYWHERE:
+            error = operator_error(name, where, 4)
+            lines.setdefault(error.tobytes(), ([], error))[0].append(where)
+        curves = [(", ".join(places), INT8 / 16.0, error) for places, error in lines.values()]
+        found.append(Panel(name, "x", "LSB of Q4", curves))
+    return found
+
+
+def row_panels() -> list[Panel]:
+    """Return the largest errors of rows over the real value, in 48 classes."""
+    found = []
+    for name, across in (("softmax", "share"), ("log-softmax", "logarithm")):
+        lines = []
+        for where, way in WAYS[name]:
+            pairs = [shares(name, way, q, n) for q in ROW_EXPONENTS for n in LENGTHS if n <= 100]  # no sum is cut
+            got, real = (np.concatenate([p[i].reshape(-1) for p in pairs]) for i in (0, 1))
+            least = 0.0 if name == "softmax" else -12.0
+            lines.append((where, *classes(real, np.abs(errors(got, real, 2.0**15, 32)), least)))
+        found.append(Panel(name, across, "largest LSB of Q15", lines))
+    lines = []
+    for length in (16, 64, 256):
+        got, real = (part.reshape(-1) for part in normal(length))
+        lines.append((f"rows of {length}", *classes(real, np.abs(errors(got, real, 2.0**10, 16)), -np.inf)))
+    return [*found, Panel("layer norm", "normalised number", "largest LSB of Q10", lines)]
+
+
+def classes(real: np.ndarray, size: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the middles of 48 even classes of `real` from `least` on, without empty ones, and their largest `size`."""
+    edges = np.linspace(max(float(real.min()), least), float(real.max()), 49)
+    index = np.clip(np.searchsorted(edges, real, side="right") - 1, -1, 47)
+    most = np.array([size[index == k].max(initial=-1.0) for k in range(48)])
+    middles = (edges[:-1] + edges[1:]) / 2
+    return middles[most >= 0], most[most >= 0]
+
+
+def digest(name: str) -> str:
+    """Return what tells whether a picture shows today's figures: a hash of its lines, to a hundredth of a count."""
+    known = hashlib.sha256()
+    for panel in panels(name):
+        known.update("|".join(panel[:3]).encode())
+        for label, x, y in panel.lines:
+            known.update(label.encode())
+            known.update((np.round(x, 3) + 0.0).tobytes() + (np.round(y, 2) + 0.0).tobytes())
+    return known.hexdigest()[:16]
+
+
+def draw(name: str, folder: Path) -> None:
+    """Write one picture into `folder`, its digest in the description."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    found = panels(name)
+    look = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 8, "axes.spines.top": False,
+            "axes.spines.right": False, "path.simplify_threshold": 0.5}  # fmt: skip
+    with mpl.rc_context(look):
+        figure, axes = plt.subplots(1, len(found), figsize=(3.3 * len(found), 2.8), layout="constrained")
+        for panel, axis in zip(found, axes, strict=True):
+            for (label, x, y), colour, dashes in zip(panel.lines, COLOURS, DASHES, strict=False):
+                axis.plot(x, y, label=label, color=colour, linestyle=dashes, linewidth=0.9)
+            axis.set(title=panel.title, xlabel=panel.across, ylabel=panel.up)
+            axis.grid(linewidth=0.3)
+            if panel.up.startswith("largest"):
+                axis.set_ylim(bottom=0)
+            axis.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3,
+                        columnspacing=1.2)  # fmt: skip
+        figure.savefig(folder / name, metadata={"Date": None, "Title": PICTURES[name], "Description": digest(name)})
+        plt.close(figure)
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write activations.md and the part of numerics.md")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the pictures")
+    given = parser.parse_args()
+    if given.plots:
+        for name in PICTURES:
+            draw(name, given.plots)
+    if given.write:
+        numerics = given.write / "numerics.md"
+        write_text(numerics, inserted(numerics.read_text()))
+        write_text(given.write / "activations.md", page())
+    if not given.plots and not given.write:
+        sys.stdout.write(page())
+
+
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    main()

@@ -12,6 +12,10 @@ venusA    Q27 -> Q58   int32 in; rounded once, to any width
 gelu ...  Q27 -> Q54   the same; rounded once, to int32 Q27
 ========  ===========  =====================================
 
+No x lies beyond the last border: the executor hands over what its int16 or int32 holds, saturated. The training library
+hands venus' table Q11 numbers of 32 bits without saturating them, and beyond +-2^15 (a real 16) gets 0 from both
+functions, where sigmoid is 1 and tanh is 1 or -1: `Piecewise.unsaturated`. To all others such an x is an error.
+
 Owns: the tables and this formula. Must not know: who needs the values, or in which format he has them.
 """
 
@@ -87,8 +91,10 @@ class Piecewise:
     slopes_negative: np.ndarray | None = None
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return y, int64, for integers x of `bits` bits in any shape."""
+        """Return y, int64, for integers x in any shape; ValueError where one lies beyond the last border."""
         x = np.asarray(x, np.int64)
+        if np.abs(x).max(initial=0) > self.borders[-1]:
+            raise ValueError(f"x reaches {np.abs(x).max()}; the last piece ends at {self.borders[-1]}")
         if self.odd:
             x = np.maximum(x, 1 - (1 << (self.bits - 1)))
         j = np.searchsorted(self.borders, np.abs(x))
@@ -97,6 +103,15 @@ class Piecewise:
         if self.slopes_negative is not None:
             slope = np.where(x < 0, self.slopes_negative[j], slope)
         return (slope * x + (bias << self.up[j])) >> self.down[j]
+
+    def unsaturated(self, x: np.ndarray) -> np.ndarray:
+        """Return y, int64, for integers x of any width, 0 beyond the last border.
+
+        So does the training library where it leaves the saturation out: its loop over the pieces finds none there.
+        """
+        x = np.asarray(x, np.int64)
+        outside = np.abs(x) > self.borders[-1]
+        return np.where(outside, 0, self(np.where(outside, 0, x)))
 
     def rounded(self, x: np.ndarray, bits: int) -> np.ndarray:
         """Return y with bits-1 fractional bits, rounded half up and saturated to `bits` bits; int64."""

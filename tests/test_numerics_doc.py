@@ -1,6 +1,10 @@
-"""docs/numerics.md: its examples are run, and its worked pixel goes through the simulator and the plain classes."""
+"""docs/numerics.md: its examples are run, and its worked pixel goes through the simulator and the plain classes.
+
+docs/activations.md, the part of docs/numerics.md with the same figures and the pictures are what the command computes.
+"""
 
 import doctest
+import importlib.util
 import re
 from pathlib import Path
 
@@ -14,7 +18,9 @@ from lingeronnx.ops import OPS
 from lingeronnx.platforms import PLATFORMS
 from tests.test_reference import single
 
-TEXT = (Path(__file__).parents[1] / "docs" / "numerics.md").read_text()
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "numerics.md").read_text()
+RENEW = "run python benchmarks/activation_error.py --write docs/ --plots docs/"
 
 
 def examples():
@@ -75,3 +81,52 @@ def test_every_fault_is_told():
     faults = {key for row in PLATFORMS for key in row.faults}
     assert faults - told == set(), "add a line to the last table of docs/numerics.md"
     assert told <= faults
+
+
+# ---- the figures of curves and rows ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def errors():
+    """Return the module behind the command."""
+    spec = importlib.util.spec_from_file_location("activation_error", ROOT / "benchmarks" / "activation_error.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_figures_are_todays(errors):
+    """Both pages say what the command measures now."""
+    assert (ROOT / "docs" / "activations.md").read_text() == errors.page(), RENEW
+    assert errors.inserted(TEXT) == TEXT, RENEW
+    assert errors.summary() in TEXT
+    with pytest.raises(ValueError, match="has no part between"):
+        errors.inserted("a page")
+
+
+def test_pictures_are_todays(errors):
+    """Each picture of the pages was drawn from the lines that the command computes now."""
+    linked = set(re.findall(r"\]\((activations_\w+\.svg)\)", TEXT))
+    assert linked == set(errors.PICTURES)
+    for name in linked:
+        drawn = (ROOT / "docs" / name).read_text()
+        assert errors.digest(name) in drawn, RENEW
+        assert len(drawn) < 100_000
+
+
+def test_pictures_can_be_drawn(errors, tmp_path):
+    """The same lines make the same file, and it holds the labels as text."""
+    pytest.importorskip("matplotlib")
+    name = "activations_operators.svg"
+    errors.draw(name, tmp_path)
+    first = (tmp_path / name).read_text()
+    errors.draw(name, tmp_path)
+    assert (tmp_path / name).read_text() == first
+    assert errors.digest(name) in first
+    assert "venus, arcs" in first
+
+
+@pytest.mark.parametrize("name", ("Sigmoid", "Tanh", "SiLU", "GELU"))
+def test_tables_are_exact_on_generic(errors, name):
+    """What the page says of `generic`: half a count, at every scale, for every integer."""
+    assert max(np.abs(errors.operator_error(name, "generic", q)).max() for q in errors.EXPONENTS) <= 0.5

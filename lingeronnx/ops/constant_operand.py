@@ -3,6 +3,9 @@
 On chips every element of a sample is made a channel of its own and BatchNorm2dInt does it: with a factor of 1 and the
 constant as summand, or the constant as factor. Where a layer can take the constant up, a pass has put it there; a
 constant of one value is a table's business.
+
+A sum with 0 or `FAR` is the mask of a Softmax (`masks`). What it hides becomes the lowest integer, what it shows
+keeps scale and integer; the scale is low enough for the lowest integer to get no share in any row.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import numpy as np
 from .. import ir
 from ..plan import QParams
 from ..platforms import Platform
+from ._base import Tie
 from .elementwise import ADD, Binary, Mul
+from .masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row
 from .norm import BatchNorm2d
 from .shape import Reshape
 
@@ -48,12 +53,14 @@ class AddConstant(Binary):
 
     def reject(self, node: ir.Node) -> str | None:
         """One constant of several values that does not widen the result."""
+        if masked_at_run_time(node.outputs[0]):
+            return MASKED_AT_RUN_TIME
         arrays = [ir.const(value) for value in node.inputs]
         array = next((a for a in arrays if a is not None), None)
         if array is None or all(a is not None for a in arrays):
             return "neither operand is a constant" if array is None else "both operands are constants"
         widens = ir.shape(node.inputs[self.data(node)[0]]) != ir.shape(node.outputs[0])
-        batch = array.ndim == len(ir.shape(node.outputs[0]) or ()) and array.shape[0] != 1
+        batch = array.ndim == len(ir.shape(node.outputs[0]) or ()) and array.shape[:1] != (1,)
         if array.size < 2 or widens or batch or array.dtype.kind != "f":
             return "one operand is a constant that no layer could take up"
         return None
@@ -61,6 +68,16 @@ class AddConstant(Binary):
     def available(self, row: Platform) -> bool:
         """Where the operator is."""
         return row.runs(BatchNorm2d.name if row.chip else self.emitted.name)
+
+    def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
+        """What a mask shows stays as it is."""
+        x, y = ir.read_name(node, self.data(node)[0]), ir.written_name(node)
+        return [] if masked_row(node) is None else [Tie(x, y, governs=x)]
+
+    def below(self, node: ir.Node) -> float | None:
+        """A row of n may have nothing but the least number to show, and n that are hidden, of 1/256 together."""
+        count = masked_row(node)
+        return None if count is None else math.log(256.0 * count)
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """The product with the factor is shifted right."""

@@ -1,7 +1,8 @@
 """Arithmetic on two activations: iqAdd, iqSub, iqMul, iqDiv.
 
 On shifting platforms iqAdd requantizes each operand to the output's scale first (two roundings), then adds with
-saturation; `generic` adds in a common accumulator and rounds once. iqMul rounds the product once.
+saturation; `generic` adds in a common accumulator and rounds once. iqMul rounds the product once. The training side
+rounds each operand as well, but saturates the sum only.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from .. import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, Tie
+from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
 from .norm import scaled_channels
 
 if TYPE_CHECKING:
     from ..lower import Lowering
 
 __all__ = ["ADD", "Add", "Binary", "Div", "Mul", "Sub"]
+
+#: Bits in which no operand of a sum is cut.
+_WIDE = 60
 
 _SCALES = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
 
@@ -87,6 +92,10 @@ class Add(Binary):
     constraints = (equal_shapes,)
     sign = 1
 
+    def reject(self, node: ir.Node) -> str | None:
+        """As the others; a mask's numbers are beyond any range."""
+        return MASKED_AT_RUN_TIME if masked_at_run_time(node.outputs[0]) else super().reject(node)
+
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """On shifting platforms an operand that only this sum reads is written at its scale: one rounding, not two.
 
@@ -114,8 +123,13 @@ class Add(Binary):
         from simulator.kernels import AddScaled, AddShift
 
         rx, ry = bound.ratio(bound.attrs["scale_x"]), bound.ratio(bound.attrs["scale_y"])
+        bits = int(bound.attrs["o_bits"])
         if bound.algorithm == "generic":
-            return AddScaled.from_ratios(rx, ry, int(bound.attrs["o_bits"]), self.sign)
+            return AddScaled.from_ratios(rx, ry, bits, self.sign)
+        if bound.trains:
+            from simulator.fixed import Rescale
+
+            return AddScaled(bound.rescale(rx, _WIDE), bound.rescale(ry, _WIDE), Rescale.from_shift(0, bits), self.sign)
         shift_x, shift_y = (bound.rescale(r).pow2_shift for r in (rx, ry))
         return AddShift(shift_x, shift_y, sign=self.sign)
 
@@ -176,7 +190,11 @@ class Div(Binary):
     def bind(self, bound: Bound) -> Any:
         """Return the division; "luna-unscaled" takes no notice of the scales."""
         from simulator.kernels import Div as Kernel
+        from simulator.kernels import DivSingle
 
+        if bound.trains:
+            x, y, o = (float(bound.attrs[key]) for key in ("scale_x", "scale_y", "scale_o"))
+            return DivSingle(x, y, o, int(bound.attrs["o_bits"]), bound.rounding)
         if bound.algorithm == "luna-unscaled":
             return Kernel(0, by_sign=True)
         x, y, o = (bound.exponent(key, float(bound.attrs[key])) for key in ("scale_x", "scale_y", "scale_o"))

@@ -1,7 +1,8 @@
 """Softmax and log-softmax over rows: SoftmaxInt, LogSoftmaxInt.
 
 The input is brought to Q25, the result of the integer algorithm has 15 fractional bits and is rounded once to the
-output's scale. A float Softmax along another axis than the last is put between two transposes.
+output's scale. A float Softmax along another axis than the last is put between two transposes. To the executor a row
+has all axes from `axis` on, to the training side that axis alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from .. import ir
 from ..errors import ModelError
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, Tie
+from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
 
 if TYPE_CHECKING:
     from ..lower import Lowering
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["LogSoftmax", "Softmax"]
 
 #: The word of a row's algorithm -> the kernel's.
-_WAYS = {"generic": "divide", "luna-divide": "divide", "luna-fused": "fused", "luna-newton": "newton"}
+_WAYS = {"generic": "divide", "luna-divide": "divide", "luna-fused": "fused", "luna-newton": "newton",
+         "train-divide": "divide", "train-fused": "fused", "train-newton": "newton"}  # fmt: skip
 
 
 def row_length(node: ir.Node, row: Platform) -> Any:
@@ -48,6 +51,8 @@ class Softmax(Op):
         shape = ir.shape(node.inputs[0])
         if not shape or any(d is None for d in shape[1:]):
             return "its shape is not known before the run"
+        if masked_at_run_time(node.inputs[0]):
+            return MASKED_AT_RUN_TIME
         return "it mixes samples" if ir.attr(node, "axis", -1) % len(shape) == 0 else None
 
     def available(self, row: Platform) -> bool:
@@ -98,10 +103,10 @@ class Softmax(Op):
         if bound.algorithm == "luna-divide" and axis > 0:
             axis = 1  # the executor reads no other
         scale = float(a["scale_x"])
-        if bound.algorithm.startswith("luna"):
+        if not bound.algorithm.startswith("generic"):
             bound.exponent("scale_x", scale)
         entry = softmax_entry(2.0**25 / scale, 8 if int(a["data_bits"]) <= 8 else 16)  # as it is stored
-        return kind(entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=way)
+        return kind(entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=way, alone=bound.trains)
 
 
 class LogSoftmax(Softmax):

@@ -1,4 +1,4 @@
-"""Sigmoid, tanh, gelu and swish by pieces; softmax and layer normalisation of one row; tables."""
+"""Sigmoid, tanh, gelu, swish by pieces and the unit they gate; softmax and layer normalisation of one row."""
 
 import json
 import math
@@ -23,6 +23,20 @@ def piece(function, chip, x):
     slope = row.get("slopes_negative", row["slopes"])[j] if x < 0 else row["slopes"][j]
     bias = row["negative"][j] if x < 0 else row["positive"][j]
     return (slope * x + bias * 2 ** row["up"][j]) // 2 ** row["down"][j]
+
+
+def curve(function, chip, x, bits):
+    """The same, rounded half up to bits - 1 fractional bits and saturated."""
+    return sat(rsh(piece(function, chip, x), TABLES[chip][function]["fraction"] - (bits - 1)), bits)
+
+
+def glu(row, q, triple):
+    """The first half of a row at scale 2^q times the sigmoid of the second half, on venusA."""
+    half, out = len(row) // 2, []
+    for a, b in zip(row[:half], row[half:], strict=True):
+        gate = rsh(curve("sigmoid", "venusA", sat(rsh(b, q - 27), 32), 32), 16)
+        out.append(rescale(a * gate, triple))
+    return out
 
 
 def power(d, fused):

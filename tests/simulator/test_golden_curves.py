@@ -1,7 +1,7 @@
 """Law: tables, softmax rows and normalisation give the integers that the training library's kernels gave, bit for bit.
 
 A sample of the measurement is in tests/golden/curves.npz; where the whole of it lies beside the repository (as
-`linger_lut/` in the folder of the other vectors), that is taken.
+`linger_lut/` in the folder of the other vectors), that is taken. No array of it is left out.
 """
 
 import os
@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.fixed import Rescale
+from simulator.fixed import Rescale, rsh, sat, sat_array
 from simulator.kernels import LayerNorm, Softmax
+from simulator.kernels.layer_norm import _exponent, _roots
 from simulator.lut import piecewise
+from simulator.machine import Spec
 from tests.simulator.helpers import run
 
 HERE = Path(__file__).resolve()
@@ -50,7 +52,62 @@ def test_wide(chip, function):
 @pytest.mark.parametrize("function", ("gelu", "swish"))
 def test_gelu_and_swish(function):
     found = vectors("venusa_gelu_swish")
-    assert np.array_equal(piecewise(function, "venusA").to(found["x"], 27, 32), found[f"{function}_q27"])
+    table = piecewise(function, "venusA")
+    assert np.array_equal(table.to(found["x"], 27, 32), found[f"{function}_q27"])
+    keys = [key for key in found if key.startswith("int8_") and key.endswith(f"{function}_q27")]
+    assert len(keys) >= 4
+    for key in keys:
+        want = found[key]
+        x = np.arange(-128, 128)[:: 1 if len(want) == 256 else 3]
+        q27 = sat_array(rsh(x, int(key.split("_")[1][1:]) - 27), 32)
+        assert np.array_equal(table.to(q27, 27, 32), want), key
+
+
+@pytest.mark.parametrize("function", ("sigmoid", "tanh"))
+@pytest.mark.parametrize("chip", ("arcs", "venusA"))
+@pytest.mark.parametrize("grid", ("int8_grid", "int16_grid"))
+def test_grid(grid, chip, function):
+    """Integers at scale 2^k to Q27, saturated; as they are, and rounded to 8 and 16 bits."""
+    found = vectors(grid)
+    keys = [key for key in found if f"_{chip.lower()}_{function}_" in key]
+    assert len(keys) >= (2 if grid == "int16_grid" else 12)
+    for key in keys:
+        q27 = sat_array(rsh(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 27), 32)
+        table, form = piecewise(function, chip), key.rpartition("_")[2]
+        got = table(q27) if form == "raw" else table.rounded(q27, int(form[1:]))
+        assert np.array_equal(got, found[key]), key
+
+
+@pytest.mark.parametrize("function", ("sigmoid", "tanh"))
+def test_venus_grid(function):
+    """Integers at scale 2^k to Q11 in either direction: the training side's way, which saturates nothing.
+
+    The executor never shifts left, so that it reads k = 0..10 as 11; what is above 2^15 is 0 here and nowhere there.
+    """
+    found = vectors("int8_grid")
+    keys = [key for key in found if key.endswith(f"_venus_{function}_q15")]
+    assert len(keys) >= 4
+    for key in keys:
+        q11 = rsh(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 11)
+        beyond = np.abs(q11) > 1 << 15
+        assert np.array_equal(piecewise(function, "venus").unsaturated(q11), found[key]), key
+        assert np.array_equal(piecewise(function, "venus")(q11[~beyond]), found[key][~beyond]), key
+        assert not found[key][beyond].any()
+        assert beyond.any() == key.startswith(("k0_", "k1_", "k2_"))
+
+
+@pytest.mark.parametrize("function", ("sigmoid", "tanh"))
+def test_venus_out_of_range(function):
+    """The training side gives 0 for |x| > 2^15; the executor has no such x, and there the table refuses it."""
+    found, table = vectors("venus_q11_out_of_range"), piecewise(function, "venus")
+    assert np.array_equal(table.unsaturated(found["x"]), found[function])
+    inside = np.abs(found["x"]) <= 1 << 15
+    assert np.array_equal(table(found["x"][inside]), found[function][inside])
+    assert not found[function][~inside].any()
+    assert (~inside).sum() >= 8
+    for x in found["x"][~inside]:
+        with pytest.raises(ValueError, match=f"x reaches {abs(x)}; the last piece ends at 32768"):
+            table(x)
 
 
 @pytest.mark.parametrize(("chip", "way"), (("venus", "newton"), ("arcs", "divide"), ("venusa", "fused")))
@@ -75,3 +132,49 @@ def test_layer_norm():
         epsilon = LayerNorm.epsilon_of(1e-5, 2.0**q, count)
         got = run(LayerNorm(ones, zeros, epsilon, Q15, fraction=15), x.astype(np.int16))
         assert np.array_equal(got, want), name
+
+
+def test_reciprocal_root():
+    """2^20 over the root of every size of variance, saturated to int32: the two parts of the formula that find it."""
+    found, roots = vectors("layernorm_kernel"), _roots()
+    for den, num, want in zip(found["rsqrt_den"], found["rsqrt_num"][:, 0], found["rsqrt_out"][:, 0], strict=True):
+        k = int(_exponent(den)) if den else -4  # no shift; only a constant row has it, and there all numbers are 0
+        t = (int(den) >> 2 * k if k >= 0 else int(den) << -2 * k) if den else 256
+        assert sat(rsh(int(num) * int(roots[t]), k + 4), 32) == want, den
+
+
+def test_reciprocal_root_in_the_kernel():
+    """The same where rows have such a variance: (2^14, 0, 0, ..) of 65 is 2^20 from its mean, epsilon does the rest.
+
+    With 15 fractional bits the kernel passes through a float32, as the training side does behind the normalisation.
+    """
+    found = vectors("layernorm_kernel")
+    x, y, row = np.zeros((1, 65), np.int16), np.zeros((1, 65), np.int32), 1 << 34
+    x[0, 0] = 1 << 14
+    ones, zeros, specs = np.ones(65, np.int64), np.zeros(65, np.int64), [Spec(x.shape, x.dtype)]
+    possible = np.flatnonzero(found["rsqrt_den"] >= row)[::7]
+    assert len(possible) >= 10
+    for i in possible:
+        LayerNorm(ones, zeros, int(found["rsqrt_den"][i]) - row, Q15, fraction=15).build(specs, False)([x], [y])
+        want = found["rsqrt_out"][i, 0]
+        assert y[0, 0] == min(int(np.float32(want)), 2**31 - 1), found["rsqrt_den"][i]
+
+
+def test_no_array_is_left_out():
+    """Every array of the whole measurement belongs to one of the tests above, by its dump and the end of its name."""
+    told = {
+        "venus_q11_q15": ("x", "sigmoid_q15", "tanh_q15"),
+        "venus_q11_out_of_range": ("x", "sigmoid", "tanh"),
+        "q27_sampled": ("x", "sigmoid", "tanh"),
+        "venusa_gelu_swish": ("x", "gelu_q27", "swish_q27"),
+        "int8_grid": ("x", "sigmoid_q15", "tanh_q15", "raw", "o8", "o16"),
+        "int16_grid": ("x", "raw"),
+        "softmax_q25_q15": ("_x", "_venus", "_arcs", "_venusa"),
+        "layernorm_kernel": ("_x", "_k", "_num", "_den", "_normal_q15", "rsqrt_out"),
+    }
+    for name, ends in told.items():
+        found = vectors(name)
+        assert found
+        assert not [key for key in found if not key.endswith(ends)]
+    if folder().is_dir():
+        assert {path.stem for path in folder().glob("*.npz")} == set(told)
