@@ -49,7 +49,8 @@ class PoolLimits:
 class Platform:
     """One target: a chip with its executor, or the generic one.
 
-    ops maps the integer operators the target runs right to the algorithm that computes them there.
+    ops maps the integer operators the target runs right to the algorithm that computes them there; training does so
+    for what a graph means to the software it was trained with.
     """
 
     name: str
@@ -71,6 +72,8 @@ class Platform:
     packer_args: Mapping[str, str] = field(default_factory=dict)  # what an operator needs of it; {output} is its tensor
     node_attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # "" = every integer node
     faults: Mapping[str, str] = field(default_factory=dict)  # key -> what the executor does wrong
+    #: Generation of graphs -> operator -> the algorithm of the software that such graphs are trained with.
+    training: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def power_of_two(self) -> bool:
@@ -80,6 +83,29 @@ class Platform:
     def runs(self, operator: str) -> bool:
         """Whether the integer operator is in this row's list."""
         return operator in self.ops
+
+
+# ---- what networks are trained with ------------------------------------------------------------------------------
+
+_MOVES = ("Relu", "MaxPool", "Clip", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split",
+          "Gather", "Tile", "Expand")  # fmt: skip
+
+#: What both generations compute alike, on every chip: exact sums, one rounding.
+_TRAINED = dict.fromkeys(
+    ("Quant", "Dequant", "Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "BatchNorm2dInt",
+     "iqAdd", "iqMul", "iqCat", "AvgPool2dInt", "LayerNormInt", *_MOVES), "train",
+)  # fmt: skip
+
+#: The first generation knew one chip; for others it has no curves.
+_TRAINED_FIRST = {**_TRAINED, **dict.fromkeys(("Requant", "iqPad", "iqDiv", "ShuffleChannel"), "train")}
+_TRAINED_FIRST_VENUS = {
+    **_TRAINED_FIRST,
+    **dict.fromkeys(("iqSigmoid", "iqTanh"), "train-q11-venus"),
+    "SoftmaxInt": "train-newton",
+    **dict.fromkeys(("LSTMInt", "GRUInt"), "train-q7-venus"),
+}
+
+_TRAINED_THIRD = {**_TRAINED, "QGlobalAveragePool2d": "train"}
 
 
 # ---- generic -----------------------------------------------------------------------------------------------------
@@ -207,6 +233,20 @@ VENUS = Platform(
             "pad-modes": "iqPad swaps its modes reflect and replicate: only constant padding is written",
         }
     ),
+    training=MappingProxyType(
+        {
+            1: MappingProxyType(_TRAINED_FIRST_VENUS),
+            3: MappingProxyType(
+                {
+                    **_TRAINED_THIRD,
+                    **dict.fromkeys(("iqSigmoid", "iqTanh"), "train-q11-venus"),
+                    "SoftmaxInt": "train-newton",
+                    "GluInt": "train-venus",
+                    **dict.fromkeys(("LSTMInt", "GRUInt"), "train-q15-venus"),
+                }
+            ),
+        }
+    ),
 )
 
 ARCS = Platform(
@@ -260,6 +300,21 @@ ARCS = Platform(
             **_LATER_FAULTS,
             "tanh": "iqTanh reads int16 as int32: left in float",
             "log-softmax": "LogSoftmaxInt takes the logarithm of another format: left in float",
+        }
+    ),
+    training=MappingProxyType(
+        {
+            1: MappingProxyType(_TRAINED_FIRST),
+            3: MappingProxyType(
+                {
+                    **_TRAINED_THIRD,
+                    **dict.fromkeys(("iqSigmoid", "iqTanh"), "train-q27-arcs"),
+                    "SoftmaxInt": "train-divide",
+                    "GluInt": "train-arcs",
+                    "LSTMInt": "train-q27-arcs",
+                    "GRUInt": "train-before-arcs",
+                }
+            ),
         }
     ),
 )
@@ -324,6 +379,21 @@ VENUSA = Platform(
             "transpose": "the transposes [0,2,1,3] and [0,3,2,1] crash: each is made by two others",
             "linear-rows": "LinearInt of several rows scrambles them when its output is in shared memory",
             "div-scale": "iqDiv ignores all scales: not written",
+        }
+    ),
+    training=MappingProxyType(
+        {
+            1: MappingProxyType(_TRAINED_FIRST),
+            3: MappingProxyType(
+                {
+                    **_TRAINED_THIRD,
+                    **dict.fromkeys(("iqSigmoid", "iqTanh", "QGelu", "QSwish"), "train-q27-venusA"),
+                    "SoftmaxInt": "train-fused",
+                    "GluInt": "train-venusA",
+                    "LSTMInt": "train-q27-venusA",
+                    "GRUInt": "train-common-venusA",
+                }
+            ),
         }
     ),
 )

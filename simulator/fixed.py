@@ -18,6 +18,9 @@ kernel:
 
 Scale and WideScale first clamp acc to +-L with L = 2^(b+s-30). That changes nothing, because |acc| >= L already gives
 |y| >= 2^b, but it keeps the product below 2^(b+s+1), so large accumulators need no wider arithmetic than small ones.
+
+The NPU rounds half up, whatever it is told. The software that networks are trained with can do otherwise (`ROUNDINGS`):
+`Rounded` is a power-of-two ratio with one of those roundings, `divided` a division by any number.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ from numba.extending import overload
 from simulator._jit import inline
 
 __all__ = [
-    "Chain", "Form", "LunaDivide", "Rescale", "Scale", "Shift", "WideScale",
-    "apply", "dtype_of", "luna_div", "luna_divide", "luna_reciprocal", "rsh", "sat",
+    "ROUNDINGS", "Chain", "Form", "LunaDivide", "Rescale", "Rounded", "Scale", "Shift", "WideScale",
+    "apply", "divided", "dtype_of", "luna_div", "luna_divide", "luna_reciprocal", "rsh", "sat",
 ]  # fmt: skip
 
 INT32_MAX = 2**31 - 1
@@ -103,6 +106,15 @@ class Quotient(NamedTuple):
     high: int
 
 
+class Even(NamedTuple):
+    """A right shift to the nearest integer, ties to the even one; 1 <= shift <= 62."""
+
+    limit: int
+    shift: int
+    low: int
+    high: int
+
+
 class Pair(NamedTuple):
     """One form after another."""
 
@@ -110,7 +122,7 @@ class Pair(NamedTuple):
     second: Any
 
 
-Form: TypeAlias = Shift | Scale | WideScale | Quotient | Pair
+Form: TypeAlias = Shift | Scale | WideScale | Quotient | Even | Pair
 
 
 @dataclass(frozen=True)
@@ -212,6 +224,65 @@ def sat_array(values: np.ndarray, bits: int) -> np.ndarray:
     """`sat` for a whole array of any integer or object type."""
     top = 1 << (bits - 1)
     return np.minimum(np.maximum(values, -top), top - 1)
+
+
+# --- other roundings ------------------------------------------------------------------------------
+
+#: Roundings by name: half up (the NPU's), down, up, and to the nearest with ties to the even integer.
+ROUNDINGS = {"floor_add": 0, "floor": 1, "ceil": 2, "round": 3}
+_HALF_UP, _DOWN, _UP, _EVEN = range(4)
+
+
+@inline
+def divided(n: Any, d: Any, rounding: Any) -> Any:
+    """Return n / d, d > 0, as an integer by one of the numbers in `ROUNDINGS`; |n| and d below 2^61."""
+    if rounding == _DOWN:
+        return n // d
+    if rounding == _UP:
+        return -(-n // d)
+    y = (2 * n + d) // (2 * d)
+    return y - 1 if rounding == _EVEN and (2 * n + d) % (2 * d) == 0 and y & 1 else y
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Requantization by 2^-shift with a rounding of its own, one of `ROUNDINGS` but half up; 1 <= bits <= 62.
+
+    A `shift` below 0, down to -29, multiplies by 2^-shift; it is at most 62.
+    """
+
+    shift: int
+    bits: int
+    rounding: str
+
+    def __post_init__(self) -> None:
+        other = self.rounding in ROUNDINGS and self.rounding != "floor_add"
+        if not (-29 <= self.shift <= 62 and 1 <= self.bits <= 62 and other):
+            raise ValueError(f"no such requantization: shift {self.shift}, {self.bits} bits, {self.rounding}")
+
+    @property
+    def pow2_shift(self) -> int:
+        """The shift."""
+        return self.shift
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The integer type of the result."""
+        return dtype_of(self.bits)
+
+    def bound(self, acc: int) -> int:
+        """Return the largest |y| for |accumulator| <= `acc`."""
+        return min(rsh(acc, self.shift) + 1, 1 << (self.bits - 1))
+
+    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Scale | Even:
+        """Return the compiled form for |acc| <= `bound` < 2^62."""
+        low, high = _limits(self.bits, clip)
+        limit = min(bound, 1 << max(self.bits + self.shift, 0))  # beyond which every result is saturated
+        if self.shift <= 0:
+            return Scale(limit, 1 << -self.shift, 0, 0, low, high)
+        if self.rounding == "round":
+            return Even(limit, self.shift, low, high)
+        return Scale(limit, 1, 0 if self.rounding == "floor" else (1 << self.shift) - 1, self.shift, low, high)
 
 
 # --- division -------------------------------------------------------------------------------------
@@ -329,12 +400,20 @@ def _quotient(rescale: Any, acc: Any) -> Any:
 
 
 @inline
+def _even(rescale: Any, acc: Any) -> Any:
+    acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
+    down = acc >> rescale.shift
+    half = (np.int64(1) << (rescale.shift - 1)) - 1 + (down & 1)  # lets a tie through where `down` is odd
+    return min(max((acc + half) >> rescale.shift, rescale.low), rescale.high)
+
+
+@inline
 def _pair(rescale: Any, acc: Any) -> Any:
     return apply(rescale.second, apply(rescale.first, acc))
 
 
 _FORMS: dict[type, Any] = {
-    Shift: _shift, Scale: _scale, WideScale: _wide_scale, Quotient: _quotient, Pair: _pair,
+    Shift: _shift, Scale: _scale, WideScale: _wide_scale, Quotient: _quotient, Even: _even, Pair: _pair,
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ the format allows; the copy also has today's names for operators and attributes.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,7 @@ from onnx import TensorProto, defs, helper, shape_inference
 
 from .. import ir, onnxfile
 from ..errors import ModelError, nearest
-from ..ops import OPS, Attr, Op
-from ..ops._base import RENAMED
+from ..ops import OPS, RENAMED, TRAINED_ONLY, Attr, Op
 from . import _inference as rules
 
 __all__ = ["DOMAIN", "EXEMPT", "VERSION", "as_thinker", "check_model", "register_schemas"]
@@ -122,6 +121,9 @@ _FORMS = {
     "LSTMInt": _RECURRENT,
     "GRUInt": _RECURRENT,
     "ShuffleChannel": _Form("x:integer", "integer", rules.same(rules.input_type)),
+    "QGelu": _Form("x:integer", "integer", rules.same(rules.width)),
+    "QSwish": _Form("x:integer", "integer", rules.same(rules.width)),
+    "QGlobalAveragePool2d": _Form("x:integer", "integer", rules.like("GlobalAveragePool", rules.width)),
     "Split": _Form("x:integer split:index?", "integer*", rules.split),
     "ArgMax": _Form("x:integer", "integer", rules.argmax),
 }
@@ -129,7 +131,11 @@ _FORMS = {
 #: An operator without a line above: any inputs, any outputs, attributes checked as everywhere.
 _ANY = _Form("x:any*", "any*")
 
-_SEQUENCE = (*_floats("scale_c", "dropout"), *_ints("has_hidden", "has_cell"))
+#: `state_type` is the element type of the last states where a graph declares another than the integers': the check puts
+#: it into its copy.
+_SEQUENCE = (*_floats("scale_c", "dropout"), *_ints("has_hidden", "has_cell", "state_type"))
+
+_RECURRENT_OPS = ("LSTMInt", "GRUInt")
 
 #: Attributes that some generation writes and that change nothing here.
 _EXTRA = {
@@ -144,7 +150,7 @@ _EXTRA = {
 }
 
 #: Composed operators have no integer form of their own: their name is no operator's.
-_TABLE = {op.name: op for op in OPS if op.name.isidentifier()}
+_TABLE = {op.name: op for op in (*OPS, *TRAINED_ONLY) if op.name.isidentifier()}
 _ALIAS = {alias: op.name for op in _TABLE.values() for alias in op.aliases}
 
 
@@ -252,17 +258,26 @@ def as_thinker(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(model)
     integers = {v.name for v in copy.graph.input if _is_integer(v.type.tensor_type.elem_type)}
     integers |= {t.name for t in copy.graph.initializer if _is_integer(t.data_type)}
+    declared = {v.name: v.type.tensor_type.elem_type for v in (*copy.graph.value_info, *copy.graph.output)}
     for node in copy.graph.node:
         reads = bool(node.input) and node.input[0] in integers
         op = _TABLE.get(_ALIAS.get(node.op_type, node.op_type))
         named = op is not None and (op.domain == DOMAIN or node.op_type in _ALIAS)
         if node.domain in (DOMAIN, "linger") or named or (reads and _is_exempt(node)):
             _modernise(node, op)
+            if op is not None and op.name in _RECURRENT_OPS:
+                _declare_states(node, declared)
         if (node.domain == DOMAIN and node.op_type != "Dequant") or (not node.domain and op is not None and reads):
             integers.update(node.output)
     if not any(entry.domain == DOMAIN for entry in copy.opset_import):
         copy.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     return copy
+
+
+def _declare_states(node: onnx.NodeProto, declared: Mapping[str, int]) -> None:
+    """Tell the inference that the last states are real where the graph says so: the vendor's exports do."""
+    if any(declared.get(name) == TensorProto.FLOAT for name in node.output[1:]):
+        node.attribute.append(helper.make_attribute("state_type", int(TensorProto.FLOAT)))
 
 
 def _is_integer(elem: int) -> bool:

@@ -192,4 +192,7 @@ def recurrent(ctx: Context) -> None:
             shape.dim[2].Clear()
             shape.dim[2].dim_value = units
     for index in range(ctx.get_num_outputs()):
-        _set(ctx, TensorProto.INT32 if index == 2 else result(ctx), state if index else sequence, index)
+        elem = TensorProto.INT32 if index == 2 else result(ctx)
+        if index:
+            elem = _number(ctx, "state_type", elem)
+        _set(ctx, elem, state if index else sequence, index)

@@ -2,22 +2,24 @@
 
 from simulator.kernels.conv import Conv, Linear
 from simulator.kernels.deconv import ConvTranspose
-from simulator.kernels.divide import Div
+from simulator.kernels.divide import Div, DivSingle
 from simulator.kernels.elementwise import AddScaled, AddShift, Affine, Clip, Dequant, Mul, Quant, Relu, Requant
 from simulator.kernels.glu import Glu
 from simulator.kernels.gru import Gru, GruFine
 from simulator.kernels.layer_norm import LayerNorm
 from simulator.kernels.lstm import Lstm
 from simulator.kernels.matmul import MatMul
+from simulator.kernels.mean import Mean
 from simulator.kernels.pick import ArgMax, Gather, Lookup, Pick, Split
 from simulator.kernels.pool import AvgPool, MaxPool, luna_average
 from simulator.kernels.shape import Concat, Constant, Reshape, Transpose
 from simulator.kernels.softmax import LogSoftmax, Softmax, softmax_entry
 from simulator.kernels.table import Table, grid
+from simulator.kernels.trained_rnn import TrainedGru, TrainedLstm
 
 __all__ = [
     "AddScaled", "AddShift", "Affine", "ArgMax", "AvgPool", "Clip", "Concat", "Constant", "Conv", "ConvTranspose",
-    "Dequant", "Div", "Gather", "Glu", "Gru", "GruFine", "LayerNorm", "Linear", "LogSoftmax", "Lookup", "Lstm",
-    "MatMul", "MaxPool", "Mul", "Pick", "Quant", "Relu", "Requant", "Reshape", "Softmax", "Split", "Table",
-    "Transpose", "grid", "luna_average", "softmax_entry",
+    "Dequant", "Div", "DivSingle", "Gather", "Glu", "Gru", "GruFine", "LayerNorm", "Linear", "LogSoftmax", "Lookup",
+    "Lstm", "MatMul", "MaxPool", "Mean", "Mul", "Pick", "Quant", "Relu", "Requant", "Reshape", "Softmax", "Split",
+    "Table", "TrainedGru", "TrainedLstm", "Transpose", "grid", "luna_average", "softmax_entry",
 ]  # fmt: skip

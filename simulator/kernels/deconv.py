@@ -18,7 +18,7 @@ import numpy as np
 
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
-from simulator.kernels._common import Clipped, Window, window_of
+from simulator.kernels._common import Clipped, Window, as_image, image_size, window_of
 from simulator.kernels.conv import checked, loop_for
 
 __all__ = ["ConvTranspose"]
@@ -26,12 +26,12 @@ __all__ = ["ConvTranspose"]
 
 @dataclass(frozen=True, eq=False)
 class ConvTranspose(Clipped):
-    """Transposed convolution of x [N, C, H, W].
+    """Transposed convolution of x [N, C, H, W] or [N, C, W].
 
     Parameters
     ----------
     weight
-        int8 or int16 [C, O/group, kh, kw].
+        int8 or int16 [C, O/group, kh, kw] or [C, O/group, kw].
     bias
         Integer [O] at the scale of the accumulator, or None.
     rescale
@@ -61,29 +61,29 @@ class ConvTranspose(Clipped):
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y [N, O, *space]; an axis has stride * (n - 1) + dilation * (k - 1) + 1 - pads + output_padding."""
         (x,) = specs
-        require(self.weight.ndim == 4, f"weights {list(self.weight.shape)} are not those of a two-dimensional kernel")
+        rank = self.weight.ndim
+        require(rank in (3, 4), f"weights {list(self.weight.shape)} are not those of a kernel of one or two axes")
         require(x.dtype in (np.int8, np.int16), f"a transposed convolution takes int8 or int16, not {x.dtype}")
-        fits = len(x.shape) == 4 and x.shape[1] == len(self.weight) and x.shape[1] % self.group == 0
+        fits = len(x.shape) == rank and x.shape[1] == len(self.weight) and x.shape[1] % self.group == 0
         require(fits, f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}")
         checked(self._turned(), self.bias)
-        window, more = self._window(), self.output_padding or (0, 0)
+        window, more = self._window(), (0, *(self.output_padding or (0, 0)[: rank - 2]))[-2:]
         space = []
-        for axis in (0, 1):
+        for axis, size in enumerate(image_size(x.shape[2:])):
             reach = window.dilations[axis] * (window.kernel[axis] - 1)
             cut = window.pads[axis] + window.pads[axis + 2]
-            space.append(window.strides[axis] * (x.shape[2 + axis] - 1) + reach + 1 - cut + int(more[axis]))
+            space.append(window.strides[axis] * (size - 1) + reach + 1 - cut + int(more[axis]))
         require(min(space) > 0, f"the pads {list(window.pads)} leave nothing of {x}")
-        return (Spec((x.shape[0], self.weight.shape[1] * self.group, *space), self.rescale.dtype),)
+        return (Spec((x.shape[0], self.weight.shape[1] * self.group, *space[4 - rank :]), self.rescale.dtype),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Turn the kernel, and convolve without padding a map that holds x and zeros."""
         (x,), (y,) = specs, self.infer(*specs)
-        window = self._window()
+        window, source, target = self._window(), image_size(x.shape[2:]), image_size(y.shape[2:])
         reach = [d * (k - 1) for d, k in zip(window.dilations, window.kernel, strict=True)]
-        size = [n + r for n, r in zip(y.shape[2:], reach, strict=True)]
+        size = [n + r for n, r in zip(target, reach, strict=True)]
         rows, columns = (
-            _places(x.shape[2 + axis], window.strides[axis], reach[axis] - window.pads[axis], size[axis])
-            for axis in (0, 1)
+            _places(source[axis], window.strides[axis], reach[axis] - window.pads[axis], size[axis]) for axis in (0, 1)
         )
         turned = self._turned()
         plain = Window(window.kernel, (1, 1), (0, 0, 0, 0), window.dilations, self.group)
@@ -92,8 +92,8 @@ class ConvTranspose(Clipped):
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             stretched = np.zeros((len(ins[0]), *size, x.shape[1]), x.dtype)
-            stretched[:, rows[1], columns[1]] = ins[0][:, rows[0], columns[0]]
-            loop(stretched, outs[0])
+            stretched[:, rows[1], columns[1]] = as_image(ins[0])[:, rows[0], columns[0]]
+            loop(stretched, as_image(outs[0]))
 
         return run
 
@@ -102,8 +102,9 @@ class ConvTranspose(Clipped):
 
     def _turned(self) -> np.ndarray:
         """Return the kernel of the ordinary convolution, [O, C/group, kh, kw]."""
-        inputs, outputs, kh, kw = self.weight.shape
-        split = self.weight.reshape(self.group, inputs // self.group, outputs, kh, kw)[..., ::-1, ::-1]
+        weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
+        inputs, outputs, kh, kw = weight.shape
+        split = weight.reshape(self.group, inputs // self.group, outputs, kh, kw)[..., ::-1, ::-1]
         turned = split.transpose(0, 2, 1, 3, 4).reshape(self.group * outputs, inputs // self.group, kh, kw)
         return np.ascontiguousarray(turned)
 

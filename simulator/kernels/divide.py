@@ -1,19 +1,30 @@
-"""Quotient of two computed tensors, as the NPU divides: `fixed.luna_div` of int32 numbers."""
+"""Quotient of two computed tensors.
+
+`Div` divides as the NPU does, `fixed.luna_div` of int32 numbers. `DivSingle` is what the training library does: real
+numbers in float32.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import INT32_MAX, INT32_MIN, luna_div
-from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._common import broadcast, stretched
+from simulator.fixed import INT32_MAX, INT32_MIN, dtype_of, luna_div
+from simulator.kernel import Array, Kernel, PlainKernel, Run, Spec, require
+from simulator.kernels._common import broadcast, integer, stretched
 
-__all__ = ["Div"]
+__all__ = ["Div", "DivSingle"]
+
+_ROUND: dict[str, Any] = {
+    "floor_add": lambda v: np.floor(v + np.float32(0.5)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+}
 
 
 @jit
@@ -58,3 +69,31 @@ class Div(Kernel):
             _div(x, y, self.shift, self.by_sign, outs[0].reshape(-1))
 
         return run
+
+
+@dataclass(frozen=True, eq=False)
+class DivSingle(PlainKernel):
+    """x / scale_x over y / scale_y, times scale_o, rounded and saturated; x / 0 saturates, 0 / 0 is 0.
+
+    rounding : one of `fixed.ROUNDINGS`.
+    """
+
+    scale_x: float
+    scale_y: float
+    scale_o: float
+    bits: int = 8
+    rounding: str = "floor_add"
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Broadcast."""
+        for spec in specs:
+            integer(spec, "DivSingle")
+        return (Spec(broadcast(specs), dtype_of(self.bits)),)
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Compute in float32, step by step."""
+        x, y = (a.astype(np.float32) / np.float32(s) for a, s in zip(arrays, (self.scale_x, self.scale_y), strict=True))
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            real = np.nan_to_num(_ROUND[self.rounding](x / y * np.float32(self.scale_o)), posinf=np.inf, neginf=-np.inf)
+        top = 1 << (self.bits - 1)
+        return (np.clip(real.astype(np.float64), -top, top - 1).astype(dtype_of(self.bits)),)

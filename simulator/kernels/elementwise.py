@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import Form, Rescale, apply, dtype_of
+from simulator.fixed import ROUNDINGS, Form, Rescale, apply, dtype_of
 from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels._common import Clipped, broadcast, integer, magnitude, stretched
 
@@ -74,6 +74,21 @@ def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
     for i in range(out.size):
         rounded = np.floor(np.float32(np.float64(x[i] * factor) + 0.5))
         out[i] = 0 if np.isnan(rounded) else np.int64(min(max(rounded, np.float32(-128)), np.float32(127)))
+
+
+@jit
+def _quant_single(x: Array, factor: np.float32, rounding: int, low: int, high: int, out: Array) -> None:
+    for i in range(out.size):
+        v = np.float32(x[i] * factor)
+        if rounding == 0:
+            v = np.floor(np.float32(v + np.float32(0.5)))
+        elif rounding == 1:
+            v = np.floor(v)
+        elif rounding == 2:
+            v = np.ceil(v)
+        else:
+            v = np.rint(v)
+        out[i] = 0 if np.isnan(v) else np.int64(min(max(np.float64(v), np.float64(low)), np.float64(high)))
 
 
 @jit
@@ -142,7 +157,10 @@ class AddShift(_Sum):
 
 @dataclass(frozen=True, eq=False)
 class AddScaled(_Sum):
-    """Sum of two operands brought to a common fine scale by `x` and `y`, then to the output's by `out`."""
+    """Sum of two operands brought to a common fine scale by `x` and `y`, then to the output's by `out`.
+
+    A `fixed.Rounded` will do for each of the three.
+    """
 
     x: Rescale
     y: Rescale
@@ -284,7 +302,8 @@ class Quant(_Unary):
 
     "generic" computes sat(floor(x * scale + 1/2)) in float64. "luna" is the NPU's own arithmetic: the product is
     rounded to float32, the half is added in double, that sum is rounded to float32 before the floor; the result is
-    always int8; and a scale below one, 2^q, turns into the int32 factor 1 << (q mod 32).
+    always int8; and a scale below one, 2^q, turns into the int32 factor 1 << (q mod 32). "single" is what the training
+    library does: every step in float32, and any of `fixed.ROUNDINGS`.
 
     Raises
     ------
@@ -294,16 +313,18 @@ class Quant(_Unary):
 
     scale: float
     bits: int
-    rule: Literal["generic", "luna"] = "generic"
+    rule: Literal["generic", "luna", "single"] = "generic"
+    rounding: str = "floor_add"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y of the same shape."""
         (x,) = specs
         require(x.dtype == np.float32, f"Quant takes float32, not {x}")
         require(0 < self.scale < math.inf, f"a scale must be positive and finite, not {self.scale}")
-        require(self.rule in ("generic", "luna"), f"no such quantization rule: {self.rule}")
-        require(self.rule == "generic" or math.frexp(self.scale)[0] == 0.5, f"{self.scale} is no power of two")
-        return (Spec(x.shape, dtype_of(self.bits if self.rule == "generic" else 8)),)
+        require(self.rule in ("generic", "luna", "single"), f"no such quantization rule: {self.rule}")
+        require(self.rule == "single" or self.rounding == "floor_add", f"{self.rule} rounds half up only")
+        require(self.rule != "luna" or math.frexp(self.scale)[0] == 0.5, f"{self.scale} is no power of two")
+        return (Spec(x.shape, dtype_of(8 if self.rule == "luna" else self.bits)),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Choose the arithmetic."""
@@ -312,6 +333,11 @@ class Quant(_Unary):
             factor = np.float32(np.array(1 << q % 32).astype(np.int32)) if q < 0 else np.float32(self.scale)
             return lambda ins, outs: _quant_luna(ins[0].reshape(-1), factor, outs[0].reshape(-1))
         scale, top = float(self.scale), float(1 << (self.bits - 1))
+        if self.rule == "single":
+            single, rounding, last = np.float32(scale), ROUNDINGS[self.rounding], 1 << (self.bits - 1)
+            return lambda ins, outs: _quant_single(
+                ins[0].reshape(-1), single, rounding, -last, last - 1, outs[0].reshape(-1)
+            )
         return lambda ins, outs: _quant(ins[0].reshape(-1), scale, -top, top - 1, outs[0].reshape(-1))
 
 

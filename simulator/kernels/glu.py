@@ -1,4 +1,4 @@
-"""Gated linear unit: the first half of the last axis times the sigmoid of the second half.
+"""Gated linear unit: the first half of an axis times the sigmoid of the second half.
 
 y = rescale(a * gate[b])      gate: sigmoid of every int8 b in Q15
 """
@@ -20,7 +20,7 @@ __all__ = ["Glu"]
 
 @dataclass(frozen=True, eq=False)
 class Glu(Kernel):
-    """Map int8 x [.., 2K] -> [.., K].
+    """Map int8 x [.., 2K, ..] -> [.., K, ..].
 
     Parameters
     ----------
@@ -28,29 +28,46 @@ class Glu(Kernel):
         int64 [256], Q15, for b = -128..127; see `gates`.
     rescale
         Product at the scale of x times 2^15 -> output.
+    axis
+        The axis that is halved.
     """
 
     gate: np.ndarray
     rescale: Rescale
+    axis: int = -1
+
+    @property
+    def per_sample(self) -> bool:
+        """Halving axis 0 mixes samples."""
+        return self.axis != 0
 
     @classmethod
-    def gates(cls, q: int) -> np.ndarray:
-        """Return venusA's sigmoid of -128..127 at scale 2^q: Q27 -> Q31 -> Q15, each rounded half up."""
-        x = rsh(np.arange(-128, 128), q - 27)
-        return np.asarray(rsh(piecewise("sigmoid", "venusA").rounded(sat_array(x, 32), 32), 16))
+    def gates(cls, q: int, chip: str = "venusA") -> np.ndarray:
+        """Return the chip's sigmoid of -128..127 at scale 2^q in Q15, int64.
+
+        By way of Q27 and Q31, each rounded half up; venus has Q15 from Q11, and 0 where x leaves the table.
+        """
+        table = piecewise("sigmoid", chip)
+        if table.bits == 16:
+            return table.unsaturated(rsh(np.arange(-128, 128), q - 11))
+        return np.asarray(rsh(table.rounded(sat_array(rsh(np.arange(-128, 128), q - 27), 32), 32), 16))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Halve the last axis."""
+        """Halve the axis."""
         (x,) = specs
-        require(x.dtype == np.int8 and x.shape[-1] % 2 == 0, f"Glu takes int8 [.., 2K], not {x}")
-        return (Spec((*x.shape[:-1], x.shape[-1] // 2), self.rescale.dtype),)
+        rank = len(x.shape)
+        require(-rank <= self.axis < rank, f"axis {self.axis} is not one of {x}")
+        shape, axis = list(x.shape), self.axis % rank
+        require(x.dtype == np.int8 and shape[axis] % 2 == 0, f"Glu takes int8 [.., 2K], not {x}")
+        shape[axis] //= 2
+        return (Spec(tuple(shape), self.rescale.dtype),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Bound the product."""
-        half, form = specs[0].shape[-1] // 2, self.rescale.within(128 << 15)
+        axis, form = self.axis, self.rescale.within(128 << 15)
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            a, b = ins[0][..., :half], ins[0][..., half:]
+            a, b = np.split(ins[0], 2, axis=axis)
             product = a * self.gate[b.astype(np.int64) + 128]
             requantize(product.reshape(-1), form, outs[0].reshape(-1))
 

@@ -35,14 +35,14 @@ __all__ = ["Gru", "GruFine"]
 
 @jit
 def _faulty(
-    sums: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form, joined: bool,
-    y: Array,
+    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
+    joined: bool, y: Array, last: Array,
 ) -> None:  # fmt: skip
-    samples, times, units = y.shape
+    samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 3 * units), np.int64)
     for k in range(samples):
-        h[:] = 0
-        for t in range(times):
+        h[0] = last[k]
+        for t in range(lengths[k]):
             project(h, weight, bias, form, b)
             a = sums[k, t]
             for u in range(units):
@@ -52,6 +52,7 @@ def _faulty(
                 n = follow(tanh, sat(a[2 * units + u] + rsh(r * b[0, 2 * units + u], 7), 16))
                 h[0, u] = apply(out, z * rsh(np.int64(h[0, u]), 1) + (128 - z) * n)
                 y[k, t, u] = h[0, u]
+        last[k] = h[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,27 +70,27 @@ class Gru(Recurrent):
         weight, bias, form = self.hidden()
         out = self.rescale_o.within(1 << 16)
 
-        def step(sums: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-            _faulty(sums, weight, bias, form, sigmoid, tanh, out, self.joined, y)
-            return [self.ending(y)]
+        def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
+            _faulty(sums, lengths, weight, bias, form, sigmoid, tanh, out, self.joined, y, h)
+            return [h[:, None]]
 
         return step
 
 
 @jit
 def _fine(
-    sums: Array, weight: Array, bias: Array, form: Form, inner: Array, inner_bias: Array, sigmoid: Curve, tanh: Curve,
-    new: Form, reset_after: bool, forward: bool, bits: int, y: Array,
+    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, inner: Array, inner_bias: Array,
+    sigmoid: Curve, tanh: Curve, new: Form, reset_after: bool, forward: bool, bits: int, y: Array, last: Array,
 ) -> None:  # fmt: skip
-    samples, times, units = y.shape
+    samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 2 * units), np.int64)
     gated, m = np.empty((1, units), y.dtype), np.empty((1, units), np.int64)
     r = np.empty(units, np.int64)
     down = sigmoid.bits - 1
     for k in range(samples):
-        h[:] = 0
-        for step in range(times):
-            t = step if forward else times - 1 - step
+        h[0] = last[k]
+        for step in range(lengths[k]):
+            t = step if forward else lengths[k] - 1 - step
             a = sums[k, t]
             project(h, weight, bias, form, b)
             for u in range(units):
@@ -102,6 +103,7 @@ def _fine(
                 n = np.int64(apply(new, follow(tanh, sat(a[2 * units + u] + own, 32))))
                 h[0, u] = sat(n + rsh(z * (h[0, u] - n), down), bits)
                 y[k, t, u] = h[0, u]
+        last[k] = h[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,10 +136,10 @@ class GruFine(Recurrent):
         form = self.hidden()[2]
         new = self.rescale_o.within(1 << 31)
 
-        def step(sums: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-            _fine(sums, weight, bias, form, inner, inner_bias, sigmoid, tanh, new, self.reset_after, self.forward,
-                  self.rescale_o.bits, y)  # fmt: skip
-            return [self.ending(y)]
+        def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
+            _fine(sums, lengths, weight, bias, form, inner, inner_bias, sigmoid, tanh, new, self.reset_after,
+                  self.forward, self.rescale_o.bits, y, h)  # fmt: skip
+            return [h[:, None]]
 
         return step
 

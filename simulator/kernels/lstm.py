@@ -33,15 +33,15 @@ __all__ = ["Lstm"]
 
 @jit
 def _q27(
-    sums: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form, forward: bool,
-    y: Array, c: Array,
+    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
+    forward: bool, y: Array, last: Array, c: Array,
 ) -> None:  # fmt: skip
-    samples, times, units = y.shape
+    samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
     for n in range(samples):
-        h[:] = 0
-        for step in range(times):
-            t = step if forward else times - 1 - step
+        h[0] = last[n]
+        for step in range(lengths[n]):
+            t = step if forward else lengths[n] - 1 - step
             project(h, weight, bias, form, b)
             a = sums[n, t]
             for u in range(units):
@@ -53,19 +53,20 @@ def _q27(
                 c[n, u] = rsh(cell, 12)
                 h[0, u] = apply(out, o * rsh(follow(tanh, cell), 16))
                 y[n, t, u] = h[0, u]
+        last[n] = h[0]
 
 
 @jit
 def _q11(
-    sums: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form, forward: bool,
-    y: Array, c: Array,
+    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
+    forward: bool, y: Array, last: Array, c: Array,
 ) -> None:  # fmt: skip
-    samples, times, units = y.shape
+    samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
     for n in range(samples):
-        h[:] = 0
-        for step in range(times):
-            t = step if forward else times - 1 - step
+        h[0] = last[n]
+        for step in range(lengths[n]):
+            t = step if forward else lengths[n] - 1 - step
             project(h, weight, bias, form, b)
             a = sums[n, t]
             for u in range(units):
@@ -77,6 +78,7 @@ def _q11(
                 c[n, u] = sat(rsh(cell, 7), 16)
                 h[0, u] = apply(out, o * follow(tanh, sat(rsh(cell, 3), 16)))
                 y[n, t, u] = h[0, u]
+        last[n] = h[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +115,9 @@ class Lstm(Recurrent):
         weight, bias, form = self.hidden()
         out = self.rescale_o.within(1 << 31)
 
-        def step(sums: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-            c = np.zeros((len(y), self.units), np.int64)
-            kernel(sums, weight, bias, form, sigmoid, tanh, out, self.forward, y, c)
-            return [self.ending(y), _held(c, fine)[:, None]]
+        def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
+            kernel(sums, lengths, weight, bias, form, sigmoid, tanh, out, self.forward, y, h, c)
+            return [h[:, None], _held(c, fine)[:, None]]
 
         return step
 

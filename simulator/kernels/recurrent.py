@@ -4,14 +4,16 @@
     b[t] = rescale_h(W_h h[t-1] + b_h)      step by step
 
 Arrays: x [N, T, I] -> y [N, T, H], last state [N, 1, H]; with `time_axis` 0: [T, N, I] -> [T, N, H], [1, N, H]. States
-start at 0. Backwards, y stays at the place of its input and the last state is the one at time 0. Must not know: what
-the gates do with the sums, rounding.
+start at 0 unless they are given, in the form of the last ones. Of a sample of length L (default T) the steps from L on
+are left out: y is 0 there and the state stays. Backwards, y stays at the place of its input, the walk begins at the
+sample's own last step and the last state is the one at time 0. Must not know: what the gates do with the sums, how
+that is rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,6 +60,10 @@ class Recurrent(Kernel):
         0 or 1, see above.
     kept
         Which of the outputs (sequence, last state, ...) are asked for.
+    given
+        The inputs behind x, of "lengths" (integers [N]), "h" (integers of the state's type) and "c" (int32).
+    fixed
+        Those of them that are constants, of one sample.
     """
 
     weight_x: np.ndarray
@@ -70,6 +76,8 @@ class Recurrent(Kernel):
     forward: bool = True
     time_axis: int = 1
     kept: tuple[int, ...] = (0, 1)
+    given: tuple[str, ...] = ()
+    fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     layout: ClassVar[str] = "plain"
     gates: ClassVar[int] = 1
@@ -82,6 +90,8 @@ class Recurrent(Kernel):
             f"weights of {self.gates} gates do not fit together: {', '.join(str(list(s)) for s in shapes)}",
         )
         require(self.time_axis in (0, 1), f"time is axis 0 or 1, not {self.time_axis}")
+        for name, array in self.fixed.items():
+            self._check_given(name, Spec(array.shape, array.dtype), 1)
 
     @property
     def units(self) -> int:
@@ -99,9 +109,12 @@ class Recurrent(Kernel):
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y and the last states."""
-        (x,) = specs
+        x, *more = specs
         fits = len(x.shape) == 3 and x.dtype.kind == "i" and x.shape[-1] == self.weight_x.shape[1]
         require(fits, f"a recurrent layer of {self.weight_x.shape[1]} inputs does not take {x}")
+        require(len(more) == len(self.given), f"it takes x, {', '.join(self.given)}, not {len(specs)} inputs")
+        for name, spec in zip(self.given, more, strict=True):
+            self._check_given(name, spec, x.shape[1 - self.time_axis])
         y = Spec((*x.shape[:2], self.units), self.rescale_o.dtype)
         found = [y]
         for spec in self.last(x.shape[1 - self.time_axis]):
@@ -109,9 +122,20 @@ class Recurrent(Kernel):
             found.append(spec if self.time_axis else Spec((one, samples, units), spec.dtype))
         return tuple(found[i] for i in self.kept)
 
+    def _check_given(self, name: str, spec: Spec, samples: int) -> None:
+        states = dict(zip(("h", "c"), self.last(samples), strict=False))
+        if name == "lengths":
+            fits, want = spec.dtype.kind == "i" and spec.shape == (samples,), f"integers [{samples}]"
+        else:
+            require(name in states, f"a layer of this kind has no '{name}'")
+            one, units = states[name].shape[1:]
+            shape = (samples, one, units) if self.time_axis else (one, samples, units)
+            fits, want = spec == Spec(shape, states[name].dtype), str(Spec(shape, states[name].dtype))
+        require(fits, f"'{name}' must be {want}, not {spec}")
+
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Turn the weights and bound the sums."""
-        (x,) = specs
+        x = specs[0]
         weight, bias, form = prepare(self.weight_x, self.bias_x, magnitude(x.dtype), self.rescale_x)
         step = self.stepper()
         shapes = [Spec((*x.shape[:2], self.units), self.rescale_o.dtype), *self.last(1)]
@@ -122,24 +146,40 @@ class Recurrent(Kernel):
             sums = np.empty((samples * times, bias.size), np.int32)
             project(given.reshape(-1, inputs), weight, bias, form, sums)
             y = np.empty((samples, times, self.units), shapes[0].dtype)
-            ends = step(sums.reshape(samples, times, -1), y)
+            h, c, lengths = self._beginning(ins[1:], samples, times)
+            for sample, length in zip(y, lengths, strict=True):
+                sample[length:] = 0
+            ends = step(sums.reshape(samples, times, -1), lengths, y, h, c)
             for out, index in zip(outs, self.kept, strict=True):
                 value = y if index == 0 else ends[index - 1]
                 out[...] = value if self.time_axis else value.swapaxes(0, 1)
 
         return run
 
+    def _beginning(
+        self, more: Sequence[np.ndarray], samples: int, times: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return states [N, H] of y's type, cells [N, H] int64 and lengths [N] int64, from 0 to T, to begin with."""
+        found = {**self.fixed, **dict(zip(self.given, more, strict=True))}
+        h, c = np.zeros((samples, self.units), self.rescale_o.dtype), np.zeros((samples, self.units), np.int64)
+        for name, array in (("h", h), ("c", c)):
+            if name in found:
+                array[:] = found[name].reshape(-1, self.units)
+        lengths = np.full(samples, times, np.int64)
+        if "lengths" in found:
+            lengths[:] = np.clip(found["lengths"], 0, times)
+        return h, c, lengths
+
     def stepper(self) -> Any:
-        """Return a function of (sums [N, T, G*H], y to fill) that gives the last states, each [N, 1, ...]."""
+        """Return a function of (sums [N, T, G*H], lengths [N], y to fill, h [N, H] and c [N, H] to go on from).
+
+        It leaves the last states in h and c, and returns those that are outputs, each [N, 1, ...].
+        """
         raise NotImplementedError
 
     def hidden(self) -> tuple[np.ndarray, np.ndarray, Form]:
         """Return weight [H, G*H], bias and rescaling of the states' sums."""
         return prepare(self.weight_h, self.bias_h, magnitude(self.rescale_o.dtype), self.rescale_h)
-
-    def ending(self, y: np.ndarray) -> np.ndarray:
-        """Return the last state [N, 1, H] of the sequence y [N, T, H]."""
-        return y[:, -1:] if self.forward else y[:, :1]
 
 
 def prepare(

@@ -1,6 +1,6 @@
 """Softmax and its logarithm over rows, as the NPU computes them, in integers.
 
-A row is what lies along `axis` and the axes behind it. `entry` brings each input integer to Q25.
+A row is what lies along `axis` and the axes behind it, or along `axis` alone. `entry` brings each input integer to Q25.
 
     d = sat32(x - max)                               Q25, <= 0
     t = rsh(d * floor(2^29 * log2(e)), 31)           log2 of the result, Q23
@@ -22,14 +22,14 @@ ln S has a table of 512 steps without interpolation; it is therefore up to 64 co
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from simulator._jit import inline, jit
-from simulator.fixed import Form, Rescale, apply, rsh, sat
+from simulator.fixed import Form, Rescale, Rounded, apply, rsh, sat
 from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels._common import integer
 
@@ -144,12 +144,15 @@ class _Rows(Kernel):
         First axis of a row; negative counts from the end.
     way
         "divide", "fused" or "newton".
+    alone
+        Whether a row lies along `axis` only.
     """
 
     entry: np.ndarray
-    rescale: Rescale
+    rescale: Rescale | Rounded
     axis: int = -1
     way: str = "divide"
+    alone: bool = False
 
     layout: ClassVar[str] = "plain"
 
@@ -168,6 +171,19 @@ class _Rows(Kernel):
         """Whether axis 0 is in front of the rows."""
         return bool(specs[0].shape) and self.axis % len(specs[0].shape) > 0 and super().follows_batch(specs, batched)
 
+    def _by_rows(self, rank: int, rows: Callable[[np.ndarray, np.ndarray], None]) -> Run:
+        """Return a run of `rows(x [R, T], out [R, T])`."""
+        if not self.alone or self.axis % rank == rank - 1:
+            return lambda ins, outs: rows(self._rows(rank, ins[0]), self._rows(rank, outs[0]))
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            turned = np.ascontiguousarray(np.moveaxis(ins[0], self.axis, -1))
+            results = np.empty(turned.shape, outs[0].dtype)
+            rows(*(a.reshape(-1, turned.shape[-1]) for a in (turned, results)))
+            outs[0][...] = np.moveaxis(results, -1, self.axis)
+
+        return run
+
     def _rows(self, rank: int, x: np.ndarray) -> np.ndarray:
         axis = self.axis % rank
         return x.reshape(math.prod(x.shape[:axis]), -1) if x.size else x.reshape(0, 1)
@@ -181,7 +197,7 @@ class Softmax(_Rows):
         """Split into rows."""
         form, way, rank = self.rescale.within(1 << 31), _WAYS[self.way], len(specs[0].shape)
         entry = np.ascontiguousarray(self.entry, np.int64)
-        return lambda ins, outs: _softmax(self._rows(rank, ins[0]), entry, way, form, self._rows(rank, outs[0]))
+        return self._by_rows(rank, lambda x, out: _softmax(x, entry, way, form, out))
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +210,4 @@ class LogSoftmax(_Rows):
         form, fused, rank = self.rescale.within(1 << 31), self.way == "fused", len(specs[0].shape)
         entry = np.ascontiguousarray(self.entry, np.int64)
         logs = np.floor(2.0**16 * np.log(np.arange(512, 1024) / 512) + 0.5).astype(np.int64)
-        return lambda ins, outs: _log_softmax(
-            self._rows(rank, ins[0]), entry, fused, logs, form, self._rows(rank, outs[0])
-        )
+        return self._by_rows(rank, lambda x, out: _log_softmax(x, entry, fused, logs, form, out))

@@ -1,4 +1,4 @@
-"""Transposed convolution, quotient, gated linear unit."""
+"""Transposed convolution, quotient; what they and the gated linear unit refuse."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from simulator.fixed import INT32_MAX, INT32_MIN, Rescale
 from simulator.kernels import ConvTranspose, Div, Glu, Relu
 from simulator.machine import Call, MachineError, Spec, compile
 from tests.naive import conv as naive
-from tests.naive.fixed import luna_div, rescale
+from tests.naive.fixed import luna_div
 from tests.simulator.helpers import SEEDS, few, integers, more, rescales, run, same, simd, triple
 
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -65,20 +65,6 @@ def test_div_by_a_negative_shift():
         run(Div(), x.astype(np.int8), x)
 
 
-@few
-@given(SEEDS, st.integers(0, 9), rescales(shifts=(12, 18)))
-def test_glu(seed, q, requant):
-    """The gate is within 2^-9 of the real sigmoid (the worst knot of the table), the rest is exact."""
-    x = integers(np.random.default_rng(seed), (2, 3, 8))
-    gate = Glu.gates(q)
-    real = 1 / (1 + np.exp(-np.arange(-128, 128) / 2.0**q))
-    assert np.abs(gate / 2**15 - real).max() < 2**-9
-    assert (np.diff(gate) >= 0).all()
-    want = np.array([[[rescale(int(row[i]) * int(gate[row[i + 4] + 128]), triple(requant)) for i in range(4)]
-                      for row in sample] for sample in x.astype(int)], object)  # fmt: skip
-    same(run(Glu(gate, requant), x), want, np.int8)
-
-
 @pytest.mark.parametrize(
     ("kernel", "arrays", "says"),
     [
@@ -86,8 +72,8 @@ def test_glu(seed, q, requant):
          [np.zeros((1, 2, 4, 4), np.int8)], "do not fit"),
         (ConvTranspose(np.zeros((2, 2, 1, 1), np.int8), None, Rescale.from_shift(1, 8), pads=(2, 2, 2, 2)),
          [np.zeros((1, 2, 4, 4), np.int8)], "leave nothing"),
-        (ConvTranspose(np.zeros((2, 2, 1), np.int8), None, Rescale.from_shift(1, 8)),
-         [np.zeros((1, 2, 4), np.int8)], "two-dimensional"),
+        (ConvTranspose(np.zeros((2, 2), np.int8), None, Rescale.from_shift(1, 8)),
+         [np.zeros((1, 2), np.int8)], "one or two axes"),
         (Glu(Glu.gates(4), Rescale.from_shift(15, 8)), [np.zeros((1, 3), np.int8)], "2K"),
     ],
 )  # fmt: skip

@@ -16,13 +16,13 @@ from tests.simulator.helpers import SEEDS, few, integers, triple
 CHIPS = ("venus", "arcs", "venusA")
 
 
-def states(kernel, x):
+def states(kernel, x, **more):
     """Run one layer and return all its outputs."""
-    names = tuple(f"y{i}" for i in kernel.kept)
-    spec = Spec((1, *x.shape[1:]) if kernel.per_sample else x.shape, x.dtype)
-    program = compile([Call(kernel, ("x",), names)], {"x": spec}, keep=names)
+    names, feeds = tuple(f"y{i}" for i in kernel.kept), {"x": x, **more}
+    specs = {n: Spec((1, *a.shape[1:]) if kernel.per_sample else a.shape, a.dtype) for n, a in feeds.items()}
+    program = compile([Call(kernel, tuple(feeds), names)], specs, keep=names)
     assert program.per_sample == kernel.per_sample
-    return [array for _, array in program.run({"x": x})]
+    return [array for _, array in program.run(feeds)]
 
 
 def layer(seed, gates, kind=np.int8, extremes=False, bias=1 << 14):
@@ -121,6 +121,90 @@ def test_gru(seed, forward, reset_after, bits, ratio, scale):
     want = naive.gru(x, w, r, b, d, triple(to_x), triple(to_h), triple(out), bits, 32 if bits == 8 else 16,
                      reset_after, forward)  # fmt: skip
     assert (y.tolist(), h.tolist()) == want
+
+
+def beginnings(seed, x, units, kind):
+    """Return lengths from 0 to T, states of `kind` and cells of up to 4.0 for every sample."""
+    rng = np.random.default_rng(seed + 1)
+    return {"lengths": rng.integers(0, x.shape[1] + 1, len(x)), "h": integers(rng, (len(x), 1, units), kind),
+            "c": rng.integers(-(1 << 17), 1 << 17, (len(x), 1, units)).astype(np.int32)}  # fmt: skip
+
+
+WHAT = st.sets(st.sampled_from(["lengths", "h", "c"])).map(lambda s: [k for k in ("lengths", "h", "c") if k in s])
+
+
+@few
+@given(SEEDS, st.booleans(), WHAT, st.sampled_from([8, 16]))
+@example(3, False, ["lengths", "h", "c"], 8)
+def test_lstm_of_given_states(seed, forward, what, bits):
+    """Lengths, states and cells, any of them, as inputs and, for one sample, as constants."""
+    kind = np.int8 if bits == 8 else np.int16
+    x, w, r, b, d = layer(seed, 4)
+    more = {key: array for key, array in beginnings(seed, x, r.shape[1], kind).items() if key in what}
+    to = Rescale.from_ratio(3000.0, 32)
+    out = Lstm.output("q27", 100.0 * (1 if bits == 8 else 256), bits)
+    parts = (w, r, b, d, to, to, out, forward)
+    have = states(Lstm(*parts, kept=(0, 1, 2), given=tuple(what)), x, **more)
+    how = (w, r, b, d, triple(to), triple(to), triple(out), "q27", "arcs", forward)
+    want = naive.lstm(x, *how, more.get("h"), more.get("c"), more.get("lengths"))
+    assert [a.tolist() for a in have] == list(want)
+    fixed = {key: array[:1] for key, array in more.items()}
+    alone = states(Lstm(*parts, kept=(0, 1, 2), fixed=fixed), x[:1])
+    assert [a.tolist() for a in alone] == [rows[:1] for rows in want]
+
+
+@few
+@given(SEEDS, st.booleans(), st.booleans(), WHAT, st.sampled_from([8, 16]))
+@example(4, False, False, ["lengths", "h"], 8)
+def test_gru_of_given_states(seed, forward, reset_after, what, bits):
+    """As for the LSTM."""
+    what, kind = [key for key in what if key != "c"], np.int8 if bits == 8 else np.int16
+    x, w, r, b, d = layer(seed, 3)
+    more = {key: array for key, array in beginnings(seed, x, r.shape[1], kind).items() if key in what}
+    to, out = Rescale.from_ratio(3000.0, 32), GruFine.output(100.0 * (1 if bits == 8 else 256), bits)
+    gates = 32 if bits == 8 else 16
+    kernel = GruFine(w, r, b, d, to, to, out, forward, reset_after=reset_after, gate_bits=gates, given=tuple(what))
+    have = states(kernel, x, **more)
+    want = naive.gru(x, w, r, b, d, triple(to), triple(to), triple(out), bits, gates, reset_after, forward,
+                     more.get("h"), more.get("lengths"))  # fmt: skip
+    assert [a.tolist() for a in have] == list(want)
+
+
+@few
+@given(SEEDS, st.integers(0, 6), st.sampled_from(["LSTM", "GRU"]))
+def test_a_sequence_in_two_calls(seed, cut, kind):
+    """The states of the first part, given to the second, go on as if nothing had happened."""
+    x, w, r, b, d = layer(seed, 4 if kind == "LSTM" else 3)
+    cut, to = min(cut, x.shape[1]), Rescale.from_ratio(3000.0, 32)
+    build, keys = (Lstm, ("h", "c")) if kind == "LSTM" else (GruFine, ("h",))
+    out = Lstm.output("q27", 100.0, 8) if kind == "LSTM" else GruFine.output(100.0, 8)
+    parts, kept = (w, r, b, d, to, to, out), tuple(range(1 + len(keys)))
+    whole = states(build(*parts, kept=kept), x)
+    ends = {key: np.zeros((len(x), 1, r.shape[1]), np.int8 if key == "h" else np.int32) for key in keys}
+    pieces = []
+    for piece in (x[:, :cut], x[:, cut:]):
+        if piece.shape[1]:
+            y, *last = states(build(*parts, kept=kept, given=keys), piece, **ends)
+            ends = dict(zip(keys, last, strict=True))
+            pieces.append(y)
+    np.testing.assert_array_equal(np.concatenate(pieces, axis=1), whole[0])
+    for key, array in zip(keys, whole[1:], strict=True):
+        np.testing.assert_array_equal(ends[key], array)
+
+
+def test_given_states_that_do_not_fit():
+    """Names, sizes and types."""
+    x, w, r, b, d = layer(6, 3)
+    parts = (w, r, b, d, Rescale.from_ratio(9.0, 32), Rescale.from_ratio(9.0, 32), GruFine.output(100.0, 8))
+    units = r.shape[1]
+    with pytest.raises(MachineError, match="has no 'c'"):
+        GruFine(*parts, fixed={"c": np.zeros((1, 1, units), np.int32)})
+    with pytest.raises(MachineError, match="'h' must be int8"):
+        states(GruFine(*parts, given=("h",)), x, h=np.zeros((len(x), 1, units), np.int16))
+    with pytest.raises(MachineError, match="'lengths' must be integers"):
+        states(GruFine(*parts, given=("lengths",)), x, lengths=np.ones((len(x), 2), np.int64))
+    with pytest.raises(MachineError, match="it takes x, h"):
+        states(GruFine(*parts, given=("h",)), x)
 
 
 @pytest.mark.parametrize("forward", (True, False))

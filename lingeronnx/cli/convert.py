@@ -1,0 +1,39 @@
+"""The command `convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ._shared import PATH, check_target, examples, json_option, print_json
+
+__all__ = ["convert"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx convert model_quant.onnx -o model_linger.onnx --to linger",
+        "lingeronnx convert exported.onnx -o for_packer.onnx --to thinker",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="The file to write.")
+@click.option("--to", metavar="thinker|linger", required=True, help="The generation to write.")
+@json_option
+def convert(model: Path, output: Path, to: str, as_json: bool) -> None:
+    """Write an integer graph with the names and attributes of another generation.
+
+    `thinker` is generation 1 (Conv2dInt, iqAdd), `linger` generation 3 (QConv2d, QAdd). What means something else
+    afterwards is said; where a node has no counterpart nothing is written and all such nodes are named.
+    """
+    check_target(output, [model])
+    from .. import api
+
+    found = api.convert(model, to)
+    found.save(output)
+    click.echo(f"{model} -> {output}", err=as_json)
+    for note in found.notes:
+        click.echo(f"  {note}", err=as_json)
+    if as_json:
+        print_json({"model": model, "output": output, "to": to, "notes": list(found.notes)})

@@ -1,0 +1,272 @@
+"""Recurrent layers as training libraries compute them, where the executor computes something else.
+
+Long short-term memory (`TrainedLstm`), s = a + b the sums of `recurrent` in Q11:
+
+========  ==================================  ======================================
+          "q15"                               "q7"
+========  ==================================  ======================================
+gates     Q15, of s cut to 16 bits            Q7, likewise
+c         f*c + i*g in Q30, kept in Q15       f*c + i*g in Q14, where c is read in Q7
+tanh(c)   of c in Q11, rounded from Q30       of c in Q11, rounded from Q14
+h         o*tanh(c) in Q30 -> output          o*tanh(c) in Q14 -> output
+========  ==================================  ======================================
+
+Gated recurrent unit (`TrainedGru`), d fractional bits in a gate, n brought to the state's scale:
+
+==========  ====  ============================================================================================
+            d
+==========  ====  ============================================================================================
+"q15"       15    sums in Q11; n = tanh(a + r*b); h = h + z*(n - h), n - h cut to 16 bits
+"q7"        7     sums in Q11; n = tanh(a + r*b); h = n + z*(h - n) in Q14, h read in Q7
+"before"    31    sums in Q27; n = tanh(a + b[r*h])
+"common"    31    sums at the finer of their scales, brought to Q27 where a gate reads them; n = tanh(a + r*b)
+==========  ====  ============================================================================================
+
+For the last two h = n + z*(h - n). n is not saturated before, h is. The units read sums in Q11 as they are: beyond the
+table there is 0 (`Piecewise.unsaturated`). The state that goes round is the output, for "q7" requantized once more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simulator._jit import inline, jit
+from simulator.fixed import Form, Rescale, apply, rsh, sat
+from simulator.kernel import Array, Spec
+from simulator.kernels._common import magnitude
+from simulator.kernels.recurrent import Recurrent, prepare, project
+from simulator.lut import Curve, follow, piecewise
+
+__all__ = ["TrainedGru", "TrainedLstm"]
+
+
+@inline
+def _bare(curve: Any, x: Any) -> Any:
+    """Return the value of a table of 16-bit numbers, 0 beyond it."""
+    return follow(curve, x) if -32768 <= x <= 32768 else 0
+
+
+@jit
+def _lstm_q15(
+    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
+    again: Form, forward: bool, y: Array, last: Array, c: Array,
+) -> None:  # fmt: skip
+    samples, _, units = y.shape
+    h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
+    for n in range(samples):
+        h[0] = last[n]
+        for step in range(lengths[n]):
+            t = step if forward else lengths[n] - 1 - step
+            project(h, weight, bias, form, b)
+            a = sums[n, t]
+            for u in range(units):
+                i = follow(sigmoid, sat(a[u] + b[0, u], 16))
+                f = follow(sigmoid, sat(a[units + u] + b[0, units + u], 16))
+                g = follow(tanh, sat(a[2 * units + u] + b[0, 2 * units + u], 16))
+                o = follow(sigmoid, sat(a[3 * units + u] + b[0, 3 * units + u], 16))
+                cell = f * c[n, u] + i * g
+                c[n, u] = sat(rsh(cell, 15), 32)
+                h[0, u] = apply(out, o * follow(tanh, sat(rsh(cell, 19), 16)))
+                y[n, t, u] = h[0, u]
+        last[n] = h[0]
+
+
+@jit
+def _lstm_q7(
+    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
+    again: Form, forward: bool, y: Array, last: Array, c: Array,
+) -> None:  # fmt: skip
+    samples, _, units = y.shape
+    h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
+    for n in range(samples):
+        for step in range(lengths[n]):
+            t = step if forward else lengths[n] - 1 - step
+            for u in range(units):
+                h[0, u] = apply(again, last[n, u])
+            project(h, weight, bias, form, b)
+            a = sums[n, t]
+            for u in range(units):
+                i = max(follow(sigmoid, sat(a[u] + b[0, u], 16)), 0)
+                f = max(follow(sigmoid, sat(a[units + u] + b[0, units + u], 16)), 0)
+                g = follow(tanh, sat(a[2 * units + u] + b[0, 2 * units + u], 16))
+                o = max(follow(sigmoid, sat(a[3 * units + u] + b[0, 3 * units + u], 16)), 0)
+                c[n, u] = f * rsh(c[n, u], 7) + i * g
+                last[n, u] = apply(out, o * follow(tanh, sat(rsh(c[n, u], 3), 16)))
+                y[n, t, u] = last[n, u]
+
+
+@jit
+def _gru_q15(
+    sums: Array, lengths: Array, weights: Any, form: Form, sigmoid: Curve, tanh: Curve, out: Form, formats: Any,
+    forward: bool, y: Array, last: Array,
+) -> None:  # fmt: skip
+    samples, _, units = y.shape
+    weight, bias, inner, inner_bias = weights
+    new, bits = formats[0], formats[1]
+    h, b = np.empty((1, units), y.dtype), np.empty((1, 2 * units), np.int64)
+    m = np.empty((1, units), np.int64)
+    for k in range(samples):
+        h[0] = last[k]
+        for step in range(lengths[k]):
+            t = step if forward else lengths[k] - 1 - step
+            project(h, weight, bias, form, b)
+            project(h, inner, inner_bias, form, m)
+            a = sums[k, t]
+            for u in range(units):
+                r = _bare(sigmoid, sat(a[u] + b[0, u], 32))
+                z = _bare(sigmoid, sat(a[units + u] + b[0, units + u], 32))
+                n = rsh(_bare(tanh, sat(a[2 * units + u] + rsh(r * m[0, u], 15), 32)), new)
+                h[0, u] = sat(h[0, u] + rsh(z * sat(n - h[0, u], 16), 15), bits)
+                y[k, t, u] = h[0, u]
+        last[k] = h[0]
+
+
+@jit
+def _gru_q7(
+    sums: Array, lengths: Array, weights: Any, form: Form, sigmoid: Curve, tanh: Curve, out: Form, formats: Any,
+    forward: bool, y: Array, last: Array,
+) -> None:  # fmt: skip
+    samples, _, units = y.shape
+    weight, bias, inner, inner_bias = weights
+    again, read = formats[2], formats[3]
+    h, b = np.empty((1, units), y.dtype), np.empty((1, 2 * units), np.int64)
+    m = np.empty((1, units), np.int64)
+    for k in range(samples):
+        for step in range(lengths[k]):
+            t = step if forward else lengths[k] - 1 - step
+            for u in range(units):
+                h[0, u] = apply(again, last[k, u])
+            project(h, weight, bias, form, b)
+            project(h, inner, inner_bias, form, m)
+            a = sums[k, t]
+            for u in range(units):
+                r = max(_bare(sigmoid, a[u] + b[0, u]), 0)
+                z = max(_bare(sigmoid, a[units + u] + b[0, units + u]), 0)
+                n = _bare(tanh, a[2 * units + u] + rsh(r * m[0, u], 7))
+                last[k, u] = apply(out, (n << 7) + z * (apply(read, last[k, u]) - n))
+                y[k, t, u] = last[k, u]
+
+
+@jit
+def _gru_q31(
+    sums: Array, lengths: Array, weights: Any, form: Form, sigmoid: Curve, tanh: Curve, out: Form, formats: Any,
+    forward: bool, y: Array, last: Array,
+) -> None:  # fmt: skip
+    samples, _, units = y.shape
+    weight, bias, inner, inner_bias = weights
+    new, bits, before, down = formats
+    h, b = np.empty((1, units), y.dtype), np.empty((1, 2 * units), np.int64)
+    gated, m, r = np.empty((1, units), y.dtype), np.empty((1, units), np.int64), np.empty(units, np.int64)
+    for k in range(samples):
+        h[0] = last[k]
+        for step in range(lengths[k]):
+            t = step if forward else lengths[k] - 1 - step
+            project(h, weight, bias, form, b)
+            a = sums[k, t]
+            for u in range(units):
+                r[u] = follow(sigmoid, sat(rsh(a[u] + b[0, u], down), 32))
+                gated[0, u] = rsh(r[u] * h[0, u], 31) if before else h[0, u]
+            project(gated, inner, inner_bias, form, m)
+            for u in range(units):
+                own = m[0, u] if before else rsh(r[u] * m[0, u], 31)
+                z = follow(sigmoid, sat(rsh(a[units + u] + b[0, units + u], down), 32))
+                n = rsh(follow(tanh, sat(rsh(a[2 * units + u] + own, down), 32)), new)
+                h[0, u] = sat(n + rsh(z * (h[0, u] - n), 31), bits)
+                y[k, t, u] = h[0, u]
+        last[k] = h[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained(Recurrent):
+    """What both layers add.
+
+    Parameters
+    ----------
+    arithmetic
+        See the module.
+    table
+        The chip whose sigmoid and tanh are used.
+    again
+        Output -> the state that the next step multiplies ("q7").
+    """
+
+    arithmetic: str = "q15"
+    table: str = "venus"
+    again: Rescale = Rescale.from_shift(0, 8)  # noqa: RUF009
+
+    def hidden(self) -> tuple[np.ndarray, np.ndarray, Form]:
+        """Return weight [H, G*H], bias and rescaling of the states' sums."""
+        largest = max(magnitude(self.rescale_o.dtype), magnitude(self.again.dtype))
+        return prepare(self.weight_h, self.bias_h, largest, self.rescale_h)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedLstm(_Trained):
+    """Map x to the sequence, the last state and the last cell, int32 in Q15 ("q15") or Q14 ("q7")."""
+
+    gates: ClassVar[int] = 4
+
+    #: Fractional bits of o * tanh(c), bits of a gate, fractional bits of the cell.
+    formats: ClassVar[dict[str, tuple[int, int, int]]] = {"q15": (30, 16, 15), "q7": (14, 8, 14)}
+
+    def last(self, samples: int) -> list[Spec]:
+        """The state and the cell."""
+        return [*super().last(samples), Spec((samples, 1, self.units), np.dtype(np.int32))]
+
+    def stepper(self) -> Any:
+        """Choose the arithmetic."""
+        fine, (product, bits, _) = self.arithmetic == "q15", self.formats[self.arithmetic]
+        sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
+        weight, bias, form = self.hidden()
+        out, again = self.rescale_o.within(1 << product), self.again.within(magnitude(self.rescale_o.dtype))
+        kernel = _lstm_q15 if fine else _lstm_q7
+
+        def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
+            kernel(sums, lengths, weight, bias, form, sigmoid, tanh, out, again, self.forward, y, h, c)
+            return [h[:, None], c.astype(np.int32)[:, None]]
+
+        return step
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedGru(_Trained):
+    """Map x to the sequence and the last state.
+
+    Parameters
+    ----------
+    scale
+        log2 of the scale of the state.
+    sums
+        Fractional bits of the sums ("common").
+    """
+
+    scale: int = 7
+    sums: int = 27
+
+    gates: ClassVar[int] = 3
+
+    def stepper(self) -> Any:
+        """Cut the weights of n off, which may read another state."""
+        bits = {"q15": 16, "q7": 8}.get(self.arithmetic, 32)
+        sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
+        form, cut = self.hidden()[2], 2 * self.units
+        largest = max(magnitude(self.rescale_o.dtype), magnitude(self.again.dtype))
+        weights = (*prepare(self.weight_h[:cut], self.bias_h[:cut], largest, self.rescale_h)[:2],
+                   *prepare(self.weight_h[cut:], self.bias_h[cut:], largest, self.rescale_h)[:2])  # fmt: skip
+        kernel, out, width = _gru_q31, self.rescale_o.within(1 << 16), self.rescale_o.bits
+        formats: tuple[Any, ...] = (31 - self.scale, width, self.arithmetic == "before", self.sums - 27)
+        if self.arithmetic == "q15":
+            kernel, formats = _gru_q15, (15 - self.scale, width)
+        elif self.arithmetic == "q7":
+            size = magnitude(self.rescale_o.dtype)
+            read = Rescale.from_shift(self.scale - 7, 32)
+            kernel, formats = _gru_q7, (0, width, self.again.within(size), read.within(size))
+
+        def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
+            kernel(sums, lengths, weights, form, sigmoid, tanh, out, formats, self.forward, y, h)
+            return [h[:, None]]
+
+        return step
