@@ -119,7 +119,7 @@ def observed(model: ir.Graph, floats: Mapping[str, str]) -> list[str]:
     for node, op in integer_nodes(model, floats):
         for index in op.data(node):
             names[ir.read_name(node, index)] = None
-        names[ir.written_name(node)] = None
+        names.update(dict.fromkeys(str(node.outputs[index].name) for index in op.results(node)))
     return list(names)
 
 
@@ -134,12 +134,16 @@ class TieClass:
     governing : those whose statistics count
     top : the largest real value it must hold, to which the largest integer is pinned (a Clip on a chip), or None
     bound : the size that none of their values exceeds, where the operators say so (a sigmoid), or None
+    reach : the size that none of their values can exceed, also where they are only moved, or None
+    below : how far below the least value seen it must reach (the mask of a softmax), or None
     """
 
     tensors: tuple[str, ...]
     governing: tuple[str, ...]
     top: float | None = None
     bound: float | None = None
+    below: float | None = None
+    reach: float | None = None
 
     def stats(self, stats: Stats) -> TensorStats | None:
         """Return the merged statistics of the governing tensors; None when none was seen."""
@@ -158,6 +162,8 @@ def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> li
     mute: set[str] = set()
     tops: dict[str, float] = {}
     bounded: dict[str, float] = {}
+    below: dict[str, float] = {}
+    reached: dict[str, float] = {}
     for name in observed(model, floats):
         union.find(name)
     for node, op in integer_nodes(model, floats):
@@ -167,6 +173,11 @@ def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> li
                 mute.add(tie.second if tie.governs == tie.first else tie.first)
         if op.bound is not None:
             bounded[ir.written_name(node)] = op.bound
+        reach = reached.get(ir.read_name(node)) if op.moves else op.reach
+        if reach is not None:
+            reached.update({str(node.outputs[index].name): reach for index in op.results(node)})
+        if (room := op.below(node)) is not None:
+            below[ir.written_name(node)] = room
         if op.name == "Clip" and not row.runs("Clip"):
             limits = bounds(node)
             assert limits is not None
@@ -179,7 +190,9 @@ def tie_classes(model: ir.Graph, row: Platform, floats: Mapping[str, str]) -> li
         pinned = [tops[name] for name in names if name in tops]
         governing = tuple(n for n in names if n not in mute) or tuple(names[-1:])
         bound = max(bounded[n] for n in governing) if all(n in bounded for n in governing) else None
-        classes.append(TieClass(tuple(names), governing, min(pinned) if pinned else None, bound))
+        room = max((below[name] for name in names if name in below), default=None)
+        reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
+        classes.append(TieClass(tuple(names), governing, min(pinned) if pinned else None, bound, room, reach))
     return classes
 
 
@@ -301,6 +314,12 @@ def _class_scale(group: TieClass, stats: Stats, setting: Setting, notes: list[st
     scale = setting.best(seen)
     if setting.power and group.bound is not None:  # the bound itself saturates by one count: less than a bit costs
         scale = max(scale, 2.0 ** math.floor(math.log2((top_integer + 1) / group.bound)))
+    if setting.bits > 8 and group.reach is not None:
+        whole = 2.0 ** math.floor(math.log2((top_integer + 1) / group.reach))
+        scale = whole if setting.power else top_integer / group.reach
+    if group.below is not None:
+        most = (top_integer + 1) / (group.below - min(seen.low, 0.0))
+        scale = min(scale, 2.0 ** math.floor(math.log2(most)) if setting.power else most)
     return scale
 
 

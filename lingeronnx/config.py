@@ -60,6 +60,7 @@ class QuantConfig(BaseModel):
     fit: bool = True
     require_chip: bool = False
     skip: tuple[str, ...] = ()
+    state: Mapping[str, str] = Field(default_factory=dict)
     overrides: Mapping[str, Override] = Field(default_factory=dict)
     batch: int = Field(default=32, ge=1)
     limit: int | None = Field(default=None, ge=1)

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,19 @@ Progress = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class InputSpec:
-    """A graph input: name, shape with None where any size is accepted (axis 0 always is), and dtype."""
+    """A graph input: name, shape with None where any size is accepted, dtype, and the axis that counts the samples.
+
+    Of that axis any size is accepted.
+    """
 
     name: str
     shape: tuple[int | None, ...] | None
     dtype: np.dtype[Any]
+    axis: int = 0
+
+    def samples(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """Return the samples start..stop-1 of `array`."""
+        return array[(slice(None),) * self.axis + (slice(start, stop),)]
 
 
 class Data:
@@ -41,11 +49,16 @@ class Data:
 
     source : a path (.npz, .npy, a folder of them), "module:function" or "file.py:function" returning an iterable, an
         array (single input), a dict of arrays, or an iterable of feeds: dicts or (dict, labels) pairs.
+    optional : inputs that feeds may do without.
     Raises DataError, naming the sample, when names, shapes, types or values do not fit.
     """
 
-    def __init__(self, source: Any, inputs: Sequence[InputSpec], *, limit: int | None = None, what: str = "data"):
+    def __init__(
+        self, source: Any, inputs: Sequence[InputSpec], *, limit: int | None = None, what: str = "data",
+        optional: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self.inputs = {spec.name: spec for spec in inputs}
+        self.optional = optional
         self.limit = limit
         self.what = what
         self.notes: list[str] = []
@@ -71,7 +84,7 @@ class Data:
                     stop = min(stop, start + self.limit - count)
                 if stop <= start:
                     return
-                part = {n: array[start:stop] if self._has_batch(n) else array for n, array in feeds.items()}
+                part = {n: self._part(n, array, start, stop) for n, array in feeds.items()}
                 yield part, None if labels is None else np.asarray(labels)[start:stop]
                 count += stop - start
         if count == 0:
@@ -82,7 +95,7 @@ class Data:
         feeds, labels = self._open.peek()
         feeds, total = self._check(feeds, labels, f"{self.what}, item 0")
         count = min(size, total, total if self.limit is None else self.limit)
-        yield {n: a[:count] if self._has_batch(n) else a for n, a in feeds.items()}, None
+        yield {n: self._part(n, array, 0, count) for n, array in feeds.items()}, None
 
     def first(self) -> dict[str, np.ndarray]:
         """Return the first sample as a batch of one (a generator is left untouched by peeking at its first item)."""
@@ -96,11 +109,12 @@ class Data:
                     f"{where}: '{name}' is not an input of the model{nearest(name, self.inputs)}; "
                     f"inputs are {', '.join(self.inputs)}"
                 )
-        missing = [name for name in self.inputs if name not in feeds]
+        missing = [name for name in self.inputs if name not in feeds and name not in self.optional]
         if missing:
             raise DataError(f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}")
-        checked = {name: self._fit(_array(feeds[name], name, where), self.inputs[name], where) for name in self.inputs}
-        sizes = {name: len(array) for name, array in checked.items() if self._has_batch(name)}
+        checked = {name: self._fit(_array(feeds[name], name, where), spec, where)
+                   for name, spec in self.inputs.items() if name in feeds}  # fmt: skip
+        sizes = {n: array.shape[self.inputs[n].axis] for n, array in checked.items() if self._has_batch(n)}
         sizes = sizes or {"input": 1}
         if labels is not None:
             sizes["labels"] = len(np.atleast_1d(_array(labels, "labels", where)))
@@ -109,23 +123,28 @@ class Data:
         return checked, next(iter(sizes.values()))
 
     def _has_batch(self, name: str) -> bool:
-        """Whether axis 0 of input `name` is the batch: not where the model fixes it to a size other than 1."""
+        """Whether input `name` has a batch: not where the model fixes its axis to a size other than 1."""
         shape = self.inputs[name].shape
-        return not shape or shape[0] in (None, 1)
+        return not shape or shape[self.inputs[name].axis] in (None, 1)
+
+    def _part(self, name: str, array: np.ndarray, start: int, stop: int) -> np.ndarray:
+        return self.inputs[name].samples(array, start, stop) if self._has_batch(name) else array
 
     def _named(self, feeds: Any, where: str) -> dict[str, Any]:
         """Give a bare array, or the only array of a file, the name of the only input."""
         if isinstance(feeds, Mapping):
             known = {str(name): value for name, value in feeds.items()}
-            if len(self.inputs) == 1 and len(known) == 1 and set(known) != set(self.inputs):
-                only = next(iter(self.inputs))
+            wanted = [name for name in self.inputs if name not in self.optional]
+            if len(wanted) == 1 and len(known) == 1 and not set(known) & set(self.inputs):
+                only = wanted[0]
                 if not isinstance(next(iter(feeds.values())), np.ndarray):
                     return known
                 self._note(f"{self.what}: array '{next(iter(known))}' is fed to input '{only}'")
                 return {only: next(iter(known.values()))}
             return known
-        if len(self.inputs) == 1:
-            return {next(iter(self.inputs)): feeds}
+        wanted = [name for name in self.inputs if name not in self.optional]
+        if len(wanted) == 1:
+            return {wanted[0]: feeds}
         raise DataError(f"{where}: a bare array for a model with inputs {', '.join(self.inputs)}; give a dict by name")
 
     def _fit(self, array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
@@ -133,10 +152,11 @@ class Data:
             raise DataError(f"{where}: input '{spec.name}' has dtype {array.dtype}; numbers are needed")
         if spec.shape is not None:
             fits = array.ndim == len(spec.shape) and all(
-                want is None or have == want for have, want in zip(array.shape[1:], spec.shape[1:], strict=True)
+                axis == spec.axis or want is None or have == want
+                for axis, (have, want) in enumerate(zip(array.shape, spec.shape, strict=True))
             )
             if not fits:
-                want = ["N", *("?" if d is None else d for d in spec.shape[1:])]
+                want = ["N" if axis == spec.axis else "?" if d is None else d for axis, d in enumerate(spec.shape)]
                 hint = "; add the batch axis" if array.ndim == len(spec.shape) - 1 else ""
                 raise DataError(
                     f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "

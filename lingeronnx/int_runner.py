@@ -16,7 +16,9 @@ import numpy as np
 from simulator.kernel import Call, MachineError, Spec
 
 from . import ir
+from .batch_axes import open_axis
 from .errors import DataError, ModelError
+from .generations import Arithmetic
 from .ops import Bound, Op, attributes, integer_op, is_quantized_domain
 from .platforms import Platform, platform
 from .runners import FloatIsland, Stream, input_specs
@@ -28,12 +30,14 @@ class IntRunner:
     """An integer graph in the simulator; float nodes between integer ones run as islands.
 
     model : a graph after lowering, or a vendor's. Raises ModelError for operators and attributes it cannot take.
+    arithmetic : "executor" or "training"; None is what the graph's generation means by default.
     """
 
-    def __init__(self, model: ir.Graph) -> None:
+    def __init__(self, model: ir.Graph, arithmetic: str | None = None) -> None:
         self.model = model
         self.row = row_of(model)
-        #: Inputs of Quants to more than 16 bits, which no Quant that runs can write: they are fed as integers.
+        self.arithmetic = Arithmetic.of(model, self.row, arithmetic)
+        #: Inputs of Quants to more than 16 bits, which no chip's Quant can write: they are fed as integers.
         self._wide = _wide_inputs(model)
         self.inputs = [replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec
                        for spec in input_specs(model)]  # fmt: skip
@@ -42,9 +46,10 @@ class IntRunner:
             if node.op_type == "Constant" and not node.domain:
                 self._consts[ir.written_name(node)] = np.asarray(ir.attr(node, "value"))
         #: Whether axis 0 of some input is a fixed size other than 1: no batch axis, shapes are exact.
-        self.whole = any(spec.shape and spec.shape[0] not in (None, 1) for spec in self.inputs)
+        self.whole = any(spec.shape and spec.shape[spec.axis] not in (None, 1) for spec in self.inputs)
         #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
-        self._batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := _batch_axis(v))}
+        self._batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := open_axis(v))}
+        self._batch_axes.update({spec.name: spec.axis for spec in self.inputs})
         self._programs: dict[Any, tuple[Any, dict[str, float]]] = {}
 
     @property
@@ -71,30 +76,42 @@ class IntRunner:
         """
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
         quantized = frozenset(name for name, array in given.items() if self._is_quantized(name, array))
-        fed = self._fed(given, quantized)
-        specs = {name: Spec(array.shape if self.whole else (1, *array.shape[1:]), array.dtype)
+        count = self._count(given)
+        fed = self._fed(given if self.whole else self._stacked(given), quantized)
+        rows = 1 if self.whole else count
+        specs = {name: Spec((len(array) // rows, *array.shape[1:]) if array.ndim else (), array.dtype)
                  for name, array in fed.items()}  # fmt: skip
         key = tuple(specs.items()), None if keep is None else frozenset(keep)
         if key not in self._programs:
             self._programs[key] = self._compile(specs, keep, quantized)
         program, scales = self._programs[key]
-        count = 1 if self.whole else len(next(iter(given.values()), [0]))
-        for name, array in _run_program(program, fed, force or {}, self.whole):
+        for name, array in _run_program(program, fed, force or {}, count):
             yield name, _batched(array, count, self._batch_axes.get(name, 0)), scales.get(name)
 
     def walk(self, feed: Mapping[str, np.ndarray]) -> Walk:
         """Return a walk through the steps on one batch of real inputs; see `Walk`."""
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
-        binder = _Binder(self.model, self.row, self._consts, {n: Spec((1, *a.shape[1:]), a.dtype) for n, a in
-                                                             given.items()}, not self.whole)  # fmt: skip
+        count, given = self._count(given), self._stacked(given)
+        specs = {n: Spec((len(a) // count, *a.shape[1:]), a.dtype) for n, a in given.items()}
+        binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole)
         binder.run()
         return Walk(binder, given)
 
     def bind(self, specs: Mapping[str, Spec]) -> Steps:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
-        binder = _Binder(self.model, self.row, self._consts, specs, not self.whole)
+        binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole)
         binder.run()
         return Steps(binder.steps, binder.specs, binder.scales)
+
+    def _count(self, given: Mapping[str, np.ndarray]) -> int:
+        """Return the number of samples fed."""
+        first = next(iter(self.inputs), None)
+        return 1 if self.whole or first is None else given[first.name].shape[first.axis]
+
+    def _stacked(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the feed with the samples of every input one after another along axis 0."""
+        return {spec.name: np.concatenate(np.split(given[spec.name], given[spec.name].shape[spec.axis], spec.axis))
+                if spec.axis else given[spec.name] for spec in self.inputs}  # fmt: skip
 
     def _is_quantized(self, name: str, array: np.ndarray) -> bool:
         declared = next(spec.dtype for spec in self.inputs if spec.name == name)
@@ -137,13 +154,15 @@ class IntRunner:
     ) -> tuple[Any, dict[str, float]]:
         from simulator import machine
 
-        binder = _Binder(self.model, self.row, self._consts, specs, not self.whole, keep)
+        binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole, keep)
         binder.run()
         for value in self.model.graph.inputs:
             found = self.input_scales[str(value.name)] if value.name in quantized else None
             if found is not None:
                 binder.scales.update({ir.written_name(use.node): found[0] for use in value.uses()})
         wanted = None if keep is None else [name for name in keep if name in binder.specs]
+        if binder.inner and keep is None:
+            wanted = [name for name in binder.specs if name not in binder.inner]
         try:
             return machine.compile(binder.steps, specs, wanted), binder.scales
         except machine.MachineError as error:
@@ -202,18 +221,14 @@ class Walk:
         rows = {name: max(specs[name].shape[:1], default=1) for name in call.inputs}  # of one sample
         count = max((len(a) // rows[n] for n, a in feed.items() if a.ndim), default=1)
         feed = {n: np.concatenate([a] * count) if a.ndim and len(a) == rows[n] else a for n, a in feed.items()}
-        self._arrays.update(_run_program(program, feed, {}, False, rows[call.inputs[0]] if call.inputs else 1))
+        self._arrays.update(_run_program(program, feed, {}, count))
 
 
 def _run_program(
-    program: Any, feed: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray], whole: bool, rows: int = 1
+    program: Any, feed: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray], count: int
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Run a batch, sample by sample where the program mixes samples.
-
-    rows : what one sample takes of axis 0 of the first feed.
-    """
-    count = len(next(iter(feed.values()))) // rows if feed else 1
-    if program.per_sample or whole or count == 1:
+    """Run a batch of `count` samples, one by one where the program mixes samples."""
+    if program.per_sample or count == 1:
         yield from program.run(feed, force)
         return
 
@@ -233,13 +248,6 @@ def row_of(model: ir.Graph) -> Platform:
     return platform(str(name))
 
 
-def _batch_axis(value: ir.Value) -> int:
-    """Return the only axis of open size where that is not axis 0, else 0."""
-    dims = ir.shape(value) or ()
-    open_ones = [axis for axis, d in enumerate(dims) if d is None]
-    return open_ones[0] if len(open_ones) == 1 and value.dtype is not None and value.dtype.name == "FLOAT" else 0
-
-
 def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
     """Return an array whose samples, one of them at `axis` of each, came out one after another along axis 0."""
     if not axis or count == 1 or array.ndim <= axis or array.shape[axis] != 1 or array.shape[0] % count:
@@ -249,20 +257,24 @@ def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 def _wide_inputs(model: ir.Graph) -> set[str]:
     quants = [node for node in model.graph if node.op_type == "Quant" and 16 < int(ir.attr(node, "data_bits", 8)) <= 32]
-    return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input()}
+    return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input() and row_of(model).chip}
 
 
 class _Binder:
     """Turns the nodes of an integer graph into simulator steps, inferring types on the way."""
 
     def __init__(
-        self, model: ir.Graph, row: Platform, consts: Mapping[str, Any], specs: Mapping[str, Spec], batched: bool,
-        keep: Collection[str] | None = (),
+        self, model: ir.Graph, arithmetic: Arithmetic, consts: Mapping[str, Any], specs: Mapping[str, Spec],
+        batched: bool, keep: Collection[str] | None = (),
     ) -> None:  # fmt: skip
-        self._model, self._row, self._consts, self._batched, self._keep = model, row, consts, batched, keep
+        self._model, self._arithmetic, self._consts, self._batched, self._keep = (
+            model, arithmetic, consts, batched, keep
+        )  # fmt: skip
         self.specs = dict(specs)
         self.scales: dict[str, float] = {}
         self.steps: list[Call] = []
+        #: Tensors that the graph does not have.
+        self.inner: set[str] = set()
         self._pending: list[ir.Node] = []
 
     def run(self) -> None:
@@ -305,17 +317,28 @@ class _Binder:
                 raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
         self._check_scales(op, node, attrs, names)
         bound = Bound(
-            node, attrs, consts, self._row.ops.get(op.name, next(iter(self._row.ops.values()))),
+            node, attrs, consts, self._arithmetic.algorithm(op, node),
             [self.specs[name].shape if name in self.specs else () for name in names], self._batched,
+            [self.specs[name].dtype if name in self.specs else None for name in names],
         )  # fmt: skip
         fn = bound_kernel(op, bound)
         inputs = tuple(names[i] for i in op.operands(node))
+        reals = {str(node.outputs[i].name) for i in op.reals(bound)}
         outputs = tuple(str(v.name) for v in node.outputs if v.name)
-        self._append(Call(fn, inputs, outputs))
+        self._append(Call(fn, inputs, tuple(f"{name}@q" if name in reals else name for name in outputs)))
         scales = op.out_scales(bound, [self.scales.get(name) for name in names])
         for value, scale in zip(node.outputs, scales, strict=False):
-            if value.name and scale is not None:
+            if value.name in reals and scale is not None:
+                self._real(value.name, scale)
+            elif value.name and scale is not None:
                 self.scales[value.name] = scale
+
+    def _real(self, name: str, scale: float) -> None:
+        """Dequantize the integers of tensor `name`."""
+        from simulator.kernels import Dequant
+
+        self._append(Call(Dequant(scale), (f"{name}@q",), (name,)))
+        self.inner.add(f"{name}@q")
 
     def _check_scales(self, op: Op, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
         for index, scale in op.read_scales(attrs).items():
@@ -386,6 +409,7 @@ def sizes(model: ir.Graph) -> dict[ir.Value, tuple[int | None, ...]]:
     runner = IntRunner(model)
     specs = {s.name: Spec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype) for s in runner.inputs
              if s.shape and None not in s.shape[1:]}  # fmt: skip
-    binder = _Sizer(model, replace(runner.row, ops={"": "generic"}), runner._consts, specs, not runner.whole)
+    anything = Arithmetic(replace(runner.row, ops={"": "generic"}))
+    binder = _Sizer(model, anything, runner._consts, specs, not runner.whole)
     binder.run()
     return {v: binder.specs[v.name].shape for node in model.graph for v in node.outputs if v.name in binder.specs}

@@ -17,6 +17,7 @@ import onnx_ir as oir
 
 from . import ir
 from .assign import integer_nodes
+from .batch_axes import KEY
 from .errors import InternalError, ModelError
 from .ops import OPS, Op, attributes, integer_op, is_quantized_domain
 from .plan import Plan, QParams, Transform
@@ -121,6 +122,11 @@ class Lowering:
             value = self._integers.get((name, wanted)) or self._requantize(name, value, own, wanted)
         return value
 
+    def integer_at(self, node: ir.Node, index: int, q: QParams) -> ir.Value:
+        """Return input `index` of `node` held as `q`, which the operator fixes and the plan does not speak of."""
+        name = ir.read_name(node, index)
+        return self._integers.get((name, q)) or self._quantize(name, q)
+
     def leaves_in_float(self, node: ir.Node) -> bool:
         """Whether `node` gives float values: the plan has no scale for its output, and nothing in integers reads it."""
         readers = [use.node for use in node.outputs[0].uses()]
@@ -190,8 +196,10 @@ class Lowering:
         self._initializers[name] = value
         return value
 
-    def emit(self, op: Op, node: ir.Node, inputs: Sequence[ir.Value], attrs: Mapping[str, Any], domain: str = "thinker",
-             also: Sequence[tuple[str, Sequence[int | None], int]] = ()) -> None:  # fmt: skip
+    def emit(
+        self, op: Op, node: ir.Node, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
+        domain: str = "thinker", also: Sequence[tuple[str, Sequence[int | None], int]] = (),
+    ) -> None:  # fmt: skip
         """Append the integer node for the float `node`: its name, its output, the row's attributes added.
 
         The output is float where it `leaves_in_float`.
@@ -209,7 +217,7 @@ class Lowering:
         self._more_outputs(name, also)
 
     def insert(
-        self, op_type: str, node: ir.Node, what: str, inputs: Sequence[ir.Value], attrs: Mapping[str, Any],
+        self, op_type: str, node: ir.Node, what: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
         shape: Sequence[int | None], q: QParams, domain: str = "thinker",
         also: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:  # fmt: skip
@@ -228,6 +236,14 @@ class Lowering:
         name = str(value.name)
         self._floats[name] = self._append(_DEQUANT.name, _DEQUANT.domain, [source], {"scale_o": scale},
                                           f"Dequant_{name}", name, value, None)  # fmt: skip
+
+    def further_output(self, node: ir.Node, index: int, what: str) -> None:
+        """Make output ``@what`` of the last integer node output `index` of the float `node`, held as the plan says."""
+        name = str(node.outputs[index].name)
+        q = self._qparams(name)
+        value = next(v for v in self._nodes[-1].outputs if v.name == f"{ir.written_name(node)}@{what}")
+        value.name = self._integer_name(name, q) if name in self._border else name
+        self._integers[name, q] = value
 
     def _more_outputs(self, name: str, also: Sequence[tuple[str, Sequence[int | None], int]]) -> None:
         """Give the last node further outputs `<name>@<what>`."""
@@ -267,8 +283,8 @@ class Lowering:
         return self._floats[name]
 
     def _append(
-        self, op_type: str, domain: str, inputs: Sequence[ir.Value], attrs: Mapping[str, Any], name: str, output: str,
-        like: ir.Value, q: QParams | None,
+        self, op_type: str, domain: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any], name: str,
+        output: str, like: ir.Value, q: QParams | None,
     ) -> ir.Value:  # fmt: skip
         extra: dict[str, Any] = {}
         if domain:
@@ -300,10 +316,12 @@ class Lowering:
             self._floats[str(value.name)] = copy
         for node in self.model.graph:
             if id(node) in self._lowered:
-                self._lowered[id(node)].lower(node, self)
-                name = ir.written_name(node)
-                if name in self._border:
-                    self._dequantized(name)
+                op = self._lowered[id(node)]
+                op.lower(node, self)
+                for index in op.results(node):
+                    name = str(node.outputs[index].name)
+                    if name in self._border:
+                        self._dequantized(name)
             else:
                 self._copy(node)
         outputs = [self._floats[str(value.name)] for value in self.model.graph.outputs]
@@ -337,6 +355,8 @@ class Lowering:
             initializers=[v for v in self._initializers.values() if id(v) in used],
         )  # fmt: skip
         props = {"lingeronnx.platform": self.row.name}
+        if KEY in self.model.metadata_props:
+            props[KEY] = self.model.metadata_props[KEY]
         if self.plan.transforms:
             props["lingeronnx.transforms"] = json.dumps(
                 {name: [list(t.factor), t.offset] for name, t in sorted(self.plan.transforms.items())}

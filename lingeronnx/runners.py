@@ -16,6 +16,7 @@ import onnx_ir as oir
 from simulator.kernel import PlainKernel, Spec
 
 from . import ir
+from .batch_axes import batch_axes, open_axis
 from .data import InputSpec
 from .errors import ModelError
 
@@ -47,11 +48,12 @@ def _clean(error: Exception) -> str:
 
 def input_specs(model: ir.Graph) -> list[InputSpec]:
     """Return the fed inputs of `model`."""
-    specs = []
+    specs, axes = [], batch_axes(model)
     for value in model.graph.inputs:
         if value.const_value is None:
             dtype = np.dtype(np.float32) if value.dtype is None else value.dtype.numpy()
-            specs.append(InputSpec(str(value.name), ir.shape(value), np.dtype(dtype)))
+            name = str(value.name)
+            specs.append(InputSpec(name, ir.shape(value), np.dtype(dtype), axes.get(name, 0)))
     return specs
 
 
@@ -71,24 +73,29 @@ class FloatRunner:
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in fetch)
         self._names = wanted
         self._fetch = fetch
-        shapes = {spec.name: spec.shape for spec in input_specs(model)}
+        specs = input_specs(model)
         #: The inputs of a model that is written for one sample: larger batches are run one by one.
-        self._single = {name for name, shape in shapes.items() if shape and shape[0] == 1}
+        self._single = {spec.name: spec for spec in specs if spec.shape and spec.shape[spec.axis] == 1}
+        sized = all(spec.shape is not None and None not in spec.shape for spec in specs)  # else open axes mean nothing
+        self._axes = {str(v.name): open_axis(v) if sized else 0 for v in ir.values(model)}
+        self._axes.update({name: spec.axis for name, spec in self._single.items()})
         self._session = ort_session(proto, "the float model")
 
     def run(self, feed: Mapping[str, np.ndarray]) -> Stream:
         """Run one batch and yield `(name, array, None)`; arrays as onnxruntime computed them."""
         given = {name: np.asarray(feed[name]) for name in self._inputs}
-        count = max((len(given[name]) for name in self._single), default=1)
+        count = max((given[name].shape[spec.axis] for name, spec in self._single.items()), default=1)
         if count == 1:
             yield from self._run(given)
             return
-        runs = [
-            list(self._run({n: a[i : i + 1] if n in self._single else a for n, a in given.items()}))
-            for i in range(count)
-        ]
+
+        def sample(name: str, i: int) -> np.ndarray:
+            return self._single[name].samples(given[name], i, i + 1) if name in self._single else given[name]
+
+        runs = [list(self._run({name: sample(name, i) for name in given})) for i in range(count)]
         for items in zip(*runs, strict=True):
-            yield items[0][0], np.concatenate([np.atleast_1d(array) for _, array, _ in items]), None
+            name = items[0][0]
+            yield name, np.concatenate([np.atleast_1d(array) for _, array, _ in items], self._axes[name]), None
 
     def _run(self, given: Mapping[str, np.ndarray]) -> Stream:
         try:
@@ -100,6 +107,32 @@ class FloatRunner:
         for name in self._names:
             array = given[name] if name in given else results[name]
             yield name, array, None
+
+
+def _trial(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
+    """Return random values in place of `like`: normal ones, or 0 and 1, which counts and indices may be."""
+    values = rng.standard_normal(like.shape) if like.dtype.kind == "f" else rng.integers(0, 2, like.shape)
+    return values.astype(like.dtype)
+
+
+def _reads(node: ir.Node) -> Iterator[ir.Value | None]:
+    """Yield what a node reads: its inputs, and what its subgraphs take from around them."""
+    yield from node.inputs
+    for attribute in node.attributes.values():
+        if attribute.type == oir.AttributeType.GRAPH:
+            inner = list(oir.traversal.RecursiveGraphIterator(attribute.value))
+            for value in (v for part in inner for v in part.inputs if v is not None):
+                maker = value.producer()
+                if (maker is None and value.graph is node.graph) or (maker is not None and maker.graph is node.graph):
+                    yield value
+
+
+def _constant(value: ir.Value) -> np.ndarray | None:
+    """Return what a value holds: an initializer, or the value of a Constant node."""
+    maker = value.producer()
+    if maker is not None and maker.op_type == "Constant" and not maker.domain:
+        return np.asarray(ir.attr(maker, "value")) if "value" in maker.attributes else None
+    return ir.const(value)
 
 
 class FloatIsland(PlainKernel):
@@ -118,10 +151,10 @@ class FloatIsland(PlainKernel):
         seen: dict[str, ir.Value] = {}
         constants: dict[str, ir.Value] = {}
         for node in nodes:
-            for value in node.inputs:
+            for value in _reads(node):
                 if value is None or value.name in inside:
                     continue
-                (constants if ir.const(value) is not None else seen)[str(value.name)] = value
+                (constants if _constant(value) is not None else seen)[str(value.name)] = value
         self.inputs = tuple(seen)
         self.outputs = tuple(str(o.name) for node in nodes for o in node.outputs if o.name in outside_reads)
         self.names = tuple(str(node.name) for node in nodes)
@@ -139,7 +172,7 @@ class FloatIsland(PlainKernel):
         graph = onnx.GraphProto(name="island")
         graph.node.extend(oir.serde.serialize_node(node) for node in nodes)
         for name, value in constants.items():
-            array = ir.const(value)
+            array = _constant(value)
             assert array is not None
             graph.initializer.append(onnx.numpy_helper.from_array(array, name))
         for name, value in seen.items():
@@ -167,7 +200,7 @@ class FloatIsland(PlainKernel):
         """Whether a batch must be cut into samples: two samples together must give what each gives alone."""
         if self._one_by_one is None:
             rng = np.random.default_rng(0)
-            ones = [[rng.standard_normal(a[:1].shape).astype(a.dtype) for a in arrays] for _ in range(2)]
+            ones = [[_trial(rng, a[:1]) for a in arrays] for _ in range(2)]
             apart = [self._run(one) for one in ones]
             try:
                 both = self._run([np.concatenate(pair) for pair in zip(*ones, strict=True)])
@@ -196,7 +229,9 @@ class FloatIsland(PlainKernel):
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Return the outputs' specs, by running on zeros."""
+        """Return the outputs' specs, by running on zeros; the inputs are of the types given, whatever the file says."""
+        for value, spec in zip(self.proto.graph.input, specs, strict=True):
+            value.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(spec.dtype)
         self._whole = self._whole or any(spec.shape[:1] != (1,) for spec in specs)
         results = self._compute([np.zeros(spec.shape, spec.dtype) for spec in specs])
         self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)

@@ -14,10 +14,12 @@ import numpy as np
 
 from . import ir
 from .data import InputSpec
-from .errors import ConfigError, DataError, ModelError, nearest
+from .errors import ConfigError, DataError, nearest
 from .int_runner import IntRunner
 from .ops import is_quantized_domain
-from .runners import FloatRunner, Stream, input_specs
+from .runners import FloatRunner, input_specs
+from .runners import Stream as Tensors
+from .streaming import Stream
 
 __all__ = ["NodeArg", "Session"]
 
@@ -37,16 +39,18 @@ class Session:
     Float outputs are real values, integer outputs integers. An input that feeds a Quant takes real values or an array
     of the Quant's integer type, which is taken as quantized already.
 
-    arithmetic : "executor", the only one there is. Graphs of domain `linger` mean the training side's by default and
-        are refused without it (ModelError), so that nothing else is computed in silence.
+    arithmetic : whose integers are computed: the chip's ("executor"), or those of the software that the network was
+        trained with ("training"). None, the default, takes the training side's for graphs of domain `linger` and the
+        executor's for all others. ModelError where the training side's are not known, ConfigError for another word.
     """
 
     def __init__(self, path: str | os.PathLike[str] | ir.Graph, arithmetic: str | None = None) -> None:
         self.model = ir.load(path) if isinstance(path, str | os.PathLike) else path
         self.is_integer = is_integer_graph(self.model)
-        _check_arithmetic(self.model, arithmetic)
+        if not self.is_integer and arithmetic is not None:
+            raise ConfigError(f"arithmetic = '{arithmetic}' is for integer graphs; this one has no integer operator")
         self._names = [str(v.name) for v in self.model.graph.outputs]
-        self._runner: Any = IntRunner(self.model) if self.is_integer else None
+        self._runner: Any = IntRunner(self.model, arithmetic) if self.is_integer else None
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[Any, FloatRunner] = {}
 
@@ -76,7 +80,14 @@ class Session:
         results = self.run(None, {self.inputs[0].name: array})
         return results[0] if len(results) == 1 else results
 
-    def taps(self, feeds: Mapping[str, Any], names: Sequence[str] | None = None) -> Stream:
+    def stream(self, state: Mapping[str, str], start: Mapping[str, np.ndarray] | None = None) -> Stream:
+        """Return a face of this session that feeds outputs back into inputs from call to call, as `state` says.
+
+        state : {output: input}. start : values of these inputs to begin with; zeros for the others.
+        """
+        return Stream(self, state, start)
+
+    def taps(self, feeds: Mapping[str, Any], names: Sequence[str] | None = None) -> Tensors:
         """Yield `(name, array, scale or None)` for all tensors, or the named ones, in graph order.
 
         Integer tensors come as integers with their scale (counts per real unit), float ones with None.
@@ -102,17 +113,6 @@ class Session:
         for name in names:
             if name not in known:
                 raise ConfigError(f"the model has no tensor '{name}'{nearest(name, known)}")
-
-
-def _check_arithmetic(model: ir.Graph, arithmetic: str | None) -> None:
-    """Refuse the training side's arithmetic, which third-generation graphs mean by default: nothing computes it."""
-    if arithmetic not in (None, "executor", "training"):
-        raise ConfigError(f"arithmetic '{arithmetic}'; it is 'executor' or 'training'")
-    third = next((node for node in model.graph if node.domain == "linger"), None)
-    if arithmetic == "training" or (arithmetic is None and third is not None):
-        where = f" ({third.op_type} {third.name} is of domain linger)" if third is not None else ""
-        raise ModelError(f"the training side's arithmetic is not simulated{where}; "
-                         "lo.Session(path, arithmetic='executor') computes what the executor would")  # fmt: skip
 
 
 def is_integer_graph(model: ir.Graph) -> bool:

@@ -31,6 +31,7 @@ REQUIRED = {
     "Reshape": set(),
     "Flatten": {"axis"},
     "Transpose": {"perm"},
+    "Slice": set(),
     "Squeeze": {"axes"},
     "Unsqueeze": {"axes"},
 }
@@ -259,6 +260,13 @@ class _Check:
     def _Reshape(self, node, attrs):
         if self.consts.get(node.input[1]) is None:
             self.bad(node, "a target computed at run time")
+
+    def _Slice(self, node, attrs):
+        bounds = [self.consts.get(name) for name in node.input[1:]]
+        if len(bounds) != 4 or any(array is None or array.size != 1 for array in bounds):
+            self.bad(node, "the bounds are not start, end, axis and step of one axis")
+        elif bounds[2] == 0 or bounds[3] != 1:
+            self.bad(node, f"axis {bounds[2]}, step {bounds[3]}")
 
     def _Transpose(self, node, attrs):
         if attrs["perm"][0] != 0 or not 2 <= len(attrs["perm"]) <= 4:

@@ -22,6 +22,7 @@ from .enlarge import enlarge_kernel
 from .kernel import split_kernel
 from .max_pool import split_max_pool
 from .pad import explicit_pad
+from .unroll import unroll
 
 __all__ = ["REWRITES", "Fitted", "Rewrite", "fit"]
 
@@ -34,6 +35,7 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite("split-channels", split_channels),
     Rewrite("split-average", split_average),
     Rewrite("split-max-pool", split_max_pool),
+    Rewrite("unroll", unroll),
 )
 
 _ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that undoes another

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import ir
 from ..assign import integer_nodes
-from ..ops.recurrent import Lstm
+from ..ops.recurrent import Lstm, given
 from ..platforms import Platform
 from ..runners import FloatRunner
 
@@ -24,10 +24,12 @@ def cell_notes(model: ir.Graph, row: Platform, floats: Mapping[str, str], feed: 
     layers = [node for node, op in integer_nodes(model, floats) if isinstance(op, Lstm)]
     if limit is None or not layers:
         return []
-    seen = {name: array for name, array, _ in FloatRunner(model, {ir.read_name(n) for n in layers}).run(feed)}
+    inputs = {ir.read_name(n, i) for n in layers for i in (0, *given(n).values())}
+    seen = {name: array for name, array, _ in FloatRunner(model, inputs).run(feed)}
     notes = []
     for node in layers:
-        kept = np.abs(kept_cells(node, seen[ir.read_name(node)]))
+        more = {key: seen.get(ir.read_name(node, i), ir.const(node.inputs[i])) for key, i in given(node).items()}
+        kept = np.abs(kept_cells(node, seen[ir.read_name(node)], **more))
         if kept.max(initial=0.0) > limit:
             share = float((kept > limit).mean())
             notes.append(
@@ -37,19 +39,29 @@ def cell_notes(model: ir.Graph, row: Platform, floats: Mapping[str, str], feed: 
     return notes
 
 
-def kept_cells(node: ir.Node, x: np.ndarray) -> np.ndarray:
-    """Return forget gate times old cell of ``lingeronnx.LSTM``, float64 [N, T, H] in the order of time."""
+def kept_cells(
+    node: ir.Node, x: np.ndarray, *, lengths: np.ndarray | None = None, h: np.ndarray | None = None,
+    c: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Return forget gate times old cell of ``lingeronnx.LSTM``, float64 [N, T, H] in the order of time.
+
+    lengths [N], h and c [N, 1, H] (or [1, 1, H]) : what the layer is given; 0 beyond a sample's length.
+    """
     w, r, b = (np.asarray(ir.const(v), np.float64) for v in node.inputs[1:4])
     units = r.shape[1]
-    steps = x if ir.attr(node, "direction") != "reverse" else x[:, ::-1]
-    sums = steps @ w.T + b.reshape(2, -1).sum(axis=0)
-    h, c = np.zeros((2, len(x), units))
-    kept = np.empty((*x.shape[:2], units))
+    count = np.full(len(x), x.shape[1]) if lengths is None else np.broadcast_to(lengths, len(x))
+    times = np.broadcast_to(np.arange(x.shape[1]), x.shape[:2])
+    if ir.attr(node, "direction") == "reverse":
+        times = np.clip(count[:, None] - 1 - times, 0, None)
+    sums = np.take_along_axis(x, times[..., None], axis=1) @ w.T + b.reshape(2, -1).sum(axis=0)
+    state, cell = (np.zeros((len(x), units)) + (0 if a is None else a.reshape(-1, units)) for a in (h, c))
+    kept = np.zeros((*x.shape[:2], units))
     for t in range(x.shape[1]):
-        i, o, f, g = np.split(sums[:, t] + h @ r.T, 4, axis=1)
-        kept[:, t] = _sigmoid(f) * c
-        c = kept[:, t] + _sigmoid(i) * np.tanh(g)
-        h = _sigmoid(o) * np.tanh(c)
+        on = (t < count)[:, None]
+        i, o, f, g = np.split(sums[:, t] + state @ r.T, 4, axis=1)
+        kept[:, t] = on * _sigmoid(f) * cell
+        cell = np.where(on, kept[:, t] + _sigmoid(i) * np.tanh(g), cell)
+        state = np.where(on, _sigmoid(o) * np.tanh(cell), state)
     return kept
 
 

@@ -112,7 +112,7 @@ def _groups(model: ir.Graph, nodes: Sequence[tuple[ir.Node, Op]], floats: Mappin
             for source in sources:
                 union.join(source, result)
         else:
-            for name in (*sources, result):
+            for name in (*sources, *(str(node.outputs[i].name) for i in op.results(node))):
                 union.pin(name)
     groups = []
     for tensors in union.members().values():

@@ -43,7 +43,10 @@ class Groups(Union):
 
 
 def pin_borders(groups: Groups, model: ir.Graph, floats: Mapping[str, str]) -> None:
-    """Pin graph inputs and outputs and everything a float node reads or writes, but for the host's own scalings."""
+    """Pin graph inputs and outputs and everything a float node reads or writes, but for the host's own scalings.
+
+    What layers with a common weight read and write is pinned too: a factor would give each a weight of its own.
+    """
     for value in (*model.graph.inputs, *model.graph.outputs):
         groups.pin(str(value.name))
     for node in model.graph:
@@ -51,6 +54,9 @@ def pin_borders(groups: Groups, model: ir.Graph, floats: Mapping[str, str]) -> N
             for read in (*node.inputs, *node.outputs):
                 if read is not None and read.name:
                     groups.pin(str(read.name))
+        elif node.op_type == "Linear" and len(ir.source(node, 1).uses()) > 1:
+            groups.pin(ir.read_name(node))
+            groups.pin(ir.written_name(node))
 
 
 def combine(first: Factors, second: Factors) -> dict[str, np.ndarray]:

@@ -52,7 +52,8 @@ def _groups(model: ir.Graph, row: Platform, floats: Mapping[str, str], bits: int
     pin_borders(union, model, floats)
     needs: dict[str, tuple[float, str]] = {}
     for node, op in integer_nodes(model, floats):
-        tensors = [ir.read_name(node, i) for i in op.data(node)] + [ir.written_name(node)]
+        tensors = [ir.read_name(node, i) for i in op.data(node)]
+        tensors += [str(node.outputs[i].name) for i in op.results(node)]
         for name in tensors:
             union.find(name)
             if op.factor == "passes":

@@ -61,7 +61,8 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
         if node is None or name not in wanted:
             continue
         kernel, array = step.kernel, step.array
-        weight = _rounded(kernel, step.inputs[0], node, plan)
+        shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
+        weight = None if shared else _rounded(kernel, step.inputs[0], node, plan)
         if weight is not None:
             kernel = replace(kernel, weight=weight)
             ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")

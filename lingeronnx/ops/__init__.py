@@ -7,7 +7,7 @@ of its generations' names.
 from __future__ import annotations
 
 from .. import ir
-from ._base import Attr, Bound, Op, Tie, Violation, attributes, rule_text
+from ._base import RENAMED, Attr, Bound, Op, Tie, Violation, attributes, rule_text
 from .activation import Clip, Relu, is_relu
 from .border import Dequant, Quant, Requant
 from .concat import Concat
@@ -20,10 +20,10 @@ from .gated import Gated
 from .layer_norm import LayerNorm
 from .leaky import LeakyRelu
 from .linear import Linear
-from .lut import Sigmoid, Tanh
+from .lut import Gelu, Sigmoid, Swish, Tanh
 from .matmul import Bmm
 from .norm import BatchNorm2d, parameter_values
-from .pool import AvgPool2d, MaxPool
+from .pool import AvgPool2d, GlobalAveragePool2d, MaxPool
 from .recurrent import Gru, Lstm
 from .select import ArgMax, Gather, Slice, Split
 from .shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
@@ -33,6 +33,8 @@ from .table import TABLE
 
 __all__ = [
     "OPS",
+    "RENAMED",
+    "TRAINED_ONLY",
     "Attr",
     "Bound",
     "Op",
@@ -54,7 +56,10 @@ OPS: tuple[Op, ...] = (
     TABLE,
 )  # fmt: skip
 
-_BY_NAME = {name: op for op in OPS for name in (op.name, *op.aliases)}
+#: Operators of generation 3 that the quantizer never writes: no chip's executor has them.
+TRAINED_ONLY: tuple[Op, ...] = (GlobalAveragePool2d(), Gelu(), Swish())
+
+_BY_NAME = {name: op for op in (*OPS, *TRAINED_ONLY) for name in (op.name, *op.aliases)}
 _BY_FLOAT: dict[tuple[str, str], list[Op]] = {}
 for _op in OPS:
     for _key in _op.floats:

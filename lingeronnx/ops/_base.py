@@ -8,6 +8,7 @@ simulator kernel computes it. It knows nothing of passes, files or commands.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,7 +24,9 @@ from ..platforms import Platform
 if TYPE_CHECKING:
     from ..lower import Lowering
 
-__all__ = ["ALL_OUT", "Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch"]
+__all__ = [
+    "ALL_OUT", "Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch", "without_step",
+]  # fmt: skip
 
 #: Attribute names of later generations -> the names used here.
 RENAMED = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
@@ -89,6 +92,7 @@ class Bound:
     consts : constant inputs by index
     algorithm : the platform's algorithm for this operator
     source_shapes : shape of each input, empty for an absent one
+    source_types : dtype of each input, None for an absent one
     batched : whether axis 0 is the batch (declared 1), not a size of its own
     """
 
@@ -98,6 +102,7 @@ class Bound:
     algorithm: str
     source_shapes: Sequence[tuple[int, ...]] = ()
     batched: bool = True
+    source_types: Sequence[np.dtype | None] = ()
 
     @property
     def where(self) -> str:
@@ -108,23 +113,47 @@ class Bound:
         """Return scale_o over the product of `scales`; ModelError when the operator has no scale_o."""
         return float(self.attrs["scale_o"]) / math.prod(float(s) for s in scales)
 
+    def width(self, index: int = 0) -> int:
+        """Return 8 or 16, the width of integer input `index`; ModelError for a wider one."""
+        kind = self.source_types[index] if index < len(self.source_types) else None
+        if kind is not None and kind.itemsize > 2:
+            raise ModelError(f"{self.where}: its input is {kind}; it must be int8 or int16")
+        return 8 if kind is None else 8 * kind.itemsize
+
+    @property
+    def trains(self) -> bool:
+        """Whether the arithmetic is that of the software the network was trained with, not the executor's."""
+        return self.algorithm.startswith("train")
+
+    @property
+    def rounding(self) -> str:
+        """How the node says its results are rounded, which the executor does not read; half up by default."""
+        from simulator.fixed import ROUNDINGS
+
+        name = str(self.attrs.get("quant_mode") or "floor_add")
+        if name not in ROUNDINGS:
+            raise ModelError(f"{self.where}: quant_mode = '{name}'; it is one of {', '.join(ROUNDINGS)}")
+        return name
+
     def rescale(self, ratio: float, bits: int | None = None) -> Any:
         """Return the simulator's rescaling by `ratio` to `bits` (default o_bits, else 8)."""
-        from simulator.fixed import Rescale
+        from simulator.fixed import Rescale, Rounded
 
         width = int(bits if bits is not None else self.attrs.get("o_bits") or 8)
-        if self.algorithm.startswith("luna"):
+        if self.trains or self.algorithm.startswith("luna"):
             mantissa, exponent = math.frexp(ratio)
             if mantissa != 0.5:
                 raise ModelError(
                     f"{self.where}: the scales give the ratio {ratio:g}, not a power of two; this platform shifts only"
                 )
+            if self.trains and self.rounding != "floor_add":
+                return Rounded(1 - exponent, width, self.rounding)
             return Rescale.from_shift(self._right(1 - exponent), width)
         return Rescale.from_ratio(ratio, width)
 
     def _right(self, shift: int) -> int:
         """Return the right shift that is computed for `shift`: what becomes of a negative one differs."""
-        if shift >= 0 or self.algorithm == "luna-left":
+        if shift >= 0 or self.trains or self.algorithm == "luna-left":
             return shift
         if self.algorithm == "luna-refuse":
             raise ModelError(
@@ -139,6 +168,13 @@ class Bound:
         if mantissa != 0.5:
             raise ModelError(f"{self.where}: {key} = {scale:g} is not a power of two; this platform shifts only")
         return exponent - 1
+
+    def refuse_executor(self) -> None:
+        """Raise ModelError unless the arithmetic is the training side's: the executor has no such operator."""
+        if not self.trains:
+            raise ModelError(
+                f"{self.where}: the executor has no such operator; it exists in arithmetic='training' only"
+            )
 
     def constant(self, index: int, dtypes: str, what: str) -> np.ndarray:
         """Return constant input `index`; ModelError when it is absent, computed at run time or of another dtype."""
@@ -199,11 +235,17 @@ class Op:
     wide = False
     #: The least |y| that no output exceeds, where there is one.
     bound: float | None = None
+    #: The |y| that is never exceeded: above 8 bits no room is left for more.
+    reach: float | None = None
 
     # ---- float side ------------------------------------------------------------------------------------------------
 
     def data(self, node: ir.Node) -> list[int]:
         """Return the indices of the inputs that carry activations."""
+        return [0]
+
+    def results(self, node: ir.Node) -> list[int]:
+        """Return the indices of the outputs that are integers at a scale of the plan."""
         return [0]
 
     def parameters(self, node: ir.Node) -> list[int]:
@@ -228,6 +270,10 @@ class Op:
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """Return the largest exponent a shifting platform allows the output, given those of other tensors."""
+        return None
+
+    def below(self, node: ir.Node) -> float | None:
+        """Return how far below its inputs' least value the output has to reach, or None where that does not matter."""
         return None
 
     def macs(self, node: ir.Node) -> int:
@@ -261,6 +307,10 @@ class Op:
         """Return the scale of every output, the same for all by default."""
         return [self.out_scale(bound.attrs, scales)] * len(bound.node.outputs)
 
+    def reals(self, bound: Bound) -> list[int]:
+        """Return the indices of outputs that the kernel gives as integers and the graph has as real numbers."""
+        return []
+
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return the scale at which each input is read, by input index, where an attribute says so."""
         scale = attrs.get("scale_x")
@@ -284,6 +334,11 @@ def rule_text(constraint: Constraint, row: Platform) -> tuple[str, str]:
     text = " ".join((constraint.__doc__ or "").split()).format(row=row, conv=row.conv, pool=row.pool)
     rule, _, remedy = text.partition(" | ")
     return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"
+
+
+def without_step(name: str) -> str:
+    """Return the name of what the steps of a recurrent layer have in common: ``y@t12_gates`` -> ``y@gates``."""
+    return re.sub(r"@t\d+_", "@", name)
 
 
 def fixed_batch(target: Sequence[int]) -> list[int]:

@@ -12,7 +12,7 @@ __all__ = ["Dequant", "Quant", "Requant"]
 
 
 class Quant(Op):
-    """Real to integer: ``sat(floor(x * scale_x + 1/2))``."""
+    """Real to integer: ``sat(floor(x * scale_x + 1/2))``; the training side does every step in float32."""
 
     name = "Quant"
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
@@ -22,6 +22,8 @@ class Quant(Op):
         from simulator.kernels import Quant as Kernel
 
         scale = float(bound.attrs["scale_x"])
+        if bound.trains:
+            return Kernel(scale, int(bound.attrs["data_bits"]), rule="single", rounding=bound.rounding)
         # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
         # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
         kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == "Dequant"
@@ -74,6 +76,6 @@ class Requant(Op):
 
         ratio, bits = bound.ratio(bound.attrs["scale_x"]), int(bound.attrs["o_bits"])
         mantissa, exponent = math.frexp(ratio)
-        rescale = Rescale.from_shift(1 - exponent, bits) if mantissa == 0.5 else bound.rescale(ratio)
+        rescale = Rescale.from_shift(1 - exponent, bits) if mantissa == 0.5 else bound.rescale(ratio, bits)
         # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
         return Kernel(rescale, saturate=not (bound.algorithm.startswith("luna") and bits > 8))

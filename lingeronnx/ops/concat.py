@@ -77,5 +77,6 @@ class Concat(Op):
             shift = 1 - exponent
             if bound.algorithm == "luna-up" and shift > 0:
                 shift = ALL_OUT
-            rescales.append(Rescale.from_shift(shift, bits) if mantissa == 0.5 else bound.rescale(ratio))
+            shifts = mantissa == 0.5 and not bound.trains
+            rescales.append(Rescale.from_shift(shift, bits) if shifts else bound.rescale(ratio, bits))
         return Kernel(int(axis or 0), tuple(rescales))

@@ -44,7 +44,7 @@ class ConvTranspose2d(WeightLayer):
 
     name = "ConvTranspose2dInt"
     floats = (("", "ConvTranspose"),)
-    aliases = ("QConvTranspose2d",)
+    aliases = ("QConvTranspose2d", "QConvTranspose1d")
     factor = "fixed"  # its weight has the outputs on axis 1, where no other layer has them
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
     constraints: tuple[Constraint, ...] = (

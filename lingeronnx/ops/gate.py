@@ -1,4 +1,7 @@
-"""GluInt: the first half of the last axis times the sigmoid of the second. No float operator is one; graphs hold it."""
+"""GluInt: the first half of the last axis times the sigmoid of the second. No float operator is one; graphs hold it.
+
+The training side gates any axis, and has a sigmoid for each chip.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from ._base import Attr, Bound, Op
 
 __all__ = ["Glu"]
 
+#: The word of a row's algorithm -> the chip whose sigmoid is used; venusA's for all others.
+_CHIPS = {"train-venus": "venus", "train-arcs": "arcs"}
+
 
 class Glu(Op):
-    """Gated linear unit with venusA's table."""
+    """Gated linear unit."""
 
     name = "GluInt"
     aliases = ("QGLU",)
@@ -22,7 +28,9 @@ class Glu(Op):
         """Return the kernel, the sigmoid of every integer worked out."""
         from simulator.kernels import Glu as Kernel
 
-        if int(bound.attrs["dim"]) % len(bound.source_shapes[0]) != len(bound.source_shapes[0]) - 1:
+        axis = int(bound.attrs["dim"]) % len(bound.source_shapes[0])
+        if not bound.trains and axis != len(bound.source_shapes[0]) - 1:
             raise ModelError(f"{bound.where}: dim = {bound.attrs['dim']}; only the last axis is gated")
         scale = float(bound.attrs["scale_x"])
-        return Kernel(Kernel.gates(bound.exponent("scale_x", scale)), bound.rescale(bound.ratio(scale, 2.0**15)))
+        gate = Kernel.gates(bound.exponent("scale_x", scale), _CHIPS.get(bound.algorithm, "venusA"))
+        return Kernel(gate, bound.rescale(bound.ratio(scale, 2.0**15)), axis)

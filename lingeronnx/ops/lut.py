@@ -4,7 +4,13 @@
 "luna-q11"        int16 in; shifted right to Q11, never left: a scale below 2^11 is read as 2^11
 "luna-q27"        int8 in; shifted left to Q27 and saturated
 "luna-constant"   the executor's factor overflows to 0, so that every input reads as 0
+"train-q11-..."   int8 or int16 in; shifted to Q11 without saturation, and 0 comes out beyond the table
+"train-q27-..."   int8 or int16 in; shifted to Q27 and saturated
 ================  ====================================================================================
+
+The last two are the training side's: the first gives Q15, rounded to any scale, the second rounds once, to o_bits - 1
+fractional bits. An int8 input of "luna-q11" is what a Requant by 2^8 in front of it would make int16. Gelu and Swish
+(venusA, generation 3) have tables of their own, Q27 in and out.
 
 Where there is no right one, GluInt does: it multiplies a half of 1s by the sigmoid of the other half. Where there is an
 iqTable, that does.
@@ -12,14 +18,16 @@ iqTable, that does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import ir
+from ..errors import ModelError
 from ..plan import QParams
 from ..platforms import Platform
-from ._base import Attr, Bound, Constraint, Op, Tie
+from ._base import Attr, Bound, Constraint, Op, Tie, without_step
 from .border import Requant
 from .gate import Glu
 from .linear import Linear
@@ -28,10 +36,12 @@ from .table import TABLE
 if TYPE_CHECKING:
     from ..lower import Lowering
 
-__all__ = ["SIGMOID", "Sigmoid", "Tanh", "gated_axis"]
+__all__ = ["SIGMOID", "Gelu", "Sigmoid", "Swish", "Tanh", "gated_axis"]
 
-#: Algorithm -> (the table's name in the simulator, fractional bits it wants, width of its input).
-_TABLES = {"luna-q11": ("venus", 11, 16), "luna-q27": ("arcs", 27, 8), "luna-constant": ("venusA", 27, 8)}
+#: Algorithm -> (the table's name in the simulator, fractional bits it wants).
+_TABLES = {"luna-q11": ("venus", 11), "luna-q27": ("arcs", 27), "luna-constant": ("venusA", 27),
+           "train-q11-venus": ("venus", 11), "train-q27-arcs": ("arcs", 27),
+           "train-q27-venusA": ("venusA", 27)}  # fmt: skip
 _OUT = QParams(2.0**7)
 #: GluInt is fed by a LinearInt of so many inputs at most: half of 1s, half copied.
 _WIDEST = 128
@@ -123,7 +133,7 @@ class Sigmoid(Op):
 
     def _with_ones(self, node: ir.Node, low: Lowering, value: ir.Value, x: QParams) -> tuple[ir.Value, float]:
         """Return the last axis doubled, a half of 1s in front, and its scale: the work of a LinearInt, exact."""
-        shape, base = list(ir.shape(node.outputs[0]) or ()), f"{node.outputs[0].name}@ones"
+        shape, base = list(ir.shape(node.outputs[0]) or ()), without_step(f"{node.outputs[0].name}@ones")
         count = int(shape[-1] or 1)
         scale = min(max(x.scale, 1.0), 2.0**_TOP)
         one = QParams(2.0**6)
@@ -141,20 +151,47 @@ class Sigmoid(Op):
         from simulator.kernels import Table, grid
         from simulator.lut import piecewise
 
-        table, fraction, bits = _TABLES.get(bound.algorithm, _TABLES["luna-constant"])
-        q = bound.exponent("scale_x", float(bound.attrs["scale_x"]))
-        x = grid(bits)
+        chip, fraction = _TABLES.get(bound.algorithm, _TABLES["luna-constant"])
+        curve, bits = piecewise(self.function, chip), bound.width()
+        x, q = grid(bits), bound.exponent("scale_x", float(bound.attrs["scale_x"]))
+        if bound.trains:
+            return Table(self._trained(bound, curve, rsh(x, q - fraction)))
         if bound.algorithm == "luna-constant":
             x = x * 0
         elif fraction == 11:
-            x = rsh(x, max(q - fraction, 0))
+            x = rsh(x << (16 - bits), max(q + 16 - bits - fraction, 0))
         else:
             x = sat_array(rsh(x, q - fraction), 32)
-        return Table(piecewise(self.function, table).rounded(x, 8).astype(np.int8))
+        return Table(curve.rounded(x, 8).astype(np.int8))
+
+    def _trained(self, bound: Bound, curve: Any, x: np.ndarray) -> np.ndarray:
+        """Return what the training side computes for x in the format of its table."""
+        from simulator.fixed import dtype_of, sat_array
+
+        bits, scale = int(bound.attrs["o_bits"]), float(bound.attrs["scale_o"])
+        if curve.bits == 16:
+            return requantized(bound, curve.unsaturated(x), 2.0**15)
+        if scale != 2.0 ** (bits - 1):
+            raise ModelError(f"{bound.where}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}")
+        return curve.rounded(sat_array(x, 32), bits).astype(dtype_of(bits))
 
     def out_scale(self, attrs: Any, scales: Any) -> float | None:
-        """2^7, whatever the node says."""
+        """2^7, whatever the node says, to the executor."""
         return _OUT.scale
+
+    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+        """What the node says to the training side."""
+        return [float(bound.attrs["scale_o"])] if bound.trains else super().out_scales(bound, scales)
+
+
+def requantized(bound: Bound, values: np.ndarray, scale: float) -> np.ndarray:
+    """Return integers at `scale` in the node's output format, rounded as it says."""
+    from simulator.fixed import ROUNDINGS, divided, dtype_of, sat_array
+
+    bits, shift = int(bound.attrs["o_bits"]), bound.exponent("scale_o", bound.ratio(scale))
+    rounding = ROUNDINGS[bound.rounding]
+    moved = [divided(int(v) << max(shift, 0), 1 << max(-shift, 0), rounding) for v in values]
+    return sat_array(np.array(moved, object), bits).astype(dtype_of(bits))
 
 
 class Tanh(Sigmoid):
@@ -165,6 +202,35 @@ class Tanh(Sigmoid):
     aliases = ("QTanh",)
     function = "tanh"
     constraints = ()
+
+
+class Gelu(Op):
+    """GELU by venusA's table, in generation 3 only; it has no name that the packer knows."""
+
+    name = "QGelu"
+    domain = "linger"
+    factor = "fixed"
+    function = "gelu"
+    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the table; ModelError for the executor's arithmetic."""
+        from simulator.fixed import rsh, sat_array
+        from simulator.kernels import Table, grid
+        from simulator.lut import piecewise
+
+        bound.refuse_executor()
+        chip, fraction = _TABLES[bound.algorithm]
+        q = bound.exponent("scale_x", float(bound.attrs["scale_x"]))
+        y = piecewise(self.function, chip).to(sat_array(rsh(grid(bound.width()), q - fraction), 32), fraction, 32)
+        return Table(requantized(bound, y, 2.0**fraction))
+
+
+class Swish(Gelu):
+    """SiLU, likewise."""
+
+    name = "QSwish"
+    function = "swish"
 
 
 GLU, REQUANT, SIGMOID = Glu(), Requant(), Sigmoid()

@@ -29,7 +29,7 @@ def macs(node: ir.Node) -> int:
         left = _size(node.inputs[0])
         inner = left[0 if kind == "Gemm" and ir.attr(node, "transA", 0) else -1] if left else 1
         return math.prod(_size(node.outputs[0])) * inner
-    if node.domain == ir.DOMAIN and kind in ("LSTM", "GRU"):
+    if node.domain == ir.DOMAIN and kind.partition("_")[0] in ("LSTM", "GRU"):
         return Lstm().macs(node)
     if kind == "ConvTranspose":
         weight = ir.shape(node.inputs[1]) or ()

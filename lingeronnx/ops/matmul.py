@@ -31,7 +31,7 @@ class Bmm(Binary):
 
     name = "BmmInt"
     floats = (("", "MatMul"),)
-    aliases = ("QBmm",)
+    aliases = ("QBmm", "QMatmul")
     attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
                   Attr("o_bits", "i", 8))  # fmt: skip
     constraints = (matrix_rank,)

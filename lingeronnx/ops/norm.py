@@ -35,7 +35,7 @@ class BatchNorm2d(WeightLayer):
 
     name = "BatchNorm2dInt"
     floats = (("", "BatchNormalization"),)
-    aliases = ("QBatchNorm2d",)
+    aliases = ("QBatchNorm2d", "QBatchNorm1d")
     attributes = tuple(a if a.name.startswith("scale") else Attr(a.name, a.kind, 8) for a in WEIGHT)
 
     def reject(self, node: ir.Node) -> str | None:

@@ -1,7 +1,8 @@
 """Pooling: MaxPool on integers and AvgPool2dInt.
 
 Average pooling sums the window, padded zeros included, and divides by the whole area. Chips ignore or mis-handle a
-scale change there, so input and output are tied; `generic` requantizes in one step.
+scale change there, so input and output are tied; `generic` requantizes in one step. The training side does too, and
+honours how the padding counts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .conv import CONV2D
 if TYPE_CHECKING:
     from ..lower import Lowering
 
-__all__ = ["AvgPool2d", "MaxPool"]
+__all__ = ["AvgPool2d", "GlobalAveragePool2d", "MaxPool"]
 
 #: How each platform algorithm divides a window's sum (see `simulator.kernels.luna_average`).
 _DIVISIONS: dict[str, Literal["venus", "arcs"]] = {"luna-area8": "venus", "luna": "arcs"}
@@ -149,9 +150,10 @@ class AvgPool2d(Op):
 
     name = "AvgPool2dInt"
     floats = (("", "AveragePool"),)
-    aliases = ("QAvgPool2d",)
+    aliases = ("QAvgPool2d", "QAvgPool1d")
     attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
-                  Attr("scale_o", "f", None))  # fmt: skip
+                  Attr("scale_o", "f", None), Attr("count_include_pad", "i", 1),
+                  Attr("divisor_override", "i", -1))  # fmt: skip
     constraints = (area_limit, global_window)
 
     def reject(self, node: ir.Node) -> str | None:
@@ -212,6 +214,8 @@ class AvgPool2d(Op):
         a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
         area = math.prod(a["kernel_shape"])
         x, o = float(a["scale_x"]), float(a["scale_o"] or a["scale_x"])
+        if bound.trains:
+            return _mean(bound, bound.exponent("scale_o / scale_x", o / x), a["kernel_shape"], a["strides"], a["pads"])
         if bound.algorithm == "generic":
             rule = bound.rescale(o / (x * area))
         else:
@@ -219,3 +223,32 @@ class AvgPool2d(Op):
             rule = luna_average(_DIVISIONS[bound.algorithm], area, q_x, q_o)
         window = (tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank))
         return AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"]))
+
+
+class GlobalAveragePool2d(Op):
+    """Mean of the whole map, in generation 3 only; it has no name that the packer knows."""
+
+    name = "QGlobalAveragePool2d"
+    domain = "linger"
+    attributes = (Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"), Attr("scale_o", "f", None))
+
+    def out_scale(self, attrs: Any, scales: Any) -> float | None:
+        """scale_o, by default scale_x."""
+        return float(attrs["scale_o"] or attrs["scale_x"])
+
+    def bind(self, bound: Bound) -> Any:
+        """Return the mean; ModelError for the executor's arithmetic."""
+        bound.refuse_executor()
+        x = float(bound.attrs["scale_x"])
+        shift = bound.exponent("scale_o / scale_x", float(bound.attrs["scale_o"] or x) / x)
+        return _mean(bound, shift, None, None, None)
+
+
+def _mean(bound: Bound, shift: int, kernel: Any, strides: Any, pads: Any) -> Any:
+    """Return what the training side computes."""
+    from simulator.kernels import Mean
+
+    a = bound.attrs
+    return Mean(kernel, strides, pads, shift, int(a["o_bits"] or 8), bound.rounding,
+                ceil_mode=bool(a.get("ceil_mode", 0)), padded=bool(a.get("count_include_pad", 1)),
+                divisor=max(int(a.get("divisor_override", -1)), 0))  # fmt: skip

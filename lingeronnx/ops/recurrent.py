@@ -2,8 +2,11 @@
 and r, z, n, biases int32 at scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the output).
 
 The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.recurrent`): x [N, T, I], W, R and B in
-ONNX's gate order -> y [N, T, H], of an LSTM the last state and cell too. `obstacle` says what keeps an ONNX LSTM or GRU
-from becoming one.
+ONNX's gate order, then lengths, a state and a cell where they are `given` -> y [N, T, H], of an LSTM the last state and
+cell too. `obstacle` says what keeps an ONNX LSTM or GRU from becoming one.
+
+The integer operators take the same between x and the weights: lengths, the state as integers of the output's scale, the
+cell as int32 with 15 fractional bits, each absent where it is not given. Chips begin at zero and walk to the end.
 """
 
 from __future__ import annotations
@@ -19,13 +22,17 @@ from .. import ir
 from ..errors import ModelError
 from ..plan import QParams
 from ..platforms import Platform
+from . import recurrent_trained
 from ._base import Attr, Bound, Op, Tie
 from .select import Slice
 
 if TYPE_CHECKING:
     from ..lower import Lowering
 
-__all__ = ["Gru", "Lstm", "directions", "obstacle"]
+__all__ = ["GIVEN", "Gru", "Lstm", "directions", "full_length", "given", "obstacle"]
+
+#: What a layer may be given besides x, in the order of all its forms.
+GIVEN = ("lengths", "h", "c")
 
 _ATTRIBUTES = (
     Attr("input_size", "i"),
@@ -45,6 +52,9 @@ _ATTRIBUTES = (
 
 SLICE = Slice()
 
+#: How the cell that goes in or comes out is held.
+_CELL = QParams(2.0**15, 32)
+
 _ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"]}
 
 
@@ -57,22 +67,32 @@ def directions(node: ir.Node) -> list[str]:
     return ["forward", "reverse"] if direction == "bidirectional" else [direction]
 
 
+def given(node: ir.Node) -> dict[str, int]:
+    """Return {what: input index} of the lengths and states that a float layer is given, in ONNX's form or ours."""
+    if node.domain == ir.DOMAIN:
+        letters = node.op_type.partition("_")[2]
+        return {key: 4 + i for i, key in enumerate(k for k in GIVEN if k[0] in letters)}
+    return {key: index for index, key in enumerate(GIVEN, 4) if len(node.inputs) > index and node.inputs[index]}
+
+
+def full_length(node: ir.Node) -> bool:
+    """Whether the ONNX LSTM or GRU `node` is given lengths that are known to be the whole input's."""
+    index, shape = given(node).get("lengths"), ir.shape(node.inputs[0])
+    lengths = None if index is None else ir.const(node.inputs[index])
+    return lengths is not None and shape is not None and bool((lengths == shape[0]).all())
+
+
 def obstacle(node: ir.Node) -> str | None:
-    """Return why the ONNX LSTM or GRU `node` cannot be one layer per direction with states that start at zero."""
+    """Return why the ONNX LSTM or GRU `node` cannot be one layer per direction."""
     shape = ir.shape(node.inputs[0])
     if shape is None or len(shape) != 3 or None in (shape[0], shape[2]):
         return "its length is not known before the run"
     if any(ir.const(node.inputs[i]) is None for i in (1, 2)):
         return "its weights are computed at run time"
-    given = {i: value for i, value in enumerate(node.inputs) if value is not None}
-    if 3 in given and ir.const(given[3]) is None:
+    present = {i: value for i, value in enumerate(node.inputs) if value is not None}
+    if 3 in present and ir.const(present[3]) is None:
         return "its biases are computed at run time"
-    lengths = ir.const(given.get(4))
-    if 4 in given and (lengths is None or (lengths != shape[0]).any()):
-        return "it is given lengths (sequence_lens) of which some may be shorter than the input"
-    if any(i in given and not _is_zero(given[i]) for i in (5, 6)):
-        return "it is given initial states that are not zero"
-    if 7 in given and not _is_zero(given[7]):
+    if 7 in present and not _is_zero(present[7]):
         return "it has peepholes"
     return _attribute_obstacle(node)
 
@@ -102,22 +122,57 @@ def square_input(node: ir.Node, row: Platform) -> Any:
     return None if len(shape) != 3 or shape[1] == shape[2] else f"{shape[1]} steps of {shape[2]} elements"
 
 
+def whole_sequences(node: ir.Node, row: Platform) -> Any:
+    """every sequence is as long as the input, to whose end a chip walks | leave sequence_lens out."""
+    if not row.chip or node.domain != ir.DOMAIN or "lengths" not in given(node):
+        return None
+    return "sequence_lens is given, and some may be shorter"
+
+
+def from_zero(node: ir.Node, row: Platform) -> Any:
+    """states start at zero, as in every run of a chip: up to 64 steps are written out instead | leave them out."""
+    if not row.chip or node.domain != ir.DOMAIN:
+        return None
+    states = [f"initial_{key}" for key in given(node) if key != "lengths"]
+    return f"{' and '.join(states)} {'are' if len(states) > 1 else 'is'} given" if states else None
+
+
 def cell_inside(node: ir.Node, row: Platform) -> Any:
-    """nobody reads the last cell, which chips hold in 32 bits | use the last state."""
-    return "it is read" if row.chip and node.domain == ir.DOMAIN and _cell_read(node) else None
+    """nobody reads the last cell, held in 32 bits: up to 64 steps are written out instead | use the last state."""
+    return "it is read" if row.chip and node.domain == ir.DOMAIN and _is_read(node, 2) else None
 
 
-def _cell_read(node: ir.Node) -> bool:
-    cell = node.outputs[2] if len(node.outputs) > 2 else None
-    return cell is not None and bool(cell.uses() or cell.is_graph_output())
+def _is_read(node: ir.Node, index: int) -> bool:
+    value = node.outputs[index] if len(node.outputs) > index else None
+    return value is not None and bool(value.uses() or value.is_graph_output())
 
 
 def right_gru(node: ir.Node, row: Platform) -> Any:
-    """the executor computes a GRU right, which it does not on {row.name} | use an LSTM."""
+    """the executor computes a GRU right, not as {row.name} does: up to 64 steps are written out | use an LSTM."""
     return row.faults.get("gru")
 
 
 # ---- the integer operators ---------------------------------------------------------------------------------------
+
+
+def _array(value: ir.Value | None) -> np.ndarray | None:
+    """Return a constant of an integer graph: an initializer, or what a Constant node holds."""
+    maker = ir.producer(value)
+    return np.asarray(ir.attr(maker, "value")) if maker is not None and maker.op_type == "Constant" else ir.const(value)
+
+
+def _weights(node: ir.Node) -> list[int]:
+    """Return the indices of the two weights of an integer node, in any variant."""
+    arrays = {index: _array(value) for index, value in enumerate(node.inputs) if index and value is not None}
+    return [index for index, a in arrays.items() if a is not None and a.ndim == 2 and a.dtype.kind == "i"
+            and a.dtype.itemsize < 8]  # fmt: skip
+
+
+def _extras(node: ir.Node) -> dict[str, int]:
+    """Return {what: index} of what an integer node is given between x and its weights."""
+    end = (_weights(node) or [len(node.inputs)])[0]
+    keys = GIVEN[1:] if ir.attr(node, "has_hidden", 0) else GIVEN  # generation 3 has no lengths
+    return {key: index for index, key in enumerate(keys, 1) if index < end and node.inputs[index] is not None}
 
 
 class _Recurrent(Op):
@@ -125,8 +180,18 @@ class _Recurrent(Op):
 
     attributes: tuple[Attr, ...] = _ATTRIBUTES
     factor = "fixed"
+    reach: float | None = 1.0
     weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
     order: ClassVar[tuple[int, ...]]  # of our gates, in ONNX's
+
+    def data(self, node: ir.Node) -> list[int]:
+        """The input, and a state that is computed."""
+        state = given(node).get("h") if node.domain == ir.DOMAIN else None
+        return [0] if state is None or ir.const(node.inputs[state]) is not None else [0, state]
+
+    def results(self, node: ir.Node) -> list[int]:
+        """The sequence; where lengths are given the last state is no step of it."""
+        return [0, 1] if node.domain == ir.DOMAIN and "lengths" in given(node) and _is_read(node, 1) else [0]
 
     def parameters(self, node: ir.Node) -> list[int]:
         """Both weights."""
@@ -139,8 +204,11 @@ class _Recurrent(Op):
         return obstacle(node) or "it was not brought into the form of one direction"
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None: input and state have scales of their own."""
-        return []
+        """Input and state have scales of their own; the state that goes in is what comes out."""
+        y = ir.written_name(node)
+        return [Tie(ir.read_name(node, index), y) for index in self.data(node)[1:]] + [
+            Tie(y, str(node.outputs[index].name)) for index in self.results(node)[1:]
+        ]
 
     def macs(self, node: ir.Node) -> int:
         """Steps times weights."""
@@ -164,6 +232,7 @@ class _Recurrent(Op):
         name = ir.read_name(node, 3)
         inputs = [
             source,
+            *self._given(node, low, o),
             low.constant(node, 1, w, lambda a: np.pad(self._ordered(a, units), ((0, 0), (0, missing)))),
             low.constant(node, 2, r, lambda a: self._ordered(a, units)),
             *low.bias(node, 3, x.scale * w.scale, lambda a: self._ordered(a, units).reshape(2, -1)[0], f"{name}@ih"),
@@ -185,8 +254,29 @@ class _Recurrent(Op):
             low.emit(SLICE, node, [steps, *given], {}, domain="")
         else:
             low.emit(self, node, inputs, attrs, also=also)
-        if _cell_read(node):
-            low.real_output(node, 2, "c", 2.0**15)
+        for index in self.results(node)[1:]:
+            low.further_output(node, index, "h")
+        if _is_read(node, 2):
+            low.real_output(node, 2, "c", _CELL.scale)
+
+    def _given(self, node: ir.Node, low: Lowering, o: QParams) -> list[ir.Value | None]:
+        """Return lengths, state and cell as far as they are given; what the state is tied to is held as `o`."""
+        found: list[ir.Value | None] = []
+        for key in GIVEN[: 1 + len(self.states)]:
+            index = given(node).get(key)
+            array = None if index is None else ir.const(node.inputs[index])
+            if index is None:
+                found.append(None)
+            elif key == "lengths":
+                name = ir.read_name(node, index)
+                found.append(low.real(node, index) if array is None else low.array(name, array.astype(np.int64)))
+            elif array is None:
+                found.append(low.integer_as(node, index, o) if key == "h" else low.integer_at(node, index, _CELL))
+            else:
+                found.append(low.constant(node, index, o if key == "h" else _CELL))
+        while found and found[-1] is None:
+            found.pop()
+        return found
 
     #: What the integer node gives besides the sequence, with its width (0: the sequence's).
     states: ClassVar[dict[str, int]]
@@ -227,9 +317,25 @@ class _Recurrent(Op):
 
     # ---- integer side ----
 
+    def operands(self, node: ir.Node) -> list[int]:
+        """The input, lengths and states, but for constants."""
+        return [0, *(index for index in _extras(node).values() if _array(node.inputs[index]) is None)]
+
     def out_scale(self, attrs: Any, scales: Sequence[float | None]) -> float | None:
         """The sequence's."""
         return self.state_scale(attrs)
+
+    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+        """The state's, and the training side's cell."""
+        if not bound.trains:
+            return super().out_scales(bound, scales)
+        state = recurrent_trained.state_scale(bound)
+        return [state, state, recurrent_trained.cell_scale(bound)]
+
+    def reals(self, bound: Bound) -> list[int]:
+        """To the training side the last states are real numbers, unless the graph declares integers."""
+        kinds = [value.dtype.name if value.dtype is not None else "FLOAT" for value in bound.node.outputs]
+        return [i for i, kind in enumerate(kinds) if i and kind == "FLOAT" and bound.trains]
 
     def state_scale(self, attrs: Any) -> float:
         """Return the scale of the state that goes round: scale_o, and scale_h only where that is missing."""
@@ -238,29 +344,26 @@ class _Recurrent(Op):
     def parts(self, bound: Bound) -> dict[str, Any]:
         """Return what every recurrent kernel takes, found among the inputs of any variant."""
         attrs, kept = bound.attrs, tuple(i for i, v in enumerate(bound.node.outputs) if v.name)
-        weights = [i for i, a in sorted(bound.consts.items()) if i and a.ndim == 2 and a.dtype.kind == "i"
-                   and a.dtype.itemsize < 8]  # fmt: skip
+        weights = _weights(bound.node)
         if len(weights) != 2 or weights[1] != weights[0] + 1:
             raise ModelError(f"{bound.where}: its two weights must be constants")
         if int(attrs["num_layers"]) != 1:
             raise ModelError(f"{bound.where}: num_layers = {attrs['num_layers']}; one layer per node is computed")
-        self._check_rest(bound, weights[0])
+        extras = _extras(bound.node)
+        steps = bound.source_shapes[0][self.time_axis(bound)]
+        fixed = {key: bound.consts[index] for key, index in extras.items() if index in bound.consts}
+        fixed = {key: a for key, a in fixed.items() if (a != (steps if key == "lengths" else 0)).any()}
+        run_time = tuple(key for key, index in extras.items() if index not in bound.consts)
+        if bound.algorithm.startswith("luna") and (run_time or fixed):
+            key = (*run_time, *fixed)[0]
+            what = "lengths other than the whole input's" if key == "lengths" else "initial states other than zero"
+            raise ModelError(f"{bound.where}: it is given {what} (input {extras[key]}), which is not simulated")
         inner, outer = (bound.constant(i, "int8 int16", "weight") for i in weights)
         biases = [bound.bias(weights[1] + i, len(inner)) for i in (1, 2)]
         zero = np.zeros(len(inner), np.int64)
         return {"weight_x": inner, "weight_h": outer, "bias_x": zero if biases[0] is None else biases[0],
-                "bias_h": zero if biases[1] is None else biases[1], "kept": kept,
+                "bias_h": zero if biases[1] is None else biases[1], "kept": kept, "given": run_time, "fixed": fixed,
                 "time_axis": self.time_axis(bound)}  # fmt: skip
-
-    def _check_rest(self, bound: Bound, count: int) -> None:
-        """Refuse lengths and initial states that change the result."""
-        steps = bound.source_shapes[0][self.time_axis(bound)]
-        for index in range(1, count):
-            array = bound.consts.get(index)
-            wanted = steps if index == 1 else 0
-            if array is None or (array != wanted).any():
-                what = "lengths other than the whole input's" if index == 1 else "initial states other than zero"
-                raise ModelError(f"{bound.where}: it is given {what} (input {index}), which is not simulated")
 
     def time_axis(self, bound: Bound) -> int:
         """Return the axis of time: 1 with batch_first."""
@@ -290,13 +393,14 @@ class Lstm(_Recurrent):
     name = "LSTMInt"
     aliases = ("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32", "QLSTM")
     floats = ((ir.DOMAIN, "LSTM"), ("", "LSTM"))
-    constraints = (square_input, cell_inside)
+    constraints = (square_input, whole_sequences, from_zero, cell_inside)
     order = (0, 2, 3, 1)  # i, f, g, o of i, o, f, g
     states: ClassVar[dict[str, int]] = {"h": 0, "c": 32}
 
     def time_axis(self, bound: Bound) -> int:
         """The chips take [1, T, I] for either value of batch_first."""
-        return 1 if bound.attrs["batch_first"] or bound.source_shapes[0][0] == 1 else 0
+        flat = bound.source_shapes[0][0] == 1 and not bound.trains
+        return 1 if bound.attrs["batch_first"] or flat else 0
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """A state in [-1, 1] has at most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip."""
@@ -315,6 +419,8 @@ class Lstm(_Recurrent):
         """Return the kernel in the arithmetic of the row."""
         from simulator.kernels import Lstm as Kernel
 
+        if bound.trains:
+            return recurrent_trained.lstm(bound, self.parts(bound))
         arithmetic, table = self.arithmetic(bound)
         scale = self.state_scale(bound.attrs)
         return Kernel(
@@ -325,6 +431,8 @@ class Lstm(_Recurrent):
 
     def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
         """The cell has 15 fractional bits, or is packed and no plain tensor."""
+        if bound.trains:
+            return super().out_scales(bound, scales)
         scale = self.out_scale(bound.attrs, scales)
         return [scale, scale, 2.0**15 if self.arithmetic(bound)[0] == "q27" else None]
 
@@ -336,7 +444,7 @@ class Gru(_Recurrent):
     aliases = ("GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32", "QGRU")
     floats = ((ir.DOMAIN, "GRU"), ("", "GRU"))
     attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
-    constraints = (right_gru,)
+    constraints = (right_gru, whole_sequences, from_zero)
     order = (1, 0, 2)  # r, z, n of z, r, n
     states: ClassVar[dict[str, int]] = {"h": 0}
 
@@ -349,6 +457,8 @@ class Gru(_Recurrent):
         from simulator.kernels import Gru as Faulty
         from simulator.kernels import GruFine as Kernel
 
+        if bound.trains:
+            return recurrent_trained.gru(bound, self.parts(bound))
         bits, scale = int(bound.attrs["o_bits"] or 8), self.state_scale(bound.attrs)
         words = bound.algorithm.split("-")
         if len(words) == 3:

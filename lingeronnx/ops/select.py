@@ -99,7 +99,7 @@ class Slice(Op):
                      for key, value in zip(("start", "end", "axis", "step"), bounds, strict=True)]  # fmt: skip
             shape[axis] = len(places)
             if number < len(cuts) - 1:
-                x = low.insert("Slice", node, f"axis{axis}", [x, *given], {}, shape, low.read(node, 0), domain="")
+                x = low.insert("Slice", node, f"cut{axis}", [x, *given], {}, shape, low.read(node, 0), domain="")
             else:
                 low.emit(self, node, [x, *given], {}, domain="")
 

@@ -34,6 +34,7 @@ from .known_shapes import known_shapes
 from .layer_norm import layer_norm
 from .layout import layout
 from .linear import linear
+from .mask import mask
 from .merge_axes import merge_axes
 from .min_max import min_max
 from .prepare import clean, prepare
@@ -41,6 +42,7 @@ from .raise_opset import raise_opset
 from .recurrent import recurrent, time_first
 from .refuse import refuse
 from .reshape import constant_reshape
+from .rows import rows
 from .scaled_product import scaled_product
 from .sequence_mean import sequence_mean
 from .sequences import sequences
@@ -48,6 +50,7 @@ from .shapes import trace_shapes
 from .softmax import softmax
 from .sound import sound
 from .split import split
+from .unbind import unbind
 from .zero_states import zero_states
 
 __all__ = ["ENTRY", "PASSES", "STRAIGHTEN", "Pass", "accept", "normalize", "straighten"]
@@ -96,10 +99,12 @@ PASSES = (
     Pass("constant-reshape", constant_reshape),
     Pass("fold-constants", fold_constants),
     Pass("recurrent", recurrent),
+    Pass("unbind", unbind),
     Pass("layout", layout),
     Pass("explicit-pads", explicit_pads),
     Pass("layer-norm", layer_norm),
     Pass("linear", linear),
+    Pass("rows", rows),
     Pass("dense-order", dense_order),
     Pass("fold-batch-norm", fold_batch_norm),
     Pass("scaled-product", scaled_product),
@@ -111,6 +116,7 @@ PASSES = (
     Pass("split", split),
     Pass("merge-axes", merge_axes),
     Pass("softmax", softmax),
+    Pass("mask", mask),
     Pass("curves", curves),
     Pass("clean", clean),
 )

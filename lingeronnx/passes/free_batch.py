@@ -1,6 +1,7 @@
 """A batch size that the file fixes becomes a dynamic one: calibration and comparison run many samples, chips one.
 
-The batch is axis 0 of the float inputs where all of them have the same size N there. Its inputs are declared dynamic,
+The batch is axis 0 of the inputs (of what recurrent layers read time first, axis 1) where all of them have the same
+size N there; the axes other than 0 go into the model's metadata (`batch_axes`). Its inputs are declared dynamic,
 Reshape targets and Expand shapes that spell N out are rewritten from a run on N samples, constants of N equal rows keep
 one, zero initial states of recurrent layers go. Then the new model must give, on N samples and on single ones, what the
 old one gives. Where it does not: a model for one sample stays as it is; a ModelError for another N.
@@ -9,11 +10,13 @@ old one gives. Where it does not: a model for one sample stays as it is; a Model
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from .. import ir
+from ..batch_axes import note_batch_axes
+from ..data import InputSpec
 from ..errors import ModelError
 from ..runners import FloatRunner, input_specs
 from .constants import fold_constants
@@ -26,10 +29,11 @@ _TOLERANCE = 1e-3  # of the output's range, as for the whole normalisation
 
 def free_batch(model: ir.Graph) -> int:
     """Make the batch axis of `model` dynamic; return 1 when it was fixed and is no more."""
-    size = _fixed_size(model)
+    note_batch_axes(model)
+    specs = input_specs(model)
+    size = _fixed_size(specs)
     if size is None:
         return 0
-    specs = input_specs(model)
     known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
     small = known and all(math.prod(int(d or 1) for d in s.shape or ()) <= _LIMIT for s in specs)
     trial = ir.clone(model)
@@ -44,15 +48,15 @@ def free_batch(model: ir.Graph) -> int:
     return 1
 
 
-def _fixed_size(model: ir.Graph) -> int | None:
-    """Return N where axis 0 of all inputs is the same number, else None."""
-    sizes = {shape[0] if (shape := ir.shape(v)) else None for v in _batched(model)}
+def _fixed_size(specs: Sequence[InputSpec]) -> int | None:
+    """Return N where the batch axis of all inputs is the same number, else None."""
+    sizes = {s.shape[s.axis] if s.shape else None for s in specs if s.shape != ()}
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _batched(model: ir.Graph) -> list[ir.Value]:
+def _batched(model: ir.Graph) -> dict[str, InputSpec]:
     """Return the inputs that can have a batch axis: those of rank 1 and more, without declared defaults."""
-    return [v for v in model.graph.inputs if v.const_value is None and ir.shape(v) != ()]
+    return {spec.name: spec for spec in input_specs(model) if spec.shape != ()}
 
 
 def _feed(model: ir.Graph, seed: int) -> _Feed:
@@ -83,8 +87,10 @@ def _free(model: ir.Graph, size: int) -> bool:
             _free_expand(model, node, size, shapes)
         elif size > 1:
             _one_row(model, node, size, shapes)
-    for value in _batched(model):
-        value.shape = ir.oir_shape(["N", *(ir.shape(value) or ())[1:]])
+    axes = {name: spec.axis for name, spec in _batched(model).items()}
+    for value in model.graph.inputs:
+        if (axis := axes.get(str(value.name))) is not None:
+            value.shape = ir.oir_shape(["N" if i == axis else d for i, d in enumerate(ir.shape(value) or (None,))])
     for node in model.graph:
         for value in node.outputs:
             if not value.is_graph_output():
@@ -131,26 +137,36 @@ def _one_row(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tup
 def _same(model: ir.Graph, trial: ir.Graph, size: int) -> bool:
     """Whether `trial` gives what `model` gives, on N samples, and on each of them alone."""
     names = [str(v.name) for v in model.graph.outputs]
-    batched = {str(v.name) for v in _batched(model)}
+    batched = _batched(model)
     some = sorted({*range(min(size, 4)), size - 1})
     feed = _feed(model, 1)
-    others = {name: np.concatenate([array, _feed(model, 2)[name]]) if name in batched else array
+    others = {name: np.concatenate([array, _feed(model, 2)[name]], batched[name].axis) if name in batched else array
               for name, array in feed.items()}  # fmt: skip
     try:
         new = FloatRunner(trial, names)
         want = _run(FloatRunner(model, names), feed)
         twice = _run(new, others)
-        alone = [_run(new, {n: a[i : i + 1] if n in batched else a for n, a in feed.items()}) for i in some]
+        alone = [_run(new, {n: batched[n].samples(a, i, i + 1) if n in batched else a for n, a in feed.items()})
+                 for i in some]  # fmt: skip
     except ModelError:
         return False
     return all(
-        array.ndim and twice[name].ndim and len(array) % size == 0 and len(twice[name]) == 2 * len(array)
-        and _close(twice[name][: len(array)], array)
-        and all(
-            _close(run[name], array[i * (len(array) // size) : (i + 1) * (len(array) // size)])
-            for i, run in zip(some, alone, strict=True)
-        )
+        _follows(array, twice[name], [(i, run[name]) for i, run in zip(some, alone, strict=True)], size)
         for name, array in want.items()
+    )
+
+
+def _follows(array: np.ndarray, twice: np.ndarray, alone: Sequence[tuple[int, np.ndarray]], size: int) -> bool:
+    """Whether the outputs of a batch twice as large and of single samples are what `array` says they must be."""
+    longer = [axis for axis in range(min(array.ndim, twice.ndim)) if array.shape[axis] != twice.shape[axis]]
+    if array.ndim != twice.ndim or len(longer) != 1:
+        return False
+    array, twice = (np.moveaxis(a, longer[0], 0) for a in (array, twice))
+    rows = len(array) // size
+    return (
+        len(array) % size == 0 and len(twice) == 2 * len(array) and _close(twice[: len(array)], array)
+        and all(one.ndim == array.ndim and _close(np.moveaxis(one, longer[0], 0), array[i * rows : (i + 1) * rows])
+                for i, one in alone)
     )  # fmt: skip
 
 

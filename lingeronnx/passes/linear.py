@@ -26,7 +26,7 @@ def linear(model: ir.Graph) -> int:
         _write(model, nodes, weight, bias)
         changed += 1
     if changed:
-        _declare(model)
+        declare(model)
     return changed
 
 
@@ -94,7 +94,7 @@ def _write(model: ir.Graph, nodes: list[ir.Node], weight: np.ndarray, bias: np.n
         ir.rename_initializer(model, new_weight, base)
 
 
-def _declare(model: ir.Graph) -> None:
+def declare(model: ir.Graph) -> None:
     """Add the function to the model, once."""
     if any(f.domain == ir.DOMAIN and f.name == "Linear" for f in model.functions.values()):
         return

@@ -1,9 +1,13 @@
 """LSTM and GRU as one model-local function per direction, batch first: ``lingeronnx.LSTM(x, W, R, B) -> y, h, c``.
 
 x [N, T, I] -> y [N, T, H] and, of an LSTM, the last state and cell [N, 1, H]; W, R and B keep ONNX's gate order; states
-start at zero. What else the ONNX operator gives is made of y and c: Y by a Concat of the directions and Transposes, Y_h
-by a Slice of the last step (the first one of the reverse direction). The Transposes meet those of exporters and cancel
-(`layout`). `ops.recurrent.obstacle` says which nodes stay as they are.
+start at zero. Where the node is given lengths, a state or a cell, they are further inputs, and the function's name says
+which: ``LSTM_lhc(x, W, R, B, lengths [N], h [N, 1, H], c [N, 1, H])``; states that are the same for every sample are
+constants [1, 1, H]. Functions of that kind all give h.
+
+What else the ONNX operator gives is made of y, h and c: Y by a Concat of the directions and Transposes, Y_h by a Slice
+of the last step (the first one of the reverse direction), or h where lengths are given. The Transposes meet those of
+exporters and cancel (`layout`). `ops.recurrent.obstacle` says which nodes stay as they are.
 
 onnxruntime does not run layout 1 (batch first) of the operators themselves: `time_first` makes it layout 0.
 """
@@ -17,7 +21,7 @@ import numpy as np
 import onnx_ir as oir
 
 from .. import ir
-from ..ops.recurrent import directions, obstacle
+from ..ops.recurrent import GIVEN, directions, full_length, given, obstacle
 
 _KINDS = ("LSTM", "GRU")
 _SWAP = (1, 0, 2)
@@ -82,20 +86,28 @@ class _Rewrite:
         self._batch = batch if isinstance(batch, int) else "N"
         self._units = int((ir.shape(node.inputs[2]) or (0, 0, 0))[2] or 0)
         self._base = str(node.name)
+        self._more = given(node)
+        if full_length(node):
+            del self._more["lengths"]
+        letters = "".join(key[0] for key in GIVEN if key in self._more)
+        self._function = node.op_type + (f"_{letters}" if letters else "")
 
     def run(self) -> None:
         """Put the functions and what their outputs need in place of the node."""
         model, node = self._model, self._node
-        declare(model, node.op_type)
+        declare(model, self._function)
         x = self._batch_first()
+        states = {key: self._states(index) for key, index in self._more.items() if key != "lengths"}
         kinds = directions(node)
-        each = [self._layer(x, number, kind) for number, kind in enumerate(kinds)]
+        each = [self._layer(x, number, kind, states) for number, kind in enumerate(kinds)]
         if node.outputs[0].uses() or node.outputs[0].is_graph_output():
             self._sequence(each)
         if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
             length = int(self._sizes[0] or 0)
             ends = [(0, 1) if kind == "reverse" else (length - 1, length) for kind in kinds]
             last = [self._slice(y, *end, f"last{i}") for i, (y, end) in enumerate(zip(each, ends, strict=True))]
+            if "lengths" in self._more:
+                last = [layer.outputs[1] for y in each if (layer := y.producer()) is not None]
             joined = last[0] if len(last) == 1 else self._add("Concat", last, "last", (len(last), self._units),
                                                               {"axis": 1})  # fmt: skip
             self._instead(node.outputs[1], joined, _SWAP)
@@ -119,12 +131,46 @@ class _Rewrite:
     def _batch_first(self) -> ir.Value:
         source = ir.source(self._node)
         maker = ir.producer(source)
+        rows = _row_by_row(source)
+        if rows:
+            return self._hoisted(rows)
         if maker is not None and maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
             return ir.source(maker)
         length, width = (int(self._sizes[i] or 0) for i in (0, 2))
         return self._add("Transpose", [source], "x", (length, width), {"perm": _SWAP})
 
-    def _layer(self, x: ir.Value, number: int, direction: str) -> ir.Value:
+    def _hoisted(self, rows: list[ir.Node]) -> ir.Value:
+        """Transpose the graph input that the layers `rows` work on, the last one first, in place of their result."""
+        entry = ir.source(rows[-1])
+        sizes = [int(d or 0) for i, d in enumerate(ir.shape(entry) or ()) if i != 1]
+        turned = self._add("Transpose", [entry], "x", sizes, {"perm": _SWAP})
+        maker = turned.producer()
+        assert maker is not None
+        self._model.graph.remove(maker)
+        self._model.graph.insert_before(rows[-1], maker)
+        rows[-1].replace_input_with(0, turned)
+        for row in rows:
+            value = row.outputs[0]
+            value.name = ir.fresh_name(self._model, f"{value.name}@batch_first")  # another shape, another name
+            value.shape = ir.oir_shape([self._batch, sizes[0], (ir.shape(value) or (None,))[-1]])
+        return rows[0].outputs[0]
+
+    def _states(self, index: int) -> list[ir.Value]:
+        """Return the states [D, N, H] of input `index` as [N, 1, H] per direction, [1, 1, H] of a constant."""
+        value, count = ir.source(self._node, index), len(directions(self._node))
+        array = same_rows(value)
+        if array is not None:
+            names = [ir.fresh_name(self._model, f"{value.name}@{kind}") for kind in directions(self._node)]
+            return [ir.add_initializer(self._model, name, np.ascontiguousarray(array[i : i + 1]))
+                    for i, name in enumerate(names)]  # fmt: skip
+        maker, what = ir.producer(value), f"state{index}"
+        if maker is not None and maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
+            turned = ir.source(maker)
+        else:
+            turned = self._add("Transpose", [value], what, (count, self._units), {"perm": _SWAP})
+        return [turned] if count == 1 else [self._slice(turned, i, i + 1, f"{what}_{i}") for i in range(count)]
+
+    def _layer(self, x: ir.Value, number: int, direction: str, states: dict[str, list[ir.Value]]) -> ir.Value:
         """Add the function of one direction and return its y [N, T, H]."""
         node, model = self._node, self._model
         weights: list[ir.Value | None] = [x]
@@ -139,15 +185,17 @@ class _Rewrite:
         attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
         if node.op_type == "GRU":
             attrs["linear_before_reset"] = int(ir.attr(node, "linear_before_reset", 0))
+        for key, index in self._more.items():
+            weights.append(ir.source(node, index) if key == "lengths" else states[key][number])
         what, sizes = f"y_{direction}" if many else "y", (int(self._sizes[0] or 0), self._units)
-        y = self._add(node.op_type, weights, what, sizes, attrs, ir.DOMAIN)
+        y = self._add(self._function, weights, what, sizes, attrs, ir.DOMAIN)
         layer = ir.producer(y)
         assert layer is not None
         if not many:
             layer.name = self._base  # selectors go by it
-        if node.op_type == "LSTM":
-            layer.resize_outputs(3)
-            for value, key in zip(layer.outputs[1:], ("state", "cell"), strict=True):
+        if node.op_type == "LSTM" or self._more:
+            layer.resize_outputs(3 if node.op_type == "LSTM" else 2)
+            for value, key in zip(layer.outputs[1:], ("state", "cell"), strict=False):
                 value.name, value.type = ir.fresh_name(model, f"{y.name}@{key}"), y.type
                 value.shape = ir.oir_shape([self._batch, 1, self._units])
         return y
@@ -213,6 +261,48 @@ class _Rewrite:
         turn.outputs[0].name = name
 
 
+def _row_by_row(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes from `value` [T, N, I] back to a graph input, where all work on the last axis alone."""
+    found: list[ir.Node] = []
+    while (node := ir.producer(value)) is not None:
+        weight = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
+        linear = node.op_type == "MatMul" and weight is not None and weight.ndim == 2
+        summand = node.op_type in ("Add", "Sub", "Mul", "Div") and weight is not None and weight.ndim <= 1
+        unary = node.op_type in ("Relu", "Tanh", "Sigmoid", "LeakyRelu", "Elu", "Selu", "HardSwish")
+        if node.domain or not (linear or summand or unary) or len(value.uses()) != 1 or value.is_graph_output():
+            return []
+        found.append(node)
+        value = ir.source(node)
+    return found if value.is_graph_input() and len(ir.shape(value) or ()) == 3 else []
+
+
+def same_rows(value: ir.Value | None) -> np.ndarray | None:
+    """Return [D, 1, H] where the states `value` [D, N, H] are one constant row for every sample, else None."""
+    array = ir.const(value)
+    if array is not None:
+        return array[:, :1] if array.ndim == 3 and (array == array[:, :1]).all() else None
+    maker = ir.producer(value)
+    if maker is None or maker.domain:
+        return None
+    if maker.op_type == "Identity":
+        return same_rows(maker.inputs[0])
+    if maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
+        held, axis = _expanded(ir.producer(maker.inputs[0])), 0
+    else:
+        held, axis = _expanded(maker), 1
+    if held is None or held.ndim != 3 or held.shape[axis] != 1:
+        return None
+    result = held if axis else held.transpose(_SWAP)
+    sizes = ir.shape(value)
+    whole = sizes is not None and len(sizes) == 3 and (result.shape[0], result.shape[2]) == (sizes[0], sizes[2])
+    return result if whole else None
+
+
+def _expanded(node: ir.Node | None) -> np.ndarray | None:
+    """Return the constant that `node` repeats."""
+    return ir.const(node.inputs[0]) if node is not None and node.op_type in ("Expand", "Tile") else None
+
+
 def _reads_cell(node: ir.Node) -> bool:
     """Whether anybody reads Y_c."""
     return len(node.outputs) > 2 and bool(node.outputs[2].uses() or node.outputs[2].is_graph_output())
@@ -249,12 +339,14 @@ def _flat_output(node: ir.Node) -> ir.Value:
 # ---- the functions -----------------------------------------------------------------------------------------------
 
 
-def declare(model: ir.Graph, kind: str) -> None:
-    """Add the function `kind` to the model, once."""
-    if any(f.domain == ir.DOMAIN and f.name == kind for f in model.functions.values()):
+def declare(model: ir.Graph, function: str) -> None:
+    """Add the function to the model, once: an operator's name, and the letters of what it is given."""
+    if any(f.domain == ir.DOMAIN and f.name == function for f in model.functions.values()):
         return
+    kind, _, letters = function.partition("_")
     version = model.opset_imports.get("") or 13
     x, w, r, b = (oir.Value(name=name) for name in ("x", "w", "r", "b"))
+    more = {key: oir.Value(name=key) for key in GIVEN if key[0] in letters}
     nodes: list[ir.Node] = []
 
     def add(op_type: str, inputs: Sequence[ir.Value | None], output: str, attrs: dict[str, Any] | None = None
@@ -272,22 +364,38 @@ def declare(model: ir.Graph, kind: str) -> None:
 
     turned = add("Transpose", [x], "x_t", {"perm": [1, 0, 2]})
     wide = [axes("Unsqueeze", value, 0, f"{value.name}_d") for value in (w, r, b)]
+    lengths = more.get("lengths")
+    states: list[ir.Value | None] = [None, None]
+    if letters.strip("l"):  # a constant state has one row for all samples
+        size = add("Shape", [x], "x_shape")
+        first, ones = (add("Constant", [], name, {"value": oir.tensor(np.array(value, np.int64))})
+                       for name, value in (("first", 0), ("ones", [1, 1])))  # fmt: skip
+        rows = axes("Unsqueeze", add("Gather", [size, first], "count", {"axis": 0}), 0, "rows")
+        target = add("Concat", [rows, ones], "state_shape", {"axis": 0})
+        for index, key in enumerate("hc"):
+            if key in more:
+                full = add("Expand", [more[key], target], f"{key}_full")
+                states[index] = add("Transpose", [full], f"{key}_t", {"perm": [1, 0, 2]})
+    behind = [lengths, *states]
+    while behind and behind[-1] is None:
+        behind.pop()
     kinds = {"hidden_size": oir.AttributeType.INT, "direction": oir.AttributeType.STRING}
     if kind == "GRU":
         kinds["linear_before_reset"] = oir.AttributeType.INT
-    cells = kind == "LSTM"
-    steps = oir.Node("", kind, [turned, *wide], [oir.RefAttr(name, name, of) for name, of in kinds.items()],
-                     num_outputs=3 if cells else 1)  # fmt: skip
+    count = 3 if kind == "LSTM" else 2 if letters else 1
+    steps = oir.Node("", kind, [turned, *wide, *behind], [oir.RefAttr(name, name, of) for name, of in kinds.items()],
+                     num_outputs=count)  # fmt: skip
     for value, name in zip(steps.outputs, ("y_td", "h_d", "c_d"), strict=False):
         value.name = name
     nodes.append(steps)
     flat = axes("Squeeze", steps.outputs[0], 1, "y_t")
     y = add("Transpose", [flat], "y", {"perm": [1, 0, 2]})
     # all outputs are passed on: one without a reader would lose its name
-    last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], "hc", strict=False)]
-    body = oir.Graph([x, w, r, b], [y, *last], nodes=nodes, opset_imports={"": version}, name=kind)
-    given = [oir.Attr(name, of, None) for name, of in kinds.items()]
-    function = oir.Function(ir.DOMAIN, kind, graph=body, attributes=given)
-    model.functions[function.identifier()] = function
+    ends = ("h_last", "c_last") if letters else ("h", "c")
+    last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], ends, strict=False)]
+    body = oir.Graph([x, w, r, b, *more.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
+    options = [oir.Attr(name, of, None) for name, of in kinds.items()]
+    made = oir.Function(ir.DOMAIN, function, graph=body, attributes=options)
+    model.functions[made.identifier()] = made
     model.graph.opset_imports[ir.DOMAIN] = 1
     model.ir_version = max(model.ir_version or 8, 8)

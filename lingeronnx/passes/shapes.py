@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import ir
 from ..errors import ModelError
-from ..runners import FloatRunner
+from ..runners import FloatRunner, input_specs
 
 _BATCH = "N"
 
@@ -39,10 +39,10 @@ def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
 
 def _doubled(model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
     """Return all tensors of a run on two samples; None where the batch is fixed or the model fails on two."""
-    fixed = any((s := ir.shape(v)) and s[0] is not None for v in model.graph.inputs if v.const_value is None)
-    if fixed:
+    specs = {spec.name: spec for spec in input_specs(model)}
+    if any(spec.shape and spec.shape[spec.axis] is not None for spec in specs.values()):
         return None
-    twice = {name: np.concatenate([array, array]) for name, array in feed.items()}
+    twice = {name: np.concatenate([array, array], specs[name].axis) for name, array in feed.items()}
     try:
         return {name: array for name, array, _ in runner.run(twice)}
     except ModelError:

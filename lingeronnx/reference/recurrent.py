@@ -1,7 +1,7 @@
 """LSTMInt and GRUInt, one step after another, unit by unit.
 
-Inputs x, W_x [G*H, I], W_h [G*H, H], b_x, b_h; states start at 0. The platform's word ends in the chip whose sigmoid
-and tanh are used: "luna-q27-arcs".
+Inputs x, W_x [G*H, I], W_h [G*H, H], b_x, b_h; states start at 0. On `generic` lengths, a state and a cell may stand
+behind x, absent or given. The platform's word ends in the chip whose sigmoid and tanh are used: "luna-q27-arcs".
 """
 
 from __future__ import annotations
@@ -37,16 +37,21 @@ class _Recurrent(Integer):
 
     def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
         """Walk along time; y stays at the place of its input."""
-        x, *weights = inputs
-        parts = [w.astype(np.int64) for w in weights]
+        x, *more = inputs[:-4]
+        parts = [w.astype(np.int64) for w in inputs[-4:]]
+        lengths, *starts = [*more, None, None, None][:3]
         time_first = self.time_first(a, x)
         rows = np.moveaxis(x, 0, 1) if time_first else x  # [N, T, I]
         units = parts[1].shape[1]
         y = np.zeros((*rows.shape[:2], units), np.int64)
         last: list[Any] = []
-        for sample, row in zip(y, rows.astype(np.int64), strict=True):
+        for k, (sample, row) in enumerate(zip(y, rows.astype(np.int64), strict=True)):
             state = self.start(units)
-            for t in range(len(row)) if self.forward(a, algorithm) else reversed(range(len(row))):
+            for index, given in enumerate(starts):
+                if given is not None:
+                    state[index] = [int(v) for v in np.broadcast_to(given, (len(y), 1, units))[k, 0]]
+            times = range(len(row) if lengths is None else int(np.broadcast_to(lengths, len(y))[k]))
+            for t in times if self.forward(a, algorithm) else reversed(times):
                 state = self.step(a, algorithm, row[t], state, parts)
                 sample[t] = state[0]
             last.append(state)

@@ -7,6 +7,8 @@ from onnx import helper
 from lingeronnx import ir
 from lingeronnx.api import quantize
 from lingeronnx.improve.cells import kept_cells
+from lingeronnx.passes import normalize
+from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.runners import FloatRunner
 from tests.nets import Net, prepared
 
@@ -53,3 +55,38 @@ def test_note(row, cut):
     if cut:
         assert f"{row} cuts it at 2 (" in found[0]
     assert not any("cells" in note for note in quantize(model(), {"x": x}, platform=row).report.notes)
+
+
+@pytest.mark.parametrize("direction", ("forward", "reverse"))
+def test_recurrence_from_given_states(direction):
+    """Lengths, states and cells that the layer is given: its last cells follow."""
+    rng = np.random.default_rng(3)
+    net = Net(12, 3, seed=3)
+    net.inputs += [helper.make_tensor_value_info("lengths", 6, ["N"])]
+    net.inputs += [helper.make_tensor_value_info(name, 1, [1, "N", 4]) for name in ("h0", "c0")]
+    w, r = ((0.5 * net.rng.standard_normal((1, 16, n))).astype(np.float32) for n in (3, 4))
+    b = (0.1 * net.rng.standard_normal((1, 32))).astype(np.float32)
+    held = [net.const(a) for a in (w, r, b)]
+    x = net.node("Transpose", "x", perm=[1, 0, 2])
+    net.nodes.append(helper.make_node("LSTM", [x, *held, "lengths", "h0", "c0"], ["y", "h", "c"], name="layer",
+                                      hidden_size=4, direction=direction))  # fmt: skip
+    model = net.graph("y", "h", "c")
+    feed = {"x": rng.standard_normal((5, 12, 3)).astype(np.float32), "lengths": np.array([12, 1, 5, 12, 7], np.int32),
+            **{name: rng.uniform(-1, 1, (1, 5, 4)).astype(np.float32) for name in ("h0", "c0")}}  # fmt: skip
+    found = {name: array for name, array, _ in FloatRunner(model).run(feed)}
+    trace_shapes(model, feed)
+    normalize(model)
+    (node,) = [n for n in model.graph if n.domain == ir.DOMAIN]
+    states = {key: found[name].transpose(1, 0, 2) for key, name in (("h", "h0"), ("c", "c0"))}
+    kept = kept_cells(node, feed["x"], lengths=feed["lengths"], **states)
+    order = slice(None) if direction == "forward" else slice(None, None, -1)
+    for k, length in enumerate(feed["lengths"]):
+        y, steps = found["y"][:length, 0, k][order].astype(np.float64), feed["x"][k, :length][order]
+        before = np.concatenate([states["h"][k], y[:-1]])
+        i, _, f, g = np.split(steps @ w[0].T + before @ r[0].T + b[0, :16] + b[0, 16:], 4, axis=1)
+        cell = states["c"][k, 0].astype(np.float64)
+        for t in range(length):
+            np.testing.assert_allclose(kept[k, t], cell / (1 + np.exp(-f[t])), rtol=0, atol=1e-5)
+            cell = kept[k, t] + np.tanh(g[t]) / (1 + np.exp(-i[t]))
+        np.testing.assert_allclose(cell, found["c"][0, k], rtol=0, atol=1e-5)
+        assert not kept[k, length:].any()

@@ -1,29 +1,7 @@
-"""Recurrent layers step by step on Python integers. x [N][T][I]; weights [G*H][I] and [G*H][H], gate by gate.
+"""Recurrent layers step by step on Python integers. x [N][T][I]; weights [G*H][I] and [G*H][H], gate by gate."""
 
-The tables of sigmoid and tanh are the simulator's data; the formula is written down again.
-"""
-
-import json
-import math
-from fractions import Fraction
-from pathlib import Path
-
-import simulator
-
+from .curves import curve
 from .fixed import rescale, rsh, sat
-
-TABLES = json.loads((Path(simulator.__file__).parent / "luts" / "piecewise.json").read_text())["tables"]
-
-
-def curve(function, chip, x, bits):
-    """The straight piece that |x| falls on, rounded half up to bits-1 fractional bits."""
-    row = TABLES[chip][function]
-    if function == "tanh":
-        x = max(x, 1 - 2 ** (row["bits"] - 1))
-    j = next(j for j, border in enumerate(row["borders"]) if abs(x) <= border)
-    bias = row["positive"][j] if x >= 0 else row["negative"][j]
-    y = math.floor(Fraction(row["slopes"][j] * x, 2 ** row["down"][j])) + bias * 2 ** (row["up"][j] - row["down"][j])
-    return sat(rsh(y, row["fraction"] - (bits - 1)), bits)
 
 
 def product(weight, x, bias, row):
@@ -41,13 +19,21 @@ def steps(times, forward):
     return range(times) if forward else reversed(range(times))
 
 
-def lstm(x, w, r, b, d, how_x, how_h, out, arithmetic, chip, forward):
-    """Return y, h, c as lists; `out` is the requantization of o * tanh(c)."""
+def begin(x, units, states, lengths):
+    """Every sample with the state it starts from and the number of its steps."""
+    states = [[[0] * units]] * len(x) if states is None else states.tolist()
+    lengths = [len(sample) for sample in x] if lengths is None else lengths.tolist()
+    return [(sample, state[0], length) for sample, state, length in zip(x, states, lengths, strict=True)]
+
+
+def lstm(x, w, r, b, d, how_x, how_h, out, arithmetic, chip, forward, start=None, cells=None, lengths=None):
+    """Return y, h, c as lists; `out` is the requantization of o * tanh(c); steps from a sample's length on give 0."""
     ys, hs, cs = [], [], []
     units = len(r[0])
-    for sample in x:
-        h, c, y = [0] * units, [0] * units, [None] * len(sample)
-        for t in steps(len(sample), forward):
+    first = [row for _, row, _ in begin(x, units, cells, lengths)]
+    for (sample, h, length), c in zip(begin(x, units, start, lengths), first, strict=True):
+        y = [[0] * units for _ in sample]
+        for t in steps(length, forward):
             a = [moved(product(w, sample[t], b, k), how_x) for k in range(4 * units)]
             e = [moved(product(r, h, d, k), how_h) for k in range(4 * units)]
             h, c = map(
@@ -98,13 +84,13 @@ def gru_executor(x, w, r, b, d, how_x, how_h, out, chip, joined):
     return ys, hs
 
 
-def gru(x, w, r, b, d, how_x, how_h, out, bits, gate_bits, reset_after, forward):
+def gru(x, w, r, b, d, how_x, how_h, out, bits, gate_bits, reset_after, forward, start=None, lengths=None):
     """Return y, h of the unit as it is defined; `out` takes n from Q31 to the state of `bits` bits."""
     ys, hs = [], []
     units = len(r[0])
-    for sample in x:
-        h, y = [0] * units, [None] * len(sample)
-        for t in steps(len(sample), forward):
+    for sample, h, length in begin(x, units, start, lengths):
+        y = [[0] * units for _ in sample]
+        for t in steps(length, forward):
             a = [moved(product(w, sample[t], b, k), how_x) for k in range(3 * units)]
             e = [moved(product(r, h, d, k), how_h) for k in range(2 * units)]
             reset, z = (

@@ -111,8 +111,9 @@ def test_gru(direction, build, reset_after):
 
 @pytest.mark.parametrize("row", CHIPS)
 def test_gru_stays_in_float_on_chips(row):
-    """The reason names the fault."""
-    found = quantize(classifier("GRU", "bidirectional"), {"x": inputs(classifier("GRU", "forward"))}, platform=row)
+    """Where it is not written out step by step; the reason names the fault."""
+    model = classifier("GRU", "bidirectional")
+    found = quantize(model, {"x": inputs(model)}, platform=row, fit=False)
     nodes = [*found.report.float_nodes, *found.report.host_part]
     assert {platform(row).faults["gru"] in node.why for node in nodes if node.op_type == "GRU"} == {True}
     assert "GRUInt" not in found.report.layers
@@ -189,7 +190,7 @@ def with_cell(direction="forward"):
 
 @pytest.mark.parametrize("direction", ("reverse", "bidirectional"))
 def test_last_cell(direction):
-    """The generic target gives it as a real tensor; on chips the layer stays in float, with that reason."""
+    """The generic target gives it as a real tensor; the layer of a chip does not, and would stay in float."""
     model = with_cell(direction)
     x = inputs(model)
     found = quantize(model, {"x": x}, platform="generic")
@@ -197,7 +198,7 @@ def test_last_cell(direction):
     assert sqnr(reference(model, x), have) > 26
     np.testing.assert_array_equal(found.session()(x[3:4]), have[3:4])
     assert found.report.integer_macs == 1.0
-    report = quantize(model, {"x": x}, platform="arcs").report
+    report = quantize(model, {"x": x}, platform="arcs", fit=False).report
     layers = [n for n in (*report.float_nodes, *report.host_part) if n.op_type == "LSTM"]
     assert layers
     assert all("nobody reads the last cell" in node.why for node in layers)
@@ -324,3 +325,19 @@ def test_weights_must_be_constants():
     proto.graph.input.append(helper.make_tensor_value_info("iw", onnx.TensorProto.INT8, [12, 4]))
     with pytest.raises(ModelError, match="two weights must be constants"):
         Session(ir.from_proto(proto)).run(None, {"x": codes((1, 5, 4)), "iw": np.zeros((12, 4), np.int8)})
+
+
+@pytest.mark.parametrize("mode, scale", (("q-value", 2.0**15), ("max-value", 32767.0)))
+@pytest.mark.parametrize("kind", ("LSTM", "GRU"))
+def test_wide_state(kind, mode, scale):
+    """A state of 16 bits keeps 15 fractional bits, for the net as a whole or for the layer alone, moved or not."""
+    model = classifier(kind, "forward")
+    x = inputs(model)
+    for settings in ({"bits": 16}, {"overrides": {f"type:{kind}": {"bits": 16}}}):
+        found = quantize(model, {"x": x}, platform="generic", mode=mode, **settings)
+        layers = [n for n in found.graph.graph if n.op_type == f"{kind}Int"]
+        assert {(ir.attr(n, "scale_o"), ir.attr(n, "o_bits")) for n in layers} == {(scale, 16)}
+    narrow = quantize(model, {"x": x}, platform="generic", mode=mode)
+    want = reference(model, x)
+    wide = quantize(model, {"x": x}, platform="generic", mode=mode, bits=16, weight_bits=16)
+    assert sqnr(want, wide.session()(x)) > sqnr(want, narrow.session()(x)) + 5  # the curves are 10 bits right

@@ -8,6 +8,7 @@ from lingeronnx import ir
 from lingeronnx.ops.recurrent import obstacle
 from lingeronnx.passes import accept, normalize, straighten
 from lingeronnx.passes.recurrent import recurrent, time_first
+from lingeronnx.runners import input_specs
 from tests.passes.helpers import feeds, fires, outputs, proto, rand, stays
 
 STEP_COUNT, WIDTH, H = 5, 4, 3
@@ -57,7 +58,7 @@ BODIES = {  # what is read of one direction
 def normalised(graph, feed):
     """Return `graph` as `quantize` normalises it."""
     copy, _ = accept(graph)
-    straighten(copy, {name: array[:1] for name, array in feed.items()})
+    straighten(copy, {spec.name: spec.samples(feed[spec.name], 0, 1) for spec in input_specs(copy)})
     normalize(copy)
     return copy
 
@@ -161,8 +162,6 @@ def test_linear_before_reset_is_kept():
 
 
 OBSTACLES = {
-    "lengths": ("y4 = {L}>(t, w, r, b, lengths) y = Squeeze(y4, one)", {}, "lengths"),
-    "initial states": ("y4 = {L}>(t, w, r, b, , start) y = Squeeze(y4, one)", {"start": rand(1, 1, H)}, "initial"),
     "activations": ('y4 = {L}, activations=["Sigmoid", "Tanh", "Relu"]>(t, w, r, b) y = Squeeze(y4, one)', {}, "relu"),
     "clip": ("y4 = {L}, clip=1.0>(t, w, r, b) y = Squeeze(y4, one)", {}, "clips"),
     "coupled": ("y4 = {L}, input_forget=1>(t, w, r, b) y = Squeeze(y4, one)", {}, "coupled"),
@@ -174,14 +173,45 @@ OBSTACLES = {
 def test_what_stays(name):
     """Each obstacle leaves the operator as it is, with a reason."""
     body, arrays, reason = OBSTACLES[name]
-    given = "float[1,5,4] x" + (", int32[1] lengths" if name == "lengths" else "")
-    graph = model("LSTM", f"{TURN} {body}", "float[A,B,C] y", given=given, **AXES, **arrays)
+    graph = model("LSTM", f"{TURN} {body}", "float[A,B,C] y", given="float[1,5,4] x", **AXES, **arrays)
     layer = next(node for node in graph.graph if node.op_type == "LSTM")
-    if name == "lengths":
-        layer.inputs[0].shape = ir.oir_shape([STEP_COUNT, 1, WIDTH])
-    else:
-        stays(graph, recurrent)
+    stays(graph, recurrent)
     assert reason in obstacle(layer)
+
+
+GIVEN = {
+    "lengths": ("l", "lengths", ", int32[N] lengths", {}),
+    "a constant state": ("h", ", start", "", {"start": rand(1, 1, H)}),
+    "a state": ("h", ", start", ", float[1,N,3] start", {}),
+    "a cell": ("c", ", , cell", ", float[1,N,3] cell", {}),
+    "everything": ("lhc", "lengths, start, cell", ", int32[N] lengths, float[1,N,3] start, float[1,N,3] cell", {}),
+}
+
+
+@pytest.mark.parametrize("direction", ("forward", "reverse"))
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_is_given(name, direction):
+    """Lengths, states and cells are further inputs of a function that is named after them; Y_h is its output then."""
+    letters, more, given, arrays = GIVEN[name]
+    text = f"{TURN} y4, y, c = {{L}}>(t, w, r, b, {more}) z = Squeeze(y4, one)"
+    if name == "a constant state":
+        text = f"{TURN} s = Shape(t) n = Gather <axis=0> (s, one) size = Concat <axis=0> (one, n, three) " + text[
+            len(TURN):].replace(", start", ", full")  # fmt: skip
+        text = text.replace("y4, y, c =", "full = Expand(start, size) y4, y, c =")
+        arrays = {**arrays, "three": np.array([3])}
+    graph = model("LSTM", text, "float[1,N,3] y, float[A,B,C] z, float[1,N,3] c", direction=direction,
+                  given=f"float[N,5,4] x{given}", **AXES, **arrays)  # fmt: skip
+    feed = {"x": rand(3, 5, 4), "lengths": np.array([5, 2, 4], np.int32), "start": rand(1, 3, 3), "cell": rand(1, 3, 3)}
+    feed = {str(v.name): feed[v.name] for v in graph.graph.inputs}
+    before = outputs(graph, feed)
+    after = normalised(graph, feed)
+    for key, want in outputs(after, feed).items():
+        np.testing.assert_allclose(want, before[key], rtol=0, atol=1e-6)
+    (layer,) = [node for node in after.graph if node.domain == ir.DOMAIN]
+    assert (layer.op_type, len(layer.inputs)) == (f"LSTM_{letters}", 4 + len(letters))
+    assert ("Slice" in [node.op_type for node in after.graph]) == ("l" not in letters)
+    if name == "a constant state":
+        assert ir.const(layer.inputs[4]).shape == (1, 1, H)
 
 
 def test_zero_states_are_none():

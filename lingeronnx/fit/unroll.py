@@ -1,0 +1,361 @@
+"""A recurrent layer step by step, where the chip's own does not serve: LinearInt, iqAdd, iqMul and table activations.
+
+GRU, gates r and z; 1 - z is sigmoid of the negated sum, so that no difference of nearly equal numbers is rounded:
+
+    r, z, 1-z = sigmoid(W x + R h + b)      n = tanh(Wn x + r*(Rn h + c))  or  tanh(Wn x + Rn (r*h))
+    h = z*h + (1-z)*n
+
+LSTM:   i, o, f = sigmoid(...)   g = tanh(...)   c = f*c + i*g   h = o*tanh(c)
+
+The products with x are made for all steps at once. A platform without a right tanh makes it of a sigmoid,
+``tanh(u) = 2*sigmoid(2*u) - 1``, the factors taken up by weights. Steps share their weights. Every sum and product is
+rounded to 8 bits, which the layer itself would not do: that is the cost. What belongs to step t is called
+``<layer>@t<t>_<what>``, so that what is the same in every step can be told (`ops.without_step`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as oir
+
+from .. import ir
+from ..ops import float_op
+from ..ops.lut import Sigmoid, Tanh
+from ..ops.recurrent import given
+from ..ops.select import slices
+from ..passes.linear import declare
+from ..platforms import Platform
+
+__all__ = ["STEPS", "unroll"]
+
+_Weight = tuple[ir.Value, ir.Value]
+
+#: The longest sequence that is taken apart: some twenty nodes a step.
+STEPS = 64
+
+
+def _is_joined(units: int, row: Platform) -> bool:
+    """Whether one sigmoid takes the gates together: what stands in for it may have a limit."""
+    x = ir.Value(name="x", shape=ir.oir_shape([1, 1, 3 * units]))
+    return not Sigmoid().violations(ir.make_node("Sigmoid", [x], name="gates", output="y"), row)
+
+
+def unroll(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+    """Write the layer out step by step."""
+    kind = node.op_type.partition("_")[0]
+    shape = ir.shape(node.inputs[0])
+    if node.domain != ir.DOMAIN or kind not in ("GRU", "LSTM") or "lengths" in given(node):
+        return None
+    if shape is None or shape[1] is None or shape[1] > STEPS or not Sigmoid().available(row):
+        return None
+    maker = (_Gru if kind == "GRU" else _Lstm)(model, node, Tanh().available(row))
+    maker.joined = _is_joined(maker.units, row)
+    maker.run()
+    if any((op := float_op(made)[0]) is None or op.violations(made, row) for made in maker.nodes):
+        maker.undo()
+        return None
+    maker.done()
+    curve = "" if maker.has_tanh else ", tanh made of sigmoid"
+    return f"{shape[1]} steps of a {kind} written out{curve}", "every sum and product of a step is rounded to 8 bits"
+
+
+class _Layer:
+    """The nodes that take the layer's place, while they are made; tensors are [N, steps, units]."""
+
+    def __init__(self, model: ir.Graph, node: ir.Node, has_tanh: bool) -> None:
+        self.model, self.node, self.has_tanh = model, node, has_tanh
+        self.nodes: list[ir.Node] = []
+        self._made: list[ir.Value] = []
+        arrays = [ir.const(value) for value in node.inputs[1:4]]
+        assert arrays[0] is not None
+        assert arrays[1] is not None
+        assert arrays[2] is not None
+        self.w, self.r, self.b = arrays[0], arrays[1], arrays[2].reshape(2, -1)
+        self.units = self.r.shape[1]
+        x = ir.source(node)
+        assert x.shape is not None
+        self.batch, self.length = x.shape[0], _sizes(x)[0]
+        self.start: dict[str, ir.Value] = {}
+        #: Where the layer begins when nothing is given at run time: zero, or a constant.
+        self.first = {key: np.zeros(self.units) for key in "hc"}
+        for key, index in given(node).items():
+            array = ir.const(node.inputs[index])
+            if array is None:
+                self.start[key] = ir.source(node, index)
+            else:
+                self.first[key] = array.reshape(-1).astype(np.float64)
+        #: tanh(u) is 2*sigmoid(2*u) - 1 where there is no table of it.
+        self.inside = 1.0 if has_tanh else 2.0
+        self.last: dict[str, ir.Value] = {}
+        self.joined = True
+        self._doubles: dict[float, _Weight] = {}
+        self._numbers: dict[int, ir.Value] = {}
+
+    def run(self) -> None:
+        """Make the nodes, in the order of time, and what is read of them."""
+        back = ir.attr(self.node, "direction") == "reverse"
+        states: list[ir.Value] = []
+        self.x = ir.source(self.node)
+        self.prepare()
+        for number in range(self.length):
+            t = self.length - 1 - number if back else number
+            states.append(self.step(t))
+        self.states = states[::-1] if back else states
+        self.last["h"] = states[-1]
+
+    def prepare(self) -> None:
+        """Make the products with x, for all steps."""
+        raise NotImplementedError
+
+    def step(self, t: int) -> ir.Value:
+        """Return the state after step `t`, [N, 1, units]."""
+        raise NotImplementedError
+
+    # ---- nodes ----
+
+    def make(self, op_type: str, inputs: Sequence[ir.Value], what: str, sizes: Sequence[int], domain: str = "",
+             attributes: dict[str, Any] | None = None) -> ir.Value:  # fmt: skip
+        """Append a node called `<layer>@<what>`; return its output [N, *sizes]."""
+        base = ir.written_name(self.node)
+        made = ir.make_node(op_type, inputs, attributes, name=f"{self.node.name}@{what}", output=f"{base}@{what}",
+                            domain=domain, like=self.node.outputs[0])  # fmt: skip
+        made.outputs[0].shape = ir.oir_shape([self.batch, *sizes])
+        self.nodes.append(made)
+        return made.outputs[0]
+
+    def constant(self, array: np.ndarray, what: str) -> ir.Value:
+        """Return an initializer called after the layer."""
+        name = f"{ir.written_name(self.node)}@{what}"
+        if name in self.model.graph.initializers:
+            name = ir.fresh_name(self.model, name)
+        value = ir.add_initializer(self.model, name, array)
+        self._made.append(value)
+        return value
+
+    def number(self, n: int) -> ir.Value:
+        """Return the integer `n` as an initializer [1] that all nodes share."""
+        if n not in self._numbers:
+            self._numbers[n] = self.constant(np.array([n], np.int64), f"number{n}")
+        return self._numbers[n]
+
+    def weight(self, array: np.ndarray, what: str, bias: np.ndarray | None = None) -> _Weight:
+        """Return weight [O, I] and bias (default zeros) as initializers that all steps share."""
+        held = np.ascontiguousarray(array, np.float32)
+        zero = np.zeros(len(held)) if bias is None else bias
+        return self.constant(held, f"{what}_weight"), self.constant(zero.astype(np.float32), f"{what}_bias")
+
+    def of_step(self, whole: ir.Value, parts: _Weight, inner: np.ndarray, t: int, what: str) -> ir.Value:
+        """Return the products with x at step `t`, of `whole`; those of the first step with a constant state added."""
+        added = inner @ self.first["h"]
+        if self.last or "h" in self.start or not np.any(added):
+            return self.crop(whole, 1, t, t + 1, f"t{t}_{what}")
+        bias = ir.const(parts[1])
+        assert bias is not None
+        moved = self.constant((bias + added).astype(np.float32), f"{what}_first_bias")
+        return self.linear(self.crop(self.x, 1, t, t + 1, f"t{t}_{what}_in"), (parts[0], moved), f"t{t}_{what}")
+
+    def times(self, gate: ir.Value, value: np.ndarray, what: str) -> ir.Value | None:
+        """Append the product of a gate and a constant vector, or matrix; None where that is zero."""
+        if not np.any(value):
+            return None
+        return self.linear(gate, self.weight(np.diag(value) if value.ndim == 1 else value, what), what)
+
+    def linear(self, x: ir.Value, parts: _Weight, what: str) -> ir.Value:
+        """Append a fully connected layer."""
+        units = int((ir.shape(parts[0]) or (0,))[0] or 0)
+        return self.make("Linear", [x, *parts], what, (_sizes(x)[0], units), ir.DOMAIN)
+
+    def add(self, a: ir.Value, b: ir.Value, what: str) -> ir.Value:
+        """Append a sum."""
+        return self.make("Add", [a, b], what, _sizes(a))
+
+    def multiply(self, a: ir.Value, b: ir.Value, what: str) -> ir.Value:
+        """Append a product."""
+        return self.make("Mul", [a, b], what, _sizes(a))
+
+    def crop(self, x: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:
+        """Append a Slice; `x` itself where that is all of it."""
+        sizes = _sizes(x)
+        if (start, end) == (0, sizes[axis - 1]):
+            return x
+        sizes[axis - 1] = end - start
+        return self.make("Slice", [x, self.number(start), self.number(end), self.number(axis)], what, sizes)
+
+    def gates(self, total: ir.Value, keys: str, at: str) -> list[ir.Value]:
+        """Append sigmoids of the sums of all gates, and return them one by one."""
+        units, sizes = self.units, _sizes(total)
+        if self.joined:
+            total = self.make("Sigmoid", [total], f"{at}_gates", sizes)
+        parts = [self.crop(total, 2, i * units, (i + 1) * units, f"{at}_{key}{'' if self.joined else '_sum'}")
+                 for i, key in enumerate(keys)]  # fmt: skip
+        if self.joined:
+            return parts
+        return [self.make("Sigmoid", [part], f"{at}_{key}", (1, units)) for part, key in zip(parts, keys, strict=True)]
+
+    def tanh(self, u: ir.Value, what: str, gain: float = 1.0) -> ir.Value:
+        """Append gain * tanh(u); `u` is twice that where tanh is made of sigmoid."""
+        sizes = _sizes(u)
+        if self.has_tanh:
+            return self.make("Tanh", [u], what, sizes)
+        half = self.make("Sigmoid", [u], f"{what}_half", sizes)
+        if gain not in self._doubles:
+            less = np.full(sizes[-1], -gain)
+            self._doubles[gain] = self.weight(2 * gain * np.eye(sizes[-1]), f"double{gain:g}", less)
+        return self.linear(half, self._doubles[gain], what)
+
+    # ---- in place of the layer ----
+
+    def undo(self) -> None:
+        """Forget what was made."""
+        for made in self.nodes:
+            for index in range(len(made.inputs)):
+                made.replace_input_with(index, None)
+        for value in self._made:
+            del self.model.graph.initializers[str(value.name)]
+
+    def done(self) -> None:
+        """Put the nodes where the layer was."""
+        model, node = self.model, self.node
+        declare(model)
+        model.graph.insert_before(node, self.nodes)
+        y = node.outputs[0]
+        for use in list(y.uses()):
+            t = _single_step(use.node) if use.idx == 0 else None
+            if t is not None and ir.removable(use.node, self.states[t]):
+                ir.remove(model, use.node, self.states[t])
+        if self.length > 1 and (y.uses() or y.is_graph_output()):
+            joined = ir.make_node("Concat", self.states, {"axis": 1}, name=f"{node.name}@joined", output="", like=y)
+            model.graph.insert_before(node, joined)
+            self._instead(y, joined.outputs[0])
+        elif self.length == 1:
+            self._instead(y, self.states[0])
+        for value, key in zip(node.outputs[1:], "hc", strict=False):
+            self._instead(value, self.last[key])
+        model.graph.remove(node, safe=True)
+        for made in reversed(self.nodes):  # the first step has no use for some gates
+            if not any(v.uses() or v.is_graph_output() for v in made.outputs):
+                model.graph.remove(made, safe=True)
+
+    def _instead(self, old: ir.Value, new: ir.Value) -> None:
+        """Let the readers of `old` read `new`, which takes its name where that is a graph output's."""
+        if not old.uses() and not old.is_graph_output():
+            return
+        if old.is_graph_output() and new.is_graph_output():  # one tensor has one name
+            size = self.constant(np.array([0, *_sizes(new)], np.int64), "same_shape")
+            same = ir.make_node("Reshape", [new, size], name=f"{self.node.name}@same", output="", like=old)
+            self.model.graph.insert_before(self.node, same)
+            new = same.outputs[0]
+        name = str(old.name)
+        if old.is_graph_output() or not new.name:
+            old.name = ir.fresh_name(self.model, f"{name}@layer")
+            new.name = name
+        oir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
+def _sizes(value: ir.Value) -> list[int]:
+    """Return the shape of one sample."""
+    return [int(d or 0) for d in (ir.shape(value) or ())[1:]]
+
+
+def _single_step(node: ir.Node) -> int | None:
+    """Return the step that the Slice `node` takes, None for anything else."""
+    if node.op_type != "Slice" or node.domain:
+        return None
+    found = slices(node, lambda i: ir.const(node.inputs[i]) if len(node.inputs) > i else None, 3)
+    length = (ir.shape(node.inputs[0]) or (0, 0))[1]
+    if found is None or set(found) != {1} or length is None:
+        return None
+    steps = range(*found[1].indices(length))
+    return steps[0] if len(steps) == 1 else None
+
+
+class _Gru(_Layer):
+    """Gates z, r, n in ONNX's order."""
+
+    def prepare(self) -> None:
+        (wz, wr, wn), (rz, rr, rn) = (np.split(a, 3) for a in (self.w, self.r))
+        (bz, br, bn), (cz, cr, cn) = (np.split(a, 3) for a in self.b)
+        self._after = bool(ir.attr(self.node, "linear_before_reset", 0))
+        rows = ((wr, rr, br + cr), (wz, rz, bz + cz), (-wz, -rz, -bz - cz))
+        w, self._r, b = (np.concatenate([row[i] for row in rows]) for i in range(3))
+        self._of_x = self.weight(w, "gates_x", b)
+        self._gates = self.linear(self.x, self._of_x, "gates_x")
+        self._of_h = self.weight(self._r, "gates_h")
+        new = self.weight(self.inside * wn, "new_x", self.inside * (bn if self._after else bn + cn))
+        self._new = self.linear(self.x, new, "new_x")
+        self._rn, self._cn = self.inside * rn, self.inside * cn
+        self._inner = self.weight(self._rn, "new_h", self._cn if self._after else None)
+
+    def step(self, t: int) -> ir.Value:
+        h, at = self.last.get("h", self.start.get("h")), f"t{t}"
+        total = self.of_step(self._gates, self._of_x, self._r, t, "gates_x")
+        if h is not None:
+            total = self.add(total, self.linear(h, self._of_h, f"{at}_gates_h"), f"{at}_gates_sum")
+        r, z, rest = self.gates(total, "rzk", at)
+        new = self.crop(self._new, 1, t, t + 1, f"{at}_new_x")
+        inner = self._reset(h, r, at)
+        if inner is not None:
+            new = self.add(new, inner, f"{at}_new_sum")
+        new = self.multiply(rest, self.tanh(new, f"{at}_new"), f"{at}_taken")
+        if h is None:
+            kept = self.times(z, self.first["h"], f"{at}_kept")
+        else:
+            kept = self.multiply(z, h, f"{at}_kept")
+        self.last["h"] = new if kept is None else self.add(kept, new, f"{at}_h")
+        return self.last["h"]
+
+    def _reset(self, h: ir.Value | None, r: ir.Value, at: str) -> ir.Value | None:
+        """Return what the state adds to the sum of n."""
+        if h is None:
+            first = self.first["h"]
+            return self.times(r, self._rn @ first + self._cn if self._after else self._rn * first, f"{at}_new_h")
+        if self._after:
+            return self.multiply(r, self.linear(h, self._inner, f"{at}_inner"), f"{at}_new_h")
+        return self.linear(self.multiply(r, h, f"{at}_rh"), self._inner, f"{at}_new_h")
+
+
+class _Lstm(_Layer):
+    """Gates i, o, f, g in ONNX's order. The cell is held doubled where tanh is made of sigmoid."""
+
+    def prepare(self) -> None:
+        cut, total = 3 * self.units, self.b.sum(axis=0)
+        self._r, self._rn = self.r[:cut], self.inside * self.r[cut:]
+        self._of_x = self.weight(self.w[:cut], "gates_x", total[:cut])
+        self._gates = self.linear(self.x, self._of_x, "gates_x")
+        self._of_h = self.weight(self._r, "gates_h")
+        self._new_of_x = self.weight(self.inside * self.w[cut:], "new_x", self.inside * total[cut:])
+        self._new = self.linear(self.x, self._new_of_x, "new_x")
+        self._inner = self.weight(self._rn, "new_h")
+        cell = self.start.get("c")
+        if cell is not None and not self.has_tanh:
+            cell = self.linear(cell, self.weight(self.inside * np.eye(self.units), "cell"), "cell_in")
+        self._cell = cell
+
+    def step(self, t: int) -> ir.Value:
+        h, at = self.last.get("h", self.start.get("h")), f"t{t}"
+        total = self.of_step(self._gates, self._of_x, self._r, t, "gates_x")
+        new = self.of_step(self._new, self._new_of_x, self._rn, t, "new_x")
+        if h is not None:
+            total = self.add(total, self.linear(h, self._of_h, f"{at}_gates_h"), f"{at}_gates_sum")
+            new = self.add(new, self.linear(h, self._inner, f"{at}_new_h"), f"{at}_new_sum")
+        i, o, f = self.gates(total, "iof", at)
+        taken = self.multiply(i, self.tanh(new, f"{at}_new", self.inside), f"{at}_taken")
+        if self._cell is None:
+            kept = self.times(f, self.inside * self.first["c"], f"{at}_kept")
+        else:
+            kept = self.multiply(f, self._cell, f"{at}_kept")
+        self._cell = taken if kept is None else self.add(kept, taken, f"{at}_c")
+        self.last["h"] = self.multiply(o, self.tanh(self._cell, f"{at}_out"), f"{at}_h")
+        return self.last["h"]
+
+    def done(self) -> None:
+        """The cell that comes out is halved where it is held doubled."""
+        cell = self._cell
+        assert cell is not None
+        if not self.has_tanh and any(v.uses() or v.is_graph_output() for v in self.node.outputs[2:]):
+            cell = self.linear(cell, self.weight(np.eye(self.units) / self.inside, "half"), "cell_out")
+        self.last["c"] = cell
+        super().done()

@@ -1,0 +1,64 @@
+"""Reshapes that fold steps into the batch for a Gemm go away."""
+
+import numpy as np
+import pytest
+
+from lingeronnx import ir
+from lingeronnx.passes.linear import linear
+from lingeronnx.passes.rows import rows
+from lingeronnx.passes.shapes import trace_shapes
+from tests.passes.helpers import feeds, fires, graph, outputs, rand, stays
+
+W, TARGET, BACK = {"w": rand(4, 3)}, {"flat": np.array([-1, 4])}, {"apart": np.array([-1, 5, 3])}
+FOLDED = "a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart)"
+
+
+def prepared(body, result="float[N,5,3] y", **more):
+    """Return the graph with traced shapes and one form of layers."""
+    model = graph(f"g (float[N,5,4] x) => ({result}) {{ {body} }}", **W, **TARGET, **BACK, **more)
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    linear(model)
+    return model
+
+
+def test_one_layer():
+    """Alone, and the output keeps its name."""
+    model = fires(prepared(FOLDED), rows, 1, ["Linear"], atol=1e-6, trace=False)
+    assert ir.shape(model.graph.outputs[0]) == (None, 5, 3)
+
+
+def test_several_layers():
+    """With activations between."""
+    model = prepared("a = Reshape(x, flat) b = Gemm(a, w) c = Relu(b) d = Gemm(c, v) e = Tanh(d) y = Reshape(e, apart)",
+                     v=rand(3, 3))  # fmt: skip
+    fires(model, rows, 1, ["Linear", "Relu", "Linear", "Tanh"], atol=1e-6, trace=False)
+    assert not any(ir.has_folded_batch(node.outputs[0]) for node in model.graph)
+
+
+def test_two_readers_of_the_rows():
+    """The first Reshape stays for the other reader."""
+    model = prepared("a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart) z = Abs(a)",
+                     "float[N,5,3] y, float[M,4] z")  # fmt: skip
+    stays(model, rows)
+    one = prepared("a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart)")
+    before = outputs(one, feeds(one))["y"]
+    assert rows(one) == 1
+    np.testing.assert_allclose(outputs(one, feeds(one))["y"], before, rtol=0, atol=1e-6)
+
+
+REASONS = {
+    "other sizes behind": FOLDED.replace("apart", "wrong"),
+    "an operator along the rows": "a = Reshape(x, flat) b = Gemm(a, w) c = Softmax <axis=0> (b) y = Reshape(c, apart)",
+    "nothing behind": "a = Reshape(x, flat) y = Gemm(a, w)",
+    "nothing between": "a = Reshape(x, flat) y = Reshape(a, square)",
+    "a graph output between": FOLDED,
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_what_stays(reason):
+    """Each reason."""
+    result = {"nothing behind": "float[M,3] y", "a graph output between": "float[N,5,3] y, float[M,3] b"}
+    model = prepared(REASONS[reason], result.get(reason, "float[A,B,C] y"), wrong=np.array([-1, 1, 15]),
+                     square=np.array([-1, 5, 4]))  # fmt: skip
+    stays(model, rows)

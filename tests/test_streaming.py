@@ -1,0 +1,163 @@
+"""Models called again and again: sessions that remember, calibration over calls."""
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lingeronnx import ir
+from lingeronnx.api import quantize
+from lingeronnx.cli import main
+from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.session import Session
+from lingeronnx.streaming import unrolled
+from tests.ops.test_recurrent_forms import WIDTH, H, T, float_outputs, sqnr, streaming
+
+STATES = {"LSTM": {"h_out": "h", "c_out": "c"}, "GRU": {"h_out": "h"}}
+
+
+def chunks(count=4, calls=5, seed=0):
+    """Return the inputs of some calls, for `count` streams at a time."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((count, T, WIDTH)).astype(np.float32) for _ in range(calls)]
+
+
+def by_hand(session, pairs, inputs):
+    """Feed states back without any help; return the first output of every call."""
+    state = {name: np.zeros((1, len(inputs[0]), H), np.float32) for name in pairs.values()}
+    outputs = [str(v.name) for v in session.model.graph.outputs]
+    found = []
+    for x in inputs:
+        have = dict(zip(outputs, session.run(None, {"x": x, **state}), strict=True))
+        state = {name: have[output] for output, name in pairs.items()}
+        found.append(have[outputs[0]])
+    return found
+
+
+@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("row", ("generic", "arcs"))
+def test_stream(row, kind):
+    """Integers stay close to the float model over many calls; a reset begins anew, alone or with values."""
+    model, inputs = streaming(kind), chunks(calls=8)
+    found = quantize(model, [{"x": x} for x in inputs], platform=row, state=STATES[kind])
+    assert "states are fed back over 8 calls" in found.report.notes
+    session = found.session()
+    stream = session.stream(STATES[kind])
+    assert stream.state == {}
+    first = [stream.run(None, {"x": x})[0] for x in inputs]
+    want = by_hand(Session(model), STATES[kind], inputs)
+    assert all(sqnr(a, b) > 20 for a, b in zip(want, first, strict=True))
+    for a, b in zip(by_hand(session, STATES[kind], inputs), first, strict=True):
+        np.testing.assert_array_equal(a, b)
+    held = stream.state
+    stream.reset()
+    again = [stream.run([str(model.graph.outputs[0].name)], {"x": x})[0] for x in inputs[:2]]
+    np.testing.assert_array_equal(np.array(again), np.array(first[:2]))
+    after = stream.run(None, {"x": inputs[0]})[0]
+    stream.reset(held)
+    assert not np.array_equal(after, stream.run(None, {"x": inputs[0]})[0])
+    other = session.stream(STATES[kind], start=held)
+    other.run(None, {"x": inputs[0]})
+    for name, array in stream.state.items():
+        np.testing.assert_array_equal(other.state[name], array)
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_float_sessions_stream_too(kind):
+    """The baseline."""
+    session, inputs = Session(streaming(kind)), chunks(3, 3)
+    stream = session.stream(STATES[kind])
+    have = [stream.run(None, {"x": x})[0] for x in inputs]
+    np.testing.assert_array_equal(have, by_hand(session, STATES[kind], inputs))
+
+
+def test_one_stream_or_many():
+    """Rows of a batch do not touch each other."""
+    model, inputs = streaming("LSTM"), chunks()
+    session = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"]).session()
+    whole, one = session.stream(STATES["LSTM"]), session.stream(STATES["LSTM"])
+    for x in inputs:
+        np.testing.assert_array_equal(whole.run(None, {"x": x})[0][2:3], one.run(None, {"x": x[2:3]})[0])
+
+
+def test_unrolled():
+    """The states of each call are those that the call before left; given ones, and other batches, begin anew."""
+    model, inputs = streaming("GRU"), chunks(2, 3)
+    start = np.full((1, 2, H), 0.5, np.float32)
+    calls = [{"x": inputs[0]}, {"x": inputs[1]}, {"x": inputs[2], "h": start}, {"x": inputs[0][:1]}]
+    (feeds,), count = unrolled(model, calls, STATES["GRU"])
+    assert count == 4
+    assert {name: array.shape for name, array in feeds.items()} == {"x": (7, T, WIDTH), "h": (1, 7, H)}
+    ends = float_outputs(model, {"x": inputs[0], "h": np.zeros((1, 2, H), np.float32)})["h_out"]
+    np.testing.assert_array_equal(feeds["h"][:, :2], 0 * start)
+    np.testing.assert_array_equal(feeds["h"][:, 2:4], ends)
+    np.testing.assert_array_equal(feeds["h"][:, 4:6], start)
+    np.testing.assert_array_equal(feeds["h"][:, 6:], 0 * start[:, :1])
+    np.testing.assert_array_equal(feeds["x"][:2], inputs[0])
+
+
+def test_calibration_over_calls_matters():
+    """A state that builds up over calls gets a scale that holds it; samples by themselves would not show it."""
+    model, inputs = streaming("LSTM"), chunks(calls=6)
+    fed = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"])
+    alone = [{"x": x, "h": np.zeros((1, 4, H), np.float32), "c": np.zeros((1, 4, H), np.float32)} for x in inputs]
+    seen = {kind: unrolled(model, calls, STATES["LSTM"])[0][0]["h"] for kind, calls in
+            (("fed", [{"x": x} for x in inputs]), ("alone", alone))}  # fmt: skip
+    assert np.abs(seen["fed"]).max() > 0.3
+    assert not seen["alone"].any()
+    (node,) = [n for n in fed.graph.graph if n.op_type == "LSTMInt"]
+    assert ir.attr(node, "scale_o") >= 64
+
+
+def test_one_call_is_told_of():
+    """A file of samples is one call of many streams."""
+    model = streaming("GRU")
+    notes = quantize(model, {"x": chunks(8, 1)[0]}, platform="generic", state=STATES["GRU"]).report.notes
+    assert any("hold one call" in note for note in notes)
+
+
+def test_wrong_names():
+    """Errors name what is meant."""
+    session = Session(streaming("GRU"))
+    wrong = (({"h_ou": "h"}, "no output 'h_ou'.*h_out"), ({"h_out": "hh"}, "no input 'hh'.*'h'"),
+             ({"h_out": "h", "t8": "h"}, "two outputs|no output"), ({}, "name what is fed back"))  # fmt: skip
+    for state, words in wrong:
+        with pytest.raises(ConfigError, match=words):
+            session.stream(state)
+    stream = session.stream(STATES["GRU"])
+    with pytest.raises(ConfigError, match="'x' is no state input"):
+        stream.reset({"x": np.zeros(3)})
+    with pytest.raises(DataError, match="fed back from the last call"):
+        stream.run(None, {"x": chunks()[0], "h": np.zeros((1, 4, H), np.float32)})
+    with pytest.raises(DataError, match="no array for input 'x'"):
+        stream.run(None, {})
+
+
+def test_unknown_size_of_a_state():
+    """Zeros need a size."""
+    model = streaming("GRU")
+    model.graph.inputs[1].shape = ir.oir_shape([1, "N", "H"])
+    with pytest.raises(DataError, match="unknown size"):
+        Session(model).stream(STATES["GRU"]).run(None, {"x": chunks()[0]})
+
+
+def test_command_line(tmp_path):
+    """`--state`, and items of a folder as calls."""
+    ir.save(streaming("GRU"), tmp_path / "m.onnx")
+    folder = tmp_path / "calls"
+    folder.mkdir()
+    for number, x in enumerate(chunks(2, 3)):
+        np.save(folder / f"{number}.npy", x)
+    arguments = ["quantize", str(tmp_path / "m.onnx"), "--calib", str(folder), "--platform", "generic"]
+    done = CliRunner().invoke(main, [*arguments, "--state", "h_out=h"])
+    assert done.exit_code == 0, done.output
+    assert "fed back over 3 calls" in done.output
+    assert CliRunner().invoke(main, [*arguments, "--state", "h_out"]).exit_code == 1
+
+
+def test_without_data():
+    """Synthetic calls feed states back, too, and names are checked."""
+    model = streaming("LSTM")
+    notes = quantize(model, platform="generic", state=STATES["LSTM"]).report.notes
+    assert "states are fed back over 4 calls" in notes
+    with pytest.raises(ConfigError, match="no output 'h_ou'"):
+        quantize(model, platform="generic", state={"h_ou": "h"})

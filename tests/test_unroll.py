@@ -1,0 +1,136 @@
+"""Recurrent layers written out step by step: the same float function, within the limits of the chips."""
+
+import numpy as np
+import pytest
+
+from lingeronnx import ir
+from lingeronnx.api import quantize
+from lingeronnx.fit import fit
+from lingeronnx.fit.unroll import STEPS
+from lingeronnx.passes import accept, normalize, straighten
+from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.platforms import PLATFORMS, platform
+from lingeronnx.runners import input_specs
+from tests.ops import test_recurrent_forms as forms
+from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, data, float_outputs
+from tests.packer import problems
+
+CHIPS = [row.name for row in PLATFORMS if row.chip]
+
+
+def fitted(model, row):
+    """Return (the normalised model, the same fitted for `row`, what was done)."""
+    graph, _ = accept(model)
+    feeds = data(graph, 3)
+    straighten(graph, {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in input_specs(graph)})
+    normalize(graph)
+    trace_shapes(graph, {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in input_specs(graph)})
+    after = ir.clone(graph)
+    return graph, after, fit(after, platform(row))
+
+
+def last_state(kind, direction, **attributes):
+    """The last state alone."""
+    net = Recurrent(T, WIDTH, seed=12)
+    _, h, *_ = net.layer(kind, net.time_first(), WIDTH, direction=direction, **attributes)
+    return net.graph(net.node("Identity", h))
+
+
+def with_cell():
+    """Sequence, state and cell of an LSTM."""
+    net = Recurrent(T, WIDTH, seed=13)
+    y, h, c = net.layer("LSTM", net.time_first(), WIDTH)
+    return net.graph(*(net.node("Identity", name) for name in (y, h, c)))
+
+
+MODELS = {
+    "bidirectional": (forms.bidirectional_gru, (), {}),
+    "stacked": (forms.stacked_gru, (), {}),
+    "states": (forms.streaming, ("GRU", 2), {}),
+    "states of an LSTM": (forms.streaming, ("LSTM", 1, "bidirectional"), {}),
+    "constant states": (forms.constant_states, ("GRU", "repeated", "bidirectional"), {}),
+    "constant states of an LSTM": (forms.constant_states, ("LSTM", "repeated"), {}),
+    "last state": (last_state, ("GRU", "reverse"), {}),
+    "last state, reset after": (last_state, ("GRU", "forward"), {"linear_before_reset": 1}),
+    "cell": (with_cell, (), {}),
+}
+
+
+@pytest.mark.parametrize("row", CHIPS)
+@pytest.mark.parametrize("name", MODELS)
+def test_same_function(name, row):
+    """No recurrent layer is left, float outputs are the same, steps share their weights, a second fit rests."""
+    build, arguments, attributes = MODELS[name]
+    before, after, done = fitted(build(*arguments, **attributes), row)
+    assert {entry.cost for entry in done} == {"every sum and product of a step is rounded to 8 bits"}
+    assert not [n for n in after.graph if n.op_type.partition("_")[0] in ("LSTM", "GRU")]
+    feeds = data(after, 5, seed=1)
+    want = float_outputs(before, feeds)
+    for key, array in float_outputs(after, feeds).items():
+        np.testing.assert_allclose(array, want[key], rtol=0, atol=2e-6)
+    read = [n for n in after.graph if n.op_type == "Linear" and "_gates_h" in n.name]
+    assert len({ir.read_name(n, 1) for n in read}) == len({n.name.partition("@t")[0] for n in read})
+    assert fit(after, platform(row)) == []
+    assert all(v.uses() or v.is_graph_output() for n in after.graph for v in n.outputs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_packer_takes_it(name):
+    """Also after quantization, with weights still in common."""
+    build, arguments, attributes = MODELS[name]
+    model = build(*arguments, **attributes)
+    found = quantize(model, data(model), platform="venus")
+    assert found.report.chip_ready
+    assert problems(ir.to_proto(found.chip or found.graph)) == []
+    linear = [n for n in found.graph.graph if n.op_type == "LinearInt" and "_gates_h" in n.name]
+    assert len({ir.read_name(n, 1) for n in linear}) == len({n.name.partition("@t")[0] for n in linear})
+
+
+@pytest.mark.parametrize("row", CHIPS)
+def test_one_step(row):
+    """A call per frame: the state that goes out is the sequence's only element."""
+    net = Recurrent(1, WIDTH, seed=14)
+    start = net.enter("h", 1, "N", H)
+    y, h = net.layer("GRU", net.time_first(), WIDTH, more=["", start])
+    model = net.graph(net.node("Squeeze", y, net.ints(1)), net.node("Identity", h, out="h_out"))
+    found = quantize(model, data(model), platform=row)
+    assert found.report.chip_ready
+    feeds = data(model, 3, seed=2)
+    sequence, state = found.session().run(None, feeds)
+    np.testing.assert_array_equal(sequence, state)
+    np.testing.assert_allclose(state, float_outputs(model, feeds)["h_out"], rtol=0, atol=0.06)
+
+
+@pytest.mark.parametrize("row", CHIPS)
+def test_gates_together(row):
+    """One table for all gates, but where its stand-in is limited."""
+    net = Recurrent(2, WIDTH, seed=15)
+    y, _ = net.layer("GRU", net.time_first(), WIDTH, units=64)
+    model = net.graph(net.node("Squeeze", y, net.ints(1)))
+    _, after, _ = fitted(model, row)
+    sizes = {ir.shape(n.outputs[0])[-1] for n in after.graph if n.op_type == "Sigmoid" and "new" not in n.name}
+    assert sizes == ({64} if row == "venusA" else {192})
+
+
+def long_gru(steps):
+    """A sequence of `steps`."""
+    net = Recurrent(steps, 2, seed=16)
+    _, h = net.layer("GRU", net.time_first(), 2, units=2)
+    return net.graph(net.linear(net.node("Squeeze", h, net.ints(0)), (2, 2)))
+
+
+def test_limits():
+    """What is not written out: longer sequences, lengths, layers of targets that have their own."""
+    assert fitted(long_gru(STEPS), "venus")[2]
+    assert not fitted(long_gru(STEPS + 1), "venus")[2]
+    report = quantize(long_gru(STEPS + 1), data(long_gru(STEPS + 1)), platform="venus").report
+    assert any(f"up to {STEPS} steps" in n.why for n in (*report.float_nodes, *report.host_part))
+    assert not fitted(forms.with_lengths("GRU"), "venus")[2]
+    assert not fitted(last_state("LSTM", "forward"), "venus")[2]
+    net = Recurrent(3, 2, seed=17)
+    _, h = net.layer("GRU", net.time_first(), 2, units=130)
+    wide = net.graph(net.node("Identity", h))
+    before, after, done = fitted(wide, "venusA")
+    assert not done
+    assert ir.to_proto(before).SerializeToString(deterministic=True) == ir.to_proto(after).SerializeToString(
+        deterministic=True)  # fmt: skip
