@@ -34,6 +34,7 @@ class Report:
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
     outputs : per graph output, cosine and SQNR against the float model on the calibration data
+    training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
     platform: str
@@ -50,6 +51,7 @@ class Report:
     notes: Sequence[str]
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     accuracy: Mapping[str, Any] | None = None
+    training: Sequence[Mapping[str, Any]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-ready values."""
@@ -67,6 +69,7 @@ class Report:
             "notes": list(self.notes),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
+            "training": [dict(line) for line in self.training],
         }
 
 

@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT / package).rglob("*.py"))
 
 # A part of the package -> the parts it may import besides its own. Data flows to the right:
-# cli -> api -> {passes, observe, assign, improve, lower, analysis, repair, session} -> {runners, ops} -> {ir, plan ...}
-BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "config", "data"}
+# cli -> api -> {flow, tuning, repair} -> {passes, observe, assign, improve, lower, session} -> {runners, ops} -> {ir ...}
+BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "config", "data", "batch_axes"}
 MIDDLE = BASE | {"ops", "runners", "int_runner", "metrics"}
 FLOW = MIDDLE | {"passes", "observe", "calibrate", "assign", "fit", "improve", "lower", "session", "chip"}
 ALLOWED = {
@@ -29,28 +29,34 @@ ALLOWED = {
     "data": {"errors"},
     "metrics": {"errors", "data"},
     "ops": {"errors", "ir", "plan", "platforms", "lower"},  # lower: for annotations only, see below
+    "batch_axes": {"errors", "ir"},
     "runners": BASE | {"ops"},
-    "int_runner": BASE | {"ops", "runners"},
+    "generations": {"errors", "ir", "ops", "platforms"},
+    "conversion": MIDDLE | {"generations"},
+    "int_runner": BASE | {"ops", "runners", "generations"},
     "observe": MIDDLE,
     "calibrate": MIDDLE | {"observe"},
     "passes": MIDDLE,
-    "fit": MIDDLE,
+    "fit": MIDDLE | {"passes"},
     "assign": MIDDLE | {"observe", "calibrate"},
     "lower": MIDDLE | {"assign"},
     "improve": MIDDLE | {"observe", "calibrate", "assign", "lower"},
-    "session": MIDDLE,
+    "streaming": BASE | {"runners"},
+    "session": MIDDLE | {"streaming"},
     "evaluation": MIDDLE | {"session"},
     "simulation": MIDDLE | {"session", "dump"},
     "chip": MIDDLE | {"lower"},
     "report": FLOW,
     "analysis": FLOW | {"report", "dump"},
-    "repair": FLOW,
+    "repair": MIDDLE | {"session", "schemas"},
     "dump": MIDDLE,
     "reference": {"platforms"},  # an oracle: no operator, no runner
     "schemas": {"errors", "ir", "onnxfile", "ops"},
     "demo": None,  # below the command line, anything
     "api": None,
     "compat": None,
+    "flow": FLOW | {"report", "streaming", "conversion"},
+    "tuning": FLOW | {"flow", "evaluation", "torch"},
     "torch": FLOW | {"analysis", "report"},
     "cli": None,
     "show": None,  # annotations of what api returns

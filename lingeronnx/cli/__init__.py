@@ -19,8 +19,12 @@ from .. import __version__
 from ..errors import LingerOnnxError
 from ._shared import examples
 from .check import check
+from .convert import convert
 from .demo import demo
 from .evaluate import evaluate
+from .export import export
+from .finetune import finetune
+from .fix_dequant import fix_dequant
 from .platforms import platforms
 from .quantize import quantize
 from .simulate import simulate
@@ -70,5 +74,5 @@ def main() -> None:
     """Quantize float ONNX models for small NPUs, and simulate the result bit for bit."""
 
 
-for _command in (quantize, simulate, evaluate, check, platforms, demo, warmup):
+for _command in (quantize, simulate, evaluate, check, convert, fix_dequant, export, platforms, demo, warmup, finetune):
     main.add_command(_command)

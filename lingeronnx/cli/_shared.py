@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
+from ..platforms import PLATFORMS
 from ..show import plain
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "print_json",
     "json_text",
     "progress_bar",
+    "quantizing",
 ]
 
 
@@ -47,6 +49,35 @@ def amounts(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --batch and --limit."""
     command = click.option("--limit", type=click.IntRange(1), metavar="N", help="Use the first N samples.")(command)
     return click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples per batch.")(command)
+
+
+#: How a model is quantized: what the commands that do so share.
+_QUANTIZING = (
+    click.option("--platform", metavar="NAME", help=f"{' | '.join(row.name for row in PLATFORMS)}  [default: venus]"),
+    click.option("--mode", type=click.Choice(["q-value", "max-value"]),
+                  help="Scales: powers of two, or any.  [default: q-value]"),
+    click.option("--bits", type=int, metavar="N", help="Width of activations.  [default: 8]"),
+    click.option("--weight-bits", type=int, metavar="N", help="Width of weights.  [default: 8]"),
+    click.option("--calibrator", type=click.Choice(["max", "percentile", "mse", "kl"]),
+                  help="How ranges are chosen.  [default: mse]"),
+    click.option("--effort", type=click.Choice(["fast", "normal"]), help="Time spent on accuracy.  [default: normal]"),
+    click.option("--fit/--no-fit", default=None, help="Rewrite layers that break a limit of the chip.  [default: fit]"),
+    click.option("--require-chip", is_flag=True, default=None, help="Fail where the graph is not chip-ready."),
+    click.option("--skip", multiple=True, metavar="SELECTOR",
+                  help="Leave these nodes in float: a node, a tensor, a glob or type:Conv. Repeatable."),
+    click.option("--override", "overrides", multiple=True, metavar="SELECTOR=KEY:VALUE,...",
+                  help="Other settings for some tensors: calibrator, percentile, scale (such as 2^-7), bits, "
+                  "weight_bits, out_bits. Repeatable."),
+    click.option("--config", type=PATH, metavar="FILE", help="Options from a YAML file; those given here win."),
+    click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of everything random.  [default: 0]"),
+)  # fmt: skip
+
+
+def quantizing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say how a model is quantized."""
+    for option in reversed(_QUANTIZING):
+        command = option(command)
+    return command
 
 
 def check_target(path: Path, read: Sequence[str | Path | None]) -> None:

@@ -10,16 +10,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ConfigError
-from ..platforms import PLATFORMS
 from ..platforms import platform as platform_row
 from ..show import accuracy_of, console_for, show_report
-from ._shared import DATA, METRICS, PATH, amounts, check_target, examples, json_option, print_json, progress_bar
+from ._shared import (
+    DATA,
+    METRICS,
+    PATH,
+    amounts,
+    check_target,
+    examples,
+    json_option,
+    print_json,
+    progress_bar,
+    quantizing,
+)
 
 if TYPE_CHECKING:
     from ..plan import Plan
     from ..report import Report
 
-__all__ = ["quantize"]
+__all__ = ["quantize", "repacked"]
 
 
 @click.command(
@@ -32,32 +42,22 @@ __all__ = ["quantize"]
 @click.argument("model", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL_quant.onnx beside the model.")
 @click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA}.")
-@click.option("--platform", metavar="NAME", help=f"{' | '.join(row.name for row in PLATFORMS)}  [default: venus]")
-@click.option("--mode", type=click.Choice(["q-value", "max-value"]),
-              help="Scales: powers of two, or any.  [default: q-value]")  # fmt: skip
-@click.option("--bits", type=int, metavar="N", help="Width of activations.  [default: 8]")
-@click.option("--weight-bits", type=int, metavar="N", help="Width of weights.  [default: 8]")
-@click.option("--calibrator", type=click.Choice(["max", "percentile", "mse", "kl"]),
-              help="How ranges are chosen.  [default: mse]")  # fmt: skip
-@click.option("--effort", type=click.Choice(["fast", "normal"]), help="Time spent on accuracy.  [default: normal]")
-@click.option("--fit/--no-fit", default=None, help="Rewrite layers that break a limit of the chip.  [default: fit]")
-@click.option("--require-chip", is_flag=True, default=None, help="Fail where the graph is not chip-ready.")
-@click.option("--skip", multiple=True, metavar="SELECTOR",
-              help="Leave these nodes in float: a node, a tensor, a glob or type:Conv. Repeatable.")  # fmt: skip
-@click.option("--override", "overrides", multiple=True, metavar="SELECTOR=KEY:VALUE,...",
-              help="Other settings for some tensors: calibrator, percentile, scale (such as 2^-7), bits, weight_bits, "
-              "out_bits. Repeatable.")  # fmt: skip
-@click.option("--config", type=PATH, metavar="FILE", help="Options from a YAML file; those given here win.")
+@quantizing
+@click.option("--state", multiple=True, metavar="OUT=IN",
+              help="A state output that a caller feeds back into a state input: items of --calib are calls, one after "
+              "the other. Repeatable.")  # fmt: skip
+@click.option("--format", "written", type=click.Choice(["thinker", "linger"]), default="thinker", show_default=True,
+              help="Names and attributes of the graph: generation 1, or 3 as by convert.")  # fmt: skip
 @click.option("--plan", "plan_in", type=PATH, metavar="FILE", help="Use these scales; nothing is calibrated.")
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
 @amounts
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of everything random.  [default: 0]")
 @json_option
 def quantize(
     model: Path, output: Path | None, plan_in: Path | None, save_plan: Path | None, eval_data: str | None,
-    metric: str | None, overrides: Sequence[str], as_json: bool, **options: Any,
+    metric: str | None, overrides: Sequence[str], state: Sequence[str], written: str, as_json: bool,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Quantize a float model and say what became of it.
 
@@ -80,21 +80,34 @@ def quantize(
         from ..files import write_text
 
         result = api.quantize(model, options.pop("calib"), plan=plan, overrides=merge_overrides(overrides),
-                              progress=progress, **options)  # fmt: skip
+                              state=_pairs(state) or None, progress=progress, **options)  # fmt: skip
         part = chip_output if result.chip is not None else None
-        report = _repacked(result.report, part or output)
+        report = repacked(result.report, part or output)
         if eval_data is not None:
             sizes: dict[str, Any] = {key: options[key] for key in ("batch", "limit") if options[key] is not None}
             found = api.evaluate(result.session(), eval_data, metric=metric, baseline=model, progress=progress, **sizes)
             report = replace(report, accuracy=accuracy_of(found))
-        result.save(output)
+        notes = api.convert(result.graph, written).notes if written != "thinker" else ()
+        report = replace(report, notes=(*report.notes, *notes))
+        result.save(output, written)
         if part is not None:
-            result.save_chip(part)
+            result.save_chip(part, written)
         if save_plan is not None:
             write_text(save_plan, result.plan.to_json())
     show_report(console_for(as_json), report, model, output, save_plan, part)
     if as_json:
         print_json({"model": model, "output": output, "chip_part": part, "plan": save_plan, **report.to_dict()})
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Split OUT=IN."""
+    found = {}
+    for text in texts:
+        output, equals, name = text.rpartition("=")
+        if not (output and equals and name):
+            raise ConfigError(f"--state {text}: write OUT=IN, the names of an output and an input")
+        found[output] = name
+    return found
 
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan:
@@ -114,7 +127,7 @@ def _read_plan(path: Path, options: dict[str, Any]) -> Plan:
     return plan
 
 
-def _repacked(report: Report, output: Path) -> Report:
+def repacked(report: Report, output: Path) -> Report:
     """Put the file that is really written into the packer's line."""
     row = platform_row(report.platform)
     if not row.packer:

@@ -51,14 +51,20 @@ class Network:
     """The steps of an integer graph as twins: the walk, without parameters of its own.
 
     graph : an integer graph. sizes : shapes of the fed inputs for one sample, batch of 1 on axis 0. sources : the
-    integer initializers that hold a float one. Raises ModelError for a kernel or a float operator without a twin.
+    integer initializers that hold a float one. fed : the types of the fed tensors, where these are others than the
+    inputs, such as the outputs of Quants. Raises ModelError for a kernel or a float operator without a twin.
     """
 
-    def __init__(self, graph: ir.Graph, sizes: Mapping[str, Sequence[int]], sources: Mapping[str, Source]) -> None:
+    def __init__(
+        self, graph: ir.Graph, sizes: Mapping[str, Sequence[int]], sources: Mapping[str, Source],
+        fed: Mapping[str, Spec] | None = None,
+    ) -> None:  # fmt: skip
         runner = IntRunner(graph)
         self.inputs = list(runner.inputs)
         self.outputs = [str(v.name) for v in graph.graph.outputs]
-        specs = {s.name: Spec(tuple(sizes[s.name]), s.dtype) for s in runner.inputs}
+        specs = dict(fed) if fed is not None else {
+            s.name: Spec(tuple(sizes[s.name]), s.dtype) for s in runner.inputs
+        }  # fmt: skip
         found = runner.bind(specs)
         self.scales = found.scales
         nodes = {str(v.name): node for node in graph.graph for v in node.outputs if v.name}
@@ -82,8 +88,9 @@ class Network:
             self.steps.append(_Step(call.fn, twin, call.inputs, call.outputs, dtypes, given,
                                     call.outputs[0].partition("@q")[0]))  # fmt: skip
         self._last = {name: i for i, step in enumerate(self.steps) for name in step.inputs}
+        self._batch_axes = runner._batch_axes
         #: Whether samples go through side by side; otherwise a step mixes them, and they go one by one.
-        self.per_sample = _per_sample(found.steps, found.specs, specs)
+        self.per_sample = runner.whole or _per_sample(found.steps, found.specs, specs)
 
     def walk(
         self, feed: Mapping[str, Any], parameters: Mapping[str, Any], probes: Mapping[str, Any]
@@ -115,7 +122,9 @@ class Network:
         count = len(next(iter(feed.values())))
         samples = [{name: x[i : i + 1] for name, x in feed.items()} for i in range(count)]
         for items in zip(*(self.walk(sample, parameters, probes) for sample in samples), strict=True):
-            yield items[0][0], torch.cat([tensor for _, tensor in items])
+            (name, first), axis = items[0], self._batch_axes.get(items[0][0], 0)
+            own = first.ndim > axis and first.shape[axis] == 1
+            yield name, torch.cat([tensor for _, tensor in items], axis if own else 0)
 
 
 def _per_sample(steps: Sequence[Call], specs: Mapping[str, Spec], fed: Collection[str]) -> bool:
@@ -127,10 +136,6 @@ def _per_sample(steps: Sequence[Call], specs: Mapping[str, Spec], fed: Collectio
                 return False
             batched.update(call.outputs)
     return True
-
-
-class _Scope(nn.Module):
-    """A level of the dotted names of parameters."""
 
 
 class Bridge(nn.Module):
@@ -168,17 +173,17 @@ class Bridge(nn.Module):
         self.network = Network(graph, self._sizes, self._sources)
 
     def _hold(self, name: str, parameter: nn.Parameter) -> None:
-        """Register a parameter below modules named by the dotted parts, as torch wants it."""
-        *scopes, last = name.split(".")
-        module: nn.Module = self
-        for part in scopes:
-            inner = module._modules.get(part)
-            if inner is None:
-                inner = _Scope()
-                module.add_module(part or "_", inner)
-            module = inner
-        module.register_parameter(last or "_", parameter)
+        """Register a parameter under the graph's name as it is, whatever it holds: dots, slashes, a method's name."""
+        self._parameters[name] = parameter  # register_parameter refuses such names; nothing else minds them
         self.parameter_of[name] = parameter
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: Any, unexpected: Any, errors: Any
+    ) -> None:
+        """Take a dot in a name as part of it, not as the name of a module that is not there."""
+        unknown: list[str] = []
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unknown, errors)
+        unexpected += [key for key in unknown if key.removeprefix(prefix) not in self._parameters]
 
     def set_plan(self, plan: Plan) -> None:
         """Lower again under another plan."""

@@ -19,12 +19,16 @@ import torch
 
 from simulator.fixed import Chain, LunaDivide, Pair, Quotient, Rescale, Scale, Shift, WideScale
 
+from ..errors import ModelError
+
 __all__ = ["Rule", "replaced", "rescaled", "rounded"]
 
 Rule = Rescale | LunaDivide | Chain
 
 #: Whole numbers below these are exact in float32 and float64, and so is adding a half to them.
 FLOAT32_EXACT, FLOAT64_EXACT = 1 << 23, 1 << 52
+#: Whole numbers below this are exact in float64.
+FLOAT64_WHOLE = 1 << 53
 
 
 class _Quantized(torch.autograd.Function):
@@ -87,8 +91,11 @@ def ratio(rule: Rule) -> float:
 def rescaled(acc: Any, rule: Rule, bound: int, probe: Any = None) -> Any:
     """Return the accumulator `acc` (whole numbers of at most `bound`) requantized by `rule`, as the simulator does.
 
-    float32, or float64 where the result has more than 24 bits.
+    float32, or float64 where the result has more than 24 bits. ModelError for sums that no float64 holds.
     """
+    if bound > FLOAT64_WHOLE and bool((acc.detach().abs() >= FLOAT64_WHOLE).any()):
+        raise ModelError(f"sums reach 2^{math.log2(acc.detach().abs().max().item()):.0f}; a bridge holds whole numbers "
+                         "below 2^53: quantize to fewer bits")  # fmt: skip
     bits = rule.second.bits if isinstance(rule, Chain) else rule.bits
     kind = torch.float32 if bits <= 24 else torch.float64
     form = rule.within(bound)

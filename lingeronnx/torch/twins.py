@@ -12,6 +12,7 @@ of another arithmetic (softmax, layer norm, recurrent layers) take their forward
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -211,8 +212,9 @@ def _requant(kernel: k.Requant, inputs: Sequence[Any], at: At) -> tuple[Any, ...
 
 
 def _clip(kernel: k.Clip, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
-    low, high = kernel.bounds
-    return (torch.clamp(inputs[0], min(low, 1 << 31), min(high, 1 << 31)),)
+    size = at.size()
+    low, high = (min(max(bound, -size), size - 1) for bound in kernel.bounds)
+    return (torch.clamp(inputs[0], low, high),)
 
 
 def _table(kernel: k.Table, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
@@ -264,13 +266,13 @@ def _hanging(kernel: Any, x: Any, axes: int) -> list[int]:
 def _max_pool(kernel: k.MaxPool, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     (x,) = inputs
     window, axes = kernel._window(), x.ndim - 2
-    padded = _padded(x, window, axes, -float(1 << 31), _hanging(kernel, x, axes))
+    padded = _padded(x, window, axes, -math.inf, _hanging(kernel, x, axes))
     pool = F.max_pool2d if axes == 2 else F.max_pool1d
     y = pool(padded, window.kernel[2 - axes :], window.strides[2 - axes :], 0, window.dilations[2 - axes :])
     (spec,) = kernel.infer(Spec(tuple(x.shape), np.dtype(np.int8)))
     y = y[tuple(slice(n) for n in spec.shape)]
     # A window that lies in the padding only gives the least integer of the input's type.
-    return (torch.where(y < -float(1 << 30), -float(at.size()), y),)
+    return (torch.where(y == -math.inf, -float(at.size()), y),)
 
 
 def _avg_pool(kernel: k.AvgPool, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
@@ -291,7 +293,8 @@ def _avg_pool(kernel: k.AvgPool, inputs: Sequence[Any], at: At) -> tuple[Any, ..
 
 def _concat(kernel: k.Concat, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     count = max(x.shape[0] for x in inputs)
-    parts = [x if rule.pow2_shift == 0 else rescaled(x, rule, at.size(i), at.probe)
+    parts = [x if rule.pow2_shift == 0 and rule.bits >= 8 * at.dtypes[i].itemsize
+             else rescaled(x, rule, at.size(i), at.probe)
              for i, (x, rule) in enumerate(zip(inputs, kernel.rescales, strict=True))]  # fmt: skip
     axis = kernel.axis % inputs[0].ndim
     parts = [p.expand(count, *p.shape[1:]) if axis and p.shape[0] == 1 else p for p in parts]
@@ -335,7 +338,7 @@ def _lookup(kernel: k.Lookup, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < len(kernel.table)):
         raise ModelError(f"an index from {int(index.min())} to {int(index.max())}: the table has "
                          f"{len(kernel.table)} rows")  # fmt: skip
-    return (F.embedding(index, at.held(0, kernel.table, x)),)
+    return (at.held(0, kernel.table, x)[index],)
 
 
 def _split(kernel: k.Split, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
@@ -350,10 +353,10 @@ def _constant(kernel: k.Constant, inputs: Sequence[Any], at: At) -> tuple[Any, .
 
 
 def _computed(kernel: Kernel, arrays: Sequence[np.ndarray], like: Any) -> list[Any]:
-    """Return what the simulator's kernel gives for integer (or float) arrays with the batch on axis 0."""
+    """Return what the simulator's kernel gives for integer (or float) arrays; of a single one, axis 0 is the batch."""
     names = [f"x{i}" for i in range(len(arrays))]
     ones = [Spec((1, *a.shape[1:]), a.dtype) for a in arrays]
-    follows = kernel.follows_batch(ones, [True] * len(ones))
+    follows = len(arrays) == 1 and arrays[0].ndim > 0 and kernel.follows_batch(ones, [True])
     specs = dict(zip(names, ones if follows else [Spec(a.shape, a.dtype) for a in arrays], strict=True))
     outputs = [f"y{i}" for i in range(len(kernel.infer(*specs.values())))]
     program = machine.compile([Call(kernel, tuple(names), tuple(outputs))], specs, outputs)

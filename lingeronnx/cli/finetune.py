@@ -1,0 +1,114 @@
+"""The command `finetune`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import ConfigError
+from ..show import accuracy_of, console_for, show_report
+from ._shared import DATA, METRICS, PATH, check_target, examples, json_option, print_json, progress_bar, quantizing
+from .quantize import repacked
+
+__all__ = ["finetune"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx finetune model.onnx --train calib.npz -o tuned.onnx",
+        "lingeronnx finetune model.onnx --train calib.npz --eval val.npz --metric top1 -o tuned.onnx --epochs 30",
+        "lingeronnx finetune model.onnx --train calib.npz -o tuned.onnx --platform generic --weight-bits 4",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("--train", required=True, metavar="DATA", help=f"What to train on, labels or not: {DATA}.")
+@click.option("-o", "--output", required=True, type=PATH, metavar="OUT", help="The integer graph.")
+@click.option("--eval", "eval_data", metavar="DATA", help="Measure every epoch on this data and keep the best.")
+@click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
+@click.option("--method", type=click.Choice(["blocks", "whole", "both"]),
+              help="Train block by block, all at once, or one after the other.  [default: both]")  # fmt: skip
+@click.option("--epochs", type=click.IntRange(0), metavar="N", help="Of the whole.  [default: 20]")
+@click.option("--block-epochs", type=click.IntRange(0), metavar="N", help="Of each block.  [default: 10]")
+@click.option("--lr", type=float, metavar="X", help="Adam's step, relative to a parameter's size.")
+@click.option("--scale-lr", type=float, metavar="X", help="Adam's step for log2 of scales.")
+@click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Samples per step.  [default: 32]")
+@click.option("--loss", metavar="NAME", help="distill | labels | file.py:function  [default: distill]")
+@click.option("--scales", type=click.Choice(["learned", "fixed"]), help="[default: learned]")
+@click.option("--rounding", type=click.Choice(["nearest", "soft"]), help="Of the blocks' weights; soft is AdaRound.")
+@click.option("--batch-norm", type=click.Choice(["frozen", "reestimate"]), help="Its statistics.  [default: frozen]")
+@click.option("--clamp-weight", metavar="V", help="Largest |weight|, or p99.9: a percentile of its own values.")
+@click.option("--clamp-bias", metavar="V", help="Largest |bias|, likewise.")
+@click.option("--clamp-output", metavar="V", help="Largest |output| of layers while training.")
+@click.option("--clamp", "clamps", multiple=True, metavar="SELECTOR=KIND:V,...",
+              help="Other limits of weight, bias or output for some layers. Repeatable.")  # fmt: skip
+@click.option("--no-clamp", multiple=True, metavar="SELECTOR", help="No limits for these layers. Repeatable.")
+@click.option("--freeze", multiple=True, metavar="SELECTOR", help="Leave these layers' parameters. Repeatable.")
+@click.option("--state-dict", type=PATH, metavar="FILE.pt", help="Put a torch checkpoint onto the graph first.")
+@click.option("--patience", type=click.IntRange(1), metavar="N",
+              help="With --eval: stop after N epochs without a better one.")  # fmt: skip
+@click.option("--checkpoint", type=PATH, metavar="FILE", help="Keep the state here after every block and epoch.")
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint.")
+@click.option("--device", metavar="NAME", help="cpu | cuda | cuda:1 ...  [default: cpu]")
+@quantizing
+@click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Use the first N samples.")
+@json_option
+def finetune(
+    model: Path, output: Path, train: str, eval_data: str | None, save_plan: Path | None, overrides: Sequence[str],
+    clamps: Sequence[str], no_clamp: Sequence[str], as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Quantize a float model and train it through the chip's own arithmetic.
+
+    Without labels it learns to give what the float model gives. Needs PyTorch: pip install 'lingeronnx[torch]'.
+    """
+    if options["metric"] is not None and eval_data is None:
+        raise click.UsageError("--metric needs --eval DATA")
+    if options["resume"] and options["checkpoint"] is None:
+        raise click.UsageError("--resume needs --checkpoint FILE")
+    if options["patience"] is not None and eval_data is None:
+        raise click.UsageError("--patience needs --eval DATA")
+    read = [model, train, eval_data, options["config"], options["state_dict"]]
+    check_target(output, read)
+    chip_output = output.with_name(f"{output.stem}_chip{output.suffix}")
+    for path, others in ((chip_output, read), (save_plan, [*read, output]), (options["checkpoint"], [*read, output])):
+        if path is not None:
+            check_target(path, others)
+    given = {key: value for key, value in options.items() if value is not None and value not in ((), False)}
+    with progress_bar() as progress:
+        from .. import api
+        from ..config import merge_overrides
+        from ..files import write_text
+
+        result = api.finetune(model, train, eval_data, overrides=merge_overrides(overrides),
+                              constraints=_constraints(clamps, no_clamp), progress=progress, **given)  # fmt: skip
+        part = chip_output if result.chip is not None else None
+        report = repacked(result.report, part or output)
+        if eval_data is not None:
+            found = api.evaluate(result.session(), eval_data, metric=options["metric"], baseline=model,
+                                 progress=progress)  # fmt: skip
+            from dataclasses import replace
+
+            report = replace(report, accuracy=accuracy_of(found))
+        result.save(output)
+        if part is not None:
+            result.save_chip(part)
+        if save_plan is not None:
+            write_text(save_plan, result.plan.to_json())
+    show_report(console_for(as_json), report, model, output, save_plan, part)
+    if as_json:
+        print_json({"model": model, "output": output, "chip_part": part, "plan": save_plan, **report.to_dict()})
+
+
+def _constraints(clamps: Sequence[str], none: Sequence[str]) -> dict[str, dict[str, str] | None]:
+    """Return selector -> limits of ``SELECTOR=KIND:V,...`` texts."""
+    found: dict[str, dict[str, str] | None] = {}
+    for text in clamps:
+        selector, equals, body = text.rpartition("=")
+        pairs = [part.partition(":") for part in body.split(",")]
+        if not (selector and equals) or any(not colon for _, colon, _ in pairs):
+            raise ConfigError(f"--clamp '{text}': write SELECTOR=KIND:V, for instance 'type:Conv=weight:4,output:8'")
+        found[selector] = {**(found.get(selector) or {}), **{key.strip(): v.strip() for key, _, v in pairs}}
+    return {**found, **dict.fromkeys(none)}

@@ -1,0 +1,35 @@
+"""The file a training run can be resumed from: written whole or not at all, read without running any code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import DataError
+from ..files import replacing
+
+__all__ = ["Checkpoint"]
+
+
+class Checkpoint:
+    """`path` : a file in a folder that exists; ConfigError where it cannot be written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Replace the file."""
+        with replacing(self.path) as beside:
+            torch.save(state, beside)
+
+    def read(self) -> dict[str, Any]:
+        """Return what `write` wrote, nothing where there is no file; DataError for any other content."""
+        if not self.path.exists():
+            return {}
+        try:
+            return dict(torch.load(self.path, weights_only=True))
+        except Exception as error:  # torch raises a dozen kinds for damaged files
+            raise DataError(f"{self.path} is no checkpoint of a training run ({type(error).__name__}); remove it or "
+                            "drop --resume") from error  # fmt: skip

@@ -1,0 +1,149 @@
+"""ONNX's recurrent layers in float: LSTM, GRU, RNN in every form.
+
+Inputs by name: x [T, N, I] (or [N, T, I], layout 1), w [D, G*H, I], r [D, G*H, H], b [D, 2*G*H], lengths [N], first
+states [D, N, H] (or [N, D, H]), D directions and G gates. A sample of length L has outputs 0 from L on, and keeps its
+state there; backwards it begins at its own end. Must not know: graphs, islands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from .float_ops import Attributes
+
+__all__ = ["TABLE"]
+
+Curve = Callable[[Any], Any]
+
+#: Activation -> (default alpha, default beta, function); None where it takes no such number.
+_CURVES: Mapping[str, tuple[float | None, float | None, Callable[..., Any]]] = {
+    "affine": (1.0, 0.0, lambda x, a, b: a * x + b),
+    "elu": (1.0, None, lambda x, a, b: F.elu(x, a)),
+    "hardsigmoid": (0.2, 0.5, lambda x, a, b: torch.clamp(a * x + b, 0.0, 1.0)),
+    "leakyrelu": (0.01, None, lambda x, a, b: F.leaky_relu(x, a)),
+    "relu": (None, None, lambda x, a, b: torch.relu(x)),
+    "scaledtanh": (1.0, 1.0, lambda x, a, b: a * torch.tanh(b * x)),
+    "sigmoid": (None, None, lambda x, a, b: torch.sigmoid(x)),
+    "softplus": (None, None, lambda x, a, b: F.softplus(x)),
+    "softsign": (None, None, lambda x, a, b: F.softsign(x)),
+    "tanh": (None, None, lambda x, a, b: torch.tanh(x)),
+    "thresholdedrelu": (1.0, None, lambda x, a, b: torch.where(x > a, x, 0.0 * x)),
+}
+
+
+def _curves(a: Attributes, default: Sequence[str], directions: int) -> list[Curve]:
+    """Return the activations of all directions; their numbers are dealt out to those that take some, in order."""
+    names = a.get("activations") or [*default] * directions
+    alphas, betas = (list(a.get(name) or []) for name in ("activation_alpha", "activation_beta"))
+    found: list[Curve] = []
+    for name in names:
+        if name.lower() not in _CURVES:
+            raise a.refuse(f"no such activation: {name}")
+        alpha, beta, function = _CURVES[name.lower()]
+        alpha = alphas.pop(0) if alpha is not None and alphas else alpha
+        beta = betas.pop(0) if beta is not None and betas else beta
+        found.append(partial(_bent, function, alpha, beta))
+    return found
+
+
+def _bent(function: Callable[..., Any], alpha: float | None, beta: float | None, x: Any) -> Any:
+    return function(x, alpha, beta)
+
+
+def _layer(
+    a: Attributes, x: Any, w: Any, r: Any, b: Any, lengths: Any, starts: Sequence[Any], gates: int,
+    default: Sequence[str], step: Callable[..., Any], more: Any = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Return (Y, last states ...). step(sums of x [N, G*H], states, r, its bias, curves, peepholes) -> states."""
+    by_sample = a.get("layout", 0)
+    x = x.transpose(0, 1) if by_sample else x
+    (times, samples, _), (directions, _, units) = x.shape, r.shape
+    b = x.new_zeros(directions, 2 * gates * units) if b is None else b
+    starts = [s if s is None else s.transpose(0, 1) if by_sample else s for s in starts]
+    curves = _curves(a, default, directions)
+    each = len(curves) // directions
+    lengths = torch.full((samples,), times, device=x.device) if lengths is None else lengths.to(torch.int64)
+    steps = torch.arange(times, device=x.device)[:, None]
+    alive = steps < lengths  # [T, N]
+    turned = torch.where(alive, lengths - 1 - steps, steps)[..., None]
+    outputs, ends = [], []
+    for d in range(directions):
+        backwards = a.get("direction", "forward") == "reverse" or d == 1
+        own = x.gather(0, turned.expand(x.shape)) if backwards else x
+        bias_x, bias_h = b[d].chunk(2)
+        sums = F.linear(own, w[d], bias_x)
+        states = [x.new_zeros(samples, units) if s is None else s[d] for s in starts]
+        peepholes = None if more is None else more[d].chunk(3)
+        sequence = []
+        for t in range(times):
+            made = step(a, sums[t], states, r[d], bias_h, curves[d * each : (d + 1) * each], peepholes)
+            here = alive[t][:, None]
+            states = [torch.where(here, new, old) for new, old in zip(made, states, strict=True)]
+            sequence.append(torch.where(here, made[0], 0.0))
+        y = torch.stack(sequence) if sequence else x.new_zeros(0, samples, units)
+        outputs.append(y.gather(0, turned.expand(y.shape)) if backwards else y)
+        ends.append(states)
+    y = torch.stack(outputs, 1)  # [T, D, N, H]
+    last = [torch.stack(column) for column in zip(*ends, strict=True)]
+    if by_sample:
+        return y.permute(2, 0, 1, 3), *(s.transpose(0, 1) for s in last)
+    return y, *last
+
+
+def _cut(a: Attributes, sums: Any) -> Any:
+    """Return gate sums clipped where the node asks for it."""
+    limit = a.get("clip", 0.0)
+    return sums.clamp(-limit, limit) if limit > 0 else sums
+
+
+def _lstm_step(a: Attributes, sums: Any, states: Any, r: Any, bias: Any, curves: Any, peepholes: Any) -> Any:
+    (h, c), (f, g, out) = states, curves
+    i_sum, o_sum, f_sum, c_sum = (sums + F.linear(h, r, bias)).chunk(4, -1)
+    if peepholes is not None:
+        i_sum, f_sum = i_sum + peepholes[0] * c, f_sum + peepholes[2] * c
+    i = f(_cut(a, i_sum))
+    forget = 1.0 - i if a.get("input_forget", 0) else f(_cut(a, f_sum))
+    c = forget * c + i * g(_cut(a, c_sum))
+    if peepholes is not None:
+        o_sum = o_sum + peepholes[1] * c
+    return f(_cut(a, o_sum)) * out(c), c
+
+
+def _gru_step(a: Attributes, sums: Any, states: Any, r: Any, bias: Any, curves: Any, peepholes: Any) -> Any:
+    (h,), (f, g), units = states, curves, r.shape[-1]
+    own = F.linear(h, r[: 2 * units], bias[: 2 * units])
+    z, reset = f(_cut(a, sums[:, : 2 * units] + own)).chunk(2, -1)
+    inner, inner_bias = r[2 * units :], bias[2 * units :]
+    if a.get("linear_before_reset", 0):
+        memory = reset * F.linear(h, inner, inner_bias)
+    else:
+        memory = F.linear(reset * h, inner, inner_bias)
+    new = g(_cut(a, sums[:, 2 * units :] + memory))
+    return ((1.0 - z) * new + z * h,)
+
+
+def _rnn_step(a: Attributes, sums: Any, states: Any, r: Any, bias: Any, curves: Any, peepholes: Any) -> Any:
+    return (curves[0](_cut(a, sums + F.linear(states[0], r, bias))),)
+
+
+def _lstm(
+    a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None,
+    p: Any = None,
+) -> Any:  # fmt: skip
+    return _layer(a, x, w, r, b, lengths, (h, c), 4, ("Sigmoid", "Tanh", "Tanh"), _lstm_step, p)
+
+
+def _gru(a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None) -> Any:
+    return _layer(a, x, w, r, b, lengths, (h,), 3, ("Sigmoid", "Tanh"), _gru_step)
+
+
+def _rnn(a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None) -> Any:
+    return _layer(a, x, w, r, b, lengths, (h,), 1, ("Tanh",), _rnn_step)
+
+
+TABLE: Mapping[str, Callable[..., Any]] = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}

@@ -1,0 +1,244 @@
+"""Float operators that move numbers, make them or choose among them: shapes, slices, paddings, gathers, scatters.
+
+Must not know: graphs, islands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from onnx import numpy_helper
+
+from .float_ops import Attributes, given, ints, kind
+
+__all__ = ["TABLE"]
+
+# ---- shapes ------------------------------------------------------------------------------------------------------
+
+
+def _reshape(a: Attributes, x: Any, shape: Any = None) -> Any:
+    target = given(a, "shape", shape) or []
+    copies = not a.get("allowzero", 0)
+    return x.reshape(tuple(x.shape[i] if n == 0 and copies else n for i, n in enumerate(target)))
+
+
+def _flatten(a: Attributes, x: Any) -> Any:
+    axis = a.get("axis", 1)
+    rows = math.prod(x.shape[: axis if axis >= 0 else axis + x.ndim])
+    return x.reshape(rows, x.numel() // rows if rows else -1)
+
+
+def _squeeze(a: Attributes, x: Any, axes: Any = None) -> Any:
+    wanted = given(a, "axes", axes)
+    chosen = [i % x.ndim for i in wanted] if wanted is not None else [i for i, n in enumerate(x.shape) if n == 1]
+    return x.reshape(tuple(n for i, n in enumerate(x.shape) if i not in chosen))
+
+
+def _unsqueeze(a: Attributes, x: Any, axes: Any = None) -> Any:
+    wanted = given(a, "axes", axes) or []
+    for axis in sorted(i % (x.ndim + len(wanted)) for i in wanted):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def _transpose(a: Attributes, x: Any) -> Any:
+    return x.permute(*(a.get("perm") or reversed(range(x.ndim)))) if x.ndim else x
+
+
+def _expand(a: Attributes, x: Any, shape: Any) -> Any:
+    return x.expand(torch.broadcast_shapes(tuple(x.shape), tuple(ints(shape) or ())))
+
+
+def _shape(a: Attributes, x: Any) -> Any:
+    return torch.tensor(list(x.shape)[a.get("start", 0) : a.get("end")], dtype=torch.int64)
+
+
+def _split(a: Attributes, x: Any, sizes: Any = None) -> Any:
+    axis, parts = a.get("axis", 0), given(a, "split", sizes)
+    return tuple(x.split(parts if parts is not None else max(-(-x.shape[axis] // a.wanted), 1), axis))
+
+
+def _slice(a: Attributes, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
+    first, last = (given(a, name, v) or [] for name, v in (("starts", starts), ("ends", ends)))
+    where = given(a, "axes", axes) or range(len(first))
+    for begin, end, axis, step in zip(first, last, where, ints(steps) or [1] * len(first), strict=True):
+        places = range(*slice(begin, end, step).indices(x.shape[axis]))
+        x = x.index_select(axis, torch.tensor(list(places), dtype=torch.int64, device=x.device))
+    return x
+
+
+def _pad(a: Attributes, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
+    amounts = given(a, "pads", pads) or []
+    fill = a.get("value", 0.0) if value is None else value.reshape(-1)[0].item()
+    mode, along = a.get("mode", "constant"), ints(axes)
+    along = list(range(x.ndim)) if along is None else [i % x.ndim for i in along]
+    for axis, begin, end in zip(along, amounts[: len(along)], amounts[len(along) :], strict=True):
+        places = np.arange(max(-begin, 0), x.shape[axis] - max(-end, 0))
+        around = (max(begin, 0), max(end, 0))
+        if mode == "constant":
+            places = np.pad(places, around, constant_values=-1)
+        elif any(around):
+            places = np.pad(places, around, mode=mode)
+        index = torch.from_numpy(places).to(x.device)
+        gaps = (index < 0).reshape(-1, *(1,) * (x.ndim - axis - 1))
+        if not x.shape[axis]:
+            x = x.new_zeros([len(places) if i == axis else n for i, n in enumerate(x.shape)])
+        else:
+            x = x.index_select(axis, index.clamp(min=0))
+        x = torch.where(gaps, torch.as_tensor(fill, dtype=x.dtype, device=x.device), x)
+    return x
+
+
+def _space_to_depth(a: Attributes, x: Any) -> Any:
+    (n, c, h, w), b = x.shape, a.get("blocksize")
+    order = (0, 3, 5, 1, 2, 4) if a.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    return x.reshape(n, c, h // b, b, w // b, b).permute(*order).reshape(n, c * b * b, h // b, w // b)
+
+
+def _depth_to_space(a: Attributes, x: Any) -> Any:
+    (n, c, h, w), b = x.shape, a.get("blocksize")
+    if a.get("mode", "DCR") == "DCR":
+        apart = x.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2)
+    else:
+        apart = x.reshape(n, c // b**2, b, b, h, w).permute(0, 1, 4, 2, 5, 3)
+    return apart.reshape(n, c // b**2, h * b, w * b)
+
+
+# ---- made and chosen ---------------------------------------------------------------------------------------------
+
+
+def _filled(a: Attributes, shape: Any) -> Any:
+    value = a.get("value")
+    fill = torch.zeros(1) if value is None else torch.from_numpy(np.array(numpy_helper.to_array(value)))
+    return fill.to(shape.device).reshape(()).expand(ints(shape) or [])
+
+
+def _range(a: Attributes, start: Any, limit: Any, delta: Any) -> Any:
+    first, last, step = (v.reshape(()) for v in (start, limit, delta))
+    count = max(math.ceil((last.item() - first.item()) / step.item()), 0)
+    return first + torch.arange(count, dtype=first.dtype, device=first.device) * step
+
+
+def _eye(a: Attributes, x: Any) -> Any:
+    made = kind(a, a.get("dtype")) if "dtype" in a else x.dtype
+    rows, columns = (torch.arange(n, device=x.device) for n in x.shape)
+    return (columns[None] - rows[:, None] == a.get("k", 0)).to(made)
+
+
+def _one_hot(a: Attributes, index: Any, depth: Any, values: Any) -> Any:
+    (size,), axis = ints(depth) or [0], a.get("axis", -1)
+    axis = axis if axis >= 0 else axis + index.ndim + 1
+    places = torch.remainder(index.to(torch.int64), size).unsqueeze(axis)
+    outside = ((index < -size) | (index >= size)).unsqueeze(axis)
+    steps = torch.arange(size, device=index.device).reshape(-1, *(1,) * (index.ndim - axis))
+    return torch.where((places == steps) & ~outside, values[1], values[0])
+
+
+def _triangle(a: Attributes, x: Any, diagonal: Any = None) -> Any:
+    (k,) = ints(diagonal) or [0]
+    return torch.triu(x, k) if a.get("upper", 1) else torch.tril(x, k)
+
+
+def _compress(a: Attributes, x: Any, condition: Any) -> Any:
+    if "axis" not in a:
+        x = x.reshape(-1)
+    (places,) = torch.nonzero(condition, as_tuple=True)
+    return x.index_select(a.get("axis", 0), places)
+
+
+def _reverse(a: Attributes, x: Any, lengths: Any) -> Any:
+    time, batch = a.get("time_axis", 0), a.get("batch_axis", 1)
+    steps = torch.arange(x.shape[time], device=x.device)[:, None]
+    places = torch.where(steps < lengths, lengths - 1 - steps, steps)  # [time, batch]
+    moved = x.movedim((time, batch), (0, 1))
+    index = places.reshape(*places.shape, *(1,) * (x.ndim - 2)).expand(moved.shape)
+    return moved.gather(0, index).movedim((0, 1), (time, batch))
+
+
+def _from_start(index: Any, size: Any) -> Any:
+    """Return places without negative ones."""
+    index = index.to(torch.int64)
+    return torch.where(index < 0, index + size, index)
+
+
+def _gather(a: Attributes, x: Any, index: Any) -> Any:
+    axis = a.get("axis", 0) % x.ndim
+    chosen = x.index_select(axis, _from_start(index, x.shape[axis]).reshape(-1))
+    return chosen.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+
+
+def _gather_elements(a: Attributes, x: Any, index: Any) -> Any:
+    axis = a.get("axis", 0)
+    return x.gather(axis, _from_start(index, x.shape[axis]))
+
+
+def _gather_nd(a: Attributes, x: Any, index: Any) -> Any:
+    batch, depth = a.get("batch_dims", 0), index.shape[-1]
+    groups = math.prod(x.shape[:batch])
+    inner = x.reshape(groups, *x.shape[batch:])
+    sizes = torch.tensor(inner.shape[1 : 1 + depth], device=x.device)
+    places = _from_start(index.reshape(groups, -1, depth), sizes)
+    own = torch.arange(groups, device=x.device)[:, None]
+    return inner[(own, *places.unbind(-1))].reshape((*index.shape[:-1], *x.shape[batch + depth :]))
+
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+def _scatter(a: Attributes, x: Any, axis: int, index: Any, updates: Any) -> Any:
+    how = a.get("reduction", "none")
+    if how == "none":
+        return x.scatter(axis, index, updates)
+    return x.scatter_reduce(axis, index, updates, _REDUCTIONS[how])
+
+
+def _scatter_elements(a: Attributes, x: Any, index: Any, updates: Any) -> Any:
+    axis = a.get("axis", 0)
+    return _scatter(a, x, axis, _from_start(index, x.shape[axis]), updates)
+
+
+def _scatter_nd(a: Attributes, x: Any, index: Any, updates: Any) -> Any:
+    depth = index.shape[-1]
+    sizes = x.shape[:depth]
+    strides = torch.tensor([math.prod(sizes[i + 1 :]) for i in range(depth)], device=x.device)
+    places = (_from_start(index, torch.tensor(sizes, device=x.device)) * strides).sum(-1).reshape(-1, 1)
+    rows = x.reshape(math.prod(sizes), -1)
+    values = updates.reshape(len(places), -1)
+    return _scatter(a, rows, 0, places.expand(values.shape), values).reshape(x.shape)
+
+
+TABLE: Mapping[str, Callable[..., Any]] = {
+    "Compress": _compress,
+    "Concat": lambda a, *xs: torch.cat(xs, a.get("axis")),
+    "ConstantOfShape": _filled,
+    "DepthToSpace": _depth_to_space,
+    "Expand": _expand,
+    "EyeLike": _eye,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "NonZero": lambda a, x: torch.nonzero(x).t(),
+    "OneHot": _one_hot,
+    "Pad": _pad,
+    "Range": _range,
+    "Reshape": _reshape,
+    "ReverseSequence": _reverse,
+    "Scatter": _scatter_elements,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "Shape": _shape,
+    "Size": lambda a, x: torch.tensor(x.numel(), dtype=torch.int64),
+    "Slice": _slice,
+    "SpaceToDepth": _space_to_depth,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Tile": lambda a, x, repeats: x.tile(tuple(ints(repeats) or ())),
+    "Transpose": _transpose,
+    "Trilu": _triangle,
+    "Unsqueeze": _unsqueeze,
+}

@@ -1,0 +1,213 @@
+"""Fine-tuning: the quantizing flow with training in place of refinement.
+
+    prepare (plan) -> bridge -> train -> weights and scales back into graph and plan -> lower
+
+The training itself is `lingeronnx.torch`'s, imported only when it is needed. Owns: what the user may say about it,
+which nodes the selectors mean, re-estimated batch normalisation. Must not know: torch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as oir
+
+from . import ir
+from .config import select
+from .data import Data, Progress, load_function
+from .errors import ConfigError, nearest
+from .evaluation import evaluate
+from .flow import Prepared, QuantizedModel, complete, prepare
+from .lower import lower
+from .runners import FloatRunner, input_specs
+from .session import Session
+
+__all__ = ["finetune"]
+
+#: What a constraint may speak of.
+_KINDS = ("weight", "bias", "output")
+
+
+def finetune(
+    model: str | os.PathLike[str] | ir.Graph,
+    train: Any,
+    eval_data: Any = None,
+    *,
+    metric: str | None = None,
+    loss: str | Callable[..., Any] = "distill",
+    clamp_weight: float | str | None = None,
+    clamp_bias: float | str | None = None,
+    clamp_output: float | None = None,
+    constraints: Mapping[str, Mapping[str, float | str] | None] | None = None,
+    freeze: Iterable[str] = (),
+    batch_norm: str = "frozen",
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    state_dict: Any = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> QuantizedModel:
+    """Quantize `model`, train weights, biases and scales through the chip's arithmetic, and lower the result.
+
+    train, eval_data : as `data.Data` takes them. Labels are needed for the loss "labels" only; without `eval_data` the
+        last epoch counts, with them the one that is best by `metric` (as `evaluate` has it).
+    loss : "distill" (the float model's outputs), "labels", a function or ``file.py:function`` of (outputs, targets,
+        labels), dicts of tensors by name, that returns a scalar tensor.
+    clamp_weight, clamp_bias, clamp_output : largest |value| in all layers; "p99.9" is that percentile of a parameter's
+        own values. Outputs are clamped while training only. constraints : selector -> {"weight", "bias", "output":
+        value} for some layers, None for layers without any. freeze : layers whose parameters stay.
+    batch_norm : "frozen", or "reestimate": its statistics are taken anew from `train` before it is folded.
+    state_dict : a checkpoint of the user's torch model that is put onto the graph first.
+    settings : those of `quantize`, and the fields of `lingeronnx.torch.finetune.Recipe`.
+
+    Raises ConfigError also where PyTorch is not installed, or where the loss is not a number any more.
+    """
+    from .torch.bridge import Bridge
+    from .torch.finetune import Constraints, Recipe, Tuner
+    from .torch.samples import Samples
+
+    fields = {key: settings.pop(key) for key in list(settings) if key in Recipe.__dataclass_fields__ and key != "seed"}
+    if isinstance(loss, str) and loss not in ("distill", "labels"):
+        loss = load_function(loss, "loss")
+    recipe = Recipe(loss=loss, seed=settings.get("seed") or 0, **fields)
+    if batch_norm not in ("frozen", "reestimate"):
+        raise ConfigError(f"batch_norm '{batch_norm}': it is frozen or reestimate")
+    source = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
+    if state_dict is not None:
+        from .torch.checkpoint import load_checkpoint
+
+        load_checkpoint(source, state_dict)
+    if batch_norm == "reestimate":
+        reestimate(source, Data(train, input_specs(source), limit=settings.get("limit"), what="training data"))
+    ready = prepare(source, train, settings.pop("config", None), settings, settings.pop("plan", None), progress)
+    if isinstance(model, str | os.PathLike):
+        ready = replace(ready, stem=Path(model).stem + "_quant")
+    bridge = Bridge(ready.graph, ready.plan, ready.row, ready.data.first())
+    limits = _limits(ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output},
+                     constraints or {})  # fmt: skip
+    frozen = frozenset(_parameters(ready, bridge, freeze))
+
+    def measure() -> float:
+        session = Session(lower(with_weights(ready.graph, bridge.weights()), bridge.plan, ready.row))
+        found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
+        return -found.value if found.metric == "mse" else found.value
+
+    tuner = Tuner(bridge, Samples(ready.data, recipe.device), recipe,
+                  Constraints(limits["weight"] | limits["bias"], limits["output"], frozen),
+                  evaluate=None if eval_data is None else measure,
+                  checkpoint=None if checkpoint is None else Path(checkpoint), resume=resume,
+                  progress=progress)  # fmt: skip
+    history = tuner.run()
+    notes = [*ready.notes, *_untrained(bridge)]
+    tuned = replace(ready, plan=bridge.plan, notes=notes)
+    done = complete(tuned, with_weights(ready.graph, bridge.weights()), progress)
+    return replace(done, report=replace(done.report, training=[vars(line) for line in history]))
+
+
+def _untrained(bridge: Any) -> list[str]:
+    names = bridge.untrained
+    if not names:
+        return []
+    return [f"not trained, since integer layers hold them in another form: {', '.join(names[:5])}"
+            + (f" and {len(names) - 5} more" if len(names) > 5 else "")]  # fmt: skip
+
+
+def with_weights(graph: ir.Graph, weights: Mapping[str, np.ndarray]) -> ir.Graph:
+    """Return a copy of the float `graph` with other values in some initializers."""
+    copy = ir.clone(graph)
+    for name, array in weights.items():
+        copy.graph.initializers[name].const_value = oir.tensor(array, name=name)
+    return copy
+
+
+# ---- which layers ------------------------------------------------------------------------------------------------
+
+
+def _layers(ready: Prepared, selector: str) -> list[ir.Node]:
+    """Return the nodes of the normalised graph that a selector on the user's graph stands for."""
+    chosen = select(ready.original, selector)
+    names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
+    found = [node for node in ready.graph.graph if names & {str(node.name), str(node.name).partition("@")[0],
+                                                            *(str(v.name) for v in node.outputs)}]  # fmt: skip
+    if not found:
+        raise ConfigError(f"selector '{selector}': what it names is folded into its neighbours; name the layer before")
+    return found
+
+
+def _held(node: ir.Node, bridge: Any) -> list[str]:
+    return [str(v.name) for v in node.inputs if v is not None and v.name in bridge.parameter_of]
+
+
+def _parameters(ready: Prepared, bridge: Any, selectors: Iterable[str]) -> list[str]:
+    return [name for selector in selectors for node in _layers(ready, selector) for name in _held(node, bridge)]
+
+
+def _limits(
+    ready: Prepared, bridge: Any, everywhere: Mapping[str, float | str | None],
+    single: Mapping[str, Mapping[str, float | str] | None],
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Return {kind: {name: limit}} of weights, biases and outputs."""
+    own: dict[int, dict[str, float | str | None]] = {}
+    for selector, given in single.items():
+        for key in given or {}:
+            if key not in _KINDS:
+                raise ConfigError(f"constraint '{selector}': unknown key '{key}'{nearest(key, _KINDS)}; known: "
+                                  f"{', '.join(_KINDS)}")  # fmt: skip
+        for node in _layers(ready, selector):
+            own.setdefault(id(node), {}).update(dict.fromkeys(_KINDS) if given is None else given)
+    found: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
+    for node in ready.graph.graph:
+        held = _held(node, bridge)
+        values = {**everywhere, **own.get(id(node), {})}
+        for kind, value in values.items():
+            if value is None or not held:
+                continue
+            checked = _checked(kind, value)
+            names = [ir.written_name(node)] if kind == "output" else [
+                n for n in held if (n in ready.plan.tensors) == (kind == "weight")]  # fmt: skip
+            found[kind].update(dict.fromkeys(names, checked))
+    return found
+
+
+def _checked(kind: str, value: float | str) -> float | str:
+    """Return a limit after checking it: a positive number, or a percentile of weights and biases."""
+    text = str(value)
+    try:
+        number = float(text.removeprefix("p"))
+    except ValueError:
+        number = math.nan
+    percentile = text.startswith("p")
+    if not (0 < number < math.inf) or (percentile and (number > 100 or kind == "output")):
+        allowed = "a positive number" if kind == "output" else "a positive number or a percentile such as p99.9"
+        raise ConfigError(f"limit {value} of {kind}: it is {allowed}")
+    return text if percentile else number
+
+
+# ---- batch normalisation -----------------------------------------------------------------------------------------
+
+
+def reestimate(model: ir.Graph, data: Data) -> None:
+    """Set the running mean and variance of every BatchNormalization to those of its input over `data`, in place."""
+    nodes = [node for node in model.graph if node.op_type == "BatchNormalization" and not node.domain]
+    nodes = [node for node in nodes if all(ir.const(v) is not None for v in node.inputs[1:5])]
+    if not nodes:
+        raise ConfigError("batch_norm reestimate: the model has no BatchNormalization with constant statistics; "
+                          "it was exported folded")  # fmt: skip
+    for node in nodes:  # one after another: each sees what the ones before it give now
+        name, count, total, squares = ir.read_name(node), 0, 0.0, 0.0
+        runner = FloatRunner(model, [name])
+        for feeds, _ in data.batches(64):
+            ((_, array, _),) = runner.run(feeds)
+            axes = tuple(i for i in range(array.ndim) if i != 1)
+            wide = array.astype(np.float64)
+            count += array.size // array.shape[1]
+            total, squares = total + wide.sum(axis=axes), squares + (wide**2).sum(axis=axes)
+        mean = total / count
+        for index, value in ((3, mean), (4, np.maximum(squares / count - mean**2, 0.0))):
+            ir.set_constant(model, node, index, np.asarray(value, np.float32), "reestimated")

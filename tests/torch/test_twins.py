@@ -1,0 +1,467 @@
+"""Law: a twin's forward pass gives the simulator's integers to the last bit, for every kernel and every batch."""
+
+import importlib
+import json
+import math
+import pkgutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lingeronnx.ops
+from lingeronnx.errors import ModelError
+from lingeronnx.int_runner import IntRunner
+from lingeronnx.ops.linear import FloatLinear
+from lingeronnx.runners import FloatIsland
+from lingeronnx.session import Session
+from simulator import kernels as k
+from simulator import machine
+from simulator.fixed import Chain, Rescale
+from simulator.kernel import Call, Kernel, PlainKernel, Spec
+from simulator.kernels._common import Clipped
+from simulator.kernels.recurrent import Recurrent
+from tests.simulator.helpers import SEEDS, integers, rescales
+from tests.test_conformance import LUNA
+
+torch = pytest.importorskip("torch")
+
+from lingeronnx.torch.bridge import Network  # noqa: E402
+from lingeronnx.torch.twins import TWINS, At, counts, twin_of  # noqa: E402
+
+few = settings(max_examples=20, deadline=None, derandomize=True)
+more = settings(max_examples=40, deadline=None, derandomize=True)
+
+INTS = st.sampled_from((np.int8, np.int16))
+BITS = st.sampled_from((4, 8, 16, 32))
+
+
+def simulated(kernel, arrays):
+    """Return the outputs of the simulator's kernel for exactly these arrays."""
+    names = tuple(f"x{i}" for i in range(len(arrays)))
+    specs = {n: Spec(a.shape, a.dtype) for n, a in zip(names, arrays, strict=True)}
+    outputs = tuple(f"y{i}" for i in range(len(kernel.infer(*specs.values()))))
+    program = machine.compile([Call(kernel, names, outputs)], specs, outputs)
+    made = dict(program.run(dict(zip(names, arrays, strict=True))))
+    return [made[name] for name in outputs]
+
+
+def tensor(array):
+    """Return counts, or real values, as the bridge holds them; gradients wanted."""
+    held = torch.from_numpy(array.copy()) if array.dtype.kind == "f" else counts(array, torch.zeros(()))
+    return held.requires_grad_()
+
+
+def equal(got, want):
+    got = got.detach().numpy()
+    assert got.shape == want.shape
+    assert got.dtype in (np.float32, np.float64)
+    assert np.array_equal(got.astype(np.float64), want.astype(np.float64), equal_nan=True)
+
+
+def exact(kernel, *arrays, flat=False):
+    """Assert that the twin gives the simulator's integers, and finite gradients (none where `flat`)."""
+    tensors = [tensor(a) for a in arrays]
+    results = twin_of(kernel)(kernel, tensors, At([a.dtype for a in arrays]))
+    want = simulated(kernel, arrays)
+    assert len(results) == len(want)
+    for got, array in zip(results, want, strict=True):
+        equal(got, array)
+    following = [r for r in results if r.requires_grad]
+    assert bool(following) is not flat
+    if following:
+        sum(r.double().sum() for r in following).backward()
+        for t in tensors:
+            assert t.grad is None or bool(torch.isfinite(t.grad).all())
+
+
+# ---- none is missing ---------------------------------------------------------------------------------------------
+
+
+def kernels():
+    """Return every kernel class that there is, by looking for subclasses in all modules."""
+    for package in (k, lingeronnx.ops):
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
+    waiting, seen = [Kernel], set()
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            if kind not in seen and kind.__module__.startswith(("simulator.", "lingeronnx.")):
+                seen.add(kind)
+                waiting.append(kind)
+    bases = {PlainKernel, Clipped, Recurrent, FloatIsland}  # an island has `floats.FloatTwin`
+    return {kind for kind in seen - bases if not kind.__name__.startswith("_")}
+
+
+def test_no_kernel_lacks_a_twin():
+    """Each kernel that a step of an integer graph can hold has one, and there is none for what no step can hold."""
+    named = {getattr(k, name) for name in k.__all__ if isinstance(getattr(k, name), type)}
+    assert named <= kernels()
+    assert kernels() == set(TWINS)
+
+
+def test_a_kernel_without_a_twin():
+    class Odd(PlainKernel):
+        pass
+
+    with pytest.raises(ModelError, match="^Odd has no twin to train through; leave the node in float$"):
+        twin_of(Odd())
+    with pytest.raises(ModelError, match="constant"):
+        twin_of(k.Constant(np.zeros(1, np.int8)))(None, [], None)
+
+
+# ---- measured vectors --------------------------------------------------------------------------------------------
+
+CASES = json.loads((LUNA / "index.json").read_text())["cases"]
+
+
+def walked(case):
+    """Return (kinds of kernels, number of tensors) of a measured graph whose every tensor is the simulator's."""
+    vectors = np.load(LUNA / f"{case['name']}.npz")
+    session = Session(LUNA / f"{case['name']}.onnx")
+    runner = IntRunner(session.model)
+    feeds = {spec.name: np.asarray(vectors[spec.name]) for spec in runner.inputs}
+    fed = runner._fed(feeds, frozenset(n for n, a in feeds.items() if runner._is_quantized(n, a)))
+    specs = {n: Spec(a.shape if runner.whole else (1, *a.shape[1:]), a.dtype) for n, a in fed.items()}
+    network = Network(session.model, {}, {}, specs)
+    want = {name: array for name, array, _ in runner.run(feeds)}
+    walk = dict(network.walk({n: tensor(a).detach() for n, a in fed.items()}, {}, {}))
+    assert walk.keys() == {name for step in network.steps for name in step.outputs}
+    for name, got in walk.items():
+        equal(got, want[name])
+    return {type(step.kernel) for step in network.steps}, len(walk)
+
+
+def measured(cases):
+    """Walk the cases; return the kinds of kernels met."""
+    kinds, wrong = set(), []
+    for case in cases:
+        try:
+            met, count = walked(case)
+            assert count
+            kinds |= met
+        except AssertionError as error:
+            wrong.append(f"{case['name']}: {error}")
+    assert not wrong, "\n".join(wrong)
+    return kinds
+
+
+def test_one_vector_per_operator():
+    """The smallest graph of each operator and platform."""
+    first = {(case["platform"], case["op"]): case for case in reversed(CASES)}
+    assert len(measured(first.values())) > 20
+
+
+@pytest.mark.slow
+def test_all_vectors():
+    """Every tensor of every measured graph."""
+    kinds = measured(CASES)
+    elsewhere = {k.AddScaled, k.Clip, k.Constant, k.GruFine, FloatLinear}  # of other platforms: below
+    assert kinds >= set(TWINS) - elsewhere
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------
+
+
+def windowed(draw, axes):
+    kernel = [draw(st.integers(1, 3)) for _ in range(axes)]
+    return kernel, {
+        "strides": [draw(st.integers(1, 3)) for _ in range(axes)],
+        "pads": [draw(st.integers(0, 2)) for _ in range(2 * axes)],
+        "dilations": [draw(st.integers(1, 2)) for _ in range(axes)],
+    }
+
+
+def biased(draw, rng, size):
+    """Return a bias of some width, or none."""
+    top = draw(st.sampled_from((0, 7, 20, 31, 45)))
+    return rng.integers(-(1 << top), 1 << top, size) if top else None
+
+
+@more
+@given(st.data(), SEEDS, INTS, INTS, rescales((-4, 20), (4, 8, 16, 32)))
+def test_conv(data, seed, kind, weight_kind, rescale):
+    draw, rng = data.draw, np.random.default_rng(seed)
+    axes, (group, each) = draw(st.integers(1, 2)), draw(st.sampled_from(((1, 3), (2, 2), (4, 1))))
+    kernel, options = windowed(draw, axes)
+    outputs = group * draw(st.integers(1, 2))
+    extremes = draw(st.booleans())
+    weight = integers(rng, (outputs, each, *kernel), weight_kind, extremes)
+    space = [draw(st.integers(5, 8)) for _ in range(axes)]
+    x = integers(rng, (draw(st.integers(1, 3)), group * each, *space), kind, extremes)
+    exact(k.Conv(weight, biased(draw, rng, outputs), rescale, group=group, **options), x)
+
+
+@few
+@given(st.data(), SEEDS, INTS, rescales((-4, 16), (8, 16, 32)))
+def test_conv_transpose(data, seed, kind, rescale):
+    draw, rng = data.draw, np.random.default_rng(seed)
+    group, each = draw(st.sampled_from(((1, 3), (2, 2), (4, 1))))
+    kernel, options = windowed(draw, 2)
+    options["output_padding"] = draw(st.sampled_from((None, [0, 1], [2, 2])))
+    options["pads"] = [min(p, d * (n - 1)) for p, d, n in zip(options["pads"], options["dilations"] * 2, kernel * 2,
+                                                             strict=True)]  # fmt: skip
+    more_channels = draw(st.integers(1, 2))
+    weight = integers(rng, (group * each, more_channels, *kernel), np.int8)
+    x = integers(rng, (draw(st.integers(1, 2)), group * each, 4, 5), kind, draw(st.booleans()))
+    exact(k.ConvTranspose(weight, biased(draw, rng, group * more_channels), rescale, group=group, **options), x)
+
+
+@few
+@given(st.data(), SEEDS, INTS, INTS, rescales((-4, 20), (8, 16, 32)))
+def test_linear_and_affine(data, seed, kind, weight_kind, rescale):
+    draw, rng = data.draw, np.random.default_rng(seed)
+    x = integers(rng, [draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, 2)))] + [90], kind)
+    weight = integers(rng, (6, 90), weight_kind)
+    bias = biased(draw, rng, 6)
+    exact(k.Linear(weight, bias, rescale), x)
+    exact(FloatLinear(weight, bias, 2.0 ** draw(st.integers(0, 20)) * draw(st.floats(0.5, 1))), x)
+    image = integers(rng, (2, 6, 3, 2), kind)
+    summands = weight[:, 1].astype(np.int64) if bias is None else bias
+    exact(k.Affine(weight[:, 0].copy(), summands, rescale), image)
+
+
+def test_sums_too_large():
+    """A bias that no float64 holds is refused, not rounded in silence."""
+    weight, x = np.ones((2, 3), np.int16), np.ones((1, 3), np.int16)
+    for top, refused in ((1 << 52, False), (1 << 55, True)):
+        kernel = k.Linear(weight, np.array([1, top]), Rescale.from_shift(40, 16))
+        if refused:
+            with pytest.raises(ModelError, match=r"^sums reach 2\^55; .*fewer bits$"):
+                exact(kernel, x)
+        else:
+            exact(kernel, x)
+
+
+# ---- two activations ---------------------------------------------------------------------------------------------
+
+SHAPES = st.sampled_from((
+    ((2, 3, 4), (2, 3, 4)), ((2, 3, 4), (1, 3, 1)), ((2, 3, 4), (4,)), ((1, 3, 4), (3, 1)), ((2, 1, 4), (1, 3, 1)),
+    ((3, 4), ()),
+))  # fmt: skip
+
+
+@more
+@given(SEEDS, SHAPES, INTS, INTS, st.sampled_from((1, -1)), st.integers(-6, 12), st.integers(-6, 12), BITS)
+def test_add_shift(seed, shapes, kind_x, kind_y, sign, shift_x, shift_y, bits):
+    rng = np.random.default_rng(seed)
+    x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
+    exact(k.AddShift(shift_x, shift_y, bits, sign), x, y)
+
+
+@more
+@given(SEEDS, SHAPES, INTS, INTS, st.sampled_from((1, -1)), st.floats(1e-5, 1000), st.floats(1e-5, 1000), BITS)
+def test_add_scaled(seed, shapes, kind_x, kind_y, sign, ratio_x, ratio_y, bits):
+    rng = np.random.default_rng(seed)
+    x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
+    exact(k.AddScaled.from_ratios(ratio_x, ratio_y, bits, sign), x, y)
+
+
+@few
+@given(SEEDS, SHAPES, INTS, INTS, rescales((-8, 25), (4, 8, 16, 32)))
+def test_mul(seed, shapes, kind_x, kind_y, rescale):
+    rng = np.random.default_rng(seed)
+    exact(k.Mul(rescale), integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0))
+
+
+@few
+@given(SEEDS, st.sampled_from((((2, 3, 5), (2, 5, 4)), ((3, 5), (5, 2)), ((2, 1, 3, 900), (4, 900, 2)))), INTS, INTS,
+       rescales((-4, 25), (8, 16, 32)))  # fmt: skip
+def test_matmul(seed, shapes, kind_x, kind_y, rescale):
+    rng = np.random.default_rng(seed)
+    extremes = seed % 2 > 0
+    exact(k.MatMul(rescale), integers(rng, shapes[0], kind_x, extremes), integers(rng, shapes[1], kind_y, extremes))
+
+
+@few
+@given(SEEDS, SHAPES, st.integers(-1, 20), st.booleans())
+def test_div(seed, shapes, shift, by_sign):
+    rng = np.random.default_rng(seed)
+    x, y = (np.asarray(integers(rng, shape, np.int16) // 8, np.int32) for shape in shapes)
+    y.reshape(-1)[:1] = 0
+    exact(k.Div(shift, by_sign), x, y, flat=True)
+
+
+# ---- one activation ----------------------------------------------------------------------------------------------
+
+
+@few
+@given(SEEDS, st.floats(0.01, 3000), st.sampled_from((4, 8, 16)), st.booleans())
+def test_borders(seed, scale, bits, luna):
+    """Ties, both ends, infinities and nan."""
+    rng = np.random.default_rng(seed)
+    if luna:
+        scale, bits = 2.0 ** round(math.log2(scale)), 8
+    ties = (rng.integers(-200, 200, 40) + 0.5) / scale
+    x = np.concatenate([ties, rng.normal(0, 300 / scale, 100), [0, np.inf, -np.inf, np.nan]]).astype(np.float32)
+    kernel = k.Quant(scale, bits, "luna" if luna else "generic")
+    equal(twin_of(kernel)(kernel, [tensor(x)], At([x.dtype]))[0], simulated(kernel, [x])[0])
+    for kind in (np.int8, np.int16, np.int32):
+        exact(k.Dequant(scale), integers(rng, (2, 30), kind))
+
+
+@more
+@given(SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), rescales((-12, 20), (4, 8, 16, 32)), st.booleans())
+def test_requant(seed, kind, rescale, saturate):
+    exact(k.Requant(rescale, saturate), integers(np.random.default_rng(seed), (3, 50), kind, seed % 3 == 0))
+
+
+@few
+@given(SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), st.integers(-200, 200), st.integers(0, 70000))
+def test_clip(seed, kind, low, span):
+    x = integers(np.random.default_rng(seed), (3, 50), kind)
+    exact(k.Clip(low, low + span), x)
+    exact(k.Relu(), x)
+
+
+@few
+@given(SEEDS, INTS, INTS)
+def test_table(seed, kind, out):
+    rng = np.random.default_rng(seed)
+    exact(k.Table(integers(rng, (1 << (8 * kind().itemsize),), out)), integers(rng, (2, 3, 50), kind, seed % 3 == 0))
+
+
+@few
+@given(SEEDS, st.integers(0, 8), rescales((8, 20), (8, 16)))
+def test_glu(seed, q, rescale):
+    exact(k.Glu(k.Glu.gates(q), rescale), integers(np.random.default_rng(seed), (2, 3, 14)))
+
+
+# ---- windows -----------------------------------------------------------------------------------------------------
+
+
+@more
+@given(st.data(), SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), st.booleans())
+def test_max_pool(data, seed, kind, ceil_mode):
+    """Also windows that lie in the padding only."""
+    draw, rng = data.draw, np.random.default_rng(seed)
+    axes = draw(st.integers(1, 2))
+    kernel, options = windowed(draw, axes)
+    x = integers(rng, (2, 3, *(draw(st.integers(5, 8)) for _ in range(axes))), kind)
+    exact(k.MaxPool(kernel, ceil_mode=ceil_mode, **options), x)
+
+
+@more
+@given(st.data(), SEEDS, INTS, st.booleans(), rescales((-3, 8), (8, 16)))
+def test_avg_pool(data, seed, kind, ceil_mode, rescale):
+    """By a ratio, and by each of the rules of the NPU."""
+    draw, rng = data.draw, np.random.default_rng(seed)
+    axes = draw(st.integers(1, 2))
+    kernel, options = windowed(draw, axes)
+    x = integers(rng, (2, 3, *(draw(st.integers(5, 8)) for _ in range(axes))), kind)
+    of_npu = k.luna_average(draw(st.sampled_from(("venus", "arcs"))), math.prod(kernel), draw(st.integers(0, 8)),
+                            draw(st.integers(0, 8)))  # fmt: skip
+    rule = rescale if kind == np.int16 or draw(st.booleans()) else of_npu
+    exact(k.AvgPool(kernel, options["strides"], options["pads"], rule, ceil_mode), x)
+
+
+# ---- moving ------------------------------------------------------------------------------------------------------
+
+
+@more
+@given(st.data(), SEEDS, st.sampled_from((8, 16)))
+def test_concat(data, seed, bits):
+    """Each input at its own width and ratio; one that is narrowed is cut off; a constant's first axis follows."""
+    draw, rng = data.draw, np.random.default_rng(seed)
+    arrays, rules = [], []
+    for _ in range(draw(st.integers(1, 3))):
+        kind, shift = draw(INTS), draw(st.sampled_from((0, 0, -2, 3)))
+        ratio = draw(st.sampled_from((None, 0.37, 1.9)))
+        rules.append(Rescale.from_shift(shift, bits) if ratio is None else Rescale.from_ratio(ratio, bits))
+        arrays.append(integers(rng, (draw(st.sampled_from((1, 2))), draw(st.integers(1, 4)), 5), kind))
+    exact(k.Concat(1, tuple(rules)), *arrays)
+    same = [a[:1] for a in arrays]
+    exact(k.Concat(-2, tuple(rules)), *same)
+
+
+@few
+@given(st.data(), SEEDS, st.sampled_from((np.int8, np.int16, np.int32)))
+def test_moves(data, seed, kind):
+    draw, rng = data.draw, np.random.default_rng(seed)
+    x = integers(rng, (2, 3, 4, 5), kind)
+    exact(k.Reshape(draw(st.sampled_from(([1, -1], [0, 12, 5], [1, 3, -1, 5], [0, 0, 0, 0])))), x)
+    exact(k.Reshape([6, -1, 5], per_sample=False), x)
+    exact(k.Transpose(draw(st.permutations(range(4)))), x)
+    axis = draw(st.integers(-4, 3))
+    size = x.shape[axis]
+    cut = draw(st.integers(0, size))
+    exact(k.Split(axis, [cut, size - cut]), x)
+    exact(k.Gather(axis, rng.integers(0, size, draw(st.sampled_from(((), (3,), (2, 2), (0,)))))), x)
+    fill = draw(st.sampled_from((None, -7, 100)))
+    least = 0 if fill is None else -1
+    indices = [None if draw(st.booleans()) else rng.integers(least, n, draw(st.integers(1, 6))) for n in x.shape]
+    exact(k.Pick(indices, fill), x)
+    exact(k.Lookup(integers(rng, (50, 2, 3), kind)), rng.integers(0, 50, (2, 4)).astype(np.int32), flat=True)
+
+
+def test_lookup_outside():
+    kernel, x = k.Lookup(np.zeros((5, 2), np.int8)), np.array([[1, 5]], np.int32)
+    with pytest.raises(ModelError, match="an index from 1 to 5: the table has 5 rows"):
+        twin_of(kernel)(kernel, [tensor(x)], At([x.dtype]))
+
+
+# ---- arithmetic of its own ---------------------------------------------------------------------------------------
+
+
+@few
+@given(SEEDS, INTS, st.sampled_from(("divide", "fused", "newton")), st.sampled_from((-1, 1, 2)), st.integers(1, 7),
+       st.sampled_from((8, 16)))  # fmt: skip
+def test_softmax(seed, kind, way, axis, q, bits):
+    rng = np.random.default_rng(seed)
+    wide = 8 * kind().itemsize
+    entry = k.softmax_entry(2.0 ** (25 - q - (wide - 8)), wide)
+    x = integers(rng, (3, 4, 6), kind, seed % 3 == 0)
+    rescale = Rescale.from_shift(15 - (bits - 1), bits)
+    exact(k.Softmax(entry, rescale, axis, way), x)
+    if way != "newton":
+        exact(k.LogSoftmax(entry, Rescale.from_shift(11, bits), axis, way), x)
+
+
+@few
+@given(SEEDS, INTS, st.sampled_from((10, 15)), st.integers(1, 2), rescales((12, 20), (8, 16)))
+def test_layer_norm(seed, kind, fraction, axes, rescale):
+    rng = np.random.default_rng(seed)
+    x = integers(rng, (3, 4, 6), kind)
+    x[0] = 5  # no spread at all
+    count = math.prod(x.shape[-axes:])
+    gamma, beta = integers(rng, (count,)).astype(np.int64), integers(rng, (count,), np.int16).astype(np.int64)
+    exact(k.LayerNorm(gamma, beta, seed % 1000, rescale, axes, fraction), x)
+
+
+@more
+@given(st.data(), SEEDS, st.sampled_from((k.Lstm, k.Gru, k.GruFine)), st.sampled_from((8, 16)), st.integers(0, 1))
+def test_recurrent(data, seed, kind, bits, time_axis):
+    """Each arithmetic, both directions, time on either axis, any of the outputs."""
+    draw, rng = data.draw, np.random.default_rng(seed)
+    units, inputs, gates = 5, 4, kind.gates
+    whole = {
+        "weight_x": integers(rng, (gates * units, inputs)), "weight_h": integers(rng, (gates * units, units)),
+        "bias_x": integers(rng, (gates * units,), np.int16).astype(np.int64),
+        "bias_h": integers(rng, (gates * units,), np.int16).astype(np.int64),
+        "time_axis": time_axis, "kept": draw(st.sampled_from(((0,), (0, 1), (1,)))),
+    }  # fmt: skip
+    coarse = kind is k.Gru or (kind is k.Lstm and draw(st.booleans()))
+    if kind is k.Gru:
+        bits, whole["joined"] = 8, draw(st.booleans())
+        whole["rescale_o"] = Rescale.from_shift(14 - draw(st.integers(4, 7)), bits)
+    else:
+        whole["forward"] = draw(st.booleans())
+    if kind is k.Lstm:
+        arithmetic = "q11" if coarse else "q27"
+        whole |= {"arithmetic": arithmetic, "table": "venus" if coarse else draw(st.sampled_from(("arcs", "venusA")))}
+        whole["rescale_o"] = k.Lstm.output(arithmetic, 2.0 ** (bits - 1), bits)
+        whole["kept"] = draw(st.sampled_from((whole["kept"], (0, 1, 2), (2,))))
+    if kind is k.GruFine:
+        whole |= {"reset_after": draw(st.booleans()), "gate_bits": draw(st.sampled_from((16, 32)))}
+        whole["rescale_o"] = k.GruFine.output(2.0 ** (bits - 1) * draw(st.sampled_from((1.0, 0.8))), bits)
+    sums = Chain(Rescale.from_shift(0, 32), Rescale.from_shift(draw(st.integers(0, 3)) if coarse else -13, 32))
+    shape = (3, 6, inputs) if time_axis else (6, 3, inputs)
+    exact(kind(rescale_x=sums, rescale_h=sums, **whole), integers(rng, shape))
+
+
+@few
+@given(SEEDS, INTS, st.integers(1, 40))
+def test_arg_max(seed, kind, size):
+    x = integers(np.random.default_rng(seed), (1, size, 1), kind, seed % 2 > 0)
+    exact(k.ArgMax(1), x, flat=True)
