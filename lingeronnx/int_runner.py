@@ -48,8 +48,8 @@ class IntRunner:
         #: Whether axis 0 of some input is a fixed size other than 1: no batch axis, shapes are exact.
         self.whole = any(spec.shape and spec.shape[spec.axis] not in (None, 1) for spec in self.inputs)
         #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
-        self._batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := open_axis(v))}
-        self._batch_axes.update({spec.name: spec.axis for spec in self.inputs})
+        self.batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := open_axis(v))}
+        self.batch_axes.update({spec.name: spec.axis for spec in self.inputs})
         self._programs: dict[Any, tuple[Any, dict[str, float]]] = {}
 
     @property
@@ -86,7 +86,7 @@ class IntRunner:
             self._programs[key] = self._compile(specs, keep, quantized)
         program, scales = self._programs[key]
         for name, array in _run_program(program, fed, force or {}, count):
-            yield name, _batched(array, count, self._batch_axes.get(name, 0)), scales.get(name)
+            yield name, _batched(array, count, self.batch_axes.get(name, 0)), scales.get(name)
 
     def walk(self, feed: Mapping[str, np.ndarray]) -> Walk:
         """Return a walk through the steps on one batch of real inputs; see `Walk`."""

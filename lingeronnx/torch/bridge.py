@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,19 +21,23 @@ import torch
 from torch import nn
 
 from simulator.kernel import Call, Kernel, Spec
-from simulator.kernels import Constant
+from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpose
 
 from .. import ir
 from ..int_runner import IntRunner
 from ..lower import Lowering, Source
 from ..plan import Plan
 from ..platforms import Platform
-from ..runners import FloatIsland
+from ..runners import FloatIsland, input_specs
 from .floats import FloatTwin
 from .rounding import rounded
 from .twins import At, counts, twin_of
 
 __all__ = ["Bridge", "Network"]
+
+_ALL = slice(None)
+_MOVES = (Clip, Dequant, MaxPool, Reshape, Transpose)
+_NONE: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class _Step:
     dtypes: Sequence[np.dtype]
     given: Mapping[int, str]  # node input -> integer initializer with a source
     written: str  # the plan's name of the output
+    moves: bool  # whether it only moves or cuts off numbers
 
 
 class Network:
@@ -85,46 +92,69 @@ class Network:
                 and v.name not in call.inputs
             }  # fmt: skip
             dtypes = [found.specs[name].dtype for name in call.inputs]
-            self.steps.append(_Step(call.fn, twin, call.inputs, call.outputs, dtypes, given,
-                                    call.outputs[0].partition("@q")[0]))  # fmt: skip
+            written, moves = call.outputs[0].partition("@q")[0], isinstance(call.fn, _MOVES)
+            self.steps.append(_Step(call.fn, twin, call.inputs, call.outputs, dtypes, given, written, moves))
         self._last = {name: i for i, step in enumerate(self.steps) for name in step.inputs}
-        self._batch_axes = runner._batch_axes
         #: Whether samples go through side by side; otherwise a step mixes them, and they go one by one.
         self.per_sample = runner.whole or _per_sample(found.steps, found.specs, specs)
+        self._axes = runner.batch_axes
 
     def walk(
-        self, feed: Mapping[str, Any], parameters: Mapping[str, Any], probes: Mapping[str, Any]
-    ) -> Iterator[tuple[str, Any]]:
+        self, feed: Mapping[str, Any], parameters: Mapping[str, Any], probes: Mapping[str, Any],
+        part: slice = _ALL, limits: Mapping[str, float] = _NONE,
+    ) -> Iterator[tuple[str, Any]]:  # fmt: skip
         """Yield (name, tensor) of every step's outputs; integers as counts.
 
-        feed : real inputs. parameters : counts by integer initializer. probes : log2 of scales by the plan's name.
+        feed : real inputs, or where `part` of the steps is walked, what that reads. parameters : counts by integer
+        initializer. probes : log2 of scales by the plan's name. limits : the plan's name -> what |counts| are cut at.
         """
-        if not self.per_sample and len(next(iter(feed.values()))) > 1:
-            yield from self._one_by_one(feed, parameters, probes)
+        if not self.per_sample and self._count(feed) > 1:
+            yield from self._one_by_one(feed, parameters, probes, part, limits)
             return
         like = next(iter(feed.values()))
         known = {**feed, **{name: counts(array, like) for name, array in self.constants.items()}}
         known.update({name: parameters[source] for name, source in self.learned.items() if source in parameters})
-        for index, step in enumerate(self.steps):
+        for index in range(*part.indices(len(self.steps))):
+            step = self.steps[index]
             at = At(step.dtypes, {i: parameters[name] for i, name in step.given.items() if name in parameters},
                     probes.get(step.written))  # fmt: skip
             results = step.twin(step.kernel, [known[name] for name in step.inputs], at)
             for name, tensor in zip(step.outputs, results, strict=True):
-                known[name] = tensor
-                yield name, tensor
+                limit = limits.get(step.written)
+                known[name] = tensor if limit is None else torch.clamp(tensor, -limit, limit)
+                yield name, known[name]
             for name in step.inputs:
                 if self._last[name] == index and name not in feed:
                     del known[name]
 
+    @cached_property
+    def cuts(self) -> list[tuple[int, str]]:
+        """Return (index of a step, tensor) where that tensor is all that later steps read of what came before."""
+        last = {**self._last, **dict.fromkeys(self.outputs, len(self.steps))}
+        live, found = {spec.name for spec in self.inputs}, []
+        for index, step in enumerate(self.steps):
+            live = {name for name in (*live, *step.outputs) if last.get(name, -1) > index}
+            if len(live) == 1:
+                found.append((index, next(iter(live))))
+        return found
+
     def _one_by_one(
-        self, feed: Mapping[str, Any], parameters: Mapping[str, Any], probes: Mapping[str, Any]
-    ) -> Iterator[tuple[str, Any]]:
-        count = len(next(iter(feed.values())))
-        samples = [{name: x[i : i + 1] for name, x in feed.items()} for i in range(count)]
-        for items in zip(*(self.walk(sample, parameters, probes) for sample in samples), strict=True):
-            (name, first), axis = items[0], self._batch_axes.get(items[0][0], 0)
+        self, feed: Mapping[str, Any], parameters: Mapping[str, Any], probes: Mapping[str, Any], part: slice,
+        limits: Mapping[str, float],
+    ) -> Iterator[tuple[str, Any]]:  # fmt: skip
+        axes = self._axes
+        samples = [{name: x.narrow(axes.get(name, 0), i, 1) for name, x in feed.items()}
+                   for i in range(self._count(feed))]  # fmt: skip
+        walks = [self.walk(sample, parameters, probes, part, limits) for sample in samples]
+        for items in zip(*walks, strict=True):
+            (name, first), axis = items[0], axes.get(items[0][0], 0)
             own = first.ndim > axis and first.shape[axis] == 1
             yield name, torch.cat([tensor for _, tensor in items], axis if own else 0)
+
+    def _count(self, feed: Mapping[str, Any]) -> int:
+        """Return the number of samples fed."""
+        name, first = next(iter(feed.items()))
+        return int(first.shape[self._axes.get(name, 0)])
 
 
 def _per_sample(steps: Sequence[Call], specs: Mapping[str, Spec], fed: Collection[str]) -> bool:
@@ -154,9 +184,16 @@ class Bridge(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.model, self.row = ir.clone(model), row
-        self._sizes = {name: (1, *np.asarray(array).shape[1:]) for name, array in feed.items()}
+        axes = {spec.name: spec.axis for spec in input_specs(model)}
+        self._sizes = {name: [1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)]
+                       for name, array in feed.items()}  # fmt: skip
         self.plan = plan
+        #: log2 of scales that are learned, by the plan's name.
         self.scale_logs: Mapping[str, Any] = {}
+        #: What |real values| are cut at in training, by the plan's name.
+        self.output_limits: Mapping[str, float] = {}
+        #: Parameters that are rounded by another rule for now: name -> (parameter, source) -> counts, same shape.
+        self.rounding: Mapping[str, Any] = {}
         self._build()
         wanted = {source.name for source in self._sources.values()}
         self.parameter_of: dict[str, nn.Parameter] = {}
@@ -191,39 +228,56 @@ class Bridge(nn.Module):
             self.plan = plan
             self._build()
 
+    def source_name(self, name: str) -> str:
+        """Return the float initializer that an integer one holds, or nothing."""
+        source = self._sources.get(name)
+        return "" if source is None else source.name
+
+    @property
+    def untrained(self) -> list[str]:
+        """The float initializers of the graph that integer nodes hold in a form nothing is trained in."""
+        held = {source.name for source in self._sources.values()}
+        return [str(name) for name, value in self.model.graph.initializers.items()
+                if name not in held and (array := ir.const(value)) is not None and array.dtype.kind == "f"]  # fmt: skip
+
     def weights(self) -> dict[str, np.ndarray]:
         """Return the parameters as float32 arrays by initializer name."""
         return {name: p.detach().cpu().numpy().copy() for name, p in self.parameter_of.items()}
 
     def forward(self, feed: Mapping[str, Any], taps: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the graph outputs (and `taps`, as real values) by name for a batch of real inputs."""
+        """Return the graph outputs (and `taps`, by the plan's names) as real values for a batch of real inputs."""
         found: dict[str, Any] = {}
         wanted = {*self.network.outputs, *taps}
-        for name, tensor in self.network.walk(feed, self._counts(), self.scale_logs):
+        for name, tensor in self.integers(feed):
             own = name.partition("@q")[0]
-            if name in wanted:
-                found[name] = tensor
-            elif own in wanted and own not in found:
-                found[own] = tensor / self.network.scales[name]
-        for name in taps:
-            scale = self.network.scales.get(name)
-            if name in found and scale is not None:
-                found[name] = found[name] / scale
+            if own in wanted:
+                scale = self.network.scales.get(name)
+                found[own] = tensor if scale is None else tensor / scale
         return found
 
-    def integers(self, feed: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield (name, tensor) of every tensor of the integer graph, integers as counts."""
-        return self.network.walk(feed, self._counts(), self.scale_logs)
+    def integers(self, feed: Mapping[str, Any], part: slice = _ALL) -> Iterator[tuple[str, Any]]:
+        """Yield (name, tensor) of every tensor of the integer graph, integers as counts; see `Network.walk`."""
+        limits = _NONE
+        if self.training and self.output_limits:
+            held = self.plan.tensors
+            limits = {name: top * held[name].scale for name, top in self.output_limits.items() if name in held}
+        return self.network.walk(feed, self._counts(part), self.scale_logs, part, limits)
 
-    def _counts(self) -> dict[str, Any]:
-        """Return the integer initializers that have parameters, rounded as lowering rounds them."""
+    def _counts(self, part: slice = _ALL) -> dict[str, Any]:
+        """Return the integer initializers that `part` of the steps reads and that have parameters."""
+        read = {name for step in self.network.steps[part] for name in (*step.given.values(), *step.inputs)}
         return {name: self._rounded(name, source) for name, source in self._sources.items()
-                if source.name in self.parameter_of}  # fmt: skip
+                if name in read and source.name in self.parameter_of}  # fmt: skip
 
     def _rounded(self, name: str, source: Source) -> Any:
-        parameter = self.parameter_of[source.name]
-        return rounded(self._viewed(parameter, name, source).double() * source.scale, source.low, source.high,
-                       self.scale_logs.get(source.name) if source.high < 1 << 30 else None)  # fmt: skip
+        """Return an integer initializer as lowering makes it of the parameter, or by the rule that stands in."""
+        rule = self.rounding.get(source.name)
+        wide = source.high >= 1 << 30  # a bias
+        if rule is not None and not wide:
+            return self._viewed(rule(self.parameter_of[source.name], source), name, source)
+        parameter = self._viewed(self.parameter_of[source.name], name, source)
+        probe = None if wide else self.scale_logs.get(source.name)
+        return rounded(parameter.double() * source.scale, source.low, source.high, probe)
 
     def _viewed(self, parameter: Any, name: str, source: Source) -> Any:
         """Return the parameter as `source.view` rearranges it."""
@@ -238,10 +292,3 @@ class Bridge(nn.Module):
             return parameter.reshape(shape)
         padded = torch.cat([parameter.new_zeros(1), parameter.reshape(-1)])
         return padded[index.to(parameter.device)].reshape(shape)
-
-
-def missing(bridge: Bridge) -> list[str]:
-    """Return the float initializers of the graph that integer layers hold in another form, and so are not trained."""
-    held = {source.name for source in bridge._sources.values()}
-    return [str(name) for name, value in bridge.model.graph.initializers.items()
-            if name not in held and (array := ir.const(value)) is not None and array.dtype.kind == "f"]  # fmt: skip
