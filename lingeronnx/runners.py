@@ -161,7 +161,7 @@ class FloatIsland(PlainKernel):
         #: The nodes as a model of their own.
         self.proto = self._model(model, nodes, seen, constants)
         self._session: Any = None
-        self._one_by_one: bool | None = None
+        self._mixes: bool | None = None
         self._specs: tuple[Spec, ...] = ()
         #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.
         self._whole = any(node.op_type in ("Shape", "Size", "NonZero") and not node.domain for node in nodes)
@@ -196,22 +196,27 @@ class FloatIsland(PlainKernel):
         except Exception as error:
             raise ModelError(f"onnxruntime failed on float node {self.names[0]}: {_clean(error)}") from error
 
-    def _alone(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether a batch must be cut into samples: two samples together must give what each gives alone."""
-        if self._one_by_one is None:
+    def one_by_one(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether the inputs `arrays`, batch on axis 0, are several samples that must be computed one by one."""
+        count = arrays[0].shape[0] if arrays and arrays[0].ndim else 1
+        return count != 1 and not self._whole and self._mixed(arrays)
+
+    def _mixed(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether two samples together give something else than each gives alone."""
+        if self._mixes is None:
             rng = np.random.default_rng(0)
             ones = [[_trial(rng, a[:1]) for a in arrays] for _ in range(2)]
             apart = [self._run(one) for one in ones]
             try:
                 both = self._run([np.concatenate(pair) for pair in zip(*ones, strict=True)])
-                self._one_by_one = not all(
+                self._mixes = not all(
                     t.shape == (2 * a.shape[0], *a.shape[1:])
                     and np.allclose(t, np.concatenate([a, b]), rtol=1e-4, atol=1e-5, equal_nan=True)
                     for t, a, b in zip(both, *apart, strict=True)
                 )
             except (ModelError, ValueError, IndexError):
-                self._one_by_one = True
-        return self._one_by_one
+                self._mixes = True
+        return self._mixes
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Compute the outputs of a batch; ModelError when their shapes are not those that `infer` found."""
@@ -222,10 +227,9 @@ class FloatIsland(PlainKernel):
         return results
 
     def _compute(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        count = arrays[0].shape[0] if arrays and arrays[0].ndim else 1
-        if count == 1 or self._whole or not self._alone(arrays):
+        if not self.one_by_one(arrays):
             return tuple(self._run(arrays))
-        parts = [self._run([a[i : i + 1] for a in arrays]) for i in range(count)]
+        parts = [self._run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:

@@ -23,7 +23,7 @@ from .config import select
 from .data import Data, Progress, load_function
 from .errors import ConfigError, nearest
 from .evaluation import evaluate
-from .flow import Prepared, QuantizedModel, complete, prepare
+from .flow import Prepared, QuantizedModel, complete, prepare, refined
 from .lower import lower
 from .runners import FloatRunner, input_specs
 from .session import Session
@@ -88,17 +88,19 @@ def finetune(
     ready = prepare(source, train, settings.pop("config", None), settings, settings.pop("plan", None), progress)
     if isinstance(model, str | os.PathLike):
         ready = replace(ready, stem=Path(model).stem + "_quant")
-    bridge = Bridge(ready.graph, ready.plan, ready.row, ready.data.first())
+    # Soft rounding decides anew where each weight goes; everything else begins where refinement ends.
+    start = ready.graph if recipe.rounding == "soft" else refined(ready)
+    bridge = Bridge(start, ready.plan, ready.row, ready.data.first())
     limits = _limits(ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output},
                      constraints or {})  # fmt: skip
     frozen = frozenset(_parameters(ready, bridge, freeze))
 
     def measure() -> float:
-        session = Session(lower(with_weights(ready.graph, bridge.weights()), bridge.plan, ready.row))
+        session = Session(lower(with_weights(start, bridge.weights()), bridge.plan, ready.row))
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 
-    tuner = Tuner(bridge, Samples(ready.data, recipe.device), recipe,
+    tuner = Tuner(bridge, ready.graph, Samples(ready.data, recipe.device), recipe,
                   Constraints(limits["weight"] | limits["bias"], limits["output"], frozen),
                   evaluate=None if eval_data is None else measure,
                   checkpoint=None if checkpoint is None else Path(checkpoint), resume=resume,
@@ -106,7 +108,7 @@ def finetune(
     history = tuner.run()
     notes = [*ready.notes, *_untrained(bridge)]
     tuned = replace(ready, plan=bridge.plan, notes=notes)
-    done = complete(tuned, with_weights(ready.graph, bridge.weights()), progress)
+    done = complete(tuned, with_weights(start, bridge.weights()), progress)
     return replace(done, report=replace(done.report, training=[vars(line) for line in history]))
 
 

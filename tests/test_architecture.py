@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT / package).rglob("*.py"))
 
 # A part of the package -> the parts it may import besides its own. Data flows to the right:
-# cli -> api -> {flow, tuning, repair} -> {passes, observe, assign, improve, lower, session} -> {runners, ops} -> {ir ...}
+# cli -> api -> {flow, tuning, repair} -> {passes, observe, assign, improve, lower, session} -> {runners, ops} -> {ir}
 BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "config", "data", "batch_axes"}
 MIDDLE = BASE | {"ops", "runners", "int_runner", "metrics"}
 FLOW = MIDDLE | {"passes", "observe", "calibrate", "assign", "fit", "improve", "lower", "session", "chip"}

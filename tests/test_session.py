@@ -64,6 +64,27 @@ def test_from_a_file(branches, x, tmp_path):
         np.testing.assert_array_equal(one, two)
 
 
+def test_a_cut_along_several_axes_from_a_file(tmp_path):
+    """A Slice for each axis, whose bounds are called otherwise than the tensors between, or the file would not open."""
+    net = nets.Net(3, 8, 9, seed=6)
+    y = net.conv("x", (4, 3, 3, 3), pads=[1] * 4)
+    bounds = ([1, 2, -1], [4, 7, -9], [1, 2, 3], [1, 2, -3])
+    cut = net.node("Slice", y, *(net.const(np.array(b, np.int64)) for b in bounds))
+    graph = nets.quantized(net.graph(net.conv(cut, (2, 3, 1, 1), out="y")), platform="generic").graph
+    slices = [node for node in graph.graph if node.op_type == "Slice"]
+    assert len(slices) == 3
+    names = [v.name for node in graph.graph for v in node.outputs] + list(graph.graph.initializers)
+    assert len(names) == len(set(names))
+    ir.save(graph, tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((3, 3, 8, 9)).astype(np.float32)
+    had, have = (integers(g, {"x": x}) for g in (graph, tmp_path / "m.onnx"))
+    assert had.keys() == have.keys()
+    for name, array in had.items():
+        np.testing.assert_array_equal(have[name], array)
+    before, after = had[slices[0].inputs[0].name], had[slices[-1].outputs[0].name]
+    np.testing.assert_array_equal(after, before[:, 1:4, 2:7:2, -1:-9:-3])
+
+
 # ---- taps ------------------------------------------------------------------------------------------------------------
 
 

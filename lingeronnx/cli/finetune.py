@@ -29,14 +29,18 @@ __all__ = ["finetune"]
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure every epoch on this data and keep the best.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
 @click.option("--method", type=click.Choice(["blocks", "whole", "both"]),
-              help="Train block by block, all at once, or one after the other.  [default: both]")  # fmt: skip
-@click.option("--epochs", type=click.IntRange(0), metavar="N", help="Of the whole.  [default: 20]")
+              help="Train block by block, all at once, or one after the other.  [default: whole]")  # fmt: skip
+@click.option("--epochs", type=click.IntRange(0), metavar="N", help="Of the whole.  [default: 10]")
 @click.option("--block-epochs", type=click.IntRange(0), metavar="N", help="Of each block.  [default: 10]")
-@click.option("--lr", type=float, metavar="X", help="Adam's step, relative to a parameter's size.")
+@click.option("--lr", type=float, metavar="X", help="Adam's step, relative to a parameter's size.  [default: 0.0003]")
 @click.option("--scale-lr", type=float, metavar="X", help="Adam's step for log2 of scales.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Samples per step.  [default: 32]")
 @click.option("--loss", metavar="NAME", help="distill | labels | file.py:function  [default: distill]")
-@click.option("--scales", type=click.Choice(["learned", "fixed"]), help="[default: learned]")
+@click.option(
+    "--scales",
+    type=click.Choice(["learned", "fixed"]),
+    help="Whether scales are trained.  [default: learned where they are powers of two]",
+)
 @click.option("--rounding", type=click.Choice(["nearest", "soft"]), help="Of the blocks' weights; soft is AdaRound.")
 @click.option("--batch-norm", type=click.Choice(["frozen", "reestimate"]), help="Its statistics.  [default: frozen]")
 @click.option("--clamp-weight", metavar="V", help="Largest |weight|, or p99.9: a percentile of its own values.")

@@ -29,7 +29,7 @@ from .select import Slice
 if TYPE_CHECKING:
     from ..lower import Lowering
 
-__all__ = ["GIVEN", "Gru", "Lstm", "directions", "full_length", "given", "obstacle"]
+__all__ = ["GIVEN", "Gru", "Lstm", "directions", "full_length", "given", "obstacle", "places"]
 
 #: What a layer may be given besides x, in the order of all its forms.
 GIVEN = ("lengths", "h", "c")
@@ -173,6 +173,13 @@ def _extras(node: ir.Node) -> dict[str, int]:
     end = (_weights(node) or [len(node.inputs)])[0]
     keys = GIVEN[1:] if ir.attr(node, "has_hidden", 0) else GIVEN  # generation 3 has no lengths
     return {key: index for index, key in enumerate(keys, 1) if index < end and node.inputs[index] is not None}
+
+
+def places(node: ir.Node) -> dict[str, int]:
+    """Return {what: input index} of all that an integer node has besides x: of `GIVEN`, and the kernel's constants."""
+    first = (_weights(node) or [len(node.inputs)])[0]
+    fields = zip(("weight_x", "weight_h", "bias_x", "bias_h"), range(first, len(node.inputs)), strict=False)
+    return {**_extras(node), **dict(fields)}
 
 
 class _Recurrent(Op):

@@ -31,7 +31,7 @@ from ..platforms import Platform
 from ..runners import FloatIsland, input_specs
 from .floats import FloatTwin
 from .rounding import rounded
-from .twins import At, counts, twin_of
+from .twins import At, counts, held_by, twin_of
 
 __all__ = ["Bridge", "Network"]
 
@@ -49,7 +49,7 @@ class _Step:
     inputs: Sequence[str]
     outputs: Sequence[str]
     dtypes: Sequence[np.dtype]
-    given: Mapping[int, str]  # node input -> integer initializer with a source
+    given: Mapping[int | str, str]  # what `At.given` calls a parameter -> integer initializer with a source
     written: str  # the plan's name of the output
     moves: bool  # whether it only moves or cuts off numbers
 
@@ -88,8 +88,8 @@ class Network:
             node = nodes[call.outputs[0]]
             twin = FloatTwin(call.fn) if isinstance(call.fn, FloatIsland) else twin_of(call.fn)
             given = {} if isinstance(call.fn, FloatIsland) else {
-                i: str(v.name) for i, v in enumerate(node.inputs) if v is not None and v.name in sources
-                and v.name not in call.inputs
+                key: str(v.name) for key, v in held_by(call.fn, node).items()
+                if v.name in sources and v.name not in call.inputs
             }  # fmt: skip
             dtypes = [found.specs[name].dtype for name in call.inputs]
             written, moves = call.outputs[0].partition("@q")[0], isinstance(call.fn, _MOVES)

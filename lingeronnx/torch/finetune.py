@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import ir
 from ..data import Progress
 from ..errors import ConfigError
 from .bridge import Bridge
@@ -52,32 +53,34 @@ class Recipe:
 
     method : "blocks", "whole" or "both". epochs : over all samples, of the whole. block_epochs : of each block.
     lr, scale_lr : Adam's step for parameters (relative to their size) and for log2 of scales, falling along a cosine.
+    A scale that need not be a power of two drags the weights' grid along: its step is a hundredth by default.
     loss : "distill", "labels" or a function (outputs, targets, labels) -> scalar tensor of dicts by tensor name.
-    features : weight of the distance at the places between blocks, in the distilling loss. scales : "learned" or
-    "fixed". rounding : "nearest", or "soft" (AdaRound) for the blocks' weights. patience : epochs without a better
-    `metric` before it ends.
+    features : weight of the distance at the places between blocks, in the distilling loss.
+    scales : "learned" or "fixed"; None learns powers of two and leaves others.
+    rounding : "nearest", or "soft" (AdaRound) for the blocks' weights.
+    patience : epochs without a better one before it ends.
     """
 
-    method: str = "both"
-    epochs: int = 20
+    method: str = "whole"
+    epochs: int = 10
     block_epochs: int = 10
-    lr: float = 1e-2
-    scale_lr: float = 1e-2
+    lr: float = 3e-4
+    scale_lr: float | None = None
     batch_size: int = 32
     loss: str | Callable[..., Any] = "distill"
     features: float = 1.0
-    scales: str = "learned"
+    scales: str | None = None
     rounding: str = "nearest"
     patience: int | None = None
     seed: int = 0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        choices = {"method": ("blocks", "whole", "both"), "scales": ("learned", "fixed"),
+        choices = {"method": ("blocks", "whole", "both"), "scales": ("learned", "fixed", None),
                    "rounding": ("nearest", "soft")}  # fmt: skip
         for key, allowed in choices.items():
             if getattr(self, key) not in allowed:
-                raise ConfigError(f"{key} '{getattr(self, key)}': it is {' or '.join(allowed)}")
+                raise ConfigError(f"{key} '{getattr(self, key)}': it is {' or '.join(filter(None, allowed))}")
         for key in ("epochs", "block_epochs", "batch_size"):
             if getattr(self, key) < (1 if key == "batch_size" else 0):
                 raise ConfigError(f"{key} {getattr(self, key)}: it must be positive")
@@ -88,7 +91,7 @@ class Recipe:
         if not there:
             raise ConfigError(f"device '{self.device}': this machine, or this PyTorch, has none; it is cpu or cuda")
         for key in ("lr", "scale_lr"):
-            if not 0 <= getattr(self, key) < math.inf:
+            if getattr(self, key) is not None and not 0 <= getattr(self, key) < math.inf:
                 raise ConfigError(f"{key} {getattr(self, key)}: a step size is a number from 0 on")
 
 
@@ -105,20 +108,27 @@ class Epoch:
 class Tuner:
     """Trains `bridge` in place.
 
-    model : the float graph that `bridge` was made from, whose values are the targets. evaluate : returns a number, the
-    larger the better, for the bridge as it stands. checkpoint : where the state is kept after every part and epoch.
+    model : the float graph whose values are the targets; the bridge's own may have other weights to begin with.
+    evaluate : returns a number, the larger the better, for the bridge as it stands; without it the loss over the
+    samples counts. Of the whole, the best epoch is kept, or the start where none is better. checkpoint : where the
+    state is kept after every part and epoch.
     """
 
     def __init__(
-        self, bridge: Bridge, samples: Samples, recipe: Recipe, constraints: Constraints | None = None, *,
+        self, bridge: Bridge, model: ir.Graph, samples: Samples, recipe: Recipe,
+        constraints: Constraints | None = None, *,
         evaluate: Callable[[], float] | None = None, checkpoint: Path | None = None, resume: bool = False,
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.bridge, self.samples, self.recipe = bridge.to(recipe.device), samples, recipe
+        self._model = model
         self.constraints = constraints or Constraints()
         self.history: list[Epoch] = []
         self._evaluate, self._progress = evaluate, progress
-        self._scales = Scales(bridge.model, bridge.plan, bridge.row) if recipe.scales == "learned" else None
+        power = bridge.plan.mode == "q-value"
+        learned = power if recipe.scales is None else recipe.scales == "learned"
+        self._scales = Scales(bridge.model, bridge.plan, bridge.row) if learned else None
+        self._scale_lr = recipe.scale_lr if recipe.scale_lr is not None else 1e-2 if power else 1e-4
         self._file = Checkpoint(checkpoint) if checkpoint is not None else None
         self._done = self._file.read() if self._file is not None and resume else {}
         bridge.output_limits = self.constraints.outputs
@@ -189,7 +199,7 @@ class Tuner:
         if not (names or logs):
             return None
         inputs = self._reaching(start)
-        teacher = Teacher(bridge.model, [end], self.samples)
+        teacher = Teacher(self._model, [end], self.samples)
         target = teacher.all([end])[end]
         groups = soft.groups(recipe.lr) if soft is not None else self._groups(names, recipe.lr)
         optimizer, schedule = self._optimizer(groups, list({id(p): p for p in logs.values()}.values()), total)
@@ -245,7 +255,7 @@ class Tuner:
         names = [name for name in bridge.parameter_of if name not in self.constraints.frozen]
         places = [name for name in self._ends() if name not in bridge.network.outputs]
         taps = places if recipe.loss == "distill" and recipe.features > 0 else []
-        teacher = Teacher(bridge.model, [*bridge.network.outputs, *taps], self.samples)
+        teacher = Teacher(self._model, [*bridge.network.outputs, *taps], self.samples)
         steps = max(len(self.samples) // recipe.batch_size, 1)
         scales = self._scales.parameters if self._scales is not None else []
         optimizer, schedule = self._optimizer(self._groups(names, recipe.lr), scales, recipe.epochs * steps)
@@ -254,7 +264,9 @@ class Tuner:
         if first:
             optimizer.load_state_dict(self._done["optimizer"])
             schedule.load_state_dict(self._done["schedule"])
-        best, since = self._done.get("best", (-math.inf, None)), self._done.get("since", 0)
+        best, since = self._done.get("best"), self._done.get("since", 0)
+        if best is None:
+            best = self._value(teacher, taps), self._state()
         for epoch in range(first, recipe.epochs):
             bridge.train()
             losses = []
@@ -265,17 +277,28 @@ class Tuner:
                 losses.append(float(loss.detach()))
                 self._tell("training", epoch * steps + count + 1, recipe.epochs * steps)
             bridge.eval()
-            value = self._evaluate() if self._evaluate is not None else None
-            self.history.append(Epoch("whole", epoch + 1, float(np.mean(losses)), value))
-            if value is not None:
-                best, since = ((value, self._state()), 0) if value > best[0] else (best, since + 1)
+            value = self._value(teacher, taps)
+            measured = value if self._evaluate is not None else None
+            self.history.append(Epoch("whole", epoch + 1, float(np.mean(losses)), measured))
+            best, since = ((value, self._state()), 0) if value > best[0] else (best, since + 1)
             self._save(epochs=epoch + 1, optimizer=optimizer.state_dict(), schedule=schedule.state_dict(), best=best,
                        since=since)  # fmt: skip
             if recipe.patience is not None and since >= recipe.patience:
                 break
         bridge.scale_logs = {}
-        if best[1] is not None:
-            self._restore({"state": best[1]})
+        self._restore({"state": best[1]})
+
+    def _value(self, teacher: Teacher, taps: Sequence[str]) -> float:
+        """Return how good the bridge is as it stands."""
+        if self._evaluate is not None:
+            return self._evaluate()
+        losses = []
+        with torch.no_grad():
+            for part in self.samples.blocks(_BATCH):
+                outputs = self.bridge(self.samples.feed(part), taps)
+                loss = self._loss(outputs, teacher.targets(part), self.samples.answers(part), taps)
+                losses.append(float(loss) * len(next(iter(outputs.values()))))
+        return -sum(losses) / len(self.samples)
 
     def _loss(self, outputs: Mapping[str, Any], targets: Mapping[str, Any], labels: Any, taps: Sequence[str]) -> Any:
         recipe = self.recipe
@@ -304,7 +327,7 @@ class Tuner:
         return found
 
     def _optimizer(self, groups: Sequence[dict[str, Any]], scales: Sequence[Any], total: int) -> tuple[Any, Any]:
-        own = [{"params": list(scales), "lr": self.recipe.scale_lr}] if len(scales) else []
+        own = [{"params": list(scales), "lr": self._scale_lr}] if len(scales) else []
         optimizer = torch.optim.Adam([*groups, *own])
         return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(total, 1))
 

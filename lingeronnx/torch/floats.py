@@ -53,10 +53,9 @@ class FloatTwin:
 
     def __call__(self, kernel: FloatIsland, inputs: Sequence[Any], at: Any) -> tuple[Any, ...]:
         """Compute the island's outputs from real inputs, sample by sample where its nodes mix samples."""
-        count = inputs[0].shape[0] if inputs and inputs[0].ndim else 1
-        if count == 1 or kernel._whole or not kernel._alone([x.detach().cpu().numpy() for x in inputs]):
+        if not kernel.one_by_one([x.detach().cpu().numpy() for x in inputs]):
             return self._once(kernel, inputs)
-        parts = [self._once(kernel, [x[i : i + 1] for x in inputs]) for i in range(count)]
+        parts = [self._once(kernel, [x[i : i + 1] for x in inputs]) for i in range(len(inputs[0]))]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
     def _once(self, kernel: FloatIsland, inputs: Sequence[Any]) -> tuple[Any, ...]:

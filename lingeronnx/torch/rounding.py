@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from simulator.fixed import Chain, LunaDivide, Pair, Quotient, Rescale, Scale, Shift, WideScale
+from simulator.fixed import Chain, Even, LunaDivide, Pair, Quotient, Rescale, Rounded, Scale, Shift, WideScale
 
 from ..errors import ModelError
 
 __all__ = ["Rule", "replaced", "rescaled", "rounded"]
 
-Rule = Rescale | LunaDivide | Chain
+Rule = Rescale | Rounded | LunaDivide | Chain
 
 #: Whole numbers below these are exact in float32 and float64, and so is adding a half to them.
 FLOAT32_EXACT, FLOAT64_EXACT = 1 << 23, 1 << 52
@@ -83,6 +83,8 @@ def ratio(rule: Rule) -> float:
     """Return what the accumulator is multiplied by."""
     if isinstance(rule, Rescale):
         return math.ldexp(rule.multiplier, -rule.shift)
+    if isinstance(rule, Rounded):
+        return math.ldexp(1.0, -rule.shift)
     if isinstance(rule, Chain):
         return ratio(rule.first) * ratio(rule.second)
     return math.ldexp(1.0 / rule.divisor, rule.shift)
@@ -126,6 +128,9 @@ def _in_integers(form: Any, acc: Any) -> Any:
     acc = torch.clamp(acc, -form.limit, form.limit)
     if isinstance(form, Scale):
         return torch.clamp((acc * form.multiplier + form.half) >> form.shift, form.low, form.high)
+    if isinstance(form, Even):
+        half = (1 << (form.shift - 1)) - 1 + ((acc >> form.shift) & 1)
+        return torch.clamp((acc + half) >> form.shift, form.low, form.high)
     assert isinstance(form, WideScale)
     upper, lower = (acc >> 32) * form.multiplier, (acc & 0xFFFFFFFF) * form.multiplier
     if form.shift <= 32:

@@ -8,6 +8,7 @@ backwards it is the real function it stands for.
 
 Products and sums are exact because they are computed in float32 where they stay below 2^23, else in float64. Operators
 of another arithmetic (softmax, layer norm, recurrent layers) take their forward value from the simulator's kernel.
+A kernel that no lowered graph holds, and through which nothing trains, stands in `OUT_OF_REACH` with the reason.
 """
 
 from __future__ import annotations
@@ -25,32 +26,36 @@ from simulator import kernels as k
 from simulator import machine
 from simulator.fixed import Rescale
 from simulator.kernel import Call, Kernel, Spec
-from simulator.kernels._common import Window, magnitude
+from simulator.kernels._common import Window, image_size, magnitude
+from simulator.kernels.recurrent import Recurrent
 
+from .. import ir
 from ..errors import ModelError
+from ..ops import recurrent
 from ..ops.linear import FloatLinear
 from .rounding import FLOAT32_EXACT, ratio, replaced, rescaled, rounded
 
-__all__ = ["TWINS", "At", "counts", "twin_of"]
+__all__ = ["OUT_OF_REACH", "TWINS", "At", "counts", "held_by", "twin_of"]
 
 
 @dataclass(frozen=True)
 class At:
     """Where a twin stands.
 
-    dtypes : of the inputs, as the simulator has them. given : parameters in counts by the node's input index, in place
-    of the integers that the kernel holds. probe : log2 of the output's scale, where its gradient is wanted.
+    dtypes : of the inputs, as the simulator has them. given : parameters in counts, in place of the integers that the
+    kernel holds, by the node's input index; of a recurrent layer, whose weights stand behind what it is given, by the
+    kernel's field, or "h" and "c". probe : log2 of the output's scale, where its gradient is wanted.
     """
 
     dtypes: Sequence[np.dtype]
-    given: Mapping[int, Any] = field(default_factory=dict)
+    given: Mapping[int | str, Any] = field(default_factory=dict)
     probe: Any = None
 
     def size(self, index: int = 0) -> int:
         """Return the largest |count| of an input."""
         return magnitude(self.dtypes[index])
 
-    def held(self, index: int, array: np.ndarray | None, like: Any) -> Any:
+    def held(self, index: int | str, array: np.ndarray | None, like: Any) -> Any:
         """Return parameter `index`, else the kernel's own `array`; None where there is neither."""
         if index in self.given:
             return self.given[index]
@@ -62,10 +67,21 @@ Twin = Callable[[Any, Sequence[Any], At], tuple[Any, ...]]
 
 def twin_of(kernel: Kernel) -> Twin:
     """Return the twin of a kernel; ModelError where it has none."""
-    try:
-        return TWINS[type(kernel)]
-    except KeyError:
-        raise ModelError(f"{type(kernel).__name__} has no twin to train through; leave the node in float") from None
+    kind = type(kernel)
+    if kind in OUT_OF_REACH:
+        raise ModelError(f"{kind.__name__} has no twin to train through: {OUT_OF_REACH[kind]}")
+    if kind not in TWINS:
+        raise ModelError(f"{kind.__name__} has no twin to train through; leave the node in float")
+    return TWINS[kind]
+
+
+def held_by(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Value]:
+    """Return the inputs of a kernel's node by what `At.given` calls them."""
+    if isinstance(kernel, Recurrent):
+        found: Mapping[Any, int] = recurrent.places(node)
+    else:
+        found = {index: index for index in range(len(node.inputs))}
+    return {key: value for key, index in found.items() if (value := node.inputs[index]) is not None}
 
 
 def counts(array: np.ndarray, like: Any) -> Any:
@@ -113,23 +129,27 @@ def _conv_transpose(kernel: k.ConvTranspose, inputs: Sequence[Any], at: At) -> t
     (x,) = inputs
     weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
     # Every output adds up at most all inputs' taps of its channel.
-    bound = int(weight.detach().abs().sum(dim=(0, 2, 3)).max().item()) * at.size() + (
+    bound = int(weight.detach().abs().transpose(0, 1).flatten(1).sum(1).max().item()) * at.size() + (
         0 if bias is None else int(bias.detach().abs().max().item())
     )
-    window, more = kernel._window(), [int(n) for n in kernel.output_padding or (0, 0)]
-    x, weight, bias = _wide_enough(bound, x, weight, bias)
+    window = kernel._window()
     (spec,) = kernel.infer(Spec(tuple(x.shape), np.dtype(np.int8)))
+    x, weight, bias = _wide_enough(bound, _as_image(x), _as_image(weight), bias)
     top, left = window.pads[:2]
     acc = F.conv_transpose2d(x, weight, bias, window.strides, 0, 0, kernel.group, window.dilations)
-    height, width = spec.shape[2:]
+    height, width = image_size(spec.shape[2:])
     short = [max(top + height - acc.shape[2], 0), max(left + width - acc.shape[3], 0)]
     if any(short):  # what output_padding adds lies beyond every tap, where only the bias is
         beyond = acc.new_zeros(1, acc.shape[1], 1, 1) if bias is None else bias.reshape(1, -1, 1, 1)
         inner = acc - beyond
         acc = F.pad(inner, (0, short[1], 0, short[0])) + beyond
-    acc = acc[:, :, top : top + height, left : left + width]
-    assert not any(more) or acc.shape[2:] == torch.Size((height, width))
+    acc = acc[:, :, top : top + height, left : left + width].reshape(spec.shape)
     return (rescaled(acc, kernel.rescale, bound, at.probe),)
+
+
+def _as_image(x: Any) -> Any:
+    """Return a line [.., .., W] as an image of one row."""
+    return x if x.ndim == 4 else x[:, :, None]
 
 
 def _linear(kernel: k.Linear, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
@@ -187,6 +207,16 @@ def _matmul(kernel: k.MatMul, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     return (rescaled(x @ y, kernel.rescale, bound, at.probe),)
 
 
+def _div_single(kernel: k.DivSingle, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
+    """Where it divides by zero there is no slope."""
+    x, y = (v.double() for v in inputs)
+    safe = torch.where(y == 0, 1.0, y)
+    smooth = torch.where(y == 0, 0.0, x / safe) * (kernel.scale_o * kernel.scale_y / kernel.scale_x)
+    (exact,) = _computed(kernel, [_integers(v, kind) for v, kind in zip(inputs, at.dtypes, strict=True)], smooth)
+    top = 1 << (kernel.bits - 1)
+    return (rounded(smooth, -top, top - 1, at.probe, exact),)
+
+
 # ---- one activation ----------------------------------------------------------------------------------------------
 
 
@@ -194,7 +224,8 @@ def _quant(kernel: k.Quant, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     (x,) = inputs
     exact = _computed(kernel, [x.detach().float().cpu().numpy()], x)[0]
     top = 1 << (min(kernel.bits, 8) if kernel.rule == "luna" else kernel.bits) - 1
-    return (rounded(x * kernel.scale, -top, top - 1, at.probe, exact),)
+    smooth = (x.double() if kernel.bits > 24 else x) * kernel.scale
+    return (rounded(smooth, -top, top - 1, at.probe, exact),)
 
 
 def _dequant(kernel: k.Dequant, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
@@ -240,7 +271,7 @@ def counts_of(values: np.ndarray, like: Any) -> Any:
 
 
 def _glu(kernel: k.Glu, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
-    a, b = inputs[0].double().chunk(2, -1)
+    a, b = inputs[0].double().chunk(2, kernel.axis)
     index = b.detach().to(torch.int64) + 128
     gate = torch.from_numpy(kernel.gate.astype(np.float64)).to(b.device)
     slope = _slopes(kernel.gate, b).double()[index]
@@ -250,12 +281,10 @@ def _glu(kernel: k.Glu, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
 # ---- windows -----------------------------------------------------------------------------------------------------
 
 
-def _hanging(kernel: Any, x: Any, axes: int) -> list[int]:
+def _hanging(kernel: Any, x: Any, window: Window) -> list[int]:
     """Return how far the last windows reach beyond the padded image: with ceil_mode they may."""
-    window = kernel._window()
     (spec,) = kernel.infer(Spec(tuple(x.shape), np.dtype(np.int8)))
-    rows = (1, *x.shape[2:])[-2:]
-    places = (1, *spec.shape[2:])[-2:]
+    rows, places = image_size(x.shape[2:]), image_size(spec.shape[2:])
     more = []
     for axis in (0, 1):
         reach = (places[axis] - 1) * window.strides[axis] + window.dilations[axis] * (window.kernel[axis] - 1) + 1
@@ -266,7 +295,7 @@ def _hanging(kernel: Any, x: Any, axes: int) -> list[int]:
 def _max_pool(kernel: k.MaxPool, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     (x,) = inputs
     window, axes = kernel._window(), x.ndim - 2
-    padded = _padded(x, window, axes, -math.inf, _hanging(kernel, x, axes))
+    padded = _padded(x, window, axes, -math.inf, _hanging(kernel, x, window))
     pool = F.max_pool2d if axes == 2 else F.max_pool1d
     y = pool(padded, window.kernel[2 - axes :], window.strides[2 - axes :], 0, window.dilations[2 - axes :])
     (spec,) = kernel.infer(Spec(tuple(x.shape), np.dtype(np.int8)))
@@ -277,15 +306,30 @@ def _max_pool(kernel: k.MaxPool, inputs: Sequence[Any], at: At) -> tuple[Any, ..
 
 def _avg_pool(kernel: k.AvgPool, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     (x,) = inputs
-    window, axes = kernel._window(), x.ndim - 2
+    window = kernel._window()
     bound = window.kernel[0] * window.kernel[1] * at.size()
-    padded = _padded(x, window, axes, 0.0, _hanging(kernel, x, axes))
-    (padded,) = _wide_enough(bound, padded)
-    image = padded if axes == 2 else padded[:, :, None]
-    total = F.avg_pool2d(image, window.kernel, window.strides, divisor_override=1)
-    total = total if axes == 2 else total[:, :, 0]
+    (x,) = _wide_enough(bound, x)
+    return (rescaled(_totals(kernel, x, window), kernel.rule, bound, at.probe),)
+
+
+def _totals(kernel: Any, x: Any, window: Window, around: float = 0.0) -> Any:
+    """Return the sum of each window; `around` fills the padding, zeros what lies beyond."""
+    more = _hanging(kernel, x, window)
+    padded = F.pad(_padded(x, window, x.ndim - 2, around), [0, more[1], 0, more[0]][: 2 * (x.ndim - 2)])
+    total = F.avg_pool2d(_as_image(padded), window.kernel, window.strides, divisor_override=1)
     (spec,) = kernel.infer(Spec(tuple(x.shape), np.dtype(np.int8)))
-    return (rescaled(total[tuple(slice(n) for n in spec.shape)], kernel.rule, bound, at.probe),)
+    places = image_size(spec.shape[2:])
+    return total[:, :, : places[0], : places[1]].reshape(spec.shape)
+
+
+def _mean(kernel: k.Mean, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
+    (x,) = inputs
+    window = kernel._window(Spec(tuple(x.shape), at.dtypes[0]))
+    number = _totals(kernel, torch.ones_like(x[:1, :1]), window, float(kernel.padded)).clamp(min=1)
+    total = _totals(kernel, x.double(), window) * 2.0**kernel.shift
+    (exact,) = _computed(kernel, [_integers(x, at.dtypes[0])], x)
+    top = 1 << (kernel.bits - 1)
+    return (rounded(total / (kernel.divisor or number), -top, top - 1, at.probe, exact),)
 
 
 # ---- moving ------------------------------------------------------------------------------------------------------
@@ -380,8 +424,8 @@ def _rows(kernel: Any, x: Any, at: At, function: Any) -> tuple[Any, ...]:
     entry, top = kernel.entry, len(kernel.entry) // 2
     unit = (int(entry[top + 16]) - int(entry[top - 16])) / 32 / 2.0**25  # of one count, in real numbers
     first = kernel.axis % x.ndim
-    flat = (x * unit).reshape(*x.shape[:first], -1)
-    smooth = function(flat, -1).reshape(x.shape) * (2.0**15 * ratio(kernel.rescale))
+    rows = x * unit if kernel.alone else (x * unit).reshape(*x.shape[:first], -1)
+    smooth = function(rows, first if kernel.alone else -1).reshape(x.shape) * (2.0**15 * ratio(kernel.rescale))
     (exact,) = _computed(kernel, [_integers(x, at.dtypes[0])], x)
     bits = 1 << (kernel.rescale.bits - 1)
     return (rounded(smooth, -bits, bits - 1, at.probe, exact),)
@@ -405,40 +449,61 @@ def _whole(tensor: Any) -> np.ndarray:
     return tensor.detach().cpu().numpy().reshape(-1).astype(np.int64)
 
 
-def _recurrent_parts(kernel: Any, x: Any, at: At) -> tuple[Any, list[Any], Any, float, float]:
-    """Return (kernel with the parameters, the parameters, x [N, T, I], ratios of both sums to real numbers)."""
-    held = (kernel.weight_x, kernel.weight_h, kernel.bias_x, kernel.bias_h)
-    parts = [at.held(i + 1, array, x) for i, array in enumerate(held)]
-    whole = [part.detach().cpu().numpy() for part in parts]
-    own = replace(kernel, weight_x=whole[0].astype(kernel.weight_x.dtype),
-                  weight_h=whole[1].astype(kernel.weight_h.dtype), bias_x=whole[2].astype(np.int64),
-                  bias_h=whole[3].astype(np.int64))  # fmt: skip
-    bits = k.Lstm.formats[kernel.arithmetic][0] if isinstance(kernel, k.Lstm) else 27 if isinstance(
-        kernel, k.GruFine) else 11  # fmt: skip
-    given_x = x if kernel.time_axis else x.transpose(0, 1)
-    return own, parts, given_x, ratio(kernel.rescale_x) * 2.0**-bits, ratio(kernel.rescale_h) * 2.0**-bits
+def _given(kernel: Recurrent, more: Sequence[Any], x: Any, at: At) -> dict[str, Any]:
+    """Return the lengths [N] or [1] and the states and cells [N, H] or [1, H], in counts, that there are."""
+    found = {key: at.held(key, array, x) for key, array in kernel.fixed.items()}
+    found |= {key: at.given[key] for key in recurrent.GIVEN if key in at.given}
+    found |= dict(zip(kernel.given, more, strict=True))
+    return {key: v.reshape(-1) if key == "lengths" else v.reshape(-1, kernel.units) for key, v in found.items()}
+
+
+def _with_parameters(kernel: Any, parts: Sequence[Any], at: At) -> Any:
+    """Return the kernel with the parameters, and with the states that are parameters, in place of its own."""
+    kinds = {"h": kernel.rescale_o.dtype, "c": np.dtype(np.int32)}
+    fixed = {key: _integers(at.given[key], kind) for key, kind in kinds.items() if key in at.given}
+    wx, wh, bx, bh = parts
+    return replace(kernel, weight_x=_integers(wx, kernel.weight_x.dtype), weight_h=_integers(wh, kernel.weight_h.dtype),
+                   bias_x=_whole(bx), bias_h=_whole(bh), fixed={**kernel.fixed, **fixed})  # fmt: skip
 
 
 def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     """Walk through time with real gates and a state in counts; the integers are the simulator's."""
-    (x,) = inputs
-    own, (wx, wh, bx, bh), steps, of_x, of_h = _recurrent_parts(kernel, x, at)
-    sums = (F.linear(steps, wx.float(), bx.float())) * of_x
-    step, cell = _STEPS[type(kernel)], None
-    h = x.new_zeros(len(steps), kernel.units)
-    states, cells = [], []
-    times = range(sums.shape[1])
+    x, *more = inputs
+    fields = ("weight_x", "weight_h", "bias_x", "bias_h")
+    parts = [at.held(name, getattr(kernel, name), x) for name in fields]
+    wx, wh, bx, bh = (part.float() for part in parts)
+    in_sums, in_cell = _fractions(kernel)
+    of_x, of_h = (ratio(rule) * 2.0**-in_sums for rule in (kernel.rescale_x, kernel.rescale_h))
+    steps = x if kernel.time_axis else x.transpose(0, 1)
+    sums = F.linear(steps, wx, bx) * of_x
+    count, length = sums.shape[:2]
+    known = _given(kernel, more, x, at)
+    h, cell = (known[key].float().expand(count, -1) if key in known else x.new_zeros(count, kernel.units)
+               for key in ("h", "c"))  # fmt: skip
+    cell = cell * 2.0**-in_cell
+    states = []
+    times = range(length)
     for t in times if kernel.forward else reversed(times):
-        h, cell = step(kernel, sums[:, t], h, cell, wh.float(), bh.float(), of_h, at.probe)
-        states.append(h)
-        cells.append(cell)
-    order = states if kernel.forward else states[::-1]
-    smooth = [torch.stack(order, 1), states[-1][:, None]]
-    if isinstance(kernel, k.Lstm):
-        smooth.append(cells[-1][:, None] * 2.0**15)
+        new, following = _STEPS[type(kernel)](kernel, sums[:, t], h, cell, wh, bh, of_h, at.probe)
+        if "lengths" in known:  # beyond its end a sample waits
+            within = (t < known["lengths"])[:, None]
+            h, cell = torch.where(within, new, h), torch.where(within, following, cell)
+            states.append(torch.where(within, new, 0.0))
+        else:
+            h, cell = new, following
+            states.append(h)
+    smooth = [torch.stack(states if kernel.forward else states[::-1], 1), h[:, None], cell[:, None] * 2.0**in_cell]
+    arrays = [_integers(v, kind) for v, kind in zip(inputs, at.dtypes, strict=True)]
+    exact = _computed(_with_parameters(kernel, parts, at), arrays, x)
     smooth = [s if kernel.time_axis else s.transpose(0, 1) for s in smooth]
-    exact = _computed(own, [_integers(x, at.dtypes[0])], x)
     return tuple(replaced(smooth[i].to(e.dtype), e) for i, e in zip(kernel.kept, exact, strict=True))
+
+
+def _fractions(kernel: Recurrent) -> tuple[int, int]:
+    """Return the fractional bits of the gate sums and of a cell as a tensor."""
+    if isinstance(kernel, k.Lstm):
+        return k.Lstm.formats[kernel.arithmetic][0], 15 if kernel.arithmetic == "q27" else 7
+    return 27 if isinstance(kernel, k.GruFine) else 11, 0
 
 
 def _state(kernel: Any, value: Any, fraction: int, probe: Any) -> Any:
@@ -450,7 +515,7 @@ def _state(kernel: Any, value: Any, fraction: int, probe: Any) -> Any:
 def _lstm_step(kernel: Any, a: Any, h: Any, cell: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> tuple[Any, Any]:
     i, f, g, o = (a + F.linear(h, wh, bh) * of_h).chunk(4, -1)
     new = torch.sigmoid(i) * torch.tanh(g)
-    cell = new if cell is None else torch.sigmoid(f) * cell + new
+    cell = torch.sigmoid(f) * cell + new
     return _state(kernel, torch.sigmoid(o) * torch.tanh(cell), k.Lstm.formats[kernel.arithmetic][1], probe), cell
 
 
@@ -460,7 +525,7 @@ def _gru_step(kernel: Any, a: Any, h: Any, cell: Any, wh: Any, bh: Any, of_h: fl
     inner, bias = wh[2 * units :], bh[2 * units :]
     own = r * F.linear(h, inner, bias) if kernel.reset_after else F.linear(r * h, inner, bias)
     n = torch.tanh(a[:, 2 * units :] + own * of_h)
-    return _state(kernel, n + z * (h / scale - n), 31, probe), None
+    return _state(kernel, n + z * (h / scale - n), 31, probe), cell
 
 
 def _halved_step(kernel: Any, a: Any, h: Any, cell: Any, wh: Any, bh: Any, of_h: float, probe: Any) -> tuple[Any, Any]:
@@ -469,7 +534,7 @@ def _halved_step(kernel: Any, a: Any, h: Any, cell: Any, wh: Any, bh: Any, of_h:
     (r, z, n), (own_r, own_z, own_n) = a.chunk(3, -1), own.chunk(3, -1)
     r, z = (torch.sigmoid(v + w if kernel.joined else v) for v, w in ((r, own_r), (z, own_z)))
     n = torch.tanh(n + r * own_n)
-    return _state(kernel, z * h / scale / 2 + (1 - z) * n, 14, probe), None
+    return _state(kernel, z * h / scale / 2 + (1 - z) * n, 14, probe), cell
 
 
 def _opaque(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
@@ -482,11 +547,17 @@ def _opaque(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
 TWINS: Mapping[type, Twin] = {
     k.AddScaled: _add_scaled, k.AddShift: _add_shift, k.Affine: _affine, k.ArgMax: _opaque, k.AvgPool: _avg_pool,
     k.Clip: _clip, k.Concat: _concat, k.Constant: _constant, k.Conv: _conv, k.ConvTranspose: _conv_transpose,
-    k.Dequant: _dequant, k.Div: _opaque, k.Gather: _gather, k.Glu: _glu, k.Gru: _recurrent, k.GruFine: _recurrent,
-    k.LayerNorm: _layer_norm, k.Linear: _linear, k.LogSoftmax: _log_softmax, k.Lookup: _lookup, k.Lstm: _recurrent,
-    k.MatMul: _matmul, k.MaxPool: _max_pool, k.Mul: _mul, k.Pick: _pick, k.Quant: _quant, k.Relu: _clip,
-    k.Requant: _requant, k.Reshape: _reshape, k.Softmax: _softmax, k.Split: _split, k.Table: _table,
-    k.Transpose: _transpose, FloatLinear: _float_linear,
+    k.Dequant: _dequant, k.Div: _opaque, k.DivSingle: _div_single, k.Gather: _gather, k.Glu: _glu, k.Gru: _recurrent,
+    k.GruFine: _recurrent, k.LayerNorm: _layer_norm, k.Linear: _linear, k.LogSoftmax: _log_softmax, k.Lookup: _lookup,
+    k.Lstm: _recurrent, k.MatMul: _matmul, k.MaxPool: _max_pool, k.Mean: _mean, k.Mul: _mul, k.Pick: _pick,
+    k.Quant: _quant, k.Relu: _clip, k.Requant: _requant, k.Reshape: _reshape, k.Softmax: _softmax, k.Split: _split,
+    k.Table: _table, k.Transpose: _transpose, FloatLinear: _float_linear,
 }  # fmt: skip
+
+#: Kernels that no bridge holds -> why.
+OUT_OF_REACH: Mapping[type, str] = dict.fromkeys(
+    (k.TrainedLstm, k.TrainedGru),
+    "it is the training side's arithmetic, and a lowered graph always means the executor's",
+)
 
 _STEPS = {k.Lstm: _lstm_step, k.GruFine: _gru_step, k.Gru: _halved_step}

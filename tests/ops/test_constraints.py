@@ -37,6 +37,13 @@ def norm(*sizes, **attributes):
     return node("LayerNormalization", ["N", *sizes], weights=[sizes, sizes], axis=-len(sizes), **attributes)
 
 
+def layer(kind, letters=""):
+    """Return a float layer that is given what the letters name: lengths, h, c."""
+    shapes = [["N", 9, 4], [1, 12, 4], [1, 12, 3], [1, 24], *([["N"]] if "l" in letters else []),
+              *[["N", 1, 3]] * len(letters.strip("l"))]  # fmt: skip
+    return node(f"{kind}_{letters}" if letters else kind, *shapes, domain=ir.DOMAIN)
+
+
 def with_cell(source):
     """Return an LSTM whose last cell is read."""
     found = node("LSTM", source, domain=ir.DOMAIN)
@@ -54,6 +61,22 @@ CASES = {
     ),
     ("LSTMInt", "cell_inside"): (
         [node("LSTM", ["N", 9, 4], domain=ir.DOMAIN)], [(with_cell(["N", 9, 4]), "it is read")],
+    ),
+    ("LSTMInt", "whole_sequences"): (
+        [layer("LSTM"), layer("LSTM", "hc"), node("LSTMInt", [1, 4, 4], domain="thinker")],
+        [(layer("LSTM", letters), "sequence_lens is given, and some may be shorter") for letters in ("l", "lhc")],
+    ),
+    ("GRUInt", "whole_sequences"): (
+        [layer("GRU"), layer("GRU", "h")],
+        [(layer("GRU", letters), "sequence_lens is given, and some may be shorter") for letters in ("l", "lh")],
+    ),
+    ("LSTMInt", "from_zero"): (
+        [layer("LSTM"), layer("LSTM", "l"), node("LSTMInt", [1, 4, 4], domain="thinker")],
+        [(layer("LSTM", "h"), "initial_h is given"), (layer("LSTM", "lc"), "initial_c is given"),
+         (layer("LSTM", "hc"), "initial_h and initial_c are given")],
+    ),
+    ("GRUInt", "from_zero"): (
+        [layer("GRU"), layer("GRU", "l")], [(layer("GRU", letters), "initial_h is given") for letters in ("h", "lh")],
     ),
     ("GRUInt", "right_gru"): ([], [(node("GRU", ["N", 9, 4], domain=ir.DOMAIN), VENUS.faults["gru"])]),
     ("Conv2dInt", "kernel_limit"): (

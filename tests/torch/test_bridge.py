@@ -19,8 +19,10 @@ from lingeronnx.int_runner import IntRunner
 from lingeronnx.lower import lower
 from lingeronnx.platforms import PLATFORMS, platform
 from lingeronnx.runners import FloatIsland
+from simulator import kernels as k
 from tests.nets import NETS, Net, residual, samples
 from tests.ops import test_recurrent as recurrent
+from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_breadth import CASES
 from tests.test_attention import D, T, attention
 from tests.torch.test_twins import tensor
@@ -97,8 +99,9 @@ def bridged(model, row, feed, **settings):
 def follows(model, row, feed, **settings):
     """Assert the law for one sample and for five, with gradients on and off."""
     result, bridge = bridged(model, row, feed, **settings)
+    specs = result.session().inputs
     for count in (1, 5):
-        some = {name: array[:count] for name, array in feed.items()}
+        some = {spec.name: spec.samples(feed[spec.name], 0, count) for spec in specs}
         want = list(result.session().taps(some))
         got = dict(bridge.train(count == 5).integers(tensors(some)))
         integer = compare(got, want, behind_islands(bridge.network))
@@ -156,6 +159,76 @@ def test_recurrent(kind, direction, row):
         if kind == "GRU" or not more:
             model = build(kind, direction, **more)
             follows(model, row, {"x": recurrent.inputs(model)})
+
+
+def moved(bridge, model, row, feed, amount):
+    """Move every parameter; assert that the integers are those of the graph lowered with the moved weights."""
+    plan, generator = bridge.plan, torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in bridge.parameters():
+            parameter += amount * torch.randn(parameter.shape, generator=generator)
+    other = ir.clone(bridge.model)
+    for name, array in bridge.weights().items():
+        other.graph.initializers[name].const_value = oir.tensor(array, name=name)
+    runner = IntRunner(lower(other, plan, platform(row)))
+    want = list(runner.run(feed))
+    assert compare(dict(bridge.integers(tensors(feed))), want) >= 3
+    assert {source.name for source in bridge._sources.values()} == bridge.parameter_of.keys()
+
+
+def every_parameter_is_felt(bridge, feed):
+    """Assert that each has a finite gradient that is not nothing."""
+    outputs = bridge(tensors(feed)).values()
+    sum((y * torch.randn(y.shape, generator=torch.Generator().manual_seed(1))).sum() for y in outputs).backward()
+    for name, parameter in bridge.parameter_of.items():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.any(), name
+
+
+GIVEN = {
+    "constant states": lambda kind: forms.constant_states(kind, "repeated", "bidirectional"),
+    "states in and out": lambda kind: forms.streaming(kind, 2),
+    "states of both directions": lambda kind: forms.streaming(kind, 1, "bidirectional"),
+    "lengths": lambda kind: forms.with_lengths(kind, "bidirectional"),
+    "lengths and states": lambda kind: forms.with_lengths(kind, "reverse", True),
+}
+
+
+@pytest.mark.parametrize("kind", ("LSTM", "GRU"))
+@pytest.mark.parametrize("form", GIVEN)
+def test_what_a_layer_is_given(form, kind):
+    """Its weights stand behind it and are found there: moved ones too; initial states that were learned train."""
+    model = GIVEN[form](kind)
+    feed = forms.data(model)
+    for bits in (8, 16):
+        bridge = follows(model, "generic", feed, bits=bits)
+        every_parameter_is_felt(bridge, feed)
+        moved(bridge, model, "generic", feed, 0.05)
+        states = [name for name, p in bridge.parameter_of.items() if p.ndim == 3]
+        assert bool(states) == (form == "constant states")
+
+
+@pytest.mark.parametrize("form", ("constant states", "states in and out"))
+def test_a_gru_written_out(form):
+    """Step by step, as chips compute it."""
+    model = GIVEN[form]("GRU")
+    feed = forms.data(model)
+    bridge = follows(model, "venusA", feed)
+    kinds = [type(step.kernel) for step in bridge.network.steps]
+    assert not {k.Gru, k.GruFine}.intersection(kinds)
+    assert kinds.count(k.Linear) > forms.T
+    every_parameter_is_felt(bridge, feed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [row for row in ROWS if platform(row).chip])
+@pytest.mark.parametrize("kind", ("LSTM", "GRU"))
+@pytest.mark.parametrize("form", GIVEN)
+def test_what_a_layer_is_given_on_chips(form, kind, row):
+    """Written out, or as an island where samples have lengths."""
+    model = GIVEN[form](kind)
+    follows(model, row, forms.data(model))
 
 
 @pytest.mark.slow

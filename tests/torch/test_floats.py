@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from lingeronnx import ir
 from lingeronnx.errors import ModelError
 from lingeronnx.runners import FloatIsland
+from simulator.kernel import Spec
 
 torch = pytest.importorskip("torch")
 
@@ -45,7 +46,7 @@ def run(model, arrays, outputs=None):
     """Return the model's outputs, or `outputs`, as the twin of an island with these nodes computes them."""
     names = [value.name for value in model.graph.input]
     outputs = outputs or [value.name for value in model.graph.output]
-    island = SimpleNamespace(proto=model, inputs=names, outputs=outputs, _whole=True)
+    island = SimpleNamespace(proto=model, inputs=names, outputs=outputs, one_by_one=lambda arrays: False)
     tensors = [a if torch.is_tensor(a) else torch.from_numpy(np.array(a)) for a in arrays]
     return FloatTwin(island)(island, tensors, None)
 
@@ -378,7 +379,7 @@ def test_samples_that_touch_go_one_by_one():
         ), opset_imports=[helper.make_opsetid("", 13)], ir_version=8)  # fmt: skip
         graph = ir.from_proto(model)
         island = FloatIsland(graph, list(graph.graph), ["y"])
-        island.infer(SimpleNamespace(shape=(1, 4), dtype=np.float32))
+        island.infer(Spec((1, 4), np.dtype(np.float32)))
         (got,) = FloatTwin(island)(island, [torch.from_numpy(x)], None)
         close(got, island(x)[0])
         assert np.allclose(got.numpy(), 1.0) is not together

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulator import fixed
 from simulator import kernels as k
-from simulator.fixed import Chain, LunaDivide, Rescale
+from simulator.fixed import Chain, LunaDivide, Rescale, Rounded
 from tests.simulator.helpers import integers
 from tests.torch.test_twins import simulated, tensor
 
@@ -33,11 +33,13 @@ def rules(draw):
     """Draw every kind of requantization."""
     bits = draw(st.sampled_from((4, 8, 16, 32)))
     shift = draw(st.integers(-10, 40))
-    kind = draw(st.sampled_from(("shift", "ratio", "chain", "divide")))
+    kind = draw(st.sampled_from(("shift", "ratio", "chain", "divide", "rounded")))
     if kind == "divide":
         return LunaDivide(draw(st.sampled_from((3, 9, 25, -7, 100))), draw(st.integers(-1, 12)), bits, underflow=-5)
     if kind == "shift":
         return Rescale.from_shift(shift, bits)
+    if kind == "rounded":
+        return Rounded(shift, bits, draw(st.sampled_from(("floor", "ceil", "round"))))
     rule = Rescale.from_ratio(draw(st.floats(0.5, 1.0, exclude_max=True)) * 2.0**-shift, bits)
     return Chain(Rescale.from_shift(draw(st.integers(-2, 8)), 32), rule) if kind == "chain" else rule
 
@@ -50,7 +52,8 @@ def test_rescaled_is_the_simulators(rule, seed, width):
         width = min(width, 30)  # of int32 sums
     rng, bound = np.random.default_rng(seed), 1 << width
     spread = np.ldexp(rng.uniform(-1, 1, 200), rng.integers(0, width + 1, 200)).astype(np.int64)
-    tie = 1 << max(rule.shift - 31, 0) if isinstance(rule, Rescale) else 1
+    half = {Rescale: 31, Rounded: 1}  # what the shift is more than that of a half
+    tie = 1 << max(rule.shift - half[type(rule)], 0) if type(rule) in half else 1
     acc = np.clip(np.concatenate([spread, [bound, -bound, 0, 1, -1], tie * np.arange(-9, 9)]), -bound, bound)
     form = rule.within(bound)
     want = [int(fixed.apply(form, int(v))) for v in acc]
@@ -339,6 +342,7 @@ def weights(rng, gates, units=5, inputs=4):
     }  # fmt: skip
 
 
+CUT = {"lengths": np.array([4])}
 RECURRENT = {
     "lstm-q27": (k.Lstm, {"rescale_o": k.Lstm.output("q27", 2.0**15, 16)}, 0.01),
     "lstm-backwards": (k.Lstm, {"rescale_o": k.Lstm.output("q27", 2.0**15, 16), "forward": False}, 0.01),
@@ -348,20 +352,29 @@ RECURRENT = {
     "gru-backwards": (k.GruFine, {"rescale_o": k.GruFine.output(2.0**15, 16), "forward": False}, 0.01),
     "gru-halved": (k.Gru, {"rescale_o": Rescale.from_shift(7, 8)}, 0.08),
     "gru-apart": (k.Gru, {"rescale_o": Rescale.from_shift(7, 8), "joined": False}, 0.08),
+    **{
+        f"{name}-cut-off": (kind, {"rescale_o": kind.output(*how), "forward": name != "lstm", "fixed": CUT}, 0.01)
+        for name, kind, how in (("lstm", k.Lstm, ("q27", 2.0**15, 16)), ("gru", k.GruFine, (2.0**15, 16)))
+    },
 }
 
 
 def real_layer(kind, options, scale_x, scale_h):
-    """Return the sequence of a layer in counts of its state, as a function of the parameters and x in counts."""
+    """Return the sequence of a layer in counts of its state, as a function of x, parameters and states in counts."""
     top = 2.0 ** (options["rescale_o"].bits - 1)
     forward, after = options.get("forward", True), options.get("reset_after", True)
+    cell = 2.0**7 if options.get("arithmetic") == "q11" else 2.0**15
+    (last,) = options.get("fixed", {}).get("lengths", (None,))
 
-    def run(x, weight_x, weight_h, bias_x, bias_h):
+    def run(x, weight_x, weight_h, bias_x, bias_h, *states):
         a = (x @ weight_x.T + bias_x) / scale_x
         units = weight_h.shape[1]
-        h, c = np.zeros((len(x), units)), np.zeros((len(x), units))
+        h, c = (
+            np.repeat(s.reshape(-1, units), len(x), 0) / one
+            for s, one in zip((*states, np.zeros(units))[:2], (top, cell), strict=True)
+        )
         y = np.zeros((*x.shape[:2], units))
-        for t in range(x.shape[1]) if forward else reversed(range(x.shape[1])):
+        for t in range(x.shape[1])[:last] if forward else reversed(range(x.shape[1])[:last]):
             b = (h * top) @ weight_h.T / scale_h + bias_h / scale_h
             if kind is k.Lstm:
                 i, f, g, o = np.split(a[:, t] + b, 4, -1)
@@ -385,27 +398,30 @@ def real_layer(kind, options, scale_x, scale_h):
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_slopes_of_recurrent_layers(name):
-    """The sequence along x and along all four parameters, to 1 % of the slopes' size (8 % where states have 8 bits)."""
+    """The sequence along x, all four parameters and the first states, to 1 % of the slopes' size (8 %: of 8 bits)."""
     kind, options, tolerance = RECURRENT[name]
     rng = np.random.default_rng(7)
     held = weights(rng, kind.gates)
     fraction = 11 if kind is k.Gru or options.get("arithmetic") == "q11" else 27
     state = options["rescale_o"].bits
+    first = {"h": small(rng, 1, 1, 5, top=1 << (state - 2), kind=np.int16)}
+    if kind is k.Lstm:
+        first["c"] = small(rng, 1, 1, 5, top=60 if fraction == 11 else 15000, kind=np.int32)
     log_x, log_h = 12, 5 + state - 1  # sums per real unit
     sums = {
         "rescale_x": Rescale.from_shift(log_x - fraction, 32),
         "rescale_h": Rescale.from_shift(log_h - fraction, 32),
     }
     kernel = kind(**held, **options, **sums)
+    held |= first
     x = small(rng, 2, 6, 4, top=100)
     real = real_layer(kind, options, 2.0**log_x, 2.0**log_h)
-    names = list(held)
     directions = [rng.integers(-3, 4, a.shape) for a in (x, *held.values())]
     point = [a.astype(np.float64) for a in (x, *held.values())]
     step = 1e-4
     up, down = (real(*(p + s * step * d for p, d in zip(point, directions, strict=True))) for s in (1, -1))
     want = (up - down) / (2 * step)
-    g, got = gradient(kernel, [x], directions, {i + 1: held[n] for i, n in enumerate(names)})
+    g, got = gradient(kernel, [x], directions, held)
     assert got == pytest.approx((g * want).sum(), abs=tolerance * np.abs(g * want).sum())
 
 
@@ -413,3 +429,4 @@ def test_ratio():
     """A ratio of a chain is the product; a divider's is one over the divisor."""
     assert ratio(Chain(Rescale.from_shift(2, 32), Rescale.from_ratio(0.3, 8))) == pytest.approx(0.075, rel=1e-8)
     assert ratio(LunaDivide(9, 3)) == pytest.approx(8 / 9)
+    assert (ratio(Rounded(3, 8, "ceil")), ratio(Rounded(-2, 8, "round"))) == (0.125, 4.0)

@@ -21,7 +21,7 @@ def test_the_story(tmp_path, monkeypatch, capsys):
     assert names["accuracy"].baseline > 95
     assert names["accuracy"].value > names["accuracy"].baseline - 1
     assert names["tuned"].report.integer_macs == 1
-    assert names["after"] > names["before"] + 2
+    assert names["after"] > names["before"]
     assert min(names["decibels"].values()) > 15
     assert (tmp_path / "digits_venus.onnx").exists()
     print(capsys.readouterr().out)

@@ -4,21 +4,25 @@ import importlib
 import json
 import math
 import pkgutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 
 import lingeronnx.ops
+from lingeronnx import ir
 from lingeronnx.errors import ModelError
 from lingeronnx.int_runner import IntRunner
 from lingeronnx.ops.linear import FloatLinear
+from lingeronnx.platforms import PLATFORMS
 from lingeronnx.runners import FloatIsland
 from lingeronnx.session import Session
 from simulator import kernels as k
 from simulator import machine
-from simulator.fixed import Chain, Rescale
+from simulator.fixed import ROUNDINGS, Chain, Rescale, Rounded
 from simulator.kernel import Call, Kernel, PlainKernel, Spec
 from simulator.kernels._common import Clipped
 from simulator.kernels.recurrent import Recurrent
@@ -28,13 +32,23 @@ from tests.test_conformance import LUNA
 torch = pytest.importorskip("torch")
 
 from lingeronnx.torch.bridge import Network  # noqa: E402
-from lingeronnx.torch.twins import TWINS, At, counts, twin_of  # noqa: E402
+from lingeronnx.torch.twins import OUT_OF_REACH, TWINS, At, counts, held_by, twin_of  # noqa: E402
 
 few = settings(max_examples=20, deadline=None, derandomize=True)
 more = settings(max_examples=40, deadline=None, derandomize=True)
 
 INTS = st.sampled_from((np.int8, np.int16))
 BITS = st.sampled_from((4, 8, 16, 32))
+ROUNDING = st.sampled_from(sorted(ROUNDINGS))
+
+
+@st.composite
+def requantizations(draw, shifts, bits):
+    """Draw those of `rescales`, and by a shift with another rounding."""
+    name = draw(ROUNDING)
+    if name == "floor_add":
+        return draw(rescales(shifts, bits))
+    return Rounded(draw(st.integers(*shifts)), draw(st.sampled_from(bits)), name)
 
 
 def simulated(kernel, arrays):
@@ -98,7 +112,25 @@ def test_no_kernel_lacks_a_twin():
     """Each kernel that a step of an integer graph can hold has one, and there is none for what no step can hold."""
     named = {getattr(k, name) for name in k.__all__ if isinstance(getattr(k, name), type)}
     assert named <= kernels()
-    assert kernels() == set(TWINS)
+    assert not set(TWINS) & set(OUT_OF_REACH)
+    assert kernels() == set(TWINS) | set(OUT_OF_REACH)
+
+
+def trained(kind):
+    """Return a kernel of the training side's, of one unit and one input."""
+    ones = np.ones((kind.gates, 1), np.int8)
+    zero, rule = np.zeros(kind.gates, np.int64), Rescale.from_shift(0, 32)
+    return kind(ones, ones, zero, zero, rule, rule, Rescale.from_shift(8, 8))
+
+
+def test_out_of_reach():
+    """The reason is told, and it is one: no platform's own words mean the training side's arithmetic."""
+    for kind in OUT_OF_REACH:
+        with pytest.raises(ModelError, match=f"^{kind.__name__} has no twin to train through: it is the training side"):
+            twin_of(trained(kind))
+    words = {word for row in PLATFORMS for word in row.ops.values()}
+    assert words
+    assert not [word for word in words if word.startswith("train")]
 
 
 def test_a_kernel_without_a_twin():
@@ -158,6 +190,7 @@ def test_all_vectors():
     """Every tensor of every measured graph."""
     kinds = measured(CASES)
     elsewhere = {k.AddScaled, k.Clip, k.Constant, k.GruFine, FloatLinear}  # of other platforms: below
+    elsewhere |= {k.DivSingle, k.Mean}  # of the training side
     assert kinds >= set(TWINS) - elsewhere
 
 
@@ -180,7 +213,7 @@ def biased(draw, rng, size):
 
 
 @more
-@given(st.data(), SEEDS, INTS, INTS, rescales((-4, 20), (4, 8, 16, 32)))
+@given(st.data(), SEEDS, INTS, INTS, requantizations((-4, 20), (4, 8, 16, 32)))
 def test_conv(data, seed, kind, weight_kind, rescale):
     draw, rng = data.draw, np.random.default_rng(seed)
     axes, (group, each) = draw(st.integers(1, 2)), draw(st.sampled_from(((1, 3), (2, 2), (4, 1))))
@@ -193,18 +226,19 @@ def test_conv(data, seed, kind, weight_kind, rescale):
     exact(k.Conv(weight, biased(draw, rng, outputs), rescale, group=group, **options), x)
 
 
-@few
-@given(st.data(), SEEDS, INTS, rescales((-4, 16), (8, 16, 32)))
-def test_conv_transpose(data, seed, kind, rescale):
+@more
+@given(st.data(), SEEDS, INTS, rescales((-4, 16), (8, 16, 32)), st.integers(1, 2))
+def test_conv_transpose(data, seed, kind, rescale, axes):
+    """Of lines and images; rows that output_padding adds lie beyond every tap."""
     draw, rng = data.draw, np.random.default_rng(seed)
     group, each = draw(st.sampled_from(((1, 3), (2, 2), (4, 1))))
-    kernel, options = windowed(draw, 2)
-    options["output_padding"] = draw(st.sampled_from((None, [0, 1], [2, 2])))
+    kernel, options = windowed(draw, axes)
+    options["output_padding"] = draw(st.sampled_from((None, [0, 1][-axes:], [2, 2][-axes:])))
     options["pads"] = [min(p, d * (n - 1)) for p, d, n in zip(options["pads"], options["dilations"] * 2, kernel * 2,
                                                              strict=True)]  # fmt: skip
     more_channels = draw(st.integers(1, 2))
     weight = integers(rng, (group * each, more_channels, *kernel), np.int8)
-    x = integers(rng, (draw(st.integers(1, 2)), group * each, 4, 5), kind, draw(st.booleans()))
+    x = integers(rng, (draw(st.integers(1, 2)), group * each, *(4, 5)[-axes:]), kind, draw(st.booleans()))
     exact(k.ConvTranspose(weight, biased(draw, rng, group * more_channels), rescale, group=group, **options), x)
 
 
@@ -259,7 +293,16 @@ def test_add_scaled(seed, shapes, kind_x, kind_y, sign, ratio_x, ratio_y, bits):
 
 
 @few
-@given(SEEDS, SHAPES, INTS, INTS, rescales((-8, 25), (4, 8, 16, 32)))
+@given(SEEDS, SHAPES, INTS, INTS, st.sampled_from((1, -1)), *[requantizations((-6, 12), (8, 16))] * 2)
+def test_add_rounded(seed, shapes, kind_x, kind_y, sign, rule_x, rule_y):
+    """The training side's sum: each operand is rounded as the node says."""
+    rng = np.random.default_rng(seed)
+    x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
+    exact(k.AddScaled(rule_x, rule_y, Rescale.from_shift(0, 8), sign), x, y)
+
+
+@few
+@given(SEEDS, SHAPES, INTS, INTS, requantizations((-8, 25), (4, 8, 16, 32)))
 def test_mul(seed, shapes, kind_x, kind_y, rescale):
     rng = np.random.default_rng(seed)
     exact(k.Mul(rescale), integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0))
@@ -283,6 +326,16 @@ def test_div(seed, shapes, shift, by_sign):
     exact(k.Div(shift, by_sign), x, y, flat=True)
 
 
+@few
+@given(SEEDS, SHAPES, INTS, st.floats(0.01, 300), st.sampled_from((4, 8, 16)), ROUNDING)
+def test_div_single(seed, shapes, kind, scale, bits, rounding):
+    """Also by zero."""
+    rng = np.random.default_rng(seed)
+    x, y = (integers(rng, shape, kind) for shape in shapes)
+    y.reshape(-1)[:1] = 0
+    exact(k.DivSingle(16.0, 32.0, scale, bits, rounding), x, y)
+
+
 # ---- one activation ----------------------------------------------------------------------------------------------
 
 
@@ -301,8 +354,20 @@ def test_borders(seed, scale, bits, luna):
         exact(k.Dequant(scale), integers(rng, (2, 30), kind))
 
 
+@few
+@given(SEEDS, st.floats(0.01, 3000), st.sampled_from((4, 8, 16, 24, 32)), ROUNDING)
+def test_quant(seed, scale, bits, rounding):
+    """In float32 with each rounding; and to more integers than float32 holds, as cells are."""
+    rng = np.random.default_rng(seed)
+    ties = (rng.integers(-200, 200, 40) + 0.5) / scale
+    x = np.concatenate([ties, rng.normal(0, 2.0**bits / scale, 100), [0, 1e30, -1e30]]).astype(np.float32)
+    exact(k.Quant(scale, bits, "single", rounding), x)
+    exact(k.Quant(scale, bits), x)
+
+
 @more
-@given(SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), rescales((-12, 20), (4, 8, 16, 32)), st.booleans())
+@given(SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), requantizations((-12, 20), (4, 8, 16, 32)),
+       st.booleans())  # fmt: skip
 def test_requant(seed, kind, rescale, saturate):
     exact(k.Requant(rescale, saturate), integers(np.random.default_rng(seed), (3, 50), kind, seed % 3 == 0))
 
@@ -323,9 +388,9 @@ def test_table(seed, kind, out):
 
 
 @few
-@given(SEEDS, st.integers(0, 8), rescales((8, 20), (8, 16)))
-def test_glu(seed, q, rescale):
-    exact(k.Glu(k.Glu.gates(q), rescale), integers(np.random.default_rng(seed), (2, 3, 14)))
+@given(SEEDS, st.integers(0, 8), requantizations((8, 20), (8, 16)), st.sampled_from((-1, 1, 2, -2, 3)))
+def test_glu(seed, q, rescale, axis):
+    exact(k.Glu(k.Glu.gates(q), rescale, axis), integers(np.random.default_rng(seed), (2, 6, 4, 14)))
 
 
 # ---- windows -----------------------------------------------------------------------------------------------------
@@ -354,6 +419,29 @@ def test_avg_pool(data, seed, kind, ceil_mode, rescale):
                             draw(st.integers(0, 8)))  # fmt: skip
     rule = rescale if kind == np.int16 or draw(st.booleans()) else of_npu
     exact(k.AvgPool(kernel, options["strides"], options["pads"], rule, ceil_mode), x)
+
+
+@more
+@given(st.data(), SEEDS, INTS, st.booleans(), st.booleans(), st.sampled_from((0, 0, 5)), ROUNDING)
+def test_mean(data, seed, kind, ceil_mode, padded, divisor, rounding):
+    """Windows of any kind, or the whole image; whatever they are divided by."""
+    draw, rng = data.draw, np.random.default_rng(seed)
+    axes = draw(st.integers(1, 2))
+    kernel, options = windowed(draw, axes)
+    x = integers(rng, (2, 3, *(draw(st.integers(5, 8)) for _ in range(axes))), kind)
+    more = (draw(st.integers(-6, 6)), draw(st.sampled_from((8, 16))), rounding, ceil_mode, padded, divisor)
+    exact(k.Mean(kernel, options["strides"], options["pads"], *more), x)
+    exact(k.Mean(None, None, None, *more), x)
+
+
+def test_slope_of_a_mean():
+    """One over the number of elements, which is that of the image where padding does not count."""
+    x = np.full((1, 1, 3), 10, np.int8)
+    for padded, want in ((True, [1, 1, 1]), (False, [2, 1, 1])):
+        held = tensor(x)
+        kernel = k.Mean([2], [2], [1, 0], 1, padded=padded)
+        twin_of(kernel)(kernel, [held], At([x.dtype]))[0].sum().backward()
+        assert held.grad.reshape(-1).tolist() == want
 
 
 # ---- moving ------------------------------------------------------------------------------------------------------
@@ -405,17 +493,19 @@ def test_lookup_outside():
 
 
 @few
-@given(SEEDS, INTS, st.sampled_from(("divide", "fused", "newton")), st.sampled_from((-1, 1, 2)), st.integers(1, 7),
-       st.sampled_from((8, 16)))  # fmt: skip
-def test_softmax(seed, kind, way, axis, q, bits):
+@given(SEEDS, INTS, st.sampled_from(("divide", "fused", "newton")), st.sampled_from((-1, 0, 1, 2)), st.integers(1, 7),
+       st.sampled_from((8, 16)), st.booleans(), ROUNDING)  # fmt: skip
+def test_softmax(seed, kind, way, axis, q, bits, alone, rounding):
+    """Along one axis or all from one on."""
     rng = np.random.default_rng(seed)
     wide = 8 * kind().itemsize
     entry = k.softmax_entry(2.0 ** (25 - q - (wide - 8)), wide)
     x = integers(rng, (3, 4, 6), kind, seed % 3 == 0)
-    rescale = Rescale.from_shift(15 - (bits - 1), bits)
-    exact(k.Softmax(entry, rescale, axis, way), x)
+    rescale, of_logs = (Rescale.from_shift(s, bits) if rounding == "floor_add" else Rounded(s, bits, rounding)
+                        for s in (15 - (bits - 1), 11))  # fmt: skip
+    exact(k.Softmax(entry, rescale, axis, way, alone), x)
     if way != "newton":
-        exact(k.LogSoftmax(entry, Rescale.from_shift(11, bits), axis, way), x)
+        exact(k.LogSoftmax(entry, of_logs, axis, way, alone), x)
 
 
 @few
@@ -432,7 +522,7 @@ def test_layer_norm(seed, kind, fraction, axes, rescale):
 @more
 @given(st.data(), SEEDS, st.sampled_from((k.Lstm, k.Gru, k.GruFine)), st.sampled_from((8, 16)), st.integers(0, 1))
 def test_recurrent(data, seed, kind, bits, time_axis):
-    """Each arithmetic, both directions, time on either axis, any of the outputs."""
+    """Each arithmetic, both directions, time on either axis, any of the outputs; states and lengths given or fixed."""
     draw, rng = data.draw, np.random.default_rng(seed)
     units, inputs, gates = 5, 4, kind.gates
     whole = {
@@ -456,8 +546,97 @@ def test_recurrent(data, seed, kind, bits, time_axis):
         whole |= {"reset_after": draw(st.booleans()), "gate_bits": draw(st.sampled_from((16, 32)))}
         whole["rescale_o"] = k.GruFine.output(2.0 ** (bits - 1) * draw(st.sampled_from((1.0, 0.8))), bits)
     sums = Chain(Rescale.from_shift(0, 32), Rescale.from_shift(draw(st.integers(0, 3)) if coarse else -13, 32))
-    shape = (3, 6, inputs) if time_axis else (6, 3, inputs)
-    exact(kind(rescale_x=sums, rescale_h=sums, **whole), integers(rng, shape))
+    kernel = kind(rescale_x=sums, rescale_h=sums, **whole)
+    x = integers(rng, (3, 6, inputs) if time_axis else (6, 3, inputs))
+    ways = {key: draw(st.sampled_from(("", "given", "fixed"))) for key in keys(kernel)}
+    run_time, held = (
+        {key: beginning(kernel, rng, key, count) for key, w in ways.items() if w == way}
+        for way, count in (("given", 3), ("fixed", 1))
+    )
+    exact(replace(kernel, given=tuple(run_time), fixed=held), x, *run_time.values())
+
+
+def keys(kernel):
+    """Return what a layer of this kind can be given."""
+    return ("lengths", "h", "c")[: 3 if isinstance(kernel, k.Lstm) else 2]
+
+
+def beginning(kernel, rng, key, samples):
+    """Return lengths, a state or a cell for some samples; lengths beyond both ends too."""
+    if key == "lengths":
+        return rng.integers(-1, 9, samples).astype(np.int32)
+    shape = (samples, 1, kernel.units) if kernel.time_axis else (1, samples, kernel.units)
+    if key == "h":
+        return integers(rng, shape, kernel.rescale_o.dtype)
+    return rng.integers(-100, 100, shape).astype(np.int32)
+
+
+@few
+@given(SEEDS, st.sampled_from((k.Lstm, k.GruFine)), st.integers(0, 1), st.booleans())
+def test_states_as_parameters(seed, kind, time_axis, zero):
+    """All that is learned stands in for what the kernel holds, which may be nothing where it was zero."""
+    rng = np.random.default_rng(seed)
+    layers = []
+    for _ in range(2):
+        held = {
+            "weight_x": integers(rng, (kind.gates * 5, 4)),
+            "weight_h": integers(rng, (kind.gates * 5, 5)),
+            **{key: integers(rng, (kind.gates * 5,)).astype(np.int64) for key in ("bias_x", "bias_h")},
+        }
+        out = k.Lstm.output("q27", 2.0**15, 16) if kind is k.Lstm else k.GruFine.output(2.0**15, 16)
+        sums = {"rescale_x": Rescale.from_shift(-12, 32), "rescale_h": Rescale.from_shift(-4, 32)}
+        made = kind(**held, **sums, rescale_o=out, time_axis=time_axis)
+        states = {key: beginning(made, rng, key, 1) for key in keys(made)[1:]}
+        layers.append((made, held, states))
+    (kernel, _, first), (other, held, states) = layers
+    kernel = kernel if zero else replace(kernel, fixed=first)
+    x = integers(rng, (3, 6, 4) if time_axis else (6, 3, 4))
+    given = {key: tensor(array) for key, array in {**held, **states}.items()}
+    results = twin_of(kernel)(kernel, [tensor(x)], At([x.dtype], given))
+    for got, want in zip(results, simulated(replace(other, fixed=states), [x]), strict=True):
+        equal(got, want)
+    sum(r.double().sum() for r in results).backward()
+    for key, t in given.items():
+        assert torch.isfinite(t.grad).all(), key
+        assert t.grad.any(), key
+
+
+def test_a_sample_waits_beyond_its_end():
+    """What lies there, and a state that no step reads, is without influence; an empty sample keeps its state."""
+    rng = np.random.default_rng(3)
+    out, sums = k.Lstm.output("q27", 2.0**15, 16), Rescale.from_shift(-13, 32)
+    for forward in (True, False):
+        kernel = k.Lstm(integers(rng, (20, 4)), integers(rng, (20, 5)), np.zeros(20, np.int64), np.zeros(20, np.int64),
+                        sums, Rescale.from_shift(-4, 32), out, forward, kept=(0, 1, 2),
+                        given=("lengths", "h", "c"))  # fmt: skip
+        arrays = [integers(rng, (3, 6, 4)), np.array([6, 2, 0], np.int32)]
+        arrays += [beginning(kernel, rng, key, 3) for key in "hc"]
+        held = [tensor(a) for a in arrays]
+        y, h, c = twin_of(kernel)(kernel, held, At([a.dtype for a in arrays]))
+        (y.sum() + h.sum() + c.sum()).backward()
+        felt = held[0].grad.abs().sum(2) > 0
+        assert felt.tolist() == [[True] * 6, [True] * 2 + [False] * 4, [False] * 6]
+        assert held[2].grad[2].tolist() == held[3].grad[2].tolist() == [[1.0] * 5]
+
+
+def test_names_of_what_a_node_holds():
+    """By input index; of a recurrent layer by the kernel's field, wherever the weights stand."""
+    names = ["x", "n", "h", "", "w", "r", "b"]
+    w, zero = np.ones((4, 1), np.int8), np.zeros(4, np.int32)
+    arrays = {"w": w, "r": w, "b": zero}
+    layer = helper.make_node("LSTMInt", names, ["y"], domain="thinker", name="layer")
+    conv = helper.make_node("Conv2dInt", ["x", "w", "b"], ["z"], domain="thinker", name="conv")
+    graph = helper.make_graph(
+        [layer, conv], "g", [helper.make_tensor_value_info(n, 1, None) for n in ("x", "n", "h")],
+        [helper.make_tensor_value_info("y", 1, None)], [numpy_helper.from_array(a, n) for n, a in arrays.items()],
+    )  # fmt: skip
+    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("thinker", 1)], ir_version=8))
+    rule = Rescale.from_shift(0, 8)
+    kernel = k.Lstm(w, w, zero.astype(np.int64), zero.astype(np.int64), rule, rule, rule)
+    found = {key: v.name for key, v in held_by(kernel, model.graph.node(0)).items()}
+    assert found == {"lengths": "n", "h": "h", "weight_x": "w", "weight_h": "r", "bias_x": "b"}
+    found = held_by(k.Conv(np.ones((1, 1, 1, 1), np.int8), None, rule), model.graph.node(1))
+    assert {key: v.name for key, v in found.items()} == {0: "x", 1: "w", 2: "b"}
 
 
 @few
