@@ -197,3 +197,53 @@ def test_the_command_refuses_before_any_work(tmp_path):
         result = CliRunner().invoke(cli.main, [str(a) for a in args])
         assert result.exit_code == code, result.output
         assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def normalised_net():
+    """A Conv with a BatchNormalization whose statistics are those of other data."""
+    net = nets.Net(3, 8, 8, seed=4)
+    c = net.conv("x", (6, 3, 3, 3), bias=False)
+    constants = [
+        net.const(np.full(6, v, np.float32)) for v in (1.0, 0.0, 0.0, 25.0)
+    ]  # deviation 5 instead of about 1.4
+    n = net.node("BatchNormalization", c, *constants)
+    f = net.node("Flatten", net.node("GlobalAveragePool", net.node("Relu", n)))
+    return net.graph(net.linear(f, (6, 3), out="y"))
+
+
+def test_batch_normalisation_can_be_estimated_anew():
+    from lingeronnx.data import Data
+    from lingeronnx.runners import FloatRunner, input_specs
+    from lingeronnx.tuning import reestimate
+
+    model, feeds = normalised_net(), samples(64, shape=(3, 8, 8))
+    reestimate(model, Data([feeds], input_specs(model)))
+    norm = next(node for node in model.graph if node.op_type == "BatchNormalization")
+    ((_, array, _),) = FloatRunner(model, [norm.outputs[0].name]).run(feeds)
+    assert np.abs(array.mean(axis=(0, 2, 3))).max() < 1e-4
+    assert np.abs(array.std(axis=(0, 2, 3)) - 1).max() < 1e-3
+    done = lo.finetune(normalised_net(), feeds, batch_norm="reestimate", platform="generic", **QUICK)
+    assert lo.evaluate(done.session(), feeds, metric="sqnr", baseline=model).value > 20
+
+
+def test_a_checkpoint_of_the_torch_model_goes_onto_the_graph_first(tmp_path):
+    class Small(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 4, 3)
+            self.norm = torch.nn.BatchNorm2d(4)
+            self.head = torch.nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(torch.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+    torch.manual_seed(0)
+    first, second = Small().eval(), Small().eval()
+    feeds = samples(16, shape=(3, 8, 8))
+    lo.export(first, (torch.from_numpy(feeds["x"][:2]),), tmp_path / "net.onnx", exporter="torchscript")
+    torch.save({"state_dict": {f"module.{k}": v for k, v in second.state_dict().items()}}, tmp_path / "second.pt")
+    done = lo.finetune(tmp_path / "net.onnx", feeds, platform="generic", state_dict=tmp_path / "second.pt", **QUICK)
+    with torch.no_grad():
+        want = second(torch.from_numpy(feeds["x"])).numpy()
+    got = done.session().run(None, feeds)[0]
+    assert 10 * np.log10((want**2).sum() / ((want - got) ** 2).sum()) > 20
