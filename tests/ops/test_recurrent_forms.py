@@ -172,6 +172,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form, row):
@@ -300,6 +301,7 @@ def streaming(kind, layers=1, direction="forward"):
     return net.graph(net.linear(rows, (T * width, 3)), *final)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", FEW)
 @pytest.mark.parametrize("layers, direction", ((1, "forward"), (2, "forward"), (1, "bidirectional"), (1, "reverse")))
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))

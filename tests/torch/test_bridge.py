@@ -195,6 +195,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 @pytest.mark.parametrize("form", GIVEN)
 def test_what_a_layer_is_given(form, kind):
@@ -209,6 +210,7 @@ def test_what_a_layer_is_given(form, kind):
         assert bool(states) == (form == "constant states")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ("constant states", "states in and out"))
 def test_a_gru_written_out(form):
     """Step by step, as chips compute it."""

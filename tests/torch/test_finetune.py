@@ -31,6 +31,7 @@ def sqnr(model, graph, feeds):
     return lo.evaluate(graph, feeds, metric="sqnr", baseline=model).value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform, mode", (("generic", "max-value"), ("venus", "q-value")))
 @pytest.mark.parametrize("method", ("blocks", "whole"))
 def test_training_brings_coarse_weights_nearer_to_the_float_model(platform, mode, method):
@@ -60,12 +61,14 @@ def test_the_integer_graph_computes_what_the_bridge_computed():
     )
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes():
     runs = [lo.finetune(nets.plain(), samples(), platform="venus", seed=seed, **QUICK) for seed in (3, 3, 4)]
     first, again, other = (ir.to_proto(run.graph).SerializeToString(deterministic=True) for run in runs)
     assert first == again != other
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch):
     settings = {"platform": "generic", "mode": "max-value", "weight_bits": 4, "epochs": 4, "block_epochs": 2,
                 "batch_size": 8, "method": "both"}  # fmt: skip
@@ -162,6 +165,7 @@ def test_what_cannot_be_is_told_in_one_line(settings, words):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_labels_train_a_classifier():
     """A net that knows nothing learns a rule from labels, in integers."""
     feeds = samples(96, seed=1)

@@ -18,6 +18,7 @@ from lingeronnx.runners import FloatIsland
 from simulator.kernel import Spec
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow  # hundreds of cases
 
 from lingeronnx.torch.floats import FLOATS, FloatTwin  # noqa: E402
 

@@ -30,6 +30,7 @@ from tests.simulator.helpers import SEEDS, integers, rescales
 from tests.test_conformance import LUNA
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow  # hundreds of cases
 
 from lingeronnx.torch.bridge import Network  # noqa: E402
 from lingeronnx.torch.twins import OUT_OF_REACH, TWINS, At, counts, held_by, twin_of  # noqa: E402
