@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..errors import ConfigError
-from ..show import accuracy_of, console_for, show_report
-from ._shared import DATA, METRICS, PATH, check_target, examples, json_option, print_json, progress_bar, quantizing
-from .quantize import repacked
+from ..show import accuracy_of
+from ._result import Written
+from ._shared import DATA, METRICS, PATH, check_target, examples, json_option, progress_bar, quantizing
 
 __all__ = ["finetune"]
 
@@ -80,30 +81,21 @@ def finetune(
     for path, others in ((chip_output, read), (save_plan, [*read, output]), (options["checkpoint"], [*read, output])):
         if path is not None:
             check_target(path, others)
-    given = {key: value for key, value in options.items() if value is not None and value not in ((), False)}
+    given = {key: value for key, value in options.items() if value is not None and value != ()}
     with progress_bar() as progress:
         from .. import api
         from ..config import merge_overrides
-        from ..files import write_text
 
         result = api.finetune(model, train, eval_data, overrides=merge_overrides(overrides),
                               constraints=_constraints(clamps, no_clamp), progress=progress, **given)  # fmt: skip
-        part = chip_output if result.chip is not None else None
-        report = repacked(result.report, part or output)
+        report = result.report
         if eval_data is not None:
             found = api.evaluate(result.session(), eval_data, metric=options["metric"], baseline=model,
                                  progress=progress)  # fmt: skip
-            from dataclasses import replace
-
             report = replace(report, accuracy=accuracy_of(found))
-        result.save(output)
-        if part is not None:
-            result.save_chip(part)
-        if save_plan is not None:
-            write_text(save_plan, result.plan.to_json())
-    show_report(console_for(as_json), report, model, output, save_plan, part)
-    if as_json:
-        print_json({"model": model, "output": output, "chip_part": part, "plan": save_plan, **report.to_dict()})
+        done = Written(model, output, chip_output, save_plan)
+        done.write(result)
+    done.show(result, report, as_json)
 
 
 def _constraints(clamps: Sequence[str], none: Sequence[str]) -> dict[str, dict[str, str] | None]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ConfigError
-from ..platforms import platform as platform_row
-from ..show import accuracy_of, console_for, show_report
+from ..show import accuracy_of
+from ._result import Written
 from ._shared import (
     DATA,
     METRICS,
@@ -20,16 +20,14 @@ from ._shared import (
     check_target,
     examples,
     json_option,
-    print_json,
     progress_bar,
     quantizing,
 )
 
 if TYPE_CHECKING:
     from ..plan import Plan
-    from ..report import Report
 
-__all__ = ["quantize", "repacked"]
+__all__ = ["quantize"]
 
 
 @click.command(
@@ -77,26 +75,19 @@ def quantize(
     with progress_bar() as progress:
         from .. import api
         from ..config import merge_overrides
-        from ..files import write_text
 
         result = api.quantize(model, options.pop("calib"), plan=plan, overrides=merge_overrides(overrides),
                               state=_pairs(state) or None, progress=progress, **options)  # fmt: skip
-        part = chip_output if result.chip is not None else None
-        report = repacked(result.report, part or output)
+        report = result.report
         if eval_data is not None:
             sizes: dict[str, Any] = {key: options[key] for key in ("batch", "limit") if options[key] is not None}
             found = api.evaluate(result.session(), eval_data, metric=metric, baseline=model, progress=progress, **sizes)
             report = replace(report, accuracy=accuracy_of(found))
         notes = api.convert(result.graph, written).notes if written != "thinker" else ()
         report = replace(report, notes=(*report.notes, *notes))
-        result.save(output, written)
-        if part is not None:
-            result.save_chip(part, written)
-        if save_plan is not None:
-            write_text(save_plan, result.plan.to_json())
-    show_report(console_for(as_json), report, model, output, save_plan, part)
-    if as_json:
-        print_json({"model": model, "output": output, "chip_part": part, "plan": save_plan, **report.to_dict()})
+        done = Written(model, output, chip_output, save_plan)
+        done.write(result, written)
+    done.show(result, report, as_json)
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
@@ -125,12 +116,3 @@ def _read_plan(path: Path, options: dict[str, Any]) -> Plan:
             raise ConfigError(f"--{key} {options[key]}: the plan {path} is for {have}; drop one of the two")
         options[key] = have
     return plan
-
-
-def repacked(report: Report, output: Path) -> Report:
-    """Put the file that is really written into the packer's line."""
-    row = platform_row(report.platform)
-    if not row.packer:
-        return report
-    line = row.packer.format(model=output, stem=output.with_suffix(""))
-    return replace(report, packer=f"{line} {report.packer_args}".strip())

@@ -64,7 +64,6 @@ class Teacher:
 
     def __init__(self, model: ir.Graph, names: Sequence[str], samples: Samples) -> None:
         self._runner, self._samples = FloatRunner(model, set(names)), samples
-        self._sizes: dict[str, float] = {}
 
     def targets(self, index: Any) -> dict[str, Any]:
         """Return the tensors of some samples by name."""

@@ -193,6 +193,21 @@ def test_the_command_writes_what_it_says(tmp_path):
     assert (tmp_path / "plan.json").exists()
 
 
+def test_the_command_takes_zero_and_no_for_an_answer(tmp_path, monkeypatch):
+    seen = {}
+
+    def take(*args, **settings):
+        seen.update(settings)
+        raise lo.ConfigError("enough")
+
+    monkeypatch.setattr("lingeronnx.api.finetune", take)
+    np.savez(tmp_path / "data.npz", **samples(2))
+    args = ["finetune", tmp_path / "net.onnx", "--train", tmp_path / "data.npz", "-o", tmp_path / "out.onnx",
+            "--epochs", "0", "--lr", "0", "--no-fit"]  # fmt: skip
+    assert CliRunner().invoke(cli.main, [str(a) for a in args]).exit_code == 1
+    assert (seen["epochs"], seen["lr"], seen["fit"]) == (0, 0.0, False)
+
+
 def test_the_command_refuses_before_any_work(tmp_path):
     ir.save(nets.plain(), tmp_path / "net.onnx")
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
