@@ -235,10 +235,11 @@ class Bridge(nn.Module):
 
     @property
     def untrained(self) -> list[str]:
-        """The float initializers of the graph that integer nodes hold in a form nothing is trained in."""
+        """The float initializers that integer nodes hold in a form nothing is trained in; not single bounds."""
         held = {source.name for source in self._sources.values()}
         return [str(name) for name, value in self.model.graph.initializers.items()
-                if name not in held and (array := ir.const(value)) is not None and array.dtype.kind == "f"]  # fmt: skip
+                if name not in held and (array := ir.const(value)) is not None
+                and array.dtype.kind == "f" and array.ndim]  # fmt: skip
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the parameters as float32 arrays by initializer name."""
