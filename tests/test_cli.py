@@ -18,7 +18,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lingeronnx import __version__, api, cli, dump
-from lingeronnx import demo as demos
 from lingeronnx.cli._shared import progress_bar
 from lingeronnx.config import QuantConfig
 from lingeronnx.conversion import TARGETS
@@ -447,11 +446,6 @@ def test_demo(here: Here) -> None:
     body = here.json("demo")
     assert body["output"] == "build/digits_cnn_quant.onnx"
     assert body["accuracy"]["samples"] == 500
-
-
-def test_demo_without_a_checkout(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demos, "_MODELS", here.folder / "models")
-    fails(here, 1, "the demo needs a checkout of the lingeronnx repository", "demo")
 
 
 def test_warmup(here: Here) -> None:
