@@ -31,17 +31,42 @@ Progress = Callable[[str, int, int | None], None]
 class InputSpec:
     """A graph input: name, shape with None where any size is accepted, dtype, and the axis that counts the samples.
 
-    Of that axis any size is accepted.
+    Of that axis any size is accepted. An axis of None is an input without samples, such as a setting (a single number):
+    it is fed as it is.
     """
 
     name: str
     shape: tuple[int | None, ...] | None
     dtype: np.dtype[Any]
-    axis: int = 0
+    axis: int | None = 0
+
+    @property
+    def batched(self) -> bool:
+        """Whether any number of samples may be fed: not where the model fixes the axis to a size other than 1."""
+        return self.axis is not None and (not self.shape or self.shape[self.axis] in (None, 1))
+
+    @property
+    def single(self) -> bool:
+        """Whether the file fixes the number of samples to 1."""
+        return self.axis is not None and bool(self.shape) and self.shape[self.axis] == 1  # type: ignore[index]
+
+    def count(self, array: np.ndarray) -> int:
+        """Return the number of samples in `array`, 1 where the input has none."""
+        return 1 if self.axis is None or array.ndim <= self.axis else int(array.shape[self.axis])
 
     def samples(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return the samples start..stop-1 of `array`."""
-        return array[(slice(None),) * self.axis + (slice(start, stop),)]
+        """Return the samples start..stop-1 of `array`; the array itself where the input has no samples."""
+        return array if self.axis is None else array[(slice(None),) * self.axis + (slice(start, stop),)]
+
+    def joined(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the samples of all `arrays`, one after another; the first array where the input has no samples."""
+        return arrays[0] if self.axis is None else np.concatenate(arrays, self.axis)
+
+    def kind(self, array: np.ndarray) -> tuple[Any, ...]:
+        """Return what two arrays must have in common to be `joined`: the sizes beside the samples, or all values."""
+        if self.axis is None:
+            return array.shape, array.tobytes()
+        return tuple(size for axis, size in enumerate(array.shape) if axis != self.axis)
 
 
 class Data:
@@ -49,16 +74,18 @@ class Data:
 
     source : a path (.npz, .npy, a folder of them), "module:function" or "file.py:function" returning an iterable, an
         array (single input), a dict of arrays, or an iterable of feeds: dicts or (dict, labels) pairs.
-    optional : inputs that feeds may do without.
+    optional : inputs that feeds may do without. fixed : {name: value} of inputs that the model had once and that are
+        constants now: feeds may hold them still, with that value.
     Raises DataError, naming the sample, when names, shapes, types or values do not fit.
     """
 
     def __init__(
         self, source: Any, inputs: Sequence[InputSpec], *, limit: int | None = None, what: str = "data",
-        optional: Collection[str] = (),
+        optional: Collection[str] = (), fixed: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         self.inputs = {spec.name: spec for spec in inputs}
         self.optional = optional
+        self.fixed = fixed or {}
         self.limit = limit
         self.what = what
         self.notes: list[str] = []
@@ -102,7 +129,7 @@ class Data:
         return next(iter(self.peek(1)))[0]
 
     def _check(self, feeds: Any, labels: Any, where: str) -> tuple[dict[str, np.ndarray], int]:
-        feeds = self._named(feeds, where)
+        feeds = self._without_fixed(self._named(feeds, where), where)
         for name in feeds:
             if name not in self.inputs:
                 raise DataError(
@@ -114,7 +141,7 @@ class Data:
             raise DataError(f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}")
         checked = {name: self._fit(_array(feeds[name], name, where), spec, where)
                    for name, spec in self.inputs.items() if name in feeds}  # fmt: skip
-        sizes = {n: array.shape[self.inputs[n].axis] for n, array in checked.items() if self._has_batch(n)}
+        sizes = {n: self.inputs[n].count(array) for n, array in checked.items() if self.inputs[n].batched}
         sizes = sizes or {"input": 1}
         if labels is not None:
             sizes["labels"] = len(np.atleast_1d(_array(labels, "labels", where)))
@@ -122,13 +149,20 @@ class Data:
             raise DataError(f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())})")
         return checked, next(iter(sizes.values()))
 
-    def _has_batch(self, name: str) -> bool:
-        """Whether input `name` has a batch: not where the model fixes its axis to a size other than 1."""
-        shape = self.inputs[name].shape
-        return not shape or shape[self.inputs[name].axis] in (None, 1)
+    def _without_fixed(self, feeds: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Drop the inputs that are constants of the model now; DataError where the data hold another value."""
+        for name in feeds.keys() & self.fixed.keys():
+            given, held = np.asarray(feeds[name]), self.fixed[name]
+            if (
+                given.dtype.kind not in "fiub"
+                or given.size % max(held.size, 1)
+                or not np.all(given.reshape(-1, held.size) == held.reshape(-1))
+            ):
+                raise DataError(f"{where}: input '{name}' is fixed at {_short(held)}; the data hold {_short(given)}")
+        return {name: value for name, value in feeds.items() if name not in self.fixed}
 
     def _part(self, name: str, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        return self.inputs[name].samples(array, start, stop) if self._has_batch(name) else array
+        return self.inputs[name].samples(array, start, stop) if self.inputs[name].batched else array
 
     def _named(self, feeds: Any, where: str) -> dict[str, Any]:
         """Give a bare array, or the only array of a file, the name of the only input."""
@@ -162,12 +196,12 @@ class Data:
                     f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
                     f"[{', '.join(map(str, want))}]{hint}"
                 )
-        if array.ndim == 0:
+        if array.ndim == 0 and spec.axis is not None:
             raise DataError(f"{where}: input '{spec.name}' is a single number; the batch axis is missing")
         if spec.dtype.kind == "f" and array.dtype.kind == "f":
             array = array.astype(spec.dtype, copy=False)
             if not np.isfinite(array).all():
-                bad = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
+                bad = int(np.argwhere(~np.isfinite(array))[0][spec.axis]) if spec.axis is not None else 0
                 raise DataError(f"{where}: input '{spec.name}' holds NaN or infinity in sample {bad}; clean the data")
         elif spec.dtype.kind == "f" and array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
             self._note(f"{self.what}: input '{spec.name}' is {array.dtype}, converted to {spec.dtype} as it is")
@@ -267,6 +301,11 @@ def _load(path: Path, what: str) -> tuple[Any, Any]:
         raise DataError(
             f"{what}: {path} is not a readable {path.suffix} file ({str(error).splitlines()[0]})"
         ) from error
+
+
+def _short(array: np.ndarray) -> str:
+    flat = array.reshape(-1)[:4].tolist()
+    return str(flat[0]) if array.size == 1 else f"{flat} ...".replace("] ...", ", ...]" if array.size > 4 else "]")
 
 
 def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:

@@ -21,11 +21,13 @@ import numpy as np
 
 from . import ir
 from .assign import Choice, assign, legalize, observed, partition
+from .batch_axes import tell_batch_axes
 from .chip import chip_part
 from .config import QuantConfig, select, select_tensors
 from .data import Data, InputSpec, Progress
 from .errors import ConfigError, ConstraintError, DataError, InternalError, ModelError, nearest
 from .fit import Fitted, fit
+from .fixed_inputs import fix_inputs
 from .improve import factors
 from .improve.cells import cell_notes
 from .improve.equalize import equalize
@@ -127,9 +129,12 @@ def prepare(
     """Return what there is to lower; the arguments are those of `quantize`, settings of None left out."""
     conf = _config(config, settings)
     row = _row(conf)
-    original, found = accept(ir.load(model) if isinstance(model, str | os.PathLike) else model)
+    source = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
+    fixed = fix_inputs(source, conf.fix)
+    tell_batch_axes(source, conf.batch_axis)
+    original, found = accept(source)
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
-    data = _calibration(calib, original, conf)
+    data = _calibration(calib, original, conf, fixed)
     found += _fix_sizes(original, data)
     graph = ir.clone(original)
     fitted = _normalise(graph, original, data, row, conf)
@@ -195,18 +200,19 @@ def _row(conf: QuantConfig) -> Platform:
     return row
 
 
-def _calibration(calib: Any, model: ir.Graph, conf: QuantConfig) -> Data:
+def _calibration(calib: Any, model: ir.Graph, conf: QuantConfig, fixed: Mapping[str, np.ndarray] | None = None) -> Data:
     specs = input_specs(model)
     if conf.state:
         fed = [spec for spec in specs if spec.name not in conf.state.values()]
-        synthetic = [_synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
-        feeds, calls = unrolled(model, synthetic if calib is None else calib, conf.state)
+        if calib is None:
+            calib = [_synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
+        feeds, calls = unrolled(model, calib, conf.state, fixed)
         data = Data(feeds, specs, limit=conf.limit, what="calibration data")
         alone = "the calibration data hold one call: nothing is fed back; give one item per call"
         data.notes.append(f"states are fed back over {calls} calls" if calls > 1 else alone)
         return data
     source = calib if calib is not None else [_synthetic(specs, conf.seed)]
-    return Data(source, specs, limit=conf.limit, what="calibration data")
+    return Data(source, specs, limit=conf.limit, what="calibration data", fixed=fixed)
 
 
 def _synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
@@ -218,7 +224,7 @@ def _synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
             raise ConfigError(f"input '{spec.name}' has dimensions of unknown size; give calibration data with --calib")
         sample = math.prod(int(d or 1) for i, d in enumerate(spec.shape) if i != spec.axis)
         many = max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(sample, 1)))
-        open_size = not spec.shape or spec.shape[spec.axis] is None
+        open_size = spec.batched and not spec.single
         size = tuple(many if i == spec.axis and open_size else int(d or 1) for i, d in enumerate(spec.shape))
         feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype) if spec.dtype.kind == "f" else np.zeros(
             size, spec.dtype)  # fmt: skip
@@ -235,7 +241,7 @@ def _fix_sizes(model: ir.Graph, data: Data) -> list[str]:
         if array is None or (shape is not None and all(d is not None for i, d in enumerate(shape) if i != axis)):
             continue
         sizes: list[int | str] = list(array.shape)
-        if shape is None or not shape or shape[axis] is None:
+        if axis is not None and (not shape or shape[axis] is None):
             sizes[axis] = "N"
         value.shape = ir.oir_shape(sizes)
         sample = [d for i, d in enumerate(array.shape) if i != axis]
