@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .evaluation import evaluate as evaluate
     from .flow import QuantizedModel as QuantizedModel
     from .ops import Violation as Violation
+    from .pictures import Pictures as Pictures
     from .plan import Plan as Plan
     from .plan import QParams as QParams
     from .reference import reference_ops as reference_ops
@@ -52,6 +53,7 @@ _HOME = {
     "InternalError": "errors",
     "LingerOnnxError": "errors",
     "ModelError": "errors",
+    "Pictures": "pictures",
     "Plan": "plan",
     "QParams": "plan",
     "QuantConfig": "config",

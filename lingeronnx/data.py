@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from .errors import DataError, LingerOnnxError, nearest
+from .pictures import is_picture
 
 __all__ = ["Batch", "Data", "InputSpec", "Progress", "load_function"]
 
@@ -73,7 +74,9 @@ class Data:
     """Batches from `source`, checked against `inputs`.
 
     source : a path (.npz, .npy, a folder of them), "module:function" or "file.py:function" returning an iterable, an
-        array (single input), a dict of arrays, or an iterable of feeds: dicts or (dict, labels) pairs.
+        array (single input), a dict of arrays, or an iterable of feeds: arrays or dicts, alone or with labels, as a
+        torch DataLoader yields them; `Pictures`; a calibration data reader of onnxruntime (`get_next`); a data set
+        whose entries, dicts or (array, label), are one sample each (`__getitem__` and `__len__`).
     optional : inputs that feeds may do without. fixed : {name: value} of inputs that the model had once and that are
         constants now: feeds may hold them still, with that value.
     Raises DataError, naming the sample, when names, shapes, types or values do not fit.
@@ -118,14 +121,28 @@ class Data:
             raise DataError(f"{self.what} holds no sample; give at least one")
 
     def peek(self, size: int) -> Iterator[Batch]:
-        """Yield one batch of at most `size` samples of the first item, without using up a generator."""
-        feeds, labels = self._open.peek()
-        feeds, total = self._check(feeds, labels, f"{self.what}, item 0")
-        count = min(size, total, total if self.limit is None else self.limit)
-        yield {n: self._part(n, array, 0, count) for n, array in feeds.items()}, None
+        """Yield one batch of at most `size` samples, of the first items that can be joined; no generator is used up.
+
+        What is looked at stays in memory where it cannot be read again.
+        """
+        size = size if self.limit is None else min(size, self.limit)
+        parts: list[dict[str, np.ndarray]] = []
+        found = 0
+        for index, (feeds, labels) in enumerate(self._open.peek()):
+            feeds, total = self._check(feeds, labels, f"{self.what}, item {index}")
+            if parts and any(self.inputs[n].kind(a) != self.inputs[n].kind(parts[0][n]) for n, a in feeds.items()):
+                break
+            count = min(size - found, total)
+            parts.append({n: self._part(n, array, 0, count) for n, array in feeds.items()})
+            found += count
+            if found >= size or not all(self.inputs[n].batched or self.inputs[n].axis is None for n in feeds):
+                break
+        if not parts:
+            raise DataError(f"{self.what} holds no sample; give at least one")
+        yield {n: self.inputs[n].joined([part[n] for part in parts]) for n in parts[0]}, None
 
     def first(self) -> dict[str, np.ndarray]:
-        """Return the first sample as a batch of one (a generator is left untouched by peeking at its first item)."""
+        """Return the first sample as a batch of one; no generator is used up."""
         return next(iter(self.peek(1)))[0]
 
     def _check(self, feeds: Any, labels: Any, where: str) -> tuple[dict[str, np.ndarray], int]:
@@ -237,15 +254,16 @@ class _Opener:
         self.rest = self.rest or self._items()
         yield from self.rest
 
-    def peek(self) -> tuple[Any, Any]:
-        """Return the first item without using it up."""
-        source = self._items() if self.again else (self.rest or self._items())
-        item = self.head[0] if self.head else next(source, None)
-        if item is None:
-            raise DataError(f"{self.what} holds no sample; give at least one")
-        if not self.again and not self.head:
-            self.head, self.rest = [item], source
-        return item
+    def peek(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the first items without using them up."""
+        if self.again:
+            yield from self._items()
+            return
+        yield from self.head
+        self.rest = self.rest or self._items()
+        for item in self.rest:
+            self.head.append(item)
+            yield item
 
     def _items(self) -> Iterator[tuple[Any, Any]]:
         try:
@@ -263,7 +281,11 @@ def _opener(source: Any, what: str) -> _Opener:
         return _Opener(lambda: iter([(source, None)]), True, what)
     if isinstance(source, Mapping):
         return _Opener(lambda: iter([_split(source)]), True, what)
-    if callable(source):
+    if hasattr(source, "get_next"):
+        return _Opener(lambda: _read_out(source), hasattr(source, "rewind"), what)
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Sequence):
+        return _Opener(lambda: (_one_sample(source[index]) for index in range(len(source))), True, what)
+    if callable(source) and not isinstance(source, Iterable):
         return _Opener(lambda: map(_pair, _iterate(source(), what)), True, what)
     if isinstance(source, Iterable):
         again = not isinstance(source, Iterator)
@@ -275,6 +297,11 @@ def _from_text(text: str, what: str) -> _Opener:
     path = Path(text)
     if path.is_dir():
         files = sorted(f for f in path.iterdir() if f.suffix in (".npz", ".npy"))
+        if not files and any(is_picture(f) for f in [*path.iterdir(), *path.glob("*/*")]):
+            raise DataError(
+                f"{what}: the folder {path} holds pictures: say how the model wants them with --image-size W,H (--mean"
+                ", --std, --layout, --color, --resize) or lingeronnx.Pictures"
+            )
         if not files:
             raise DataError(f"{what}: the folder {path} holds no .npz or .npy file")
         return _Opener(lambda: (_load(file, what) for file in files), True, what)
@@ -309,10 +336,11 @@ def _short(array: np.ndarray) -> str:
 
 
 def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Take `labels` out; drop arrays that are not numbers (class names and the like)."""
-    feeds = {key: np.asarray(value) for key, value in arrays.items() if key != "labels"}
-    numeric = {key: value for key, value in feeds.items() if value.dtype.kind in "fiub"}
-    return numeric, arrays.get("labels")
+    """Take the labels out; drop arrays that are not numbers (class names and the like)."""
+    key = next((key for key in ("labels", "label") if key in arrays), None)
+    feeds = {name: np.asarray(value) for name, value in arrays.items() if name != key}
+    numeric = {name: value for name, value in feeds.items() if value.dtype.kind in "fiub"}
+    return numeric, None if key is None else arrays[key]
 
 
 def _array(value: Any, name: str, where: str) -> np.ndarray:
@@ -360,6 +388,27 @@ def _iterate(items: Any, what: str) -> Iterable[Any]:
 
 
 def _pair(item: Any) -> tuple[Any, Any]:
-    if isinstance(item, tuple) and len(item) == 2:
-        return item
+    """Return (feeds, labels) of what an iterable yields: a dict, an array, or two things as data loaders give them."""
+    if isinstance(item, tuple | list) and len(item) == 2 and (isinstance(item, tuple) or hasattr(item[0], "shape")):
+        return _split(item[0])[0] if isinstance(item[0], Mapping) else item[0], item[1]
+    if isinstance(item, tuple | list) and len(item) == 1:
+        return item[0], None
     return _split(item) if isinstance(item, Mapping) else (item, None)
+
+
+def _one_sample(item: Any) -> tuple[Any, Any]:
+    """Return (feeds, labels) of one entry of a data set: one sample, to which the batch axis is added."""
+    feeds, label = _pair(item)
+    if isinstance(feeds, Mapping):
+        feeds = {name: np.asarray(value)[None] for name, value in feeds.items()}
+    else:
+        feeds = np.asarray(feeds)[None]
+    return feeds, None if label is None else np.asarray(label)[None]
+
+
+def _read_out(reader: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield what a calibration data reader, as onnxruntime has them, gives until it gives None."""
+    if hasattr(reader, "rewind"):
+        reader.rewind()
+    while (feeds := reader.get_next()) is not None:
+        yield _pair(feeds)

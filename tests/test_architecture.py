@@ -26,10 +26,12 @@ ALLOWED = {
     "plan": {"errors"},
     "platforms": {"errors"},
     "config": {"errors", "files", "ir", "platforms"},
-    "data": {"errors"},
+    "pictures": {"errors"},
+    "data": {"errors", "pictures"},
     "metrics": {"errors", "data"},
     "ops": {"errors", "ir", "plan", "platforms", "lower"},  # lower: for annotations only, see below
     "batch_axes": {"errors", "ir"},
+    "fixed_inputs": {"errors", "ir"},
     "runners": BASE | {"ops"},
     "generations": {"errors", "ir", "ops", "platforms"},
     "conversion": MIDDLE | {"generations"},
@@ -55,7 +57,7 @@ ALLOWED = {
     "demo": None,  # below the command line, anything
     "api": None,
     "compat": None,
-    "flow": FLOW | {"report", "streaming", "conversion"},
+    "flow": FLOW | {"report", "streaming", "conversion", "fixed_inputs"},
     "tuning": FLOW | {"flow", "evaluation", "torch"},
     "torch": FLOW | {"analysis", "report"},
     "cli": None,

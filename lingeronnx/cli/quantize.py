@@ -19,7 +19,9 @@ from ._shared import (
     amounts,
     check_target,
     examples,
+    folders_of_pictures,
     json_option,
+    pictures,
     progress_bar,
     quantizing,
 )
@@ -58,6 +60,7 @@ __all__ = ["quantize"]
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
+@pictures
 @amounts
 @json_option
 def quantize(
@@ -73,6 +76,7 @@ def quantize(
     """
     if metric is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
+    source = folders_of_pictures(options)
     output = output or model.with_name(f"{model.stem}_quant.onnx")
     read = [model, options["calib"], options["config"], plan_in, eval_data]
     check_target(output, read)
@@ -85,14 +89,16 @@ def quantize(
         from .. import api
         from ..config import merge_overrides
 
-        result = api.quantize(model, options.pop("calib"), plan=plan, overrides=merge_overrides(overrides),
+        result = api.quantize(model, source(options.pop("calib")), plan=plan, overrides=merge_overrides(overrides),
                               state=_pairs("--state", state, "OUT=IN") or None,
                               fix=_pairs("--fix", fix, "INPUT=VALUE") or None,
                               batch_axis=_axes(batch_axis) or None, progress=progress, **options)  # fmt: skip
         report = result.report
         if eval_data is not None:
             sizes: dict[str, Any] = {key: options[key] for key in ("batch", "limit") if options[key] is not None}
-            found = api.evaluate(result.session(), eval_data, metric=metric, baseline=model, progress=progress, **sizes)
+            found = api.evaluate(
+                result.session(), source(eval_data), metric=metric, baseline=model, progress=progress, **sizes
+            )
             report = replace(report, accuracy=accuracy_of(found))
         notes = api.convert(result.graph, written).notes if written != "thinker" else ()
         report = replace(report, notes=(*report.notes, *notes))
