@@ -38,6 +38,7 @@ from .lower import lower
 from .metrics import Agreement
 from .observe import TensorStats, observe
 from .ops import float_op
+from .packer.names import safe_names, written
 from .passes import accept, normalize, straighten
 from .passes.shapes import trace_shapes
 from .plan import Plan, Transform
@@ -73,8 +74,11 @@ class QuantizedModel:
     float_graph: ir.Graph
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
-        """Write the integer graph to `path`, as a whole or not at all; `to` is a generation as `convert` takes it."""
-        ir.save(self.graph if to == "thinker" else _converted(self.graph, to), path)
+        """Write the integer graph to `path`, as a whole or not at all; `to` is a generation as `convert` takes it.
+
+        A file for a chip has names that its packer takes (`packer.names`).
+        """
+        ir.save(self._written(self.graph, to), path)
 
     @cached_property
     def chip(self) -> ir.Graph | None:
@@ -86,7 +90,14 @@ class QuantizedModel:
         if not self.report.chip_ready:
             raise ConstraintError("the graph is not chip-ready: it has no part that a chip could run by itself")
         part = self.graph if self.chip is None else self.chip
-        ir.save(part if to == "thinker" else _converted(part, to), path)
+        ir.save(self._written(part, to), path)
+
+    def _written(self, graph: ir.Graph, to: str) -> ir.Graph:
+        """Return the integer graph, or its part for the chip, as it goes to a file."""
+        if to != "thinker":
+            graph = _converted(graph, to)
+            return written(graph) if self.report.is_chip else graph
+        return written(graph, safe_names(self.graph)) if self.report.is_chip else graph
 
     def session(self) -> Session:
         """Return a session on the integer graph."""
@@ -155,7 +166,7 @@ def complete(ready: Prepared, exact: ir.Graph, progress: Progress | None = None)
 
     Raises ConstraintError with require_chip where the result is not chip-ready.
     """
-    lowered = lower(exact, ready.plan, ready.row)
+    lowered = lower(exact, ready.plan, ready.row).graph
     report = describe(ready.graph, lowered, ready.plan, ready.row, ready.fitted, ready.notes, ready.stem)
     if ready.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, ready.row)
@@ -275,11 +286,7 @@ def _skipped(graph: ir.Graph, original: ir.Graph, selectors: Iterable[str]) -> d
         chosen = select(original, selector)
         names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
         for node in graph.graph:
-            if (
-                node.name in names
-                or str(node.name).partition("@")[0] in names
-                or any(v.name in names for v in node.outputs)
-            ):
+            if ir.origin(node) in names or any(v.name in names for v in node.outputs):
                 skipped[str(node.name)] = f"skipped by '{selector}'"
     return skipped
 

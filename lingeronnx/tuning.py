@@ -96,7 +96,7 @@ def finetune(
     frozen = frozenset(_parameters(ready, bridge, freeze))
 
     def measure() -> float:
-        session = Session(lower(with_weights(start, bridge.weights()), bridge.plan, ready.row))
+        session = Session(lower(with_weights(start, bridge.weights()), bridge.plan, ready.row).graph)
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 
@@ -135,8 +135,7 @@ def _layers(ready: Prepared, selector: str) -> list[ir.Node]:
     """Return the nodes of the normalised graph that a selector on the user's graph stands for."""
     chosen = select(ready.original, selector)
     names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
-    found = [node for node in ready.graph.graph if names & {str(node.name), str(node.name).partition("@")[0],
-                                                            *(str(v.name) for v in node.outputs)}]  # fmt: skip
+    found = [node for node in ready.graph.graph if names & {ir.origin(node), *(str(v.name) for v in node.outputs)}]
     if not found:
         raise ConfigError(f"selector '{selector}': what it names is folded into its neighbours; name the layer before")
     return found
