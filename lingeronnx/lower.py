@@ -313,8 +313,8 @@ class Lowering:
 
     def _requantize(self, name: str, value: ir.Value, own: QParams, q: QParams) -> ir.Value:
         attrs = {"data_bits": own.bits, "o_bits": q.bits, "scale_x": own.scale, "scale_o": q.scale}
-        own = self._integer_name(name, q, "requant")
-        result = self._append(_REQUANT.name, _REQUANT.domain, [value], attrs, self._border_node("Requant", name), own,
+        title = self._integer_name(name, q, "requant")
+        result = self._append(_REQUANT.name, _REQUANT.domain, [value], attrs, self._border_node("Requant", name), title,
                               value, q)  # fmt: skip
         self._integers[name, q] = result
         return result

@@ -110,8 +110,8 @@ def describe(
     total = sum(work.values())
     share = sum(count for key, count in work.items() if key in whole) / total if total else float(bool(whole))
     args: list[str] = []
-    names = safe_names(lowered) if row.chip else Names()
-    for node in written(lowered, names).graph:
+    renamed = safe_names(lowered) if row.chip else Names()
+    for node in written(lowered, renamed).graph:
         found = integer_op(node)
         text = found.packer_args(node, row) if found is not None else ""
         if text and text not in args:
@@ -123,7 +123,7 @@ def describe(
         platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready, is_chip=row.chip,
         integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
         packer=" ".join([packer, *args]) if packer else "", packer_args=" ".join(args),
-        notes=[*notes, *_renamed(names)], names=names.tensors,
+        notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
     )  # fmt: skip
 
 

@@ -141,6 +141,15 @@ def test_hostile_names(tmp_path_factory, names, nodes, chip):
     assert lo.evaluate(path, [({known["x"]: SAMPLES}, right)], metric="top1", output=known["y"]).value == 100
 
 
+@pytest.mark.parametrize("skip", (("conv",), ("conv@1",)))
+def test_a_selector_means_one_node(skip):
+    """A node whose name begins like another's is not skipped with it, and what passes made of a node is."""
+    names = ["conv", "relu", "conv@1", "add", "conv_2", "flat", "gemm", "sin"]
+    found = lo.quantize(net(TENSORS, names), {"x": SAMPLES}, platform="venus", effort="fast", skip=skip)
+    skipped = [line.node for line in (*found.report.float_nodes, *found.report.host_part) if "skipped" in line.why]
+    assert skipped == list(skip)
+
+
 # ---- the map ---------------------------------------------------------------------------------------------------------
 
 
