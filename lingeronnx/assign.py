@@ -267,7 +267,7 @@ def assign(
                 notes.append(f"weight '{name}' of {node.name} is all zero")
             tensors[name] = QParams(setting.scale or setting.best(seen), setting.bits)
     _widen(tensors, model, floats, stats, choice)
-    if row.chip:
+    if row.executor:
         notes += [f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no executor was "
                   "measured with it" for name in choice.out_bits]  # fmt: skip
     plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(floats))
@@ -337,7 +337,7 @@ def legalize(plan: Plan, model: ir.Graph, row: Platform) -> tuple[Plan, list[str
         least = min(tensors[n].scale for n in group.tensors)
         if tensors[name].scale != least:
             tensors[name] = QParams(least, tensors[name].bits)
-    if plan.mode != "q-value" or not row.chip:
+    if not row.power_of_two:
         return plan.with_tensors(tensors), []
 
     def exponent(name: str) -> int:

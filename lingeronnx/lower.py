@@ -349,7 +349,7 @@ class Lowering:
         if like.shape is None:
             return None
         dims = list(like.shape)
-        if self.row.chip and dims and not isinstance(dims[0], int):
+        if self.row.single_sample and dims and not isinstance(dims[0], int):
             dims[0] = 1
         return oir.Shape(dims)
 

@@ -31,7 +31,7 @@ class FloatNode:
 class Report:
     """The outcome of `quantize`.
 
-    chip_ready : no float operator stands between the first Quant and the last Dequant (False on non-chips)
+    chip_ready : no float operator stands between the first Quant and the last Dequant (False without a packer)
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
     outputs : per graph output, cosine and SQNR against the float model on the calibration data
@@ -110,18 +110,18 @@ def describe(
     total = sum(work.values())
     share = sum(count for key, count in work.items() if key in whole) / total if total else float(bool(whole))
     args: list[str] = []
-    renamed = safe_names(lowered) if row.chip else Names()
+    renamed = safe_names(lowered) if row.packer else Names()
     for node in written(lowered, renamed).graph:
         found = integer_op(node)
         text = found.packer_args(node, row) if found is not None else ""
         if text and text not in args:
             args.append(text)
     args = _joined(args)
-    ready = row.chip and bool(whole) and not islands
+    ready = bool(row.packer) and bool(whole) and not islands
     packer = row.packer.format(model=f"{stem}.onnx", stem=stem)
     return Report(
-        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready, is_chip=row.chip,
-        integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
+        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready,
+        is_chip=bool(row.packer), integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
         packer=" ".join([packer, *args]) if packer else "", packer_args=" ".join(args),
         notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
     )  # fmt: skip

@@ -98,7 +98,8 @@ def finetune(
     frozen = frozenset(_parameters(ready, bridge, freeze))
 
     def measure() -> float:
-        session = Session(lower(with_weights(start, bridge.weights()), bridge.plan, prepared.row).graph)
+        lowered = lower(with_weights(start, bridge.weights()), bridge.plan, prepared.row)
+        session = Session(lowered.graph, platform=prepared.row)
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 

@@ -91,7 +91,7 @@ def prepare(
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:
     """Return `model` normalised as for `row` but without fitting it to the chip, and notes."""
-    conf = _config(None, {"platform": row.name, "fit": False})
+    conf = _config(None, {"platform": row, "fit": False})
     original, notes = accept(model)
     data = _calibration(calib, original, conf, {})
     notes += _fix_sizes(original, data)
@@ -105,7 +105,7 @@ def _config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mappi
     if isinstance(config, str | os.PathLike):
         return QuantConfig.read(os.fspath(config), **given)
     if config is not None:
-        return QuantConfig.of({**config.model_dump(), **given})
+        return QuantConfig.of({**dict(config), **given})
     return QuantConfig.of(given)
 
 
@@ -121,7 +121,7 @@ def _normalise(graph: ir.Graph, data: Data, row: Platform, conf: QuantConfig, se
     straighten(graph, feed)
     normalize(graph)
     trace_shapes(graph, feed)
-    return fit(graph, row, selectors.skipped(conf.skip)) if conf.fit and row.chip else []
+    return fit(graph, row, selectors.skipped(conf.skip)) if conf.fit else []
 
 
 # ---- data --------------------------------------------------------------------------------------------------------

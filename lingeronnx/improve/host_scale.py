@@ -30,7 +30,7 @@ def free_borders(
 
     `stats` gains entries for the new tensors.
     """
-    if not row.chip:
+    if not row.power_of_two:
         return {}
     beyond = _out_of_range(model, stats, row, floats, bits)
     inside = {id(node) for node, _ in integer_nodes(model, floats)}

@@ -119,7 +119,7 @@ def range_factors(
     factors = [group.fixed or 1.0 for group in groups]
     if search:
         _descend(groups, _layers(model, floats, index), factors, stats, bits, weight_bits)
-    if row.chip:
+    if row.power_of_two:
         _keep_within(row.exponents, groups, factors, stats, bits)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
 

@@ -54,7 +54,7 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
     }  # fmt: skip
     wanted = {name: array for name, array, _ in FloatRunner(model, set(layers)).run(feed)}
     lowered = lower(model, plan, row)
-    walk = IntRunner(lowered.graph).walk(feed)
+    walk = IntRunner(lowered.graph, row=row).walk(feed)
     for step in walk:
         # Of the steps that are made for a layer, that with the weight: the others move its data.
         name = lowered.layers.get(step.output, "")

@@ -136,7 +136,7 @@ def _multiplied(
 
 
 def _target(shape: list[int], low: Lowering) -> np.ndarray:
-    return np.array([1 if low.row.chip else -1, *shape[1:]], np.int64)
+    return np.array([1 if low.row.single_sample else -1, *shape[1:]], np.int64)
 
 
 GLU, MUL, RESHAPE = Glu(), Mul(), Reshape()

@@ -70,6 +70,6 @@ class LeakyRelu(Op):
         mirrored = scaled_channels(low, node, "mirrored", value, x, x, QParams(1.0), -1.0)
         lower = low.insert(RELU.name, node, "lower", [mirrored], {}, shape, x, domain="")
         top = float(np.abs(slopes).max(initial=0)) or 1.0
-        w = QParams(2.0 ** min(np.floor(np.log2(127 / top)), 16 if low.row.chip else 126))
+        w = QParams(2.0 ** min(np.floor(np.log2(127 / top)), low.row.exponents[1]))
         scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -slopes)
         low.emit(ADD, node, [upper, scaled], {"scale_x": x.scale, "scale_y": o.scale, "scale_o": o.scale})

@@ -15,6 +15,7 @@ import numpy as np
 from .. import ir
 from ..errors import ModelError
 from ..platforms import Platform
+from ..platforms.limits import SliceLimits
 from ._base import Attr, Bound, Op, Tie
 from .shape import Squeeze
 
@@ -57,10 +58,11 @@ def _constants(node: ir.Node) -> Callable[[int], np.ndarray | None]:
 
 def slice_step(node: ir.Node, row: Platform) -> Any:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
-    if not row.chip:
+    limits = row.limits("Slice", SliceLimits)
+    if limits is None:
         return None
     found = slices(node, _constants(node), len(ir.shape(node.inputs[0]) or (0,)))
-    return next((f"step {part.step}" for part in (found or {}).values() if part.step != 1), None)
+    return next((f"step {part.step}" for part in (found or {}).values() if part.step not in limits.steps), None)
 
 
 class Slice(Op):

@@ -60,14 +60,16 @@ class Network:
     graph : an integer graph. sizes : shapes of the fed inputs for one sample, batch of 1 on axis 0. sources : the
     integer initializers that hold a float one. fed : the types of the fed tensors, where these are others than the
     inputs, such as the outputs of Quants. floats : the float tensors that integer ones hold, where the two have
-    different names. Raises ModelError for a kernel or a float operator without a twin.
+    different names. row : the platform, None for the graph's own. Raises ModelError for a kernel or a float operator
+    without a twin.
     """
 
     def __init__(
         self, graph: ir.Graph, sizes: Mapping[str, Sequence[int]], sources: Mapping[str, Source],
         fed: Mapping[str, Spec] | None = None, floats: Mapping[str, str] = MappingProxyType({}),
+        row: Platform | None = None,
     ) -> None:  # fmt: skip
-        runner = IntRunner(graph)
+        runner = IntRunner(graph, row=row)
         self.inputs = list(runner.inputs)
         self.outputs = [str(v.name) for v in graph.graph.outputs]
         specs = dict(fed) if fed is not None else {
@@ -212,7 +214,7 @@ class Bridge(nn.Module):
     def _build(self) -> None:
         lowered = lower(self.model, self.plan, self.row)
         self._sources = lowered.sources
-        self.network = Network(lowered.graph, self._sizes, self._sources, floats=lowered.floats)
+        self.network = Network(lowered.graph, self._sizes, self._sources, floats=lowered.floats, row=self.row)
 
     def _hold(self, name: str, parameter: nn.Parameter) -> None:
         """Register a parameter under the graph's name as it is, whatever it holds: dots, slashes, a method's name."""
