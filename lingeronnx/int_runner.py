@@ -421,7 +421,7 @@ def sizes(model: ir.Graph) -> dict[ir.Value, tuple[int | None, ...]]:
 
     Nothing is run and no scale is looked at, so that a graph with mistakes has sizes too.
     """
-    runner = IntRunner(model)
+    runner = IntRunner(model, row=GENERIC)
     specs = {s.name: Spec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype) for s in runner.inputs
              if s.shape and None not in s.shape[1:]}  # fmt: skip
     binder = _Sizer(model, Side(GENERIC), runner._consts, specs, not runner.whole)

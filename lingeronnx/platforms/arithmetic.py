@@ -293,6 +293,9 @@ class Lstm(Recurrent):
     form: LstmForm = LstmForm.Q27
     gates: str = "ifgo"
 
+    def __post_init__(self) -> None:
+        _check_gates(self.gates, "ifgo")
+
 
 @dataclass(frozen=True)
 class Gru(Recurrent):
@@ -300,3 +303,11 @@ class Gru(Recurrent):
 
     form: GruForm = GruForm.DEFINED
     gates: str = "rzn"
+
+    def __post_init__(self) -> None:
+        _check_gates(self.gates, "rzn")
+
+
+def _check_gates(gates: str, known: str) -> None:
+    if sorted(gates) != sorted(known):
+        raise ValueError(f"gates '{gates}' are not those of '{known}' in some order")
