@@ -11,17 +11,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..plan import QParams
 from ..platforms import Platform
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = [
     "ALL_OUT", "Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch",

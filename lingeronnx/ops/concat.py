@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
 from ._base import ALL_OUT, Attr, Bound, Op, Tie
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Concat"]
 

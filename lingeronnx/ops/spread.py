@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
 from ._base import Attr, Bound, Op
 from .shape import moves_batch
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Expand", "Pad", "Resize", "ShuffleChannel", "Tile"]
 
