@@ -10,7 +10,7 @@ import onnx_ir as oir
 from onnx_ir.passes import common
 
 from . import ir
-from .lower import OPSET
+from .emit import OPSET
 from .ops import integer_op, is_quantized_domain
 
 __all__ = ["chip_part"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import ir
-from .assign import integer_nodes
 from .fit import Fitted
 from .ops import integer_op
 from .ops.macs import macs
 from .packer.names import Names, safe_names, written
+from .partition import Partition
 from .plan import Plan
 from .platforms import Platform
 
@@ -95,20 +95,18 @@ def _joined(args: Sequence[str]) -> list[str]:
 
 
 def describe(
-    model: ir.Graph, lowered: ir.Graph, plan: Plan, row: Platform, fitted: Sequence[Fitted], notes: Sequence[str],
+    parts: Partition, lowered: ir.Graph, plan: Plan, row: Platform, fitted: Sequence[Fitted], notes: Sequence[str],
     stem: str,
 ) -> Report:  # fmt: skip
-    """Return the report (without outputs and accuracy) on `lowered`, made from the normalised `model` under `plan`."""
-    whole = {id(node): op for node, op in integer_nodes(model, plan.floats)}
-    islands, host = float_nodes(model, plan.floats, set(whole))
+    """Return the report (without outputs and accuracy) on `lowered`, made from `parts` under `plan`."""
+    islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
     counts: dict[str, int] = {}
-    names = {str(node.name) for node in model.graph if id(node) in whole}
     for node in lowered.graph:
-        if str(node.name) in names:
+        if str(node.name) in parts.ops:
             counts[node.op_type] = counts.get(node.op_type, 0) + 1
-    work = {id(node): macs(node) for node in model.graph}
+    work = {id(node): macs(node) for node in parts.graph.graph}
     total = sum(work.values())
-    share = sum(count for key, count in work.items() if key in whole) / total if total else float(bool(whole))
+    share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
     args: list[str] = []
     renamed = safe_names(lowered) if row.packer else Names()
     for node in written(lowered, renamed).graph:
@@ -117,7 +115,7 @@ def describe(
         if text and text not in args:
             args.append(text)
     args = _joined(args)
-    ready = bool(row.packer) and bool(whole) and not islands
+    ready = bool(row.packer) and bool(parts.ops) and not islands
     packer = row.packer.format(model=f"{stem}.onnx", stem=stem)
     return Report(
         platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready,
@@ -136,7 +134,9 @@ def _renamed(names: Names) -> list[str]:
     return [f"tensor '{user}' is called '{other}' in the file, for the packer does not take all names{rest}"]
 
 
-def float_nodes(model: ir.Graph, floats: Mapping[str, str], whole: set[int]) -> tuple[list[FloatNode], list[FloatNode]]:
+def float_nodes(
+    model: ir.Graph, floats: Mapping[str, str], whole: Collection[int]
+) -> tuple[list[FloatNode], list[FloatNode]]:
     """Split the float nodes into those with integer nodes both before and after them, and the host part.
 
     floats : {node: why it stays in float}. whole : the ids of the integer nodes.

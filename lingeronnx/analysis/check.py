@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import ir
-from ..assign import integer_nodes, partition
 from ..errors import ModelError
 from ..fit import Fitted, fit
-from ..improve.ranges import clips_without_scale
+from ..improve.ranges import partition_with_clips
 from ..int_runner import sizes
 from ..ops import Op, Violation, attributes, float_op, integer_op, is_quantized_domain, rule_text
 from ..ops._base import RENAMED
@@ -157,11 +156,8 @@ def _float_violations(model: ir.Graph, row: Platform) -> tuple[list[Violation], 
 
     A node there that multiplies nothing (a final Softmax) is the host's work as it should be, whatever the limits.
     """
-    floats = partition(model, row, {})
-    while unmet := clips_without_scale(model, row, floats, 8):
-        floats = partition(model, row, {**floats, **unmet})
-    whole = {id(node) for node, _ in integer_nodes(model, floats)}
-    islands, host = float_nodes(model, floats, whole)
+    parts = partition_with_clips(model, row, {}, 8)
+    islands, host = float_nodes(model, parts.floats, parts.inside)
     between, outside = ({entry.node for entry in entries} for entries in (islands, host))
     found: list[Violation] = []
     broken: set[str] = set()
@@ -174,8 +170,8 @@ def _float_violations(model: ir.Graph, row: Platform) -> tuple[list[Violation], 
         if not own and op is not None and not op.available(row):
             own = [_violation(node, f"{row.name} has no {op.name}", node.op_type, _OTHER)]
         if not own and name in between:
-            own = [_violation(node, "no float operator stands between integer ones", floats[name] or "a float operator",
-                              _OTHER)]  # fmt: skip
+            why = parts.floats[name] or "a float operator"
+            own = [_violation(node, "no float operator stands between integer ones", why, _OTHER)]
         found += own
         broken |= {name} if own else set()
     return found, [entry for entry in host if entry.node not in broken]

@@ -82,9 +82,9 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     Raises ConstraintError with require_chip where the result is not chip-ready.
     """
     prepared, plan, row = planned.prepared, planned.plan, planned.prepared.row
-    lowered = lower(exact, plan, row).graph
+    lowered = lower(planned.parts.on(exact), plan, row).graph
     notes = [*prepared.notes, *planned.notes]
-    report = describe(planned.graph, lowered, plan, row, prepared.fitted, notes, prepared.stem)
+    report = describe(planned.parts, lowered, plan, row, prepared.fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)
     result = QuantizedModel(lowered, plan, report, planned.graph, row)

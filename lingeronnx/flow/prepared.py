@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from .. import ir
-from ..assign import partition
 from ..batch_axes import tell_batch_axes
 from ..config import QuantConfig
 from ..data import Data, InputSpec
 from ..errors import ConfigError, DataError, InternalError
 from ..fit import Fitted, fit
 from ..fixed_inputs import fix_inputs
-from ..improve.ranges import clips_without_scale
+from ..improve.ranges import partition_with_clips
+from ..partition import Partition
 from ..passes import accept, normalize, straighten
 from ..passes.shapes import trace_shapes
 from ..platforms import Platform
@@ -39,14 +39,13 @@ _SYNTHETIC_ELEMENTS = 1 << 24  # of one input: fewer samples where one is large
 class Prepared:
     """A float model ready to be calibrated.
 
-    original : the user's graph, as other passes can read it. graph : normalised and fitted. floats : {node: why it is
-    left in float}. data : for calibration; synthetic : whether they are made up. stem : of the file name that the
+    original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
+    fitted. data : for calibration; synthetic : whether they are made up. stem : of the file name that the
     packer's line speaks of.
     """
 
     original: ir.Graph
-    graph: ir.Graph
-    floats: Mapping[str, str]
+    parts: Partition
     row: Platform
     conf: QuantConfig
     data: Data
@@ -54,6 +53,11 @@ class Prepared:
     notes: Sequence[str]
     stem: str
     synthetic: bool
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The normalised and fitted graph."""
+        return self.parts.graph
 
     @property
     def selectors(self) -> Selectors:
@@ -83,10 +87,8 @@ def prepare(
     graph = ir.clone(original)
     selectors = Selectors(original, graph)
     fitted = _normalise(graph, data, row, conf, selectors)
-    floats = partition(graph, row, selectors.skipped(conf.skip))
-    while unmet := clips_without_scale(graph, row, floats, conf.bits):
-        floats = partition(graph, row, {**floats, **unmet})
-    return Prepared(original, graph, floats, row, conf, data, fitted, [*notes, *data.notes], stem, calib is None)
+    parts = partition_with_clips(graph, row, selectors.skipped(conf.skip), conf.bits)
+    return Prepared(original, parts, row, conf, data, fitted, [*notes, *data.notes], stem, calib is None)
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:

@@ -11,18 +11,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import InternalError, ModelError
 from ..plan import QParams
 from ..platforms import Platform
 from ..platforms.arithmetic import Arithmetic, Left, Rounding
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = [
     "ALL_OUT", "QUANT_MODES", "Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
 from ..platforms.arithmetic import Concat as Arithmetic
 from ._base import ALL_OUT, Attr, Bound, Op, Tie
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Concat"]
 

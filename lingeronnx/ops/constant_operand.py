@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ..platforms import Platform
 from ..platforms.limits import OperandLimits
@@ -25,9 +25,6 @@ from .elementwise import ADD, Binary, Mul
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row
 from .norm import BatchNorm2d
 from .shape import Reshape
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["AddConstant", "MulConstant"]
 

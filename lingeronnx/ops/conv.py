@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
 from ..platforms.arithmetic import Layer
 from ._base import Attr, Bound, Constraint, Op, Tie, Violation
 from .shape import Squeeze
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Conv1d", "Conv2d", "Geometry"]
 

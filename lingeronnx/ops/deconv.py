@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
 from ..platforms.limits import DeconvLimits
 from ._base import Attr, Bound, Constraint
@@ -21,9 +22,6 @@ from .conv import (
     stride_values,
     stride_within_kernel,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["ConvTranspose2d"]
 

@@ -8,9 +8,10 @@ rounds each operand as well, but saturates the sum only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ..platforms import Platform
 from ..platforms.arithmetic import Division, Operands, Quotient, Sum
@@ -19,9 +20,6 @@ from ..platforms.limits import OperandLimits
 from ._base import Attr, Bound, Op, Tie
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
 from .norm import scaled_channels
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["ADD", "Add", "Binary", "Div", "Mul", "Sub"]
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
 from ..platforms.arithmetic import Norm
 from ..platforms.faults import Fault
 from ._base import Attr, Bound, Op, Tie
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["LayerNorm"]
 

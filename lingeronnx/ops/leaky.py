@@ -8,20 +8,17 @@ Exact for x >= 0; for x < 0 one rounding. Four-dimensional tensors only, as the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ..platforms import Platform
 from ._base import Op, Tie
 from .activation import RELU
 from .elementwise import ADD
 from .norm import BatchNorm2d, scaled_channels
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["LeakyRelu"]
 

@@ -20,11 +20,12 @@ iqTable, that does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..plan import QParams
 from ..platforms import Platform
@@ -35,9 +36,6 @@ from .border import Requant
 from .gate import Glu
 from .linear import Linear
 from .table import TABLE
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["SIGMOID", "Gelu", "Sigmoid", "Swish", "Tanh", "gated_axis"]
 

@@ -8,19 +8,17 @@ honours how the padding counts.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
 from ..platforms.arithmetic import Average, Divisor
 from ..platforms.faults import Fault
 from ._base import Attr, Bound, Op, Tie
 from .conv import CONV2D
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["AvgPool2d", "GlobalAveragePool2d", "MaxPool"]
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..plan import QParams
 from ..platforms import Platform
@@ -28,9 +29,6 @@ from ..platforms.limits import RecurrentLimits
 from . import recurrent_trained
 from ._base import Attr, Bound, Op, Tie
 from .select import Slice
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["GIVEN", "Gru", "Lstm", "directions", "full_length", "given", "obstacle", "places"]
 

@@ -8,19 +8,17 @@ embedding: the table is then quantized at the scale of the output.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
 from ..platforms.limits import SliceLimits
 from ._base import Attr, Bound, Op, Tie
 from .shape import Squeeze
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["ArgMax", "Gather", "Slice", "Split", "slices"]
 

@@ -6,17 +6,15 @@ Chips run them with batch 1; the vendor's graphs carry Squeeze's and Unsqueeze's
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, fixed_batch
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "moves_batch"]
 

@@ -7,18 +7,16 @@ has all axes from `axis` on, to the training side that axis alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
 from ..platforms.arithmetic import Row, Rows
 from ..platforms.faults import Fault
 from ._base import Attr, Bound, Op, Tie
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["LogSoftmax", "Softmax"]
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
 from ..platforms.arithmetic import Padding
 from ..platforms.limits import PadLimits
 from ._base import Attr, Bound, Op
 from .shape import moves_batch
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Expand", "Pad", "Resize", "ShuffleChannel", "Tile"]
 

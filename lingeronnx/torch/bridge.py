@@ -24,8 +24,10 @@ from simulator.kernel import Call, Kernel, Spec
 from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpose
 
 from .. import ir
+from ..emit import Source
 from ..int_runner import IntRunner
-from ..lower import Source, lower
+from ..lower import lower
+from ..partition import Partition
 from ..plan import Plan
 from ..platforms import Platform
 from ..runners import FloatIsland, input_specs
@@ -192,6 +194,8 @@ class Bridge(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.model, self.row = ir.clone(model), row
+        #: What of the model becomes integer; a plan with other float nodes is another bridge's.
+        self.parts = Partition.of(self.model, plan.floats)
         axes = {spec.name: spec.axis for spec in input_specs(model)}
         self._sizes = {name: [1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)]
                        for name, array in feed.items()}  # fmt: skip
@@ -212,7 +216,7 @@ class Bridge(nn.Module):
         self._views: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def _build(self) -> None:
-        lowered = lower(self.model, self.plan, self.row)
+        lowered = lower(self.parts, self.plan, self.row)
         self._sources = lowered.sources
         self.network = Network(lowered.graph, self._sizes, self._sources, floats=lowered.floats, row=self.row)
 
