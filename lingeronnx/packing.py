@@ -6,9 +6,11 @@ was measured with graphs on both sides of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
-__all__ = ["ARCS", "VENUS", "VENUSA", "ConvPacking", "MovePacking", "Packing", "PoolPacking"]
+__all__ = ["ARCS", "VENUS", "VENUSA", "ConvPacking", "CutPacking", "MovePacking", "Packing", "PoolPacking"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class ConvPacking:
     pre_pad: bool  # whether a map smaller than the kernel is padded in a node of its own
     max_map: int | None  # a whole map, channels rounded up to 8, width to 8 times the stride
     memory_depthwise: int  # input and output together
+    depthwise_align: int  # outputs of stored depthwise weights are rounded up to a multiple of it
+    depthwise_rows: int  # and the kernel's height to a multiple of this
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,28 @@ class MovePacking:
     max_broken: int = 65536  # ... and are no larger than this
 
 
+#: What the packer has an entry for, on every chip.
+_OPERATORS = (
+    "ArgMax", "AvgPool2dInt", "BatchNorm2dInt", "BmmInt", "Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "Expand",
+    "Flatten", "GRUInt", "Gather", "GluInt", "LSTMInt", "LayerNormInt", "LinearInt", "LogSoftmaxInt", "MaxPool",
+    "Prelu", "Relu", "Requant", "Reshape", "ShuffleChannel", "Slice", "SoftmaxInt", "Split", "Squeeze", "Tile",
+    "Transpose", "Unsqueeze", "iqAdd", "iqCat", "iqDiv", "iqMul", "iqPad", "iqSigmoid", "iqSub", "iqTanh",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CutPacking:
+    """When a layer is cut over its outputs into several; bytes."""
+
+    weights: int
+    weights_lower: bool  # --threshold1 lowers `weights`; else it raises it
+    outputs: int
+    slab: int  # a larger map is computed row by row: one row of the output counts
+    slab_width: int
+    linear: int
+    linear_align: int
+
+
 @dataclass(frozen=True)
 class Packing:
     """One chip as the packer sees it.
@@ -86,6 +112,20 @@ class Packing:
     conv: ConvPacking
     pool: PoolPacking
     move: MovePacking
+    cut: CutPacking
+    areas: str  # whose work areas (`packer.areas`)
+    operators: tuple[str, ...] = _OPERATORS
+    output_bits: tuple[int, ...] = (8, 16, 32)  # o_bits of a Conv2dInt that packs
+    linear_bits: tuple[int, ...] = (8, 32)  # o_bits of a LinearInt that is right
+    norm_width: int = 1  # bytes of a LayerNormInt's weight
+    batch_first: bool = False  # how LSTMInt is right
+    transposed_shared: bool = False  # whether input and output of a ConvTranspose2dInt must lie in shared memory
+    transposed_weights: bool = False  # and its weight
+    reserved_workspace: bool = True  # whether 'workspace' in a tensor's name does harm
+    needs_scale: bool = True  # whether an integer graph input is right only where its first reader tells its scale
+    batches: bool = False  # whether convolutions compute more than the first sample
+    unmeasured: tuple[str, ...] = ()  # operators that pack and whose results could not be measured
+    curve_bits: Mapping[str, int] = field(default_factory=dict)  # what a curve reads; others are not right
     softmax_last: bool = False  # SoftmaxInt comes out right along the last axis only
     softmax_row: int = 2048
 
@@ -115,6 +155,8 @@ VENUS = Packing(
         pre_pad=True,
         max_map=253952,
         memory_depthwise=512 * 1024 - 1,
+        depthwise_align=16,
+        depthwise_rows=1,
     ),
     pool=PoolPacking(
         max_kernel=5,
@@ -133,6 +175,19 @@ VENUS = Packing(
         area_per_channel=None,
     ),
     move=MovePacking(max_rotated=65536, between_convolutions=((0, 1, 3, 2),)),
+    cut=CutPacking(weights=32768, weights_lower=True, outputs=65536, slab=65536, slab_width=8, linear=0, linear_align=4),
+    areas="venus",
+    norm_width=2,
+    batch_first=True,
+    transposed_shared=True,
+    transposed_weights=True,
+    reserved_workspace=False,
+    linear_bits=(8, 16, 32),
+    operators=(*_OPERATORS, "Resize"),
+    needs_scale=False,
+    batches=True,
+    unmeasured=("SoftmaxInt",),
+    curve_bits=MappingProxyType({"iqSigmoid": 16, "iqTanh": 16}),
 )
 
 ARCS = Packing(
@@ -160,6 +215,8 @@ ARCS = Packing(
         pre_pad=False,
         max_map=None,
         memory_depthwise=384 * 1024,
+        depthwise_align=8,
+        depthwise_rows=1,
     ),
     pool=PoolPacking(
         max_kernel=5,
@@ -178,6 +235,12 @@ ARCS = Packing(
         area_per_channel=4,
     ),
     move=MovePacking(),
+    cut=CutPacking(weights=8192, weights_lower=False, outputs=32768, slab=16384, slab_width=4, linear=16384,
+                   linear_align=4),
+    areas="arcs",
+    transposed_shared=True,
+    output_bits=(8, 32),
+    curve_bits=MappingProxyType({"iqSigmoid": 8}),
     softmax_last=True,
 )
 
@@ -206,6 +269,8 @@ VENUSA = Packing(
         pre_pad=False,
         max_map=None,
         memory_depthwise=384 * 1024,
+        depthwise_align=8,
+        depthwise_rows=2,
     ),
     pool=PoolPacking(
         max_kernel=5,
@@ -224,4 +289,8 @@ VENUSA = Packing(
         area_per_channel=4,
     ),
     move=MovePacking(broken=((0, 2, 1, 3), (0, 3, 2, 1))),
+    cut=CutPacking(weights=32768, weights_lower=False, outputs=65536, slab=65536, slab_width=8, linear=65536,
+                   linear_align=8),
+    areas="venusA",
+    unmeasured=("iqSigmoid",),
 )

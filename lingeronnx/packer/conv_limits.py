@@ -189,14 +189,19 @@ def depthwise_weights(node: ir.Node, row: Platform) -> Any:
 
 def input_below_kernel(node: ir.Node, row: Platform) -> Any:
     """the input is not smaller than the kernel; the packer adds the pads of the rows to the columns and the other way
-    round, and none where it pads in a node before | pad the map in a node before, or cut the kernel.
+    round | pad the map in a node before, or cut the kernel.
     """
     w = Window.of(node)
     if row.packing is None or w is None:
         return None
-    ahead = row.packing.conv.pre_pad and (w.channels < w.kernel[0] or w.height < w.kernel[1]) and not _first(node)
-    rows, columns = (0, 0) if ahead else (w.pads[1] + w.pads[3], w.pads[0] + w.pads[2])
-    small = w.width + columns < w.kernel[1] or w.height + rows < w.kernel[0]
+    rows, columns = w.pads[0] + w.pads[2], w.pads[1] + w.pads[3]
+    height, width = w.height, w.width
+    if row.packing.conv.pre_pad and not _first(node):
+        if w.channels < w.kernel[0]:
+            height, rows = height + rows, 0
+        if w.height < w.kernel[1]:
+            width, columns = width + columns, 0
+    small = width + rows < w.kernel[1] or height + columns < w.kernel[0]
     return f"{by((w.height, w.width))} under {by(w.kernel)}, pads {list(w.pads)}" if small else None
 
 
