@@ -38,7 +38,7 @@ class ConvPacking:
     depthwise_multiplier: bool
     max_kernel_1d: int
     pre_pad: bool  # whether a map smaller than the kernel is padded in a node of its own
-    max_map: int | None  # a whole map, channels rounded up to 8, width to 8 times the stride
+    max_maps: int | None  # input and output, channels rounded up to 8, width to 8 times the stride
     memory_depthwise: int  # input and output together
     depthwise_align: int  # outputs of stored depthwise weights are rounded up to a multiple of it
     depthwise_rows: int  # and the kernel's height to a multiple of this
@@ -122,11 +122,12 @@ class Packing:
     transposed_shared: bool = False  # whether input and output of a ConvTranspose2dInt must lie in shared memory
     transposed_weights: bool = False  # and its weight
     reserved_workspace: bool = True  # whether 'workspace' in a tensor's name does harm
+    wide_states: bool = False  # whether LSTMInt writes its last state in 32 bits, planned in 8
     needs_scale: bool = True  # whether an integer graph input is right only where its first reader tells its scale
     batches: bool = False  # whether convolutions compute more than the first sample
     unmeasured: tuple[str, ...] = ()  # operators that pack and whose results could not be measured
     curve_bits: Mapping[str, int] = field(default_factory=dict)  # what a curve reads; others are not right
-    softmax_last: bool = False  # SoftmaxInt comes out right along the last axis only
+    softmax_axes: tuple[int, ...] | None = None  # what its attribute may say where SoftmaxInt comes out right
     softmax_row: int = 2048
 
 
@@ -153,7 +154,7 @@ VENUS = Packing(
         depthwise_multiplier=False,
         max_kernel_1d=5,
         pre_pad=True,
-        max_map=253952,
+        max_maps=507904,
         memory_depthwise=512 * 1024 - 1,
         depthwise_align=16,
         depthwise_rows=1,
@@ -175,7 +176,9 @@ VENUS = Packing(
         area_per_channel=None,
     ),
     move=MovePacking(max_rotated=65536, between_convolutions=((0, 1, 3, 2),)),
-    cut=CutPacking(weights=32768, weights_lower=True, outputs=65536, slab=65536, slab_width=8, linear=0, linear_align=4),
+    cut=CutPacking(
+        weights=32768, weights_lower=True, outputs=65536, slab=65536, slab_width=8, linear=0, linear_align=4
+    ),
     areas="venus",
     norm_width=2,
     batch_first=True,
@@ -213,7 +216,7 @@ ARCS = Packing(
         depthwise_multiplier=True,
         max_kernel_1d=12,
         pre_pad=False,
-        max_map=None,
+        max_maps=None,
         memory_depthwise=384 * 1024,
         depthwise_align=8,
         depthwise_rows=1,
@@ -235,13 +238,14 @@ ARCS = Packing(
         area_per_channel=4,
     ),
     move=MovePacking(),
-    cut=CutPacking(weights=8192, weights_lower=False, outputs=32768, slab=16384, slab_width=4, linear=16384,
-                   linear_align=4),
+    cut=CutPacking(
+        weights=8192, weights_lower=False, outputs=32768, slab=16384, slab_width=4, linear=16384, linear_align=4
+    ),
     areas="arcs",
     transposed_shared=True,
     output_bits=(8, 32),
     curve_bits=MappingProxyType({"iqSigmoid": 8}),
-    softmax_last=True,
+    softmax_axes=(-1, 1),
 )
 
 VENUSA = Packing(
@@ -265,9 +269,9 @@ VENUSA = Packing(
         share_weights=32768,
         depthwise_weights=None,
         depthwise_multiplier=True,
-        max_kernel_1d=0,
+        max_kernel_1d=12,
         pre_pad=False,
-        max_map=None,
+        max_maps=None,
         memory_depthwise=384 * 1024,
         depthwise_align=8,
         depthwise_rows=2,
@@ -289,8 +293,10 @@ VENUSA = Packing(
         area_per_channel=4,
     ),
     move=MovePacking(broken=((0, 2, 1, 3), (0, 3, 2, 1))),
-    cut=CutPacking(weights=32768, weights_lower=False, outputs=65536, slab=65536, slab_width=8, linear=65536,
-                   linear_align=8),
+    cut=CutPacking(
+        weights=32768, weights_lower=False, outputs=65536, slab=65536, slab_width=8, linear=65536, linear_align=8
+    ),
     areas="venusA",
+    wide_states=True,
     unmeasured=("iqSigmoid",),
 )

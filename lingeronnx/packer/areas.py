@@ -29,7 +29,9 @@ class Node:
     @classmethod
     def of(cls, net: Net, step: Step, places: Mapping[str, str]) -> Node:
         """Look the tensors up."""
-        return cls(step, tuple(net.tensors[n] for n in step.inputs), tuple(net.tensors[n] for n in step.outputs), places)
+        return cls(
+            step, tuple(net.tensors[n] for n in step.inputs), tuple(net.tensors[n] for n in step.outputs), places
+        )
 
     @property
     def x(self) -> Tensor:

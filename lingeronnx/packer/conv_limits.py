@@ -156,13 +156,14 @@ def conv_slab_inner(node: ir.Node, row: Platform) -> Any:
 
 
 def conv_map(node: ir.Node, row: Platform) -> Any:
-    """the whole input, with channels and width rounded up to 8, fits {row.packing.conv.max_map} bytes | cut the map
-    into tiles of rows.
+    """input and output together, with channels and width rounded up to 8, fit {row.packing.conv.max_maps} bytes | cut
+    the map into tiles of rows.
     """
-    w = Window.of(node)
-    if row.packing is None or w is None or row.packing.conv.max_map is None:
+    w, result = Window.of(node), sizes(node.outputs[0])
+    if row.packing is None or w is None or row.packing.conv.max_maps is None:
         return None
-    return f"{w.map()} bytes" if w.map() > row.packing.conv.max_map else None
+    need = w.map() + (math.prod(result[1:]) if result is not None else 0)
+    return f"{need} bytes" if w.map() > row.packing.conv.slab and need > row.packing.conv.max_maps else None
 
 
 def weight_share(node: ir.Node, row: Platform) -> Any:

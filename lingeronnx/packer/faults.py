@@ -87,18 +87,30 @@ def _names(plan: Plan) -> Iterator[Finding]:
 
 
 def _shared(plan: Plan) -> Iterator[Finding]:
-    """Constants that several nodes read while their other constants differ, and that are fetched ahead."""
+    """Constants that several nodes read while their other constants differ, and that are fetched ahead.
+
+    A weight is stored in the form that its first reader wants: one of another operator reads it wrong, fetched or not.
+    """
+    for name, steps in _users(plan).items():
+        kinds = {s.op for s in steps if s.op in ("LinearInt", "BmmInt", "Conv2dInt", "Conv1dInt")}
+        if len(kinds) > 1:
+            yield _right(steps[-1], "a constant is read by operators of one kind", f"'{name}' by {' and '.join(sorted(kinds))}",
+                         "copy the constant")  # fmt: skip
     if not plan.memory.prefetched:
         return
+    for name, steps in _users(plan).items():
+        sets = {tuple(t.name for t in plan.net.constants(s)) for s in steps}
+        if len(sets) > 1 and all(len(one) > 1 for one in sets):
+            yield _right(steps[-1], "nodes that share a constant share all, where they are fetched ahead", f"'{name}'",
+                         "copy the constant, or --dma_prefetch False")  # fmt: skip
+
+
+def _users(plan: Plan) -> dict[str, list[Step]]:
     users: dict[str, list[Step]] = {}
     for step in plan.net.steps:
         for tensor in plan.net.constants(step):
             users.setdefault(tensor.name, []).append(step)
-    for name, steps in users.items():
-        sets = {tuple(t.name for t in plan.net.constants(s)) for s in steps}
-        if len(sets) > 1 and all(len(s) > 1 for s in sets):
-            yield _right(steps[-1], "nodes that share a constant share all, where they are fetched ahead", f"'{name}'",
-                         "copy the constant, or --dma_prefetch False")  # fmt: skip
+    return users
 
 
 def _inputs(plan: Plan) -> Iterator[Finding]:
@@ -165,12 +177,6 @@ def _max_shared(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
         yield _right(step, "input and output of a MaxPool lie in shared memory", "psram", "leave them there")
 
 
-def _relu_half(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
-    if (node.outside() or node.away) and node.x.bytes > _HALF:
-        yield _right(step, "what a Relu reads and writes in psram has at most 65536 bytes", f"{node.x.bytes} bytes",
-                     "leave it in shared memory, or cut the map into tiles")  # fmt: skip
-
-
 def _conv_half(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     _, channels, height, width = node.x.shape
     need = -(-channels // 8) * 8 * -(-width // (8 * step.get("strides")[1])) * 8 * step.get("strides")[1] * height
@@ -227,7 +233,9 @@ def _back(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 def _sequence(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     first = plan.row.packing is not None and plan.row.packing.batch_first
     if bool(step.get("batch_first")) != first:
-        yield _right(step, f"batch_first of an LSTMInt is {int(first)}", step.get("batch_first"), "quantize for this chip")
+        yield _right(
+            step, f"batch_first of an LSTMInt is {int(first)}", step.get("batch_first"), "quantize for this chip"
+        )
     if first and node.x.shape[1] != node.x.shape[2]:
         yield _right(step, "a sequence has as many steps as a step has elements", list(node.x.shape), "pad the shorter")
 
@@ -237,10 +245,26 @@ def _unfetched(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
         yield _right(step, "the constants of an LSTMInt are not fetched ahead", "they are", "--dma_prefetch False")
 
 
+def _sequence_alike(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
+    """An input in psram by itself, measured wrong but where the plan happens to be large."""
+    states = [n for n in step.outputs[1:] if plan.places[n] != PSRAM]
+    used = plan.net.readers(step.outputs[0]) or step.outputs[0] in plan.net.outputs
+    if node.outside() and states and used:
+        yield _right(step, "where the input of an LSTMInt lies in psram, so do its outputs", ", ".join(states),
+                     "--threshold4 1")  # fmt: skip
+
+
 def _transposed_outside(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     if plan.options.parameters == SHARE and (node.outside() or node.away):
         yield _right(step, "where the weight of a ConvTranspose2dInt lies in shared memory, so do input and output", "psram",
                      "leave the constants in psram")  # fmt: skip
+
+
+def _norms_shared(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
+    count = sum(s.op == "LayerNormInt" for s in plan.net.steps)
+    if plan.options.parameters == SHARE and count > 1:
+        yield _right(step, "constants lie in psram where there are several LayerNormInt", f"{count} with share-mem",
+                     "--dma_prefetch False without -m params")  # fmt: skip
 
 
 def _pad_first(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
@@ -256,12 +280,14 @@ _MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 _PLACED: Mapping[str, Mapping[str, tuple[Rule, ...]]] = MappingProxyType(
     {
         "": {"LSTMInt": (_sequence,), "iqPad": (_pad_first,)},
-        "venus": {"Conv2dInt": (_conv_half,), "iqCat": (_cat_venus,), "Transpose": (_transpose_between,)},
+        "venus": {"Conv2dInt": (_conv_half,), "iqCat": (_cat_venus,), "Transpose": (_transpose_between,),
+                  "LSTMInt": (_sequence_alike,)},
         "arcs": {
-            "Slice": (_slice,), "MaxPool": (_max_shared,), "Relu": (_relu_half,), "LSTMInt": (_unfetched,),
+            "Slice": (_slice,), "MaxPool": (_max_shared,), "LSTMInt": (_unfetched,),
+            "LayerNormInt": (_norms_shared,),
         },
         "venusA": {
-            "Relu": (_relu_half,), "LinearInt": (_rows_outside,), "Transpose": (_transpose_broken,),
+            "LinearInt": (_rows_outside,), "LayerNormInt": (_norms_shared,), "Transpose": (_transpose_broken,),
             "LSTMInt": (_unfetched,), "iqAdd": (_add_second,), "ConvTranspose2dInt": (_transposed_outside,),
             **dict.fromkeys(_MOVES, (_back,)),
         },

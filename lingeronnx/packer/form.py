@@ -87,7 +87,9 @@ def _names(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
     inner = [n for n, s in made.items() if s.op not in ("Quant", "Dequant")] + kept
     for short, count in Counter(n.split("@")[0] for n in inner).items():
         if count > 1 and short:
-            yield _packs(short, "names differ before their @, where the packer cuts them", f"{count} are '{short}'", _NAMES)
+            yield _packs(
+                short, "names differ before their @, where the packer cuts them", f"{count} are '{short}'", _NAMES
+            )
     # Unnamed nodes are called by operator and output.
     given = Counter(n.name for n in graph.node if n.name)
     for node in graph.node:
@@ -137,9 +139,13 @@ def _operator(step: Step, row: Platform) -> Iterator[Finding]:
         if step.get("dim") is None and step.get("axis") is None:
             missing.append("dim")
         if missing:
-            yield _packs(step.name, "iqCat has dim and the scale of each input", f"{', '.join(missing)} missing", "add it")
+            yield _packs(
+                step.name, "iqCat has dim and the scale of each input", f"{', '.join(missing)} missing", "add it"
+            )
     if step.op == "SoftmaxInt" and step.get(row.packing.softmax_axis) is None:
-        yield _packs(step.name, f"SoftmaxInt has the attribute {row.packing.softmax_axis}", "none", "write dim and axis")
+        yield _packs(
+            step.name, f"SoftmaxInt has the attribute {row.packing.softmax_axis}", "none", "write dim and axis"
+        )
 
 
 def _attributes(step: Step, row: Platform) -> Iterator[Finding]:
@@ -170,9 +176,10 @@ def check_net(net: Net, row: Platform) -> list[Finding]:
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
     for step in net.steps:
         found += _widths(net, step)
-        found += _scales(step, scales)
+        if step.op != "Quant":
+            found += _scales(step, scales)
         source = scales.get(step.inputs[0]) if step.inputs else None
-        scale = step.get("scale_o")
+        scale = step.get("scale_x" if step.op == "Quant" else "scale_o")
         for name in step.outputs:
             scales[name] = float(scale) if scale is not None else source
     for label, name, given in net.results:

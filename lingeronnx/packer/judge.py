@@ -17,7 +17,7 @@ from .limits import REFUSED, WRONG, rule_text
 from .memory import Memory, places_of, plan_memory
 from .net import Finding, Net, Step
 from .options import Options, parse
-from .overruns import overruns
+from .overruns import overruns, states
 from .prepare import prepare
 from .read import raw_steps, read
 
@@ -68,6 +68,8 @@ def judge(graph: ir.Graph | onnx.ModelProto, row: Platform, args: str | Iterable
     plan = Plan(prepared, memory, row, options, places_of(prepared, options))
     found += [*placement_refused(plan), *_room(memory, row)]
     found += [*faults(plan), *overruns(prepared, memory, row.packing.areas, plan.places)]
+    if row.packing.wide_states:
+        found += states(prepared, memory)
     return _verdict(found, memory)
 
 

@@ -41,7 +41,7 @@ class Memory:
 
     spots : {tensor, work area or buffer: where it lies}. shared, psram : bytes planned there, constants not counted
     areas : {node: bytes of work area that it was planned}. constants : bytes of all, as stored; they lie in
-    `constants_in`. prefetched : bytes that the DMA fetches ahead in one run. need : shared bytes with the constants
+    `constants_in`. stored : {constant: its bytes}. buffers : {node: the DMA's buffer for its constants}. prefetched : bytes that the DMA fetches ahead in one run. need : shared bytes with the constants
     that lie there, to be compared with the limit.
     """
 
@@ -55,6 +55,7 @@ class Memory:
     limit: int
     need: int
     stored: Mapping[str, int] = field(default_factory=dict)
+    buffers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -94,7 +95,7 @@ def plan_memory(net: Net, row: Platform, options: Options) -> Memory:
     stored = stored_constants(net, row)
     items = _tensors(net, places)
     areas, blocks = _areas(net, row, places)
-    buffers, fetched = _buffers(net, stored, options)
+    buffers, users, fetched = _buffers(net, stored, options)
     items += blocks + buffers
     if not items:
         raise ValueError("an empty graph has no plan")
@@ -103,7 +104,7 @@ def plan_memory(net: Net, row: Platform, options: Options) -> Memory:
     limit = min(row.shared_memory, options.limit) if options.limit is not None else row.shared_memory
     total = sum(stored.values())
     need = shared + (total if options.parameters == SHARE else 0)
-    return Memory(spots, shared, psram, areas, total, options.parameters, fetched, limit, need, stored)
+    return Memory(spots, shared, psram, areas, total, options.parameters, fetched, limit, need, stored, users)
 
 
 def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
@@ -138,23 +139,28 @@ def _areas(net: Net, row: Platform, places: Mapping[str, str]) -> tuple[dict[str
             per_node[step.name] = size
             wanted[place] = max(wanted.get(place, 0), size)
             ends = [min(ends[0], index), index]
-    blocks = [_Item(f"#workspace-{place}", rounded(size, 16), ends[0], ends[1], place) for place, size in wanted.items()]
+    blocks = [
+        _Item(f"#workspace-{place}", rounded(size, 16), ends[0], ends[1], place) for place, size in wanted.items()
+    ]
     return per_node, blocks
 
 
-def _buffers(net: Net, stored: Mapping[str, int], options: Options) -> tuple[list[_Item], int]:
-    """Return the two buffers of the DMA, each as large as its largest node, and the bytes fetched in a run."""
+def _buffers(net: Net, stored: Mapping[str, int], options: Options) -> tuple[list[_Item], dict[str, str], int]:
+    """Return the two buffers of the DMA, who uses which, and the bytes fetched in a run."""
     if not options.prefetch or options.parameters == SHARE:
-        return [], 0
-    needs = []
+        return [], {}, 0
+    largest: dict[str, int] = {}
+    users: dict[str, str] = {}
+    total = 0
     for step in net.steps:
-        if step.op in PREFETCHED:
-            size = sum(stored[t.name] for t in net.constants(step))
-            if size:
-                needs.append(size)
+        size = sum(stored[t.name] for t in net.constants(step))
+        if step.op in PREFETCHED and size:
+            label = f"#dma-buffer{len(users) % 2 + 1}"
+            users[step.name] = label
+            largest[label] = max(largest.get(label, 0), size)
+            total += size
     last = len(net.steps) - 1
-    pairs = (needs[0::2], needs[1::2])
-    return [_Item(f"#dma-buffer{i + 1}", max(sizes), 0, last, SHARE) for i, sizes in enumerate(pairs) if sizes], sum(needs)
+    return [_Item(label, size, 0, last, SHARE) for label, size in largest.items()], users, total
 
 
 # ---- the three orders --------------------------------------------------------------------------------------------

@@ -61,11 +61,12 @@ def softmax_row(node: ir.Node, row: Platform) -> Any:
 
 
 def softmax_axis(node: ir.Node, row: Platform) -> Any:
-    """a softmax runs along the last axis | move the axis to the end."""
+    """the axis of a softmax is the last, written -1, or the one behind the batch | move the axis to the end."""
     shape, axis = sizes(node.inputs[0]), _softmax_axis(node)
-    if row.packing is None or not shape or not row.packing.softmax_last:
+    if row.packing is None or not shape or row.packing.softmax_axes is None:
         return None
-    return f"axis {axis}" if math.prod(shape[axis % len(shape) + 1 :]) != 1 else None
+    last = is_float(node) and axis % len(shape) == len(shape) - 1
+    return None if last or axis in row.packing.softmax_axes else f"axis {axis}"
 
 
 def _softmax_axis(node: ir.Node) -> int:

@@ -48,7 +48,9 @@ def parse(args: str | Iterable[str]) -> Options:
     found: dict[str, str] = {}
     position = 0
     while position < len(words):
-        word, _, value = words[position].partition("=") if words[position].startswith("--") else (words[position], "", "")
+        word, _, value = (
+            words[position].partition("=") if words[position].startswith("--") else (words[position], "", "")
+        )
         if word not in _KNOWN:
             if position == 0 and not word.startswith("-"):  # the program's own name
                 position += 1

@@ -10,8 +10,9 @@ from .areas import Node
 from .memory import Memory, Spot
 from .net import Finding, Net
 from .options import PSRAM, SHARE
+from .window import rounded
 
-__all__ = ["OVERRUNS", "overruns"]
+__all__ = ["OVERRUNS", "overruns", "states"]
 
 #: Need = bytes written from the start of the work area on.
 Need = Callable[[Node], int]
@@ -31,7 +32,8 @@ def _norm_venus(node: Node) -> int:
 
 
 def _norm_later(node: Node) -> int:
-    return 27 * node.inputs[1].elements + 8
+    row = node.inputs[1].elements
+    return 8 * row + 8 if node.places[node.inputs[1].name] == SHARE else 27 * row + 8
 
 
 def _lstm_venus(node: Node) -> int:
@@ -41,9 +43,7 @@ def _lstm_venus(node: Node) -> int:
 def _linear_venusa(node: Node) -> int:
     columns = node.x.shape[-1]
     rows, outputs = node.x.elements // columns, node.y.shape[-1]
-    if not node.away or rows == 1:
-        return 0
-    return 2 * rows * outputs + (rows * columns if node.outside() else 0)
+    return rows * (outputs + max(outputs, columns)) if node.away and rows > 1 else 0
 
 
 def _glu(node: Node) -> int:
@@ -51,21 +51,30 @@ def _glu(node: Node) -> int:
 
 
 def _softmax_venusa(node: Node) -> int:
-    axis = int(node.step.get("axis", node.step.get("dim", -1))) % len(node.x.shape)
-    return 12 * node.x.elements + 8 * math.prod(node.x.shape[axis:])
+    return 22 * node.x.elements
+
+
+def _relu_later(node: Node) -> int:
+    return node.x.bytes if node.outside() or node.away else 0
 
 
 #: Packing.areas -> operator -> need.
 OVERRUNS: Mapping[str, Mapping[str, Need]] = MappingProxyType(
     {
         "venus": {"LayerNormInt": _norm_venus, "LSTMInt": _lstm_venus},
-        "arcs": {"LayerNormInt": _norm_later, "AvgPool2dInt": _average},
+        "arcs": {"LayerNormInt": _norm_later, "AvgPool2dInt": _average, "Relu": _relu_later},
         "venusA": {
             "LayerNormInt": _norm_later, "AvgPool2dInt": _average, "LinearInt": _linear_venusa, "GluInt": _glu,
-            "SoftmaxInt": _softmax_venusa,
+            "SoftmaxInt": _softmax_venusa, "Relu": _relu_later,
         },
     }
 )  # fmt: skip
+
+#: Operators that stop, or err, where the work area is too small, whatever lies behind it.
+_STRICT = ("Relu",)
+
+#: Operators that were measured right over living tensors.
+_HARMLESS = ("SoftmaxInt",)
 
 _REMEDY = "place its tensors elsewhere (-m), take --dma_prefetch False, or give another node a larger work area"
 
@@ -81,30 +90,102 @@ def overruns(net: Net, memory: Memory, table: str, places: Mapping[str, str]) ->
     block = workspace(net, memory)
     if block is None:
         return
-    total = memory.shared if block.place == SHARE else memory.psram
     for index, step in enumerate(net.steps):
         rule = OVERRUNS[table].get(step.op)
         node = Node.of(net, step, places)
         need = 0 if rule is None else rule(node)
         if need <= block.size:
             continue
-        start, end = block.offset + block.size, block.offset + need
-        hit = [name for name, spot in memory.spots.items() if _hit(net, name, spot, block, start, end, index)]
-        if step.op == "AvgPool2dInt":
-            hit = [name for name in hit if name != step.outputs[0]]
-            own, ones = memory.spots[step.outputs[0]], block.offset + math.prod(node.x.shape[2:])
-            if own.place == block.place and ones < own.offset < end:
-                hit.append(step.outputs[0])
-        value = f"{need} bytes, {block.size} are planned"
-        text = f"{step.op} stays within its work area"
+        end = block.offset + need
+        span = (block.offset + block.size, end)
+        hit = [] if step.op in _HARMLESS else _hits(net, memory, block, span, index)
+        spared = _SPARED.get(step.op)
+        if spared is not None:
+            hit = [name for name in hit if name not in spared(node, memory, block, table)]
+        text, value = f"{step.op} stays within its work area", f"{need} bytes, {block.size} are planned"
+        if hit or step.op in _STRICT:
+            where = f"; {', '.join(sorted(hit))} lies behind" if hit else ""
+            yield Finding("right", step.origin, text, f"{value}{where}", _REMEDY)
+        elif end > _end(memory, block):
+            past = f"{value}; {end - _end(memory, block)} bytes behind the plan are written"
+            yield Finding("plan", step.origin, text, past, _REMEDY)
+
+
+def _end(memory: Memory, spot: Spot) -> int:
+    """Return where the memory ends that is reserved in the place of `spot`: the plan, rounded up to 64."""
+    return rounded(memory.shared if spot.place == SHARE else memory.psram, 64)
+
+
+def _hits(net: Net, memory: Memory, block: Spot, span: tuple[int, int], index: int) -> list[str]:
+    """Return what lies within the bytes `span` of a block's place and is alive at node `index`."""
+    start, end = span
+    found = []
+    for name, spot in memory.spots.items():
+        if spot.place != block.place or name.startswith("#workspace") or not spot.offset < end or (
+            spot.offset + spot.size <= start or not spot.first <= index <= spot.last
+        ):  # fmt: skip
+            continue
+        if name.startswith("#dma"):
+            alive = any(memory.buffers.get(later.name) == name for later in net.steps[index:])
+        else:
+            alive = name in net.outputs or bool(net.readers(name))
+        if alive:
+            found.append(name)
+    return found
+
+
+def _linear_spared(node: Node, memory: Memory, block: Spot, table: str) -> set[str]:
+    """The input has been read when the sums are written."""
+    return {node.x.name} - _kept(node, memory)
+
+
+def _average_spared(node: Node, memory: Memory, block: Spot, table: str) -> set[str]:
+    """The output is hit only by the sums, behind the ones."""
+    own, ones = memory.spots[node.y.name], block.offset + math.prod(node.x.shape[2:])
+    return {node.y.name} if own.offset <= ones else set()
+
+
+def _norm_spared(node: Node, memory: Memory, block: Spot, table: str) -> set[str]:
+    """Constants have been copied from the buffer; the input is read into the scratch in front of their copies.
+
+    Of a single row the output is written last, and the input read first, but on venus.
+    """
+    spared = {memory.buffers.get(node.step.name, "")}
+    row, own = node.inputs[1].elements, memory.spots[node.x.name]
+    single = node.x.elements == row
+    if single:
+        spared |= {node.y.name}
+    later = OVERRUNS[table]["LayerNormInt"] is not _norm_venus
+    if later and (single or own.offset >= block.offset + 8 * row + 8):
+        spared |= {node.x.name} - _kept(node, memory)
+    return spared
+
+
+def _kept(node: Node, memory: Memory) -> set[str]:
+    """Return the input if it is read again later."""
+    index = memory.spots[node.y.name].first
+    return {node.x.name} if memory.spots[node.x.name].last > index else set()
+
+
+#: What an operator may hit without harm.
+_SPARED: Mapping[str, Callable[[Node, Memory, Spot, str], set[str]]] = {
+    "LinearInt": _linear_spared, "AvgPool2dInt": _average_spared, "LayerNormInt": _norm_spared,
+}  # fmt: skip
+
+
+def states(net: Net, memory: Memory) -> Iterator[Finding]:
+    """Yield a finding for every LSTMInt whose last state, written in 32 bits and planned in 8, hits something."""
+    for index, step in enumerate(net.steps):
+        if step.op != "LSTMInt" or len(step.outputs) < 2:
+            continue
+        spot = memory.spots[step.outputs[1]]
+        need = 4 * net.tensors[step.outputs[1]].elements
+        end = spot.offset + need
+        hit, over = _hits(net, memory, spot, (spot.offset + spot.size, end), index), end - _end(memory, spot)
+        if over > 0 and spot.place == PSRAM:
+            hit.append("the executor's own memory")
+        text, value = "the last state of an LSTMInt stays where it is planned", f"{need} bytes, {spot.size} are planned"
         if hit:
-            yield Finding("right", step.origin, text, f"{value}; {', '.join(sorted(hit))} lies behind", _REMEDY)
-        elif end > total:
-            yield Finding("plan", step.origin, text, f"{value}; {end - total} bytes behind the plan are written", _REMEDY)
-
-
-def _hit(net: Net, name: str, spot: Spot, block: Spot, start: int, end: int, index: int) -> bool:
-    """Whether a tensor that is alive at node `index` lies in [start, end) of the work area's place."""
-    if name.startswith("#workspace") or spot.place != block.place or not spot.first <= index <= spot.last:
-        return False
-    return spot.offset < end and start < spot.offset + spot.size
+            yield Finding("right", step.origin, text, f"{value}; {', '.join(hit)} lies behind", _REMEDY)
+        elif over > 0:
+            yield Finding("plan", step.origin, text, f"{value}; {over} bytes behind the plan are written", _REMEDY)

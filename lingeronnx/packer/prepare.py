@@ -52,7 +52,9 @@ def _drop_reshapes(net: Net) -> None:
             shape = net.tensors[step.inputs[0]].shape
             moved = [axis for axis in step.get("perm") if shape[axis] != 1]
             if moved == sorted(moved):
-                net.steps[index] = step.but(op="Reshape", attributes={"shape": list(net.tensors[step.outputs[0]].shape)})
+                net.steps[index] = step.but(
+                    op="Reshape", attributes={"shape": list(net.tensors[step.outputs[0]].shape)}
+                )
     for step in [s for s in net.steps if s.op == "Reshape"]:
         readers = net.readers(step.outputs[0])
         if len(readers) == 1 and readers[0].op == "Reshape":
@@ -142,7 +144,10 @@ def _cut(net: Net, row: Platform, options: Options) -> None:
         new, start = [], 0
         for i, size in enumerate(sizes):
             label = f"{step.outputs[0]}#part{i}"
-            names = [step.inputs[0], *(_part(net, n, start, size, f"{label}#{k}") for k, n in enumerate(step.inputs[1:]))]
+            names = [
+                step.inputs[0],
+                *(_part(net, n, start, size, f"{label}#{k}") for k, n in enumerate(step.inputs[1:])),
+            ]
             new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(label,)))
             start += size
         cat = Step("iqCat", f"{step.name}#cat", tuple(s.outputs[0] for s in new), step.outputs,

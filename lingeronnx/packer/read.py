@@ -163,7 +163,9 @@ def reorder(steps: list[Step], outputs: list[str]) -> list[Step]:
             elif id(step) not in seen:
                 seen.add(id(step))
                 stack.append((step, True))
-                stack += [(makers[n], False) for n in reversed(step.inputs) if n in makers and id(makers[n]) not in seen]
+                stack += [
+                    (makers[n], False) for n in reversed(step.inputs) if n in makers and id(makers[n]) not in seen
+                ]
     return order
 
 
