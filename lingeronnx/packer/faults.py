@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -94,8 +93,8 @@ def _shared(plan: Plan) -> Iterator[Finding]:
     for name, steps in _users(plan).items():
         kinds = {s.op for s in steps if s.op in ("LinearInt", "BmmInt", "Conv2dInt", "Conv1dInt")}
         if len(kinds) > 1:
-            yield _right(steps[-1], "a constant is read by operators of one kind", f"'{name}' by {' and '.join(sorted(kinds))}",
-                         "copy the constant")  # fmt: skip
+            value = f"'{name}' by {' and '.join(sorted(kinds))}"
+            yield _right(steps[-1], "a constant is read by operators of one kind", value, "copy the constant")
     if not plan.memory.prefetched:
         return
     for name, steps in _users(plan).items():
@@ -198,8 +197,9 @@ def _transpose_broken(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     if tuple(step.get("perm")) not in kind.move.broken:
         return
     if not (node.outside() and node.away and node.x.bytes <= kind.move.max_broken):
-        yield _right(step, f"transposes are none of {kind.move.broken}, unless input and output lie in psram and have at "
-                     f"most {kind.move.max_broken} bytes", f"{step.get('perm')}", "use two others in a row")  # fmt: skip
+        rule = (f"transposes are none of {kind.move.broken}, unless input and output lie in psram and have at most "
+                f"{kind.move.max_broken} bytes")  # fmt: skip
+        yield _right(step, rule, f"{step.get('perm')}", "use two others in a row")
 
 
 def _transpose_between(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
@@ -256,7 +256,7 @@ def _sequence_alike(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 
 def _transposed_outside(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     if plan.options.parameters == SHARE and (node.outside() or node.away):
-        yield _right(step, "where the weight of a ConvTranspose2dInt lies in shared memory, so do input and output", "psram",
+        yield _right(step, "with its weight in shared memory, a ConvTranspose2dInt reads and writes there", "psram",
                      "leave the constants in psram")  # fmt: skip
 
 
@@ -270,7 +270,7 @@ def _norms_shared(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 def _pad_first(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     first = next((s for s in plan.net.steps if s.name in plan.memory.areas), None)
     if node.outside() and first is not None and first.name == step.name:
-        yield _right(step, "the work area of all nodes, placed by an iqPad that is first, lies in shared memory", "psram",
+        yield _right(step, "the work area of all nodes, which a first iqPad places, lies in shared memory", "psram",
                      "leave its input in shared memory")  # fmt: skip
 
 

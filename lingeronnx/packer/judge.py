@@ -40,8 +40,13 @@ class Verdict:
 
     @property
     def chip_ready(self) -> bool:
-        """Whether it packs, is right and stays within its plan."""
-        return self.packs and self.runs_right and not self.findings
+        """Whether it packs and is right; a write past the plan is a warning."""
+        return self.packs and self.runs_right
+
+    @property
+    def warned(self) -> bool:
+        """Whether it is right and writes past its plan, which may do harm on a chip."""
+        return self.chip_ready and any(f.level == "plan" for f in self.findings)
 
 
 def judge(graph: ir.Graph | onnx.ModelProto, row: Platform, args: str | Iterable[str] = ()) -> Verdict:
@@ -82,9 +87,9 @@ def _verdict(found: list[Finding], memory: Memory | None) -> Verdict:
 def _room(memory: Memory, row: Platform) -> Iterator[Finding]:
     if not memory.fits:
         largest = sorted((s.size, n) for n, s in memory.spots.items() if s.place == "share-mem")[-3:]
-        names = ", ".join(f"{n} {size}" for size, n in reversed(largest))
-        yield Finding("packs", "shared memory", f"at most {memory.limit} bytes are needed",
-                      f"{memory.need} bytes; largest: {names}", "make the maps smaller, or move some to psram")  # fmt: skip
+        value = f"{memory.need} bytes; largest: {', '.join(f'{n} {size}' for size, n in reversed(largest))}"
+        yield Finding("packs", "shared memory", f"at most {memory.limit} bytes are needed", value,
+                      "make the maps smaller, or move some to psram")  # fmt: skip
     most = row.external_memory
     outside = memory.psram + (0 if memory.constants_in == "share-mem" else memory.constants)
     if most is not None and outside > most:

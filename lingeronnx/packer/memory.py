@@ -40,9 +40,10 @@ class Memory:
     """A plan.
 
     spots : {tensor, work area or buffer: where it lies}. shared, psram : bytes planned there, constants not counted
-    areas : {node: bytes of work area that it was planned}. constants : bytes of all, as stored; they lie in
-    `constants_in`. stored : {constant: its bytes}. buffers : {node: the DMA's buffer for its constants}. prefetched : bytes that the DMA fetches ahead in one run. need : shared bytes with the constants
-    that lie there, to be compared with the limit.
+    areas : {node: bytes of work area that it was planned}. constants : bytes of all, as stored, in the place
+    constants_in; stored : {constant: its bytes}. buffers : {node: the DMA's buffer for its constants}
+    prefetched : bytes that the DMA fetches ahead in one run. need : shared bytes with the constants that lie there, to
+    be compared with the limit.
     """
 
     spots: Mapping[str, Spot]
@@ -90,7 +91,8 @@ def places_of(net: Net, options: Options) -> dict[str, str]:
 
 def plan_memory(net: Net, row: Platform, options: Options) -> Memory:
     """Return the plan of a prepared graph."""
-    assert row.packing is not None and row.shared_memory is not None
+    assert row.packing is not None
+    assert row.shared_memory is not None
     places = places_of(net, options)
     stored = stored_constants(net, row)
     items = _tensors(net, places)
@@ -111,7 +113,8 @@ def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
     """Return the tensors of a run in the packer's order: graph inputs, outputs by node, cut parts at the end."""
     last = len(net.steps) - 1
     until = {n: i for i, step in enumerate(net.steps) for n in step.inputs}
-    items, late = [], []
+    items: list[_Item] = []
+    late: list[_Item] = []
     for name in net.inputs:
         items.append(_Item(name, net.tensors[name].planned, 0, until.get(name, 0), places[name]))
     for index, step in enumerate(net.steps):
