@@ -123,6 +123,7 @@ class Packing:
     transposed_weights: bool = False  # and its weight
     reserved_workspace: bool = True  # whether 'workspace' in a tensor's name does harm
     wide_states: bool = False  # whether LSTMInt writes its last state in 32 bits, planned in 8
+    rows_outside: bool = False  # whether LinearInt of several rows is right with its output in PSRAM only
     needs_scale: bool = True  # whether an integer graph input is right only where its first reader tells its scale
     batches: bool = False  # whether convolutions compute more than the first sample
     unmeasured: tuple[str, ...] = ()  # operators that pack and whose results could not be measured
@@ -297,6 +298,7 @@ VENUSA = Packing(
         weights=32768, weights_lower=False, outputs=65536, slab=65536, slab_width=8, linear=65536, linear_align=8
     ),
     areas="venusA",
+    rows_outside=True,
     wide_states=True,
     unmeasured=("iqSigmoid",),
 )

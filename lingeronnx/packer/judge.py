@@ -21,7 +21,7 @@ from .overruns import overruns, states
 from .prepare import prepare
 from .read import raw_steps, read
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Ready", "Verdict", "judge", "make_ready", "verdict"]
 
 
 @dataclass(frozen=True)
@@ -49,32 +49,54 @@ class Verdict:
         return self.chip_ready and any(f.level == "plan" for f in self.findings)
 
 
+@dataclass(frozen=True)
+class Ready:
+    """A graph that was read once, to be judged under several argument lists that differ in places and prefetching.
+
+    net : what is planned, None where the packer does not get that far. findings : what no such argument changes.
+    """
+
+    net: Net | None
+    findings: tuple[Finding, ...]
+
+
 def judge(graph: ir.Graph | onnx.ModelProto, row: Platform, args: str | Iterable[str] = ()) -> Verdict:
     """Return the verdict on `graph` for the chip `row`.
 
     args : the packer's arguments, words or one line. ConfigError for a row without a packer, or for arguments that
     the packer does not have.
     """
+    options = parse(args)
+    return verdict(make_ready(graph, row, options), row, options)
+
+
+def make_ready(graph: ir.Graph | onnx.ModelProto, row: Platform, options: Options) -> Ready:
+    """Read and prepare a graph; ConfigError for a row without a packer."""
     if row.packing is None:
         raise ConfigError(f"{row.name} has no packer; choose a chip")
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
-    options = parse(args)
     found = [*options.problems, *check_file(proto.graph, raw_steps(proto.graph), row, options)]
     if found:
-        return _verdict(found, None)
+        return Ready(None, tuple(found))
     net, found = read(proto, row, options)
     if net is None:
-        return _verdict(found, None)
+        return Ready(None, tuple(found))
     found = [*check_net(net, row), *_limits(net, row, options)]
     if any(f.level == "packs" for f in found):
-        return _verdict(found, None)
-    prepared = prepare(net, row, options)
-    memory = plan_memory(prepared, row, options)
-    plan = Plan(prepared, memory, row, options, places_of(prepared, options))
-    found += [*placement_refused(plan), *_room(memory, row)]
-    found += [*faults(plan), *overruns(prepared, memory, row.packing.areas, plan.places)]
+        return Ready(None, tuple(found))
+    return Ready(prepare(net, row, options), tuple(found))
+
+
+def verdict(ready: Ready, row: Platform, options: Options) -> Verdict:
+    """Plan a prepared graph under `options` and judge the plan."""
+    if ready.net is None or row.packing is None:
+        return _verdict(list(ready.findings), None)
+    memory = plan_memory(ready.net, row, options)
+    plan = Plan(ready.net, memory, row, options, places_of(ready.net, options))
+    found = [*ready.findings, *placement_refused(plan), *_room(memory, row), *faults(plan)]
+    found += overruns(ready.net, memory, row.packing.areas, plan.places)
     if row.packing.wide_states:
-        found += states(prepared, memory)
+        found += states(ready.net, memory)
     return _verdict(found, memory)
 
 
