@@ -22,6 +22,7 @@ import numpy as np
 from . import ir
 from .assign import Choice, assign, legalize, observed, partition
 from .chip import chip_part
+from .chip_form import chip_form
 from .config import QuantConfig, select, select_tensors
 from .data import Data, InputSpec, Progress
 from .errors import ConfigError, ConstraintError, DataError, InternalError, ModelError, nearest
@@ -151,7 +152,8 @@ def complete(ready: Prepared, exact: ir.Graph, progress: Progress | None = None)
     Raises ConstraintError with require_chip where the result is not chip-ready.
     """
     lowered = lower(exact, ready.plan, ready.row)
-    report = describe(ready.graph, lowered, ready.plan, ready.row, ready.fitted, ready.notes, ready.stem)
+    fitted = [*ready.fitted, *chip_form(lowered, ready.row)]
+    report = describe(ready.graph, lowered, ready.plan, ready.row, fitted, ready.notes, ready.stem)
     if ready.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, ready.row)
     result = QuantizedModel(lowered, ready.plan, report, ready.graph)
@@ -427,7 +429,8 @@ def _fidelity(
     feeds, _ = next(iter(again.batches(_FIDELITY_SAMPLES)))
     if progress is not None:
         progress("comparing", len(next(iter(feeds.values()))), None)
-    integers = dict(zip(names, session.run(names, feeds), strict=True))
+    read = {spec.name: feeds[spec.name] for spec in session.inputs}  # an input that nobody reads may be left out
+    integers = dict(zip(names, session.run(names, read), strict=True))
     for name, want, _ in runner.run(feeds):  # in graph order
         if want.shape != integers[name].shape:
             raise ModelError(

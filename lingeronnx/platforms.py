@@ -160,6 +160,9 @@ _COMMON_FAULTS = {
     "norm-placement": "LayerNormInt writes beyond its workspace unless its tensors are in external memory: the "
     "packer is told so",
     "prelu": "PRelu is not on the device's list: it is put together from other operators",
+    "unused-input": "a graph with an input that nobody reads does not pack: the input is left out",
+    "no-constant": "a graph without a weight does not pack: it gets an identity convolution",
+    "shared-constants": "constants that nodes share in part come out wrong: each gets a copy",
 }
 _LATER_FAULTS = {
     **_COMMON_FAULTS,
@@ -230,6 +233,9 @@ VENUS = Platform(
             "depthwise-multiplier": "a depthwise convolution with more outputs than inputs is wrong: left in float",
             "softmax": "SoftmaxInt is a routine that could not be measured: left in float",
             "lut-scale": "iqSigmoid and iqTanh read a scale below 2^11 as 2^11: they are fed a larger one",
+            "pad-readers": "an iqPad that several nodes read is wrong: each gets one of its own",
+            "pre-pad": "the padding of a convolution with fewer channels than rows of its kernel, or a map lower than "
+            "its kernel is wide, is moved to what it reads, for all readers: it reads a copy",
             "pad-modes": "iqPad swaps its modes reflect and replicate: only constant padding is written",
         }
     ),

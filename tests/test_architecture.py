@@ -16,7 +16,7 @@ FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT
 # cli -> api -> {flow, tuning, repair} -> {passes, observe, assign, improve, lower, session} -> {runners, ops} -> {ir}
 BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "config", "data", "batch_axes"}
 MIDDLE = BASE | {"ops", "runners", "int_runner", "metrics"}
-FLOW = MIDDLE | {"passes", "observe", "calibrate", "assign", "fit", "improve", "lower", "session", "chip"}
+FLOW = MIDDLE | {"passes", "observe", "calibrate", "assign", "fit", "improve", "lower", "session", "chip", "chip_form"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
@@ -46,6 +46,7 @@ ALLOWED = {
     "evaluation": MIDDLE | {"session"},
     "simulation": MIDDLE | {"session", "dump"},
     "chip": MIDDLE | {"lower"},
+    "chip_form": MIDDLE | {"fit"},
     "report": FLOW,
     "analysis": FLOW | {"report", "dump"},
     "repair": MIDDLE | {"session", "schemas"},

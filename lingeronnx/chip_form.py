@@ -1,0 +1,188 @@
+"""The same integers in the form that a chip's packer wants: exact rewrites of an integer graph.
+
+What a platform's row calls a fault is what the packer does to a graph that is right; each has its remedy here:
+
+    unused-input      it wants every graph input read
+    no-constant       it wants a weight in the graph: an identity convolution is one
+    pad-readers       an iqPad that several nodes read pads one of them twice: one iqPad for each
+    pre-pad           it moves the padding of a convolution to the tensor that it reads, for all readers: such a
+                      convolution reads a copy, made by an identity convolution
+    shared-constants  it prefetches the constants of a node together: of nodes that share some of theirs but not all,
+                      each gets its own
+
+An identity convolution is depthwise, of size 1x1, its weight 64 at scale 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as oir
+
+from . import ir
+from .fit import Fitted
+from .ops import is_quantized_domain
+from .platforms import Platform
+
+__all__ = ["chip_form"]
+
+#: The weight of an identity convolution and its scale.
+_ONE = 64
+
+
+def chip_form(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Rewrite the integer `graph`, in place, as the packer of `row` wants it; return what was done.
+
+    Every tensor that was there keeps its name and its integers.
+    """
+    remedies: tuple[tuple[str, Callable[[ir.Graph, Platform], list[Fitted]]], ...] = (
+        ("unused-input", _read_inputs),
+        ("no-constant", _some_constant),
+        ("pad-readers", _own_pads),
+        ("pre-pad", _own_inputs),
+        ("shared-constants", _own_constants),
+    )
+    return [done for fault, remedy in remedies if fault in row.faults for done in remedy(graph, row)]
+
+
+def _read_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Drop the graph inputs that nobody reads."""
+    unused = [v for v in graph.graph.inputs if not v.uses() and not v.is_graph_output() and v.const_value is None]
+    if len(unused) == len(graph.graph.inputs):
+        return []
+    for value in unused:
+        graph.graph.inputs.remove(value)
+    return [Fitted(str(v.name), "a graph input that nobody reads is left out", "exact") for v in unused]
+
+
+def _some_constant(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Put an identity convolution behind the first Quant of a graph without weights."""
+    if any(_weights(node) for node in graph.graph):
+        return []
+    for node in graph.graph:
+        shape = ir.shape(node.outputs[0]) or ()
+        if node.op_type != "Quant" or not 2 <= len(shape) <= 4 or None in shape[1:]:
+            continue
+        source, scale = node.outputs[0], float(ir.attr(node, "scale_x"))
+        readers = list(source.uses())
+        image, where = source, list(range(1, 5 - len(shape)))
+        if where:
+            full = [1] * (5 - len(shape)) + [int(d or 1) for d in shape[1:]]
+            image = _after(graph, node, "Unsqueeze", [source], {"axes": where}, "image", full)
+            node = image.producer() or node
+        same = identity(graph, node, image, scale, row, "kept")
+        if where:
+            same = _after(graph, ir.producer(same) or node, "Squeeze", [same], {"axes": where}, "flat", list(shape))
+        for reader, index in readers:
+            reader.replace_input_with(index, same)
+        what = "an identity convolution behind it: the packer takes no graph without a weight"
+        return [Fitted(str(source.name), what, "exact")]
+    return []
+
+
+def _own_pads(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Give every reader of an iqPad one of its own."""
+    done = []
+    for node in list(graph.graph):
+        if node.op_type != "iqPad":
+            continue
+        uses = list(node.outputs[0].uses())
+        for number, (reader, index) in enumerate(uses[1:], start=2):
+            copy = oir.Node(
+                node.domain, node.op_type, node.inputs, dict(node.attributes), name=f"{node.name}_{number}",
+                outputs=[_like(graph, node.outputs[0], f"{node.outputs[0].name}_{number}")],
+            )  # fmt: skip
+            graph.graph.insert_after(node, copy)
+            reader.replace_input_with(index, copy.outputs[0])
+        if len(uses) > 1:
+            done.append(Fitted(str(node.name), f"{len(uses)} equal iqPad, one for each reader", "exact"))
+    return done
+
+
+def _own_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Let every convolution whose padding would be moved read a tensor that nobody else reads."""
+    done = []
+    for node in list(graph.graph):
+        source = node.inputs[0] if node.inputs else None
+        if source is None or not moves_its_padding(node) or len(source.uses()) == 1 and not source.is_graph_output():
+            continue
+        copy = identity(graph, node, source, float(ir.attr(node, "scale_x")), row, f"for_{node.name}", before=True)
+        node.replace_input_with(0, copy)
+        what = "it reads a copy of its input, made by an identity convolution: the packer pads the tensor for all readers"
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+def moves_its_padding(node: ir.Node) -> bool:
+    """Whether the packer makes the padding of the integer `node` an iqPad in front of it."""
+    if node.op_type != "Conv2dInt" or not any(ir.attr(node, "pads") or [0]):
+        return False
+    weight, source = ir.shape(node.inputs[1]) or (), ir.shape(node.inputs[0]) or ()
+    if len(weight) != 4 or len(source) != 4:
+        return False
+    return int(weight[1] or 0) < int(weight[2] or 0) or int(source[2] or 0) < int(weight[3] or 0)
+
+
+def _own_constants(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Copy the constants that several nodes share in part; those that share all go on doing so."""
+    done = []
+    owner: dict[ir.Value, tuple[ir.Value, ...]] = {}
+    copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}
+    for node in graph.graph:
+        held = _weights(node)
+        group = tuple(held.values())
+        for index, value in held.items():
+            if owner.setdefault(value, group) == group:
+                continue
+            if (value, group) not in copies:
+                array = ir.const(value)
+                assert array is not None
+                name = ir.fresh_name(graph, f"{value.name}_copy")
+                copies[value, group] = ir.add_initializer(graph, name, array)
+                what = f"a copy of '{value.name}', which other nodes share but not the constants beside it"
+                done.append(Fitted(str(node.name), what, "exact"))
+            node.replace_input_with(index, copies[value, group])
+    return done
+
+
+def _weights(node: ir.Node) -> dict[int, ir.Value]:
+    """Return {input index: constant} of what the packer treats as the weights of `node`."""
+    if not is_quantized_domain(node):
+        return {}
+    return {index: value for index, value in enumerate(node.inputs) if value is not None and ir.const(value) is not None}
+
+
+def identity(
+    graph: ir.Graph, node: ir.Node, source: ir.Value, scale: float, row: Platform, what: str, before: bool = False
+) -> ir.Value:  # fmt: skip
+    """Insert an identity convolution of `source` [1, C, H, W], held at `scale`, next to `node`; return its output."""
+    channels = int((ir.shape(source) or (1, 1))[1] or 1)
+    name = ir.fresh_name(graph, f"{source.name}_{what}")
+    weight = ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_weight"),
+                                np.full((channels, 1, 1, 1), _ONE, np.int8))  # fmt: skip
+    attrs = {
+        "kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": channels,
+        "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(_ONE), "scale_o": scale,
+        **row.node_attributes.get("", {}),
+    }  # fmt: skip
+    made = ir.make_node("Conv2dInt", [source, weight], dict(sorted(attrs.items())), name=f"Conv2dInt_{name}",
+                        output=name, domain="thinker", like=source)  # fmt: skip
+    (graph.graph.insert_before if before else graph.graph.insert_after)(node, made)
+    return made.outputs[0]
+
+
+def _after(
+    graph: ir.Graph, node: ir.Node, op_type: str, inputs: list[ir.Value], attributes: dict[str, object], what: str,
+    shape: list[int | None] | list[int],
+) -> ir.Value:  # fmt: skip
+    """Insert a node behind `node`; return its output, a tensor of `shape`."""
+    name = ir.fresh_name(graph, f"{inputs[0].name}_{what}")
+    made = ir.make_node(op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0])
+    made.outputs[0].shape = ir.oir_shape([1, *shape[1:]])
+    graph.graph.insert_after(node, made)
+    return made.outputs[0]
+
+
+def _like(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
+    return oir.Value(name=ir.fresh_name(graph, name), shape=value.shape, type=value.type)
