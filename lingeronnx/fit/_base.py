@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import ir
+from ..ops.concat import mark_parts
 from ..ops.conv import Geometry
 from ..platforms import Platform
 
@@ -88,6 +89,12 @@ class Maker:
         bounds = [self.constant(np.array([n], np.int64), f"{what}_{key}")
                   for key, n in (("start", start), ("end", end), ("axis", axis))]  # fmt: skip
         return self("Slice", [source, *bounds], shape, what)
+
+    def join(self, parts: Sequence[ir.Value], axis: int, shape: Sequence[Any]) -> ir.Value:
+        """Return `parts` of one tensor side by side along `axis`; they are held at one scale."""
+        joined = self("Concat", parts, shape, "joined", {"axis": axis})
+        mark_parts(self.nodes[-1])
+        return joined
 
     def undo(self) -> None:
         """Forget what was made."""
