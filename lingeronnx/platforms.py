@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from . import packing
 from .errors import ConfigError, nearest
 
 __all__ = ["PLATFORMS", "ConvLimits", "Platform", "PoolLimits", "platform"]
@@ -68,6 +69,7 @@ class Platform:
     broken_transposes: tuple[tuple[int, ...], ...] = ()  # permutations that crash the executor
     shared_memory: int | None = None  # bytes
     external_memory: int | None = None
+    packing: packing.Packing | None = None  # what the packer takes, None where there is none
     packer: str = ""  # the packer's call, {model} to fill in
     packer_args: Mapping[str, str] = field(default_factory=dict)  # what an operator needs of it; {output} is its tensor
     node_attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # "" = every integer node
@@ -214,6 +216,7 @@ VENUS = Platform(
     max_transpose_rank=4,
     shared_memory=640 * 1024,
     external_memory=8 * 1024 * 1024,
+    packing=packing.VENUS,
     packer="tpacker -g {model} -p venus -o {stem}.pkg",
     packer_args=MappingProxyType(
         {
@@ -293,6 +296,7 @@ ARCS = Platform(
     max_transpose_rank=4,
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
+    packing=packing.ARCS,
     packer="tpacker -g {model} -p arcs -o {stem}.pkg",
     packer_args=MappingProxyType({"iqSub": "--threshold4 1", **_LATER_ARGS}),
     node_attributes=MappingProxyType(
@@ -366,6 +370,7 @@ VENUSA = Platform(
     broken_transposes=((0, 2, 1, 3), (0, 3, 2, 1)),
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
+    packing=packing.VENUSA,
     packer="tpacker -g {model} -p venusA -o {stem}.pkg",
     packer_args=MappingProxyType({"iqSub": "--threshold4 1", "LinearInt": "-m {output}:psram", **_LATER_ARGS}),
     node_attributes=MappingProxyType(
