@@ -109,7 +109,9 @@ def _own_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
             continue
         copy = identity(graph, node, source, float(ir.attr(node, "scale_x")), row, f"for_{node.name}", before=True)
         node.replace_input_with(0, copy)
-        what = "it reads a copy of its input, made by an identity convolution: the packer pads the tensor for all readers"
+        what = (
+            "it reads a copy of its input, made by an identity convolution: the packer pads the tensor for all readers"
+        )
         done.append(Fitted(str(node.name), what, "exact"))
     return done
 
@@ -150,7 +152,9 @@ def _weights(node: ir.Node) -> dict[int, ir.Value]:
     """Return {input index: constant} of what the packer treats as the weights of `node`."""
     if not is_quantized_domain(node):
         return {}
-    return {index: value for index, value in enumerate(node.inputs) if value is not None and ir.const(value) is not None}
+    return {
+        index: value for index, value in enumerate(node.inputs) if value is not None and ir.const(value) is not None
+    }
 
 
 def identity(

@@ -1,8 +1,8 @@
 """A map too large for the chip in tiles: the same convolution or pool on parts of the map, side by side again, exact.
 
-A tile of the outputs a .. b-1 along one axis reads ``x[a*s - p .. (b-1)*s - p + (k-1)*d]``; what lies outside of the map
-is the tile's own padding. A pool may be cut along its channels as well. The tiles of a convolution share its weight and
-bias, and all tiles the scale of the whole: every integer is that of the layer in one piece.
+A tile of the outputs a .. b-1 along one axis reads ``x[a*s - p .. (b-1)*s - p + (k-1)*d]``; what lies outside of the
+map is the tile's own padding. A pool may be cut along its channels as well. The tiles of a convolution share its weight
+and bias, and all tiles the scale of the whole: every integer is that of the layer in one piece.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from .. import ir
 from ..ops import float_op
-from ..ops.conv import memory
+from ..packer.conv_limits import input_with_output
 from ..platforms import Platform
-from ._base import Maker, by, chunks
+from ._base import Maker, by, chunks, scratch_source
 
 __all__ = ["split_map"]
 
@@ -68,7 +68,7 @@ def split_map(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] 
         return None
     window = _Window.of(node)
     convolves = node.op_type == "Conv"
-    if window is None or (convolves and (ir.attr(node, "group", 1) != 1 or memory(node, row) is not None)):
+    if window is None or (convolves and (ir.attr(node, "group", 1) != 1 or input_with_output(node, row) is not None)):
         return None
     for parts in _cuts(window, convolves):
         ranges = [chunks(size, count) for size, count in zip((window.source[0], *window.result), parts, strict=True)]
@@ -112,7 +112,7 @@ def _fit(node: ir.Node, window: _Window, ranges: Sequence[Sequence[tuple[int, in
 
 def _scratch(node: ir.Node, source: Sequence[int], pads: Sequence[int], result: Sequence[int]) -> ir.Node:
     """Return a node like `node` on a map of another size that is in no graph, to ask the constraints about."""
-    x = ir.Value(name="x", shape=ir.oir_shape([1, *source]), type=ir.source(node).type)
+    x = scratch_source(ir.Value(name="x", shape=ir.oir_shape([1, *source]), type=ir.source(node).type))
     inputs = [x]
     if node.op_type == "Conv":
         weight = ir.source(node, 1)
