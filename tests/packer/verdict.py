@@ -1,6 +1,5 @@
 """One verdict from all the parts."""
 
-import copy
 import dataclasses
 
 from tests.packer import arguments, form
@@ -40,14 +39,13 @@ def judge(model, platform, args):
         live(graph)
         infer(graph)
         form.scales(graph)
-        before = copy.deepcopy(graph)
         prepare(graph, settings)
         memory = plan(graph, settings)
         shared = memory.shared
         fit(memory, settings)
     except Refused as error:
         return Verdict(False, False, [str(error)], shared and up(shared, 64))
-    found = faults(model, before, graph, memory, settings)
+    found = faults(model, graph, memory, settings)
     return Verdict(True, not found, found, up(shared, 64))
 
 
