@@ -7,6 +7,8 @@ What a platform's row calls a fault is what the packer does to a graph that is r
     pad-readers       an iqPad that several nodes read pads one of them twice: one iqPad for each
     pre-pad           it moves the padding of a convolution to the tensor that it reads, for all readers: such a
                       convolution reads a copy, made by an identity convolution
+    linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
+                      need no more than the iqCat behind them plans
     shared-constants  it prefetches the constants of a node together: of nodes that share some of theirs but not all,
                       each gets its own
 
@@ -15,6 +17,8 @@ An identity convolution is depthwise, of size 1x1, its weight 64 at scale 64.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -41,6 +45,7 @@ def chip_form(graph: ir.Graph, row: Platform) -> list[Fitted]:
         ("no-constant", _some_constant),
         ("pad-readers", _own_pads),
         ("pre-pad", _own_inputs),
+        ("linear-area", _parted_rows),
         ("shared-constants", _own_constants),
     )
     return [done for fault, remedy in remedies if fault in row.faults for done in remedy(graph, row)]
@@ -126,9 +131,83 @@ def moves_its_padding(node: ir.Node) -> bool:
     return int(weight[1] or 0) < int(weight[2] or 0) or int(source[2] or 0) < int(weight[3] or 0)
 
 
+def _parted_rows(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Cut every LinearInt over its outputs that needs more work area than any node of the graph plans.
+
+    One of M rows of N to L elements writes ``M*(max(N, L) + L)`` bytes and plans M*N; an iqCat of all its outputs M*L.
+    """
+    rows = {node: size for node in graph.graph if (size := _rows(node)) is not None}
+    area = max((_planned(node, rows.get(node)) for node in graph.graph), default=0)
+    done = []
+    for node, (m, n, wide) in sorted(rows.items(), key=lambda item: -item[1][0] * item[1][2]):
+        need = m * (max(n, wide) + wide)
+        if m == 1 or need <= area or m * wide > _LARGEST_AREA:
+            continue
+        after = max(area, m * wide)
+        counts = range(2, _MOST_PARTS + 1)
+        parts = next((k for k in counts if m * (max(n, -(-wide // k)) + -(-wide // k)) <= after), None)
+        if parts is not None:
+            _part(graph, node, wide, parts)
+            area = after
+            what = f"{wide} outputs of {m} rows in {parts} parts side by side: the packer plans too small a work area"
+            done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+#: The packer plans no larger area for an iqCat.
+_LARGEST_AREA = 65536
+_MOST_PARTS = 16
+
+
+def _rows(node: ir.Node) -> tuple[int, int, int] | None:
+    """Return rows, inputs and outputs of a LinearInt, None for anything else."""
+    shape, weight = ir.shape(node.inputs[0]) if node.inputs else None, None
+    if node.op_type == "LinearInt" and shape is not None and None not in shape[1:]:
+        weight = ir.const(node.inputs[1])
+    return None if weight is None or shape is None else (math.prod(shape[1:-1]), weight.shape[1], weight.shape[0])  # type: ignore[arg-type]
+
+
+def _planned(node: ir.Node, rows: tuple[int, int, int] | None) -> int:
+    """Return the work area that the packer plans for `node`, of the operators that stand beside a LinearInt."""
+    if rows is not None:
+        return rows[0] * rows[1]
+    size = math.prod(int(d or 1) for d in (ir.shape(node.inputs[0]) or (0,) if node.inputs else (0,)))
+    return {"GluInt": 7 * size, "SoftmaxInt": 6 * size}.get(node.op_type, 0)
+
+
+def _part(graph: ir.Graph, node: ir.Node, wide: int, parts: int) -> None:
+    """Put LinearInt nodes for some of the outputs each, and an iqCat, in place of `node`."""
+    result, scale = node.outputs[0], float(ir.attr(node, "scale_o"))
+    each = -(-wide // parts)
+    made = []
+    for start in range(0, wide, each):
+        held = []
+        for value in node.inputs[1:]:
+            array = ir.const(value)
+            assert value is not None
+            assert array is not None
+            name = ir.fresh_name(graph, f"{value.name}_from{start}")
+            held.append(ir.add_initializer(graph, name, array[start : start + each]))
+        name = ir.fresh_name(graph, f"{result.name}_from{start}")
+        part = ir.make_node(node.op_type, [node.inputs[0], *held], {}, name=f"{node.name}_from{start}", output=name,
+                            domain=node.domain, like=result)  # fmt: skip
+        part.attributes.update(node.attributes)
+        part.outputs[0].shape = ir.oir_shape([*(result.shape or ())[:-1], (ir.shape(held[0]) or (0,))[0]])
+        graph.graph.insert_before(node, part)
+        made.append(part.outputs[0])
+    rank = len(result.shape or ())
+    extra = {name: node.attributes[name].value for name in ("platform", "platform_quant", "quant_mode") if
+             name in node.attributes}  # fmt: skip
+    attrs = {"dim": rank - 1, **{f"scale_x_{i}": scale for i in range(len(made))}, "scale_o": scale, **extra}
+    join = ir.make_node("iqCat", made, dict(sorted(attrs.items())), name=f"{node.name}_joined", output="",
+                        domain=node.domain, like=result)  # fmt: skip
+    ir.replace(graph, [node], [join])
+    for value in [v for v in graph.graph.initializers.values() if not v.uses() and not v.is_graph_output()]:
+        del graph.graph.initializers[str(value.name)]
+
+
 def _own_constants(graph: ir.Graph, row: Platform) -> list[Fitted]:
     """Copy the constants that several nodes share in part; those that share all go on doing so."""
-    done = []
     owner: dict[ir.Value, tuple[ir.Value, ...]] = {}
     copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}
     for node in graph.graph:
@@ -142,10 +221,10 @@ def _own_constants(graph: ir.Graph, row: Platform) -> list[Fitted]:
                 assert array is not None
                 name = ir.fresh_name(graph, f"{value.name}_copy")
                 copies[value, group] = ir.add_initializer(graph, name, array)
-                what = f"a copy of '{value.name}', which other nodes share but not the constants beside it"
-                done.append(Fitted(str(node.name), what, "exact"))
             node.replace_input_with(index, copies[value, group])
-    return done
+    counts = Counter(str(value.name) for value, _ in copies)
+    what = "copied {} for nodes that share it but not all the constants beside it"
+    return [Fitted(name, what.format("once" if n == 1 else f"{n} times"), "exact") for name, n in counts.items()]
 
 
 def _weights(node: ir.Node) -> dict[int, ir.Value]:
