@@ -9,6 +9,8 @@ What a platform's row calls a fault is what the packer does to a graph that is r
                       convolution reads a copy, made by an identity convolution
     linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
                       need no more than the iqCat behind them plans
+    softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a time, of a tensor that an iqCat has made
+                      large enough
     shared-constants  it prefetches the constants of a node together: of nodes that share some of theirs but not all,
                       each gets its own
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as oir
@@ -46,6 +48,7 @@ def chip_form(graph: ir.Graph, row: Platform) -> list[Fitted]:
         ("pad-readers", _own_pads),
         ("pre-pad", _own_inputs),
         ("linear-area", _parted_rows),
+        ("softmax-area", _softmax_in_parts),
         ("shared-constants", _own_constants),
     )
     return [done for fault, remedy in remedies if fault in row.faults for done in remedy(graph, row)]
@@ -196,14 +199,83 @@ def _part(graph: ir.Graph, node: ir.Node, wide: int, parts: int) -> None:
         graph.graph.insert_before(node, part)
         made.append(part.outputs[0])
     rank = len(result.shape or ())
-    extra = {name: node.attributes[name].value for name in ("platform", "platform_quant", "quant_mode") if
-             name in node.attributes}  # fmt: skip
-    attrs = {"dim": rank - 1, **{f"scale_x_{i}": scale for i in range(len(made))}, "scale_o": scale, **extra}
-    join = ir.make_node("iqCat", made, dict(sorted(attrs.items())), name=f"{node.name}_joined", output="",
-                        domain=node.domain, like=result)  # fmt: skip
+    join = _joined(graph, node, made, rank - 1, scale, "").producer()
+    assert join is not None
+    graph.graph.remove(join)
     ir.replace(graph, [node], [join])
     for value in [v for v in graph.graph.initializers.values() if not v.uses() and not v.is_graph_output()]:
         del graph.graph.initializers[str(value.name)]
+
+
+def _softmax_in_parts(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Give every SoftmaxInt, which writes 22 bytes per element, a work area of that size.
+
+    An iqCat of five equal tensors plans five bytes per element; so the rows are taken in five parts or a few more.
+    """
+    done = []
+    for node in list(graph.graph):
+        shape = [int(d or 1) for d in (ir.shape(node.inputs[0]) if node.inputs else None) or ()]
+        if node.op_type != "SoftmaxInt" or len(shape) < 3:
+            continue
+        size, lines, axis = math.prod(shape), shape[-2], len(shape) - 2
+        copies = min(_COPIES, _LARGEST_AREA // size)
+        each = copies * size * lines // (22 * size)
+        if copies < 2 or not each:
+            continue
+        scale, written = float(ir.attr(node, "scale_x")), float(ir.attr(node, "scale_o"))
+        long = _joined(graph, node, [ir.source(node)] * copies, axis, scale, f"{ir.read_name(node)}_repeated")
+        parts = []
+        for start in range(0, lines, each):
+            end = min(start + each, lines)
+            parts.append(_softmax_of(graph, node, long, axis, start, end))
+        join = _joined(graph, node, parts, axis, written, "").producer()
+        assert join is not None
+        graph.graph.remove(join)
+        ir.replace(graph, [node], [join])
+        what = f"{lines} rows in {len(parts)} parts: the packer plans too small a work area"
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+#: More inputs than these were not measured.
+_COPIES = 5
+
+
+def _softmax_of(graph: ir.Graph, node: ir.Node, long: ir.Value, axis: int, start: int, end: int) -> ir.Value:
+    """Insert a copy of the SoftmaxInt `node` on start .. end-1 of `long` along `axis`; return its output."""
+    shape = [*(ir.shape(node.inputs[0]) or ())]
+    shape[axis] = end - start
+    bounds = [ir.add_initializer(graph, ir.fresh_name(graph, f"{node.outputs[0].name}_{what}{start}"),
+                                 np.array([number], np.int64))
+              for what, number in (("start", start), ("end", end), ("axis", axis), ("step", 1))]  # fmt: skip
+    name = ir.fresh_name(graph, f"{node.outputs[0].name}_rows{start}")
+    cut = ir.make_node("Slice", [long, *bounds], name=f"Slice_{name}", output=name, like=long)
+    name = ir.fresh_name(graph, f"{node.outputs[0].name}_part{start}")
+    part = ir.make_node(node.op_type, [cut.outputs[0]], name=f"{node.name}_part{start}", output=name,
+                        domain=node.domain, like=node.outputs[0])  # fmt: skip
+    part.attributes.update(node.attributes)
+    for made in (cut, part):
+        made.outputs[0].shape = ir.oir_shape(shape)
+        graph.graph.insert_before(node, made)
+    return part.outputs[0]
+
+
+def _joined(
+    graph: ir.Graph, node: ir.Node, parts: Sequence[ir.Value], axis: int, scale: float, name: str
+) -> ir.Value:  # fmt: skip
+    """Insert an iqCat of `parts`, all held at `scale`, before `node`; return its output."""
+    extra = {key: node.attributes[key].value for key in ("platform", "platform_quant", "quant_mode")
+             if key in node.attributes}  # fmt: skip
+    attrs = {"dim": axis, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **extra}
+    what = name or f"{node.outputs[0].name}_joined"
+    made = ir.make_node("iqCat", parts, dict(sorted(attrs.items())), name=f"iqCat_{what}",
+                        output=ir.fresh_name(graph, name) if name else "", domain=node.domain,
+                        like=parts[0])  # fmt: skip
+    shape = list(parts[0].shape or ())
+    shape[axis] = sum(int((ir.shape(part) or ())[axis] or 0) for part in parts)
+    made.outputs[0].shape = ir.oir_shape(shape)
+    graph.graph.insert_before(node, made)
+    return made.outputs[0]
 
 
 def _own_constants(graph: ir.Graph, row: Platform) -> list[Fitted]:
