@@ -327,8 +327,8 @@ VENUSA = Platform(
             "linear-rows": "LinearInt of several rows scrambles them when its output is in shared memory",
             "softmax-area": "SoftmaxInt writes beyond its work area: it takes some rows at a time, behind an iqCat that "
             "makes the area large enough",
-            "linear-area": "LinearInt of several rows writes beyond its work area: it is cut over its outputs where no "
-            "other node plans as much",
+            "linear-area": "LinearInt of several rows writes beyond its work area: it is cut over its outputs where "
+            "no other node plans as much",
             "div-scale": "iqDiv ignores all scales: not written",
         }
     ),
