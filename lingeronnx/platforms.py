@@ -13,37 +13,7 @@ from types import MappingProxyType
 from . import packing
 from .errors import ConfigError, nearest
 
-__all__ = ["PLATFORMS", "ConvLimits", "Platform", "PoolLimits", "platform"]
-
-
-@dataclass(frozen=True)
-class ConvLimits:
-    """What the packer takes of a 2-D convolution; sizes in elements, memory in bytes."""
-
-    max_kernel: int
-    max_kernel_dilated: int  # per side, of a kernel that is dilated along that side
-    strides: tuple[int, ...]
-    max_pad: int
-    dilations: tuple[int, ...]
-    slab: int  # bytes of kernel rows of the input held at once
-    slab_depthwise: int
-    slab_padded: bool  # whether the padding counts
-    memory_depthwise: int  # bytes of input and output together
-    channel_align: int
-    depthwise_multiplier: bool
-    max_kernel_1d: int
-
-
-@dataclass(frozen=True)
-class PoolLimits:
-    """What the packer and the executor take of pooling."""
-
-    max_kernel: int  # max pooling, per side
-    max_average_area: int  # average pooling, elements of the window
-    #: A global average of a power-of-two area, or of more elements than this times the channels, comes out wrong.
-    global_area_per_channel: int | None = None
-    max_shared_area: int | None = None  # a larger average was measured wrong unless all tensors are in external memory
-    external_args: str = ""  # the packer arguments that put them there
+__all__ = ["PLATFORMS", "Platform", "platform"]
 
 
 @dataclass(frozen=True)
@@ -62,11 +32,8 @@ class Platform:
     ops: Mapping[str, str]
     chip: bool  # a real chip: batch 1, vendor packer
     out_bits: tuple[int, ...] = (8,)  # of a fully connected layer whose output leaves the integers
-    conv: ConvLimits | None = None
-    pool: PoolLimits | None = None
     exponents: tuple[int, int] = (-126, 126)  # of activations' power-of-two scales
     max_transpose_rank: int | None = None
-    broken_transposes: tuple[tuple[int, ...], ...] = ()  # permutations that crash the executor
     shared_memory: int | None = None  # bytes
     external_memory: int | None = None
     packing: packing.Packing | None = None  # what the packer takes, None where there is none
@@ -81,6 +48,21 @@ class Platform:
     def power_of_two(self) -> bool:
         """Whether the target takes power-of-two scales only."""
         return self.modes == ("q-value",)
+
+    @property
+    def conv(self) -> packing.ConvPacking | None:
+        """What the packer takes of convolutions; None where there is no packer."""
+        return None if self.packing is None else self.packing.conv
+
+    @property
+    def pool(self) -> packing.PoolPacking | None:
+        """What the packer takes of pools, likewise."""
+        return None if self.packing is None else self.packing.pool
+
+    @property
+    def broken_transposes(self) -> tuple[tuple[int, ...], ...]:
+        """Permutations that are not written: each is made by two others."""
+        return () if self.packing is None else self.packing.move.broken + self.packing.move.between_convolutions
 
     def runs(self, operator: str) -> bool:
         """Whether the integer operator is in this row's list."""
@@ -162,6 +144,9 @@ _COMMON_FAULTS = {
     "norm-placement": "LayerNormInt writes beyond its workspace unless its tensors are in external memory: the "
     "packer is told so",
     "prelu": "PRelu is not on the device's list: it is put together from other operators",
+    "unused-input": "a graph with an input that nobody reads does not pack: the input is left out",
+    "no-constant": "a graph without a weight does not pack: it gets an identity convolution",
+    "shared-constants": "constants that nodes share in part come out wrong: each gets a copy",
 }
 _LATER_FAULTS = {
     **_COMMON_FAULTS,
@@ -194,21 +179,6 @@ VENUS = Platform(
         }
     ),
     chip=True,
-    conv=ConvLimits(
-        max_kernel=5,
-        max_kernel_dilated=5,
-        strides=(1, 2, 4),
-        max_pad=4,
-        dilations=(1,),
-        slab=65536,
-        slab_depthwise=32768,
-        slab_padded=False,
-        memory_depthwise=512 * 1024 - 1,
-        channel_align=2,
-        depthwise_multiplier=False,
-        max_kernel_1d=5,
-    ),
-    pool=PoolLimits(max_kernel=5, max_average_area=127, max_shared_area=64, external_args="--threshold4 1"),
     exponents=(-3, 16),
     max_transpose_rank=4,
     shared_memory=640 * 1024,
@@ -233,6 +203,9 @@ VENUS = Platform(
             "depthwise-multiplier": "a depthwise convolution with more outputs than inputs is wrong: left in float",
             "softmax": "SoftmaxInt is a routine that could not be measured: left in float",
             "lut-scale": "iqSigmoid and iqTanh read a scale below 2^11 as 2^11: they are fed a larger one",
+            "pad-readers": "an iqPad that several nodes read is wrong: each gets one of its own",
+            "pre-pad": "the padding of a convolution with fewer channels than rows of its kernel, or a map lower than "
+            "its kernel is wide, is moved to what it reads, for all readers: it reads a copy",
             "pad-modes": "iqPad swaps its modes reflect and replicate: only constant padding is written",
         }
     ),
@@ -271,21 +244,6 @@ ARCS = Platform(
         }
     ),
     chip=True,
-    conv=ConvLimits(
-        max_kernel=5,
-        max_kernel_dilated=12,
-        strides=(1, 2, 4),
-        max_pad=11,
-        dilations=(1, 2, 4, 8),
-        slab=16384,
-        slab_depthwise=16384,
-        slab_padded=True,
-        memory_depthwise=384 * 1024,
-        channel_align=2,
-        depthwise_multiplier=True,
-        max_kernel_1d=12,
-    ),
-    pool=PoolLimits(max_kernel=5, max_average_area=600, global_area_per_channel=4),
     exponents=(-3, 16),
     max_transpose_rank=4,
     shared_memory=384 * 1024,
@@ -344,24 +302,8 @@ VENUSA = Platform(
         }
     ),
     chip=True,
-    conv=ConvLimits(
-        max_kernel=5,
-        max_kernel_dilated=12,
-        strides=(1, 2, 4),
-        max_pad=11,
-        dilations=(1, 2, 4, 8),
-        slab=65536,
-        slab_depthwise=32768,
-        slab_padded=False,
-        memory_depthwise=384 * 1024,
-        channel_align=4,
-        depthwise_multiplier=True,
-        max_kernel_1d=0,
-    ),
-    pool=PoolLimits(max_kernel=5, max_average_area=600, global_area_per_channel=4),
     exponents=(-3, 16),
     max_transpose_rank=4,
-    broken_transposes=((0, 2, 1, 3), (0, 3, 2, 1)),
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
     packing=packing.VENUSA,
@@ -383,6 +325,10 @@ VENUSA = Platform(
             "input is requantized first",
             "transpose": "the transposes [0,2,1,3] and [0,3,2,1] crash: each is made by two others",
             "linear-rows": "LinearInt of several rows scrambles them when its output is in shared memory",
+            "softmax-area": "SoftmaxInt writes beyond its work area: it takes some rows at a time, behind an iqCat that "
+            "makes the area large enough",
+            "linear-area": "LinearInt of several rows writes beyond its work area: it is cut over its outputs where "
+            "no other node plans as much",
             "div-scale": "iqDiv ignores all scales: not written",
         }
     ),

@@ -17,7 +17,7 @@ FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT
 BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "packing", "platforms", "packer", "config", "data"}
 BASE |= {"batch_axes"}
 MIDDLE = BASE | {"ops", "runners", "int_runner", "metrics"}
-FLOW = MIDDLE | {"passes", "observe", "calibrate", "assign", "fit", "improve", "lower", "session", "chip"}
+FLOW = MIDDLE | {"passes", "observe", "calibrate", "assign", "fit", "improve", "lower", "session", "chip", "chip_form"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
@@ -51,6 +51,7 @@ ALLOWED = {
     "evaluation": MIDDLE | {"session"},
     "simulation": MIDDLE | {"session", "dump"},
     "chip": MIDDLE | {"lower"},
+    "chip_form": MIDDLE | {"fit"},
     "report": FLOW,
     "analysis": FLOW | {"report", "dump"},
     "repair": MIDDLE | {"session", "schemas"},

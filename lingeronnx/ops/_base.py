@@ -331,7 +331,7 @@ class Op:
 
 def rule_text(constraint: Constraint, row: Platform) -> tuple[str, str]:
     """Return (rule, remedy) of a constraint, filled in from the row: its docstring, split at the bar."""
-    text = " ".join((constraint.__doc__ or "").split()).format(row=row, conv=row.conv, pool=row.pool)
+    text = " ".join((constraint.__doc__ or "").split()).format(row=row)
     rule, _, remedy = text.partition(" | ")
     return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"
 
