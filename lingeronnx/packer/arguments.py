@@ -123,8 +123,7 @@ def _moves(net: Net, row: Platform) -> Iterator[Sequence[str]]:
     groups = [list(group) for group in (_rows(net), _norms(net), _averages(net)) if group]
     helpful = [[]] if not row.packing.rows_outside else [[], _rows(net)]
     yield []
-    for group in groups:
-        yield group
+    yield from groups
     for index in range(2, len(groups) + 1):
         yield [name for group in groups[:index] for name in group]
     for first in helpful:
