@@ -10,7 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ["ARCS", "VENUS", "VENUSA", "ConvPacking", "CutPacking", "MovePacking", "Packing", "PoolPacking"]
+__all__ = [
+    "ARCS",
+    "NAMES",
+    "UNNAMED",
+    "VENUS",
+    "VENUSA",
+    "ConvPacking",
+    "CutPacking",
+    "MovePacking",
+    "Packing",
+    "PoolPacking",
+]
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,12 @@ class MovePacking:
     broken: tuple[tuple[int, ...], ...] = ()  # crash unless input and output lie in external memory ...
     max_broken: int = 65536  # ... and are no larger than this
 
+
+#: What -p may say, all lower or all upper case.
+NAMES = ("venus", "arcs", "venusa", "mars")
+
+#: The chip of a graph in which no node names one.
+UNNAMED = "venus"
 
 #: What the packer has an entry for, on every chip.
 _OPERATORS = (

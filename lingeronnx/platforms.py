@@ -38,7 +38,6 @@ class Platform:
     external_memory: int | None = None
     packing: packing.Packing | None = None  # what the packer takes, None where there is none
     packer: str = ""  # the packer's call, {model} to fill in
-    packer_args: Mapping[str, str] = field(default_factory=dict)  # what an operator needs of it; {output} is its tensor
     node_attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # "" = every integer node
     faults: Mapping[str, str] = field(default_factory=dict)  # key -> what the executor does wrong
     #: Generation of graphs -> operator -> the algorithm of the software that such graphs are trained with.
@@ -134,7 +133,6 @@ _LUNA_LATER = {
 _MODE = MappingProxyType({"mode": "Non_t710_mode"})
 _MODES = {"iqAdd": _MODE, "iqSub": _MODE}
 _LATER_MODES = {**_MODES, "LSTMInt": MappingProxyType({"batch_first": 0})}  # [1, T, I] is what these take for it
-_LATER_ARGS = {"LSTMInt": "--dma_prefetch False -m params:share-mem"}
 
 _COMMON_FAULTS = {
     "clip": "Clip does not load: ReLU6 is made by saturation",
@@ -185,13 +183,6 @@ VENUS = Platform(
     external_memory=8 * 1024 * 1024,
     packing=packing.VENUS,
     packer="tpacker -g {model} -p venus -o {stem}.pkg",
-    packer_args=MappingProxyType(
-        {
-            "ConvTranspose2dInt": "-m params:share-mem",
-            "iqSub": "--threshold4 1",
-            "LSTMInt": "--threshold4 1",
-        }
-    ),  # fmt: skip
     node_attributes=MappingProxyType({"": MappingProxyType({"platform_quant": "luna_quant"}), **_MODES}),
     faults=MappingProxyType(
         {
@@ -250,7 +241,6 @@ ARCS = Platform(
     external_memory=8 * 1024 * 1024,
     packing=packing.ARCS,
     packer="tpacker -g {model} -p arcs -o {stem}.pkg",
-    packer_args=MappingProxyType({"iqSub": "--threshold4 1", **_LATER_ARGS}),
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
@@ -307,8 +297,7 @@ VENUSA = Platform(
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
     packing=packing.VENUSA,
-    packer="tpacker -g {model} -p venusA -o {stem}.pkg",
-    packer_args=MappingProxyType({"iqSub": "--threshold4 1", "LinearInt": "-m {output}:psram", **_LATER_ARGS}),
+    packer="tpacker -g {model} -p venusa -o {stem}.pkg",
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "venusA", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),

@@ -8,9 +8,12 @@ from typing import Any
 
 from . import ir
 from .assign import integer_nodes
+from .chip import chip_part
 from .fit import Fitted
-from .ops import integer_op
 from .ops.macs import macs
+from .packer.arguments import choose, shell
+from .packer.cost import Cost
+from .packer.net import Finding
 from .plan import Plan
 from .platforms import Platform
 
@@ -30,7 +33,9 @@ class FloatNode:
 class Report:
     """The outcome of `quantize`.
 
-    chip_ready : no float operator stands between the first Quant and the last Dequant (False on non-chips)
+    chip_ready : no float operator stands between the first Quant and the last Dequant, and the packer takes the part
+        between them, packed with packer_args, and the chip computes it right (False on non-chips)
+    findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
     outputs : per graph output, cosine and SQNR against the float model on the calibration data
@@ -49,6 +54,8 @@ class Report:
     packer: str
     packer_args: str
     notes: Sequence[str]
+    findings: Sequence[Finding] = ()
+    cost: Cost | None = None
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     accuracy: Mapping[str, Any] | None = None
     training: Sequence[Mapping[str, Any]] = ()
@@ -67,27 +74,12 @@ class Report:
             "packer": self.packer,
             "packer_args": self.packer_args,
             "notes": list(self.notes),
+            "findings": [vars(f) for f in self.findings],
+            "cost": None if self.cost is None else self.cost.to_dict(),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "training": [dict(line) for line in self.training],
         }
-
-
-def _joined(args: Sequence[str]) -> list[str]:
-    """Return the packer's arguments with all placements behind one -m: of several the last would count."""
-    places: list[str] = []
-    rest: list[str] = []
-    for text in args:
-        words = text.split()
-        while words:
-            word = words.pop(0)
-            target = places if word == "-m" else rest
-            part = words.pop(0) if word == "-m" else word
-            while word.startswith("--") and words and not words[0].startswith("-"):
-                part += f" {words.pop(0)}"
-            if part not in target:
-                target.append(part)
-    return rest + ([f"-m {','.join(places)}"] if places else [])
 
 
 def describe(
@@ -105,19 +97,15 @@ def describe(
     work = {id(node): macs(node) for node in model.graph}
     total = sum(work.values())
     share = sum(count for key, count in work.items() if key in whole) / total if total else float(bool(whole))
-    args: list[str] = []
-    for node in lowered.graph:
-        found = integer_op(node)
-        text = found.packer_args(node, row) if found is not None else ""
-        if text and text not in args:
-            args.append(text)
-    args = _joined(args)
-    ready = row.chip and bool(whole) and not islands
-    packer = row.packer.format(model=f"{stem}.onnx", stem=stem)
+    packed = choose(chip_part(lowered), row) if row.packing is not None and whole and not islands else None
+    ready = packed is not None and packed.verdict.chip_ready
     return Report(
         platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready, is_chip=row.chip,
         integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
-        packer=" ".join([packer, *args]) if packer else "", packer_args=" ".join(args), notes=list(notes),
+        packer="" if packed is None else shell(packed.words, f"{stem}.onnx", f"{stem}.pkg"),
+        packer_args="" if packed is None else packed.line, notes=list(notes),
+        findings=() if packed is None else packed.verdict.findings,
+        cost=None if packed is None else packed.verdict.cost(row),
     )  # fmt: skip
 
 

@@ -90,6 +90,9 @@ def _notes(console: Console, notes: Sequence[str]) -> None:
         console.print(f"  note: {note}", style="yellow")
 
 
+_LEVELS = {"packs": "the packer refuses", "right": "wrong on the chip", "plan": "written past the plan"}
+
+
 def show_report(
     console: Console, report: Report, model: Path, output: Path, plan: Path | None, part: Path | None
 ) -> None:
@@ -103,6 +106,7 @@ def show_report(
                [(f.node, f.what, f.cost) for f in report.fitted])  # fmt: skip
     console.print()
     _notes(console, report.notes)
+    _notes(console, [f"{_LEVELS[f.level]}: {f}" for f in report.findings])
     if report.packer and report.chip_ready:
         _line(console, "pack it with", report.packer)
     if plan is not None:
@@ -120,6 +124,8 @@ def _report_rows(report: Report) -> list[tuple[str, str, str]]:
         ready, style = f"no: {report.platform} is no chip", ""
     rows = [("integer layers", layers if counts else "none", ""), ("chip-ready", ready, style),
             ("integer MACs", f"{100 * report.integer_macs:.1f} %", "")]  # fmt: skip
+    if report.cost is not None:
+        rows.append(("on the chip", report.cost.text(), ""))
     for name, seen in report.outputs.items():
         text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {_decibel(seen['sqnr'])} on the calibration data"
         rows.append(("fidelity", text, ""))

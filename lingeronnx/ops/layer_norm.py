@@ -87,15 +87,6 @@ class LayerNorm(Op):
         """The shift to the output is to the right: q_o <= 10 + q_w."""
         return FRACTION + exponent(ir.read_name(node, 1))
 
-    def packer_args(self, node: ir.Node, row: Platform) -> str:
-        """Its tensors belong into external memory: all of the graph's, or these where others must not be there."""
-        if not row.chip:
-            return ""
-        others = {n.op_type for n in node.graph} if node.graph is not None else set()
-        if others & {"SoftmaxInt", "LogSoftmaxInt", "AvgPool2dInt", "MaxPool"}:
-            return f"-m {ir.read_name(node)}:psram,{ir.written_name(node)}:psram"
-        return "--threshold4 1"
-
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with integer factor and summand; the chips demand a summand."""
         x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)

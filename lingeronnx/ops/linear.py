@@ -55,11 +55,6 @@ class Linear(WeightLayer):
     constraints = limits("LinearInt")
     wide = True
 
-    def packer_args(self, node: ir.Node, row: Platform) -> str:
-        """Several rows may need a place of their own for the output."""
-        rows = math.prod(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[:-1])
-        return super().packer_args(node, row) if rows > 1 else ""
-
     def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
         """Those of the integer operator; a float one may have any rank."""
         return [] if node.domain == ir.DOMAIN else super().violations(node, row)

@@ -225,6 +225,11 @@ def _add_second(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
                      "leave it there")  # fmt: skip
 
 
+def _sub(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
+    if not (node.outside() and node.outside(1) and node.away):
+        yield _right(step, "operands and result of an iqSub lie in psram", "shared memory", "--threshold4 1")
+
+
 def _back(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     if node.outside() and not node.away:
         yield _right(step, "what is reshaped in psram stays there", "moved to shared memory", "place both sides alike")
@@ -279,7 +284,7 @@ _MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 #: Packing.areas ("" for all) -> operator -> rules.
 _PLACED: Mapping[str, Mapping[str, tuple[Rule, ...]]] = MappingProxyType(
     {
-        "": {"LSTMInt": (_sequence,), "iqPad": (_pad_first,)},
+        "": {"LSTMInt": (_sequence,), "iqPad": (_pad_first,), "iqSub": (_sub,)},
         "venus": {"Conv2dInt": (_conv_half,), "iqCat": (_cat_venus,), "Transpose": (_transpose_between,),
                   "LSTMInt": (_sequence_alike,)},
         "arcs": {

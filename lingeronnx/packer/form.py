@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import onnx
 
+from ..packing import NAMES, UNNAMED
 from ..platforms import Platform
 from .net import Finding, Net, Step
 from .options import Options
@@ -60,13 +61,13 @@ def _platform(steps: Sequence[Step], row: Platform, options: Options) -> Iterato
     assert row.packing is not None
     names = sorted({str(s.get("platform")) for s in steps if s.get("platform") is not None})
     asked = options.platform
-    if asked is not None and (asked.lower() not in ("venus", "arcs", "venusa", "mars") or
+    if asked is not None and (asked.lower() not in NAMES or
                               asked not in (asked.lower(), asked.upper())):  # fmt: skip
         yield _packs("-p", "-p is venus, arcs, venusa or mars, all lower or all upper case", f"'{asked}'",
                      f"write -p {row.packing.name}")  # fmt: skip
     if len(names) > 1:
         yield _packs("graph", "all nodes name one platform", " and ".join(names), "quantize for one chip")
-    graph = names[0] if names else "venus"
+    graph = names[0] if names else UNNAMED
     for other, where in ((asked, "-p"), (row.packing.name, "the check")):
         if other is not None and other.lower() != graph.lower():
             yield _packs(where, "the graph is made for the chip that it is packed for", f"{graph} and {other}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx
 import onnx_ir as oir
@@ -11,6 +11,7 @@ import onnx_ir as oir
 from .. import ir
 from ..errors import ConfigError
 from ..platforms import Platform
+from .cost import Cost, cost_of
 from .faults import Plan, faults, placement_refused
 from .form import check_file, check_net
 from .limits import REFUSED, WRONG, rule_text
@@ -28,15 +29,16 @@ __all__ = ["Ready", "Verdict", "judge", "make_ready", "verdict"]
 class Verdict:
     """What becomes of a graph under the packer's arguments.
 
-    packs : the packer takes it. runs_right : the chip gives the integers of the simulator. memory : the plan, None
-    where the graph does not get that far. findings : what speaks against it, and as a warning of level "plan" what is
-    right and writes past its plan.
+    packs : the packer takes it. runs_right : the chip gives the integers of the simulator. memory : the plan, of the
+    graph net; None where it does not get that far. findings : what speaks against it, and as a warning of level "plan"
+    what is right and writes past its plan.
     """
 
     packs: bool
     runs_right: bool
     findings: tuple[Finding, ...]
     memory: Memory | None
+    net: Net | None = field(default=None, repr=False, compare=False)
 
     @property
     def chip_ready(self) -> bool:
@@ -47,6 +49,10 @@ class Verdict:
     def warned(self) -> bool:
         """Whether it is right and writes past its plan, which may do harm on a chip."""
         return self.chip_ready and any(f.level == "plan" for f in self.findings)
+
+    def cost(self, row: Platform) -> Cost | None:
+        """Return what the graph costs; None where it has no plan."""
+        return None if self.net is None or self.memory is None else cost_of(self.net, self.memory, row)
 
 
 @dataclass(frozen=True)
@@ -90,20 +96,20 @@ def make_ready(graph: ir.Graph | onnx.ModelProto, row: Platform, options: Option
 def verdict(ready: Ready, row: Platform, options: Options) -> Verdict:
     """Plan a prepared graph under `options` and judge the plan."""
     if ready.net is None or row.packing is None:
-        return _verdict(list(ready.findings), None)
+        return _verdict(list(ready.findings), None, None)
     memory = plan_memory(ready.net, row, options)
     plan = Plan(ready.net, memory, row, options, places_of(ready.net, options))
     found = [*ready.findings, *placement_refused(plan), *_room(memory, row), *faults(plan)]
     found += overruns(ready.net, memory, row.packing.areas, plan.places)
     if row.packing.wide_states:
         found += states(ready.net, memory)
-    return _verdict(found, memory)
+    return _verdict(found, memory, ready.net)
 
 
-def _verdict(found: list[Finding], memory: Memory | None) -> Verdict:
+def _verdict(found: list[Finding], memory: Memory | None, net: Net | None) -> Verdict:
     packs = all(f.level != "packs" for f in found)
     right = packs and all(f.level != "right" for f in found)
-    return Verdict(packs, right, tuple(dict.fromkeys(found)), memory)
+    return Verdict(packs, right, tuple(dict.fromkeys(found)), memory, net)
 
 
 def _room(memory: Memory, row: Platform) -> Iterator[Finding]:
