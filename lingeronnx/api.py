@@ -14,6 +14,7 @@ from .data import Progress
 from .errors import ConfigError
 from .evaluation import Evaluation, evaluate
 from .flow import QuantizedModel, complete, normalised, plan_for, prepare, refined
+from .packer.names import restored, written
 from .plan import Plan
 from .platforms import platform as platform_row
 from .session import is_integer_graph
@@ -91,7 +92,7 @@ def check(
     if isinstance(model, str | os.PathLike):
         proto = read_packable(model)
     else:
-        proto = ir.to_proto(model) if is_integer_graph(model) else None
+        proto = ir.to_proto(written(model)) if is_integer_graph(model) else None
     if proto is not None:
         return check_packed(proto, None if platform is None else platform_row(platform), packer_args)
     if packer_args is not None:
@@ -113,7 +114,7 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str) -> Converted:
     """
     from .conversion import convert as run
 
-    return run(ir.load(model) if isinstance(model, str | os.PathLike) else model, to)
+    return run(restored(ir.load(model) if isinstance(model, str | os.PathLike) else model), to)
 
 
 # ---- export ------------------------------------------------------------------------------------------------------

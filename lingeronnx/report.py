@@ -13,6 +13,7 @@ from .fit import Fitted
 from .ops.macs import macs
 from .packer.arguments import choose, shell
 from .packer.cost import Cost
+from .packer.names import Names, safe_names, written
 from .packer.net import Finding
 from .plan import Plan
 from .platforms import Platform
@@ -39,6 +40,7 @@ class Report:
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
     outputs : per graph output, cosine and SQNR against the float model on the calibration data
+    names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
@@ -56,6 +58,7 @@ class Report:
     notes: Sequence[str]
     findings: Sequence[Finding] = ()
     cost: Cost | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     accuracy: Mapping[str, Any] | None = None
     training: Sequence[Mapping[str, Any]] = ()
@@ -76,6 +79,7 @@ class Report:
             "notes": list(self.notes),
             "findings": [vars(f) for f in self.findings],
             "cost": None if self.cost is None else self.cost.to_dict(),
+            "names": dict(self.names),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "training": [dict(line) for line in self.training],
@@ -97,16 +101,28 @@ def describe(
     work = {id(node): macs(node) for node in model.graph}
     total = sum(work.values())
     share = sum(count for key, count in work.items() if key in whole) / total if total else float(bool(whole))
-    packed = choose(chip_part(lowered), row) if row.packing is not None and whole and not islands else None
-    ready = packed is not None and packed.verdict.chip_ready
+    renamed = safe_names(lowered) if row.packing is not None else Names()
+    packed = None
+    if row.packing is not None and whole and not islands:
+        packed = choose(chip_part(written(lowered, renamed)), row)
     return Report(
-        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready, is_chip=row.chip,
-        integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
+        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())),
+        chip_ready=packed is not None and packed.verdict.chip_ready, is_chip=row.chip, integer_macs=share,
+        float_nodes=islands, host_part=host, fitted=list(fitted),
         packer="" if packed is None else shell(packed.words, f"{stem}.onnx", f"{stem}.pkg"),
-        packer_args="" if packed is None else packed.line, notes=list(notes),
+        packer_args="" if packed is None else packed.line, notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
         findings=() if packed is None else packed.verdict.findings,
         cost=None if packed is None else packed.verdict.cost(row),
     )  # fmt: skip
+
+
+def _renamed(names: Names) -> list[str]:
+    """Return what the user should know of names that change."""
+    if not names.tensors:
+        return []
+    (user, other), more = next(iter(names.tensors.items())), len(names.tensors) - 1
+    rest = f"; {more} more change likewise (--json lists them)" if more else ""
+    return [f"tensor '{user}' is called '{other}' in the file, for the packer does not take all names{rest}"]
 
 
 def float_nodes(model: ir.Graph, floats: Mapping[str, str], whole: set[int]) -> tuple[list[FloatNode], list[FloatNode]]:

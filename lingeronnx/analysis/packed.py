@@ -16,6 +16,7 @@ from ..ops import is_quantized_domain
 from ..packer.arguments import Choice, choose
 from ..packer.form import REQUIRED
 from ..packer.judge import judge
+from ..packer.names import restored
 from ..packing import UNNAMED
 from ..platforms import Platform, platform
 from ..report import float_nodes
@@ -46,13 +47,15 @@ def check_packed(
     """
     notes: list[str] = []
     graph: ir.Graph | None = None
+    seen: ir.Graph | None = None
     try:
         graph = ir.from_proto(proto)
+        seen = restored(graph)
     except ModelError as error:
         notes = [str(error)]
     if row is None:
         row = _named(proto) if graph is None else row_of(graph)
-    found = Check(row.name, "integer", (), notes=notes) if graph is None else check_integer(graph, row)
+    found = Check(row.name, "integer", (), notes=notes) if seen is None else check_integer(seen, row)
     if row.packing is None:
         return found
     part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph))

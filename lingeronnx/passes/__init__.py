@@ -157,4 +157,5 @@ def _run(steps: Sequence[Pass], model: ir.Graph) -> dict[str, int]:
             done = ", ".join(changes) or "none"
             raise InternalError(f"pass {step.name} failed after passes {done}: {error}") from error
         changes[step.name] = changes.get(step.name, 0) + count
+    ir.name_nodes(model)
     return changes

@@ -14,7 +14,7 @@ def cast_like(model: ir.Graph) -> int:
         kind = node.inputs[1].dtype
         if kind is None:
             continue
-        new = ir.make_node("Cast", [node.inputs[0]], {"to": int(kind)}, name=str(node.name), output="",
+        new = ir.make_node("Cast", [node.inputs[0]], {"to": int(kind)}, of=node, output="",
                            like=node.outputs[0])  # fmt: skip
         ir.replace(model, [node], [new])
         changed += 1

@@ -38,7 +38,7 @@ def dense_order(model: ir.Graph) -> int:
         flat.replace_input_with(0, ir.source(turn))
         for between in chain:
             value = between.outputs[0]
-            value.name = ir.fresh_name(model, f"{value.name}@order")
+            value.name = ir.fresh_name(model, f"{value.name}_order")
         done += 1
     if done:
         common.RemoveUnusedNodesPass()(model)

@@ -28,9 +28,9 @@ def min_max(model: ir.Graph) -> int:
         if rank is None or array.ndim > len(rank):
             continue
         base = node.outputs[0].name
-        bound = ir.add_initializer(model, ir.fresh_name(model, f"{base}@bound"), array.reshape(()))
+        bound = ir.add_initializer(model, ir.fresh_name(model, f"{base}_bound"), array.reshape(()))
         inputs = [source, bound] if node.op_type == "Max" else [source, None, bound]
-        new = ir.make_node("Clip", inputs, name=str(node.name), output="", like=node.outputs[0])
+        new = ir.make_node("Clip", inputs, of=node, output="", like=node.outputs[0])
         ir.replace(model, [node], [new])
         changed += 1
     return changed

@@ -5,7 +5,7 @@
             tensor's Dequant: one that may stay, else one that stands there with a wrong scale, else a new one
 
 Tensors keep their names, but where integers have the name of a graph output: that goes to the Dequant's output, and
-the integers are called ``<name>@q``.
+the integers are called ``<name>_q``.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class _Surgery:
         elif tensor.writer is not None and tensor.writer.proto.op_type == "Identity" and tensor.writer.standard:
             self._convert(tensor.writer, tensor, scale)
         elif tensor.writer is not None:
-            integers = self._fresh(f"{name}@q")
+            integers = self._fresh(f"{name}_q")
             self.view.rename(tensor, integers)
             tensor.name = integers
             self.edits.append(Edit(_NAME, "rename", f"the integers '{name}' are called '{integers}'", tensor=integers))
@@ -258,7 +258,7 @@ class _Surgery:
 
     def _insert(self, tensor: Tensor, scope: Scope, scale: float, name: str | None) -> str:
         """Add a Dequant of `tensor` in `scope` and return the name of its output."""
-        result = name or self._fresh(f"{tensor.name}@real")
+        result = name or self._fresh(f"{tensor.name}_real")
         title = fresh_name(f"Dequant_{name or tensor.name}", self.labels)
         self.labels.add(title)
         proto = helper.make_node("Dequant", [tensor.name], [result], name=title, domain=self.domain, scale_o=scale)
