@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import ir
-from .analysis.check import Check, check_float, check_integer
+from .analysis.check import Check, check_float
+from .analysis.packed import check_packed, read_packable
 from .config import QuantConfig
 from .data import Progress
+from .errors import ConfigError
 from .evaluation import Evaluation, evaluate
 from .flow import QuantizedModel, complete, normalised, plan_for, prepare, refined
-from .int_runner import row_of
-from .packer.names import restored
+from .packer.names import restored, written
 from .plan import Plan
 from .platforms import Platform
 from .platforms import platform as platform_row
@@ -76,16 +77,29 @@ def quantize(
 
 
 def check(
-    model: str | os.PathLike[str] | ir.Graph, *, platform: str | Platform | None = None, calib: Any = None
-) -> Check:  # fmt: skip
+    model: str | os.PathLike[str] | ir.Graph,
+    *,
+    platform: str | Platform | None = None,
+    calib: Any = None,
+    packer_args: str | Sequence[str] | None = None,
+) -> Check:
     """Return every limit of a platform that a model breaks, float (normalised as `quantize` would) or integer.
 
+    Of an integer graph also what the chip's packer and executor make of it: `.packs`, `.runs_right`, `.findings`.
+
     platform : default the one an integer graph was made for, else venus. calib : data that give the sizes of inputs
-    where the file leaves them open. Raises ModelError and ConfigError for what cannot be judged at all.
+    where the file leaves them open. packer_args : the packer's arguments, words or a line; default those that are
+    chosen for the graph. Raises ModelError and ConfigError for what cannot be judged at all.
     """
-    loaded = restored(ir.load(model) if isinstance(model, str | os.PathLike) else model)
-    if is_integer_graph(loaded):
-        return check_integer(loaded, row_of(loaded) if platform is None else platform_row(platform))
+    if isinstance(model, str | os.PathLike):
+        proto = read_packable(model)
+    else:
+        proto = ir.to_proto(written(model)) if is_integer_graph(model) else None
+    if proto is not None:
+        return check_packed(proto, None if platform is None else platform_row(platform), packer_args)
+    if packer_args is not None:
+        raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
+    loaded = ir.load(model) if isinstance(model, str | os.PathLike) else model
     row = platform_row(platform or QuantConfig().platform)
     graph, notes = normalised(loaded, row, calib)
     return check_float(graph, row, notes)

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import ir
+from .chip import chip_part
 from .fit import Fitted
-from .ops import integer_op
 from .ops.macs import macs
+from .packer.arguments import choose, shell
+from .packer.cost import Cost
 from .packer.names import Names, safe_names, written
+from .packer.net import Finding
 from .partition import Partition
 from .plan import Plan
 from .platforms import Platform
@@ -31,7 +34,9 @@ class FloatNode:
 class Report:
     """The outcome of `quantize`.
 
-    chip_ready : no float operator stands between the first Quant and the last Dequant (False without a packer)
+    chip_ready : no float operator stands between the first Quant and the last Dequant, and the packer takes the part
+        between them, packed with packer_args, and the chip computes it right (False without a packer)
+    findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
     outputs : per graph output, cosine and SQNR against the float model on the calibration data
@@ -51,6 +56,8 @@ class Report:
     packer: str
     packer_args: str
     notes: Sequence[str]
+    findings: Sequence[Finding] = ()
+    cost: Cost | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     accuracy: Mapping[str, Any] | None = None
@@ -70,28 +77,13 @@ class Report:
             "packer": self.packer,
             "packer_args": self.packer_args,
             "notes": list(self.notes),
+            "findings": [vars(f) for f in self.findings],
+            "cost": None if self.cost is None else self.cost.to_dict(),
             "names": dict(self.names),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "training": [dict(line) for line in self.training],
         }
-
-
-def _joined(args: Sequence[str]) -> list[str]:
-    """Return the packer's arguments with all placements behind one -m: of several the last would count."""
-    places: list[str] = []
-    rest: list[str] = []
-    for text in args:
-        words = text.split()
-        while words:
-            word = words.pop(0)
-            target = places if word == "-m" else rest
-            part = words.pop(0) if word == "-m" else word
-            while word.startswith("--") and words and not words[0].startswith("-"):
-                part += f" {words.pop(0)}"
-            if part not in target:
-                target.append(part)
-    return rest + ([f"-m {','.join(places)}"] if places else [])
 
 
 def describe(
@@ -107,21 +99,18 @@ def describe(
     work = {id(node): macs(node) for node in parts.graph.graph}
     total = sum(work.values())
     share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
-    args: list[str] = []
-    renamed = safe_names(lowered) if row.packer else Names()
-    for node in written(lowered, renamed).graph:
-        found = integer_op(node)
-        text = found.packer_args(node, row) if found is not None else ""
-        if text and text not in args:
-            args.append(text)
-    args = _joined(args)
-    ready = bool(row.packer) and bool(parts.ops) and not islands
-    packer = row.packer.format(model=f"{stem}.onnx", stem=stem)
+    renamed = safe_names(lowered) if row.packing is not None else Names()
+    packed = None
+    if row.packing is not None and parts.ops and not islands:
+        packed = choose(chip_part(written(lowered, renamed)), row)
     return Report(
-        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready,
-        is_chip=bool(row.packer), integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
-        packer=" ".join([packer, *args]) if packer else "", packer_args=" ".join(args),
-        notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
+        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())),
+        chip_ready=packed is not None and packed.verdict.chip_ready, is_chip=row.packing is not None,
+        integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
+        packer="" if packed is None else shell(packed.words, f"{stem}.onnx", f"{stem}.pkg"),
+        packer_args="" if packed is None else packed.line, notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
+        findings=() if packed is None else packed.verdict.findings,
+        cost=None if packed is None else packed.verdict.cost(row),
     )  # fmt: skip
 
 

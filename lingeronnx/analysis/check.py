@@ -20,7 +20,10 @@ from ..int_runner import sizes
 from ..ops import Op, Violation, attributes, float_op, integer_op, is_quantized_domain, rule_text
 from ..ops._base import RENAMED
 from ..ops.macs import macs
-from ..platforms import Fault, Platform
+from ..packer.arguments import Choice
+from ..packer.cost import Cost
+from ..packer.net import Finding
+from ..platforms import Fault, Platform, platform
 from ..report import FloatNode, float_nodes
 from .rules import RULES, Seen
 
@@ -44,6 +47,7 @@ class Check(Sequence[Violation]):
     fitted : the rewrites that --fit would do; remaining : the violations that would be left then
     host_part : float nodes before the first or after the last integer one: no violation, but not the chip's work
     faults : faults of the executor that are worked around
+    choice : of an integer graph for a chip, the packer's arguments and what becomes of it under them
     """
 
     platform: str
@@ -54,6 +58,32 @@ class Check(Sequence[Violation]):
     host_part: Sequence[FloatNode] = ()
     faults: Sequence[Met] = ()
     notes: Sequence[str] = field(default_factory=list)
+    choice: Choice | None = None
+
+    @property
+    def packs(self) -> bool | None:
+        """Whether the packer takes the graph; None for what is not packed."""
+        return None if self.choice is None else self.choice.verdict.packs
+
+    @property
+    def runs_right(self) -> bool | None:
+        """Whether the chip then gives the simulator's integers; None for what is not packed."""
+        return None if self.choice is None else self.choice.verdict.runs_right
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What speaks against packing, and as warnings the writes past the plan."""
+        return () if self.choice is None else self.choice.verdict.findings
+
+    @property
+    def cost(self) -> Cost | None:
+        """What the graph costs on the chip; None where it has no plan."""
+        return None if self.choice is None else self.choice.verdict.cost(platform(self.platform))
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is broken, and what is packed packs and is right."""
+        return not self.violations and (self.choice is None or self.choice.verdict.chip_ready)
 
     def __len__(self) -> int:
         return len(self.violations)
@@ -75,6 +105,11 @@ class Check(Sequence[Violation]):
             "host_part": [vars(n) for n in self.host_part],
             "faults": [{**vars(m), "nodes": list(m.nodes)} for m in self.faults],
             "notes": list(self.notes),
+            "packs": self.packs,
+            "runs_right": self.runs_right,
+            "packer_args": None if self.choice is None else self.choice.line,
+            "findings": [vars(f) for f in self.findings],
+            "cost": None if self.cost is None else self.cost.to_dict(),
         }
 
     def lines(self) -> list[str]:
@@ -86,7 +121,20 @@ class Check(Sequence[Violation]):
             found += left or (["with --fit nothing would remain"] if self.fitted else ["--fit can mend none of it"])
         found += [f"host part: {n.op_type} {n.node}: {n.why}" for n in self.host_part]
         found += [f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults]
-        return found + [f"note: {note}" for note in self.notes]
+        return [*found, *self._packed(), *(f"note: {note}" for note in self.notes)]
+
+    def _packed(self) -> list[str]:
+        """Return what the packer and the chip make of the graph."""
+        if self.choice is None:
+            return []
+        said = self.choice.verdict
+        how = f"packed with {self.choice.line}: "
+        words = {"packs": "the packer refuses", "right": "wrong on the chip", "plan": "warning, past the plan"}
+        found = [f"{words[f.level]}: {f}" for f in said.findings]
+        if not said.packs:
+            return [*found, how + "it does not pack"]
+        right = "it packs and is right" if said.runs_right else "it packs and is not right"
+        return [*found, how + right, *([] if self.cost is None else [f"cost: {self.cost.text()}"])]
 
 
 def _few(names: Sequence[str], most: int = 3) -> str:
@@ -107,9 +155,7 @@ _MEETS: Mapping[Fault, Callable[[ir.Node, Platform], bool]] = {
     Fault.CAT_SCALE: lambda node, row: node.op_type == "Concat",
     Fault.ADD_EXTERNAL: lambda node, row: node.op_type == "Add",
     Fault.TRANSPOSE: lambda node, row: (
-        node.op_type == "Transpose"
-        and row.transpose is not None
-        and tuple(ir.attr(node, "perm") or ()) in row.transpose.broken
+        node.op_type == "Transpose" and tuple(ir.attr(node, "perm") or ()) in row.broken_transposes
     ),
     Fault.LINEAR_ROWS: lambda node, row: node.op_type == "Linear" and _rows(node) != 1,
     Fault.DIV_SCALE: lambda node, row: node.op_type == "Div",

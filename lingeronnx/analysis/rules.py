@@ -159,15 +159,15 @@ def curve_scale(seen: Seen, row: Platform) -> Any:
 
 
 def transposes(seen: Seen, row: Platform) -> Any:
-    """a transpose is none of {row.transpose.broken} | make it from two others."""
+    """a transpose is none of {row.broken_transposes} | make it from two others."""
     perm = tuple(seen.attrs.get("perm") or ()) if seen.op.name == "Transpose" else ()
-    return list(perm) if perm and row.transpose is not None and perm in row.transpose.broken else None
+    return list(perm) if perm and perm in row.broken_transposes else None
 
 
 def chip_name(seen: Seen, row: Platform) -> Any:
     """nodes name the chip they are for, {row.name} | export for this platform."""
     name = ir.attr(seen.node, "platform")
-    return name if row.packer and name not in (None, row.name) else None
+    return name if row.packing is not None and name not in (None, row.name) else None
 
 
 def unit_steps(seen: Seen, row: Platform) -> Any:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from .. import ir
-from ..ops.conv import Geometry
+from ..ops.concat import mark_parts
+from ..ops.conv import Geometry, known
 from ..platforms import Platform
 
 __all__ = [
-    "Fitted", "Maker", "Rewrite", "by", "chained", "chunks", "conv_of", "known", "scratch_conv", "sum_cost",
+    "Fitted", "Maker", "Rewrite", "by", "chained", "chunks", "conv_of", "known", "scratch_conv", "scratch_source",
+    "sum_cost",
 ]  # fmt: skip
 
 
@@ -43,11 +45,6 @@ def conv_of(node: ir.Node, row: Platform) -> tuple[Geometry, np.ndarray] | None:
         return None
     g = Geometry(node)
     return (g, weight) if known(g) and min(g.pads) >= 0 else None
-
-
-def known(g: Geometry) -> bool:
-    """Whether all sizes but the batch are known and fit the kernel's rank."""
-    return len(g.source) == len(g.result) == len(g.kernel) + 2 and None not in (*g.source[1:], *g.result[1:])
 
 
 class Maker:
@@ -88,6 +85,12 @@ class Maker:
                   for key, n in (("start", start), ("end", end), ("axis", axis))]  # fmt: skip
         return self("Slice", [source, *bounds], shape, what)
 
+    def join(self, parts: Sequence[ir.Value], axis: int, shape: Sequence[Any]) -> ir.Value:
+        """Return `parts` of one tensor side by side along `axis`; they are held at one scale."""
+        joined = self("Concat", parts, shape, "joined", {"axis": axis})
+        mark_parts(self.nodes[-1])
+        return joined
+
     def undo(self) -> None:
         """Forget what was made."""
         for node in self.nodes:
@@ -119,11 +122,16 @@ def scratch_conv(
     source: Sequence[int], weight: Sequence[int], result: Sequence[int], attributes: Mapping[str, Any]
 ) -> ir.Node:  # fmt: skip
     """Return a Conv of given sizes that is in no graph, to ask the constraints about."""
-    values = [ir.Value(name=name, shape=ir.oir_shape([1, *size] if name == "x" else list(size)))
-              for name, size in (("x", source), ("w", weight))]  # fmt: skip
-    node = ir.make_node("Conv", values, attributes, name="scratch", output="y")
+    x = scratch_source(ir.Value(name="x", shape=ir.oir_shape([1, *source])))
+    w = ir.Value(name="w", shape=ir.oir_shape(list(weight)))
+    node = ir.make_node("Conv", [x, w], attributes, name="scratch", output="y")
     node.outputs[0].shape = ir.oir_shape([1, *result])
     return node
+
+
+def scratch_source(like: ir.Value) -> ir.Value:
+    """Return a tensor like `like` that a node computes: a part of a layer does not read a graph input."""
+    return ir.make_node("Slice", [like], name="cut", output="x", like=like).outputs[0]
 
 
 def by(sizes: Sequence[int]) -> str:

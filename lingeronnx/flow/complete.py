@@ -8,6 +8,7 @@ from functools import cached_property
 
 from .. import ir
 from ..chip import chip_part
+from ..chip_form import chip_form
 from ..data import Data, Progress
 from ..errors import ConstraintError, ModelError
 from ..lower import lower
@@ -84,7 +85,8 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     prepared, plan, row = planned.prepared, planned.plan, planned.prepared.row
     lowered = lower(planned.parts.on(exact), plan, row).graph
     notes = [*prepared.notes, *planned.notes]
-    report = describe(planned.parts, lowered, plan, row, prepared.fitted, notes, prepared.stem)
+    fitted = [*prepared.fitted, *chip_form(lowered, row)]
+    report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)
     result = QuantizedModel(lowered, plan, report, planned.graph, row)
@@ -93,7 +95,7 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
 
 
 def _not_ready(report: Report, row: Platform) -> ConstraintError:
-    if not row.packer:
+    if row.packing is None:
         return ConstraintError(f"--require-chip: platform {row.name} is no chip; choose --platform venus")
     if not report.float_nodes:
         return ConstraintError("--require-chip: no operator of the model can be quantized")
@@ -114,7 +116,8 @@ def _fidelity(
     feeds, _ = next(iter(again.batches(_FIDELITY_SAMPLES)))
     if progress is not None:
         progress("comparing", len(next(iter(feeds.values()))), None)
-    integers = dict(zip(names, session.run(names, feeds), strict=True))
+    read = {spec.name: feeds[spec.name] for spec in session.inputs}  # an input that nobody reads may be left out
+    integers = dict(zip(names, session.run(names, read), strict=True))
     for name, want, _ in runner.run(feeds):  # in graph order
         if want.shape != integers[name].shape:
             raise ModelError(

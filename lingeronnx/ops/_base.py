@@ -286,10 +286,6 @@ class Op:
         """Return the multiply-accumulates of one sample."""
         return 0
 
-    def packer_args(self, node: ir.Node, row: Platform) -> str:
-        """Return the arguments the row's packer needs because of the integer `node`."""
-        return row.packer_args.get(self.name, "").format(output=ir.written_name(node))
-
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit the integer form of the float `node`; by default the same standard operator on integers."""
         low.emit(self, node, low.inputs(node), {a: ir.attr(node, a) for a in node.attributes}, domain="")
@@ -337,7 +333,7 @@ class Op:
 
 def rule_text(constraint: Constraint, row: Platform) -> tuple[str, str]:
     """Return (rule, remedy) of a constraint, filled in from the row: its docstring, split at the bar."""
-    text = " ".join((constraint.__doc__ or "").split()).format(row=row, conv=row.conv, pool=row.pool)
+    text = " ".join((constraint.__doc__ or "").split()).format(row=row)
     rule, _, remedy = text.partition(" | ")
     return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"
 

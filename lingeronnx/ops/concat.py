@@ -10,7 +10,14 @@ from ..platforms import Platform
 from ..platforms.arithmetic import Concat as Arithmetic
 from ._base import ALL_OUT, Attr, Bound, Op, Tie
 
-__all__ = ["Concat"]
+__all__ = ["Concat", "mark_parts"]
+
+_PARTS = "lingeronnx.parts"
+
+
+def mark_parts(node: ir.Node) -> None:
+    """Note that the inputs of the Concat `node` are parts of one tensor: they share its scale."""
+    node.metadata_props[_PARTS] = "1"
 
 
 class Concat(Op):
@@ -33,9 +40,12 @@ class Concat(Op):
         return "it concatenates along the batch axis" if rank and ir.attr(node, "axis") % rank == 0 else None
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None where every input is requantized; on chips that cannot shift right here, what nobody else reads."""
+        """None where every input is requantized; on chips that cannot shift right here, what nobody else reads.
+
+        Nor do the parts of one tensor have scales of their own.
+        """
         how = row.computes(self.name, Arithmetic)
-        if how is None or not how.raises_only:
+        if (how is None or not how.raises_only) and _PARTS not in node.metadata_props:
             return []
         names = [str(v.name) for v in node.inputs if v is not None and ir.sole_consumer(v) is node]
         return [Tie(name, ir.written_name(node)) for name in names]

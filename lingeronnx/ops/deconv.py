@@ -9,34 +9,11 @@ import numpy as np
 
 from .. import ir
 from ..emit import Lowering
-from ..platforms import Platform
-from ..platforms.limits import DeconvLimits
+from ..packer.limits import limits
 from ._base import Attr, Bound, Constraint
-from .conv import (
-    CONV2D,
-    Geometry,
-    WeightLayer,
-    kernel_limit,
-    memory,
-    pad_limit,
-    stride_values,
-    stride_within_kernel,
-)  # fmt: skip
+from .conv import CONV2D, Geometry, WeightLayer
 
 __all__ = ["ConvTranspose2d"]
-
-
-def one_group(node: ir.Node, row: Platform) -> Any:
-    """a transposed convolution has one group | enlarge the map and convolve it group by group."""
-    limits, group = row.limits("ConvTranspose2dInt", DeconvLimits), int(ir.attr(node, "group", 1))
-    return f"{group} groups" if limits is not None and group not in limits.groups else None
-
-
-def undilated(node: ir.Node, row: Platform) -> Any:
-    """a transposed convolution is not dilated | use a kernel with zeros between."""
-    limits, dilations = row.limits("ConvTranspose2dInt", DeconvLimits), Geometry(node).dilations
-    outside = limits is not None and any(d not in limits.dilations for d in dilations)
-    return f"dilations {list(dilations)}" if outside else None
 
 
 class ConvTranspose2d(WeightLayer):
@@ -47,9 +24,7 @@ class ConvTranspose2d(WeightLayer):
     aliases = ("QConvTranspose2d", "QConvTranspose1d")
     factor = "fixed"  # its weight has the outputs on axis 1, where no other layer has them
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
-    constraints: tuple[Constraint, ...] = (
-        kernel_limit, stride_values, stride_within_kernel, pad_limit, undilated, one_group, memory,
-    )  # fmt: skip
+    constraints: tuple[Constraint, ...] = limits("ConvTranspose2dInt")
 
     def reject(self, node: ir.Node) -> str | None:
         """Two-dimensional, with explicit padding."""

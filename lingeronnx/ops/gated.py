@@ -102,7 +102,8 @@ class Gated(Op):
                                  "scale_x": x.scale, "scale_w": _WEIGHT.scale, "scale_o": q.scale}  # fmt: skip
         shape[-1] = 2 * count
         pair = low.insert(Linear.name, node, "pair", [low.integer(node, 0), *given], attrs, shape, q)
-        low.emit(GLU, node, [pair], {"dim": -1, "scale_x": q.scale, "scale_o": o.scale})
+        axis = len(shape) - 1  # counted from -1, too little is planned
+        low.emit(GLU, node, [pair], {"dim": axis, "o_bits": o.bits, "scale_x": q.scale, "scale_o": o.scale})
 
 
 def _with_room(x: QParams, factor: float) -> QParams:

@@ -16,7 +16,6 @@ from .. import ir
 from ..emit import Lowering
 from ..platforms import Platform
 from ..platforms.arithmetic import Norm
-from ..platforms.faults import Fault
 from ._base import Attr, Bound, Op, Tie
 
 __all__ = ["LayerNorm"]
@@ -85,15 +84,6 @@ class LayerNorm(Op):
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """The shift to the output is to the right: q_o <= 10 + q_w."""
         return FRACTION + exponent(ir.read_name(node, 1))
-
-    def packer_args(self, node: ir.Node, row: Platform) -> str:
-        """Its tensors belong into external memory: all of the graph's, or these where others must not be there."""
-        if Fault.NORM_PLACEMENT not in row.faults:
-            return ""
-        others = {n.op_type for n in node.graph} if node.graph is not None else set()
-        if others & {"SoftmaxInt", "LogSoftmaxInt", "AvgPool2dInt", "MaxPool"}:
-            return f"-m {ir.read_name(node)}:psram,{ir.written_name(node)}:psram"
-        return "--threshold4 1"
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with integer factor and summand; the chips demand a summand."""

@@ -98,7 +98,7 @@ class Sigmoid(Op):
             op: Op = self
         else:
             value, attrs["scale_x"] = self._with_ones(node, low, low.integer(node, 0), x)
-            op, attrs["dim"] = GLU, -1
+            op, attrs["dim"], attrs["o_bits"] = GLU, len(shape) - 1, _OUT.bits  # counted from -1, too little is planned
         if o == _OUT:
             low.emit(op, node, [value], attrs)
             return

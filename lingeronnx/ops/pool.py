@@ -14,6 +14,8 @@ import numpy as np
 
 from .. import ir
 from ..emit import Lowering
+from ..packer.limits import limits
+from ..packer.pool_limits import whole_map_area
 from ..platforms import Platform
 from ..platforms.arithmetic import Average, Divisor
 from ..platforms.faults import Fault
@@ -29,25 +31,11 @@ _WINDOW = (Attr("kernel_shape", "ints"), Attr("strides", "ints", None), Attr("pa
            Attr("ceil_mode", "i", 0))  # fmt: skip
 
 
-def window_limit(node: ir.Node, row: Platform) -> Any:
-    """max pooling windows are at most {pool.max_kernel} on a side | pool in two steps."""
-    if row.pool is None:
-        return None
-    kernel = ir.attr(node, "kernel_shape")
-    return "x".join(map(str, kernel)) if max(kernel) > row.pool.max_kernel else None
-
-
-def area_limit(node: ir.Node, row: Platform) -> Any:
-    """average pooling windows have at most {pool.max_average_area} elements | pool in two steps."""
-    if row.pool is None:
-        return None
-    area = math.prod(ir.attr(node, "kernel_shape"))
-    return f"{area} elements" if area > row.pool.max_average_area else None
-
-
 def global_window(node: ir.Node, row: Platform) -> Any:
     """a global average fits the executor's workspace, or falls into two steps that do | choose a map of other sides."""
     source = ir.shape(node.inputs[0]) or ()
+    if node.op_type == AvgPool2d.name:
+        return whole_map_area(node, row)
     if row.pool is None or not _is_global(node, source):
         return None
     height, width = ir.attr(node, "kernel_shape")
@@ -67,9 +55,23 @@ def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
 
 def _safe(height: int, width: int, channels: int, row: Platform) -> bool:
     """Whether a global average over height x width comes out right."""
-    per_channel = row.pool.global_area_per_channel if row.pool is not None else None
+    per_channel = row.pool.area_per_channel if row.pool is not None else None
     area = height * width
     return per_channel is None or (area & (area - 1) != 0 and area <= per_channel * channels)
+
+
+def _holds(step: tuple[bool, int, int], size: tuple[int, int], channels: int, row: Platform) -> bool:
+    """Whether a step over a map of `size` is within the limits."""
+    by_ones, *sides = step
+    x = ir.Value(name="x", shape=ir.oir_shape([1, channels, *size]))
+    ones = ir.Value(name="ones", shape=ir.oir_shape([channels, 1, *sides]))
+    still = list(size) == sides
+    attributes = {"kernel_shape": sides, "strides": [1, 1] if still else sides, "pads": [0] * 4,
+                  **({"group": channels} if by_ones else {})}  # fmt: skip
+    op: Op = CONV2D if by_ones else AVERAGE
+    made = ir.make_node(op.name, [x, ones] if by_ones else [x], attributes, name="step", output="y", domain=op.domain)
+    made.outputs[0].shape = ir.oir_shape([1, channels, *(n // k for n, k in zip(size, sides, strict=True))])
+    return not op.violations(made, row)
 
 
 def global_steps(node: ir.Node, row: Platform) -> list[tuple[bool, int, int]] | None:
@@ -95,15 +97,20 @@ def global_steps(node: ir.Node, row: Platform) -> list[tuple[bool, int, int]] | 
     for h in (d for d in range(1, height + 1) if height % d == 0):
         for w in (d for d in range(1, width + 1) if width % d == 0):
             rest = last(height // h, width // w) if 1 < h * w < height * width else None
-            if rest is not None and h * w <= row.pool.max_average_area:
+            if rest is None or h * w > row.pool.max_average_area:
+                continue
+            last_size = height // h, width // w
+            if _holds((False, h, w), (height, width), channels, row) and _holds(rest[0], last_size, channels, row):
                 ways.append((abs(h * w - height * width // (h * w)), [(False, h, w), *rest]))
     return min(ways)[1] if ways else None
 
 
 def _window(node: ir.Node) -> dict[str, Any]:
-    kernel = list(ir.attr(node, "kernel_shape"))
+    """Return the attributes of a window; one that has no next does not move: a stride would count for the packer."""
+    kernel, result = list(ir.attr(node, "kernel_shape")), ir.shape(node.outputs[0]) or ()
     rank = len(kernel)
-    return {"kernel_shape": kernel, "strides": ir.attr(node, "strides") or [1] * rank,
+    still = all(d == 1 for d in result[2:])
+    return {"kernel_shape": kernel, "strides": [1] * rank if still else ir.attr(node, "strides") or [1] * rank,
             "pads": ir.attr(node, "pads") or [0] * 2 * rank, "ceil_mode": ir.attr(node, "ceil_mode", 0)}  # fmt: skip
 
 
@@ -124,7 +131,7 @@ class MaxPool(Op):
     domain = ""
     floats = (("", "MaxPool"),)
     attributes = (*_WINDOW, Attr("dilations", "ints", None))
-    constraints = (window_limit,)
+    constraints = limits("MaxPool")
 
     def reject(self, node: ir.Node) -> str | None:
         """Two dimensions, one output, no dilation."""
@@ -154,7 +161,7 @@ class AvgPool2d(Op):
     attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
                   Attr("scale_o", "f", None), Attr("count_include_pad", "i", 1),
                   Attr("divisor_override", "i", -1))  # fmt: skip
-    constraints = (area_limit, global_window)
+    constraints = (*(c for c in limits("AvgPool2dInt") if c is not whole_map_area), global_window)
 
     def reject(self, node: ir.Node) -> str | None:
         """Padding, if any, counts; two dimensions."""
@@ -165,12 +172,6 @@ class AvgPool2d(Op):
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Tied where a change of scale comes out wrong."""
         return super().ties(node, row) if Fault.AVGPOOL_SCALE in row.faults else []
-
-    def packer_args(self, node: ir.Node, row: Platform) -> str:
-        """External memory for large windows."""
-        if row.pool is None or row.pool.max_shared_area is None:
-            return ""
-        return row.pool.external_args if math.prod(ir.attr(node, "kernel_shape")) > row.pool.max_shared_area else ""
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with both scales; a global average in the steps that the platform gets right."""
@@ -189,7 +190,7 @@ class AvgPool2d(Op):
             value = low.insert(self.name, node, "tiles", [value], {**window, **scales}, shape, x)
         by_ones, *sides = steps[-1]
         if not by_ones:
-            window = {"kernel_shape": sides, "strides": sides, "pads": [0] * 4, "ceil_mode": 0}
+            window = {"kernel_shape": sides, "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
             low.emit(self, node, [value], {**window, **scales})
             return
         name = node.outputs[0].name
@@ -252,3 +253,6 @@ def _mean(bound: Bound, shift: int, kernel: Any, strides: Any, pads: Any) -> Any
     return Mean(kernel, strides, pads, shift, int(a["o_bits"] or 8), bound.rounding,
                 ceil_mode=bool(a.get("ceil_mode", 0)), padded=bool(a.get("count_include_pad", 1)),
                 divisor=max(int(a.get("divisor_override", -1)), 0))  # fmt: skip
+
+
+AVERAGE = AvgPool2d()

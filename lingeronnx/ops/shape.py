@@ -5,14 +5,16 @@ Chips run them with batch 1; the vendor's graphs carry Squeeze's and Unsqueeze's
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from .. import ir
 from ..emit import Lowering
-from ..errors import ModelError
+from ..errors import InternalError, ModelError
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, fixed_batch
 
@@ -173,6 +175,21 @@ def transpose_rank(node: ir.Node, row: Platform) -> Any:
     return f"{len(perm)} axes" if too_many else None
 
 
+def _in_two(perm: tuple[int, ...], broken: Collection[tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return two permutations that make `perm` one after the other, none of them `broken`.
+
+    The last two axes are swapped in the end, where that may be.
+    """
+    rank = len(perm)
+    swap = (*range(rank - 2), rank - 1, rank - 2)
+    rest = ((0, *places) for places in itertools.permutations(range(1, rank)))
+    for last in (swap, *rest):
+        first = tuple(perm[last.index(axis)] for axis in range(rank))
+        if not {first, last} & {*broken, tuple(range(rank))}:
+            return first, last
+    raise InternalError(f"no two transposes make {perm}")
+
+
 class Transpose(_Move):
     """Permute axes; the batch axis stays first."""
 
@@ -187,14 +204,13 @@ class Transpose(_Move):
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit; a permutation that the executor cannot do is made by a rotation and a swap of the last two axes."""
+        """Emit; a permutation that the executor cannot do is made by two others."""
         perm, value = tuple(ir.attr(node, "perm")), low.integer(node, 0)
-        if low.row.transpose is not None and perm in low.row.transpose.broken:
-            rotation = (*perm[:-2], perm[-1], perm[-2])
+        if perm in low.row.broken_transposes:
+            first, perm = _in_two(perm, low.row.broken_transposes)
             source = ir.shape(node.inputs[0]) or ()
-            shape = [source[axis] for axis in rotation]
-            value = low.insert(self.name, node, "rotated", [value], {"perm": rotation}, shape, low.read(node, 0), "")
-            perm = (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2)
+            shape = [source[axis] for axis in first]
+            value = low.insert(self.name, node, "rotated", [value], {"perm": first}, shape, low.read(node, 0), "")
         low.emit(self, node, [value], {"perm": list(perm)}, domain="")
 
     def bind(self, bound: Bound) -> Any:

@@ -4,6 +4,7 @@
 `row`            the form of a row: `Platform`, and `OpRow` for each of its operators
 `arithmetic`     how an operator computes, as values
 `limits`         what of an operator a platform takes
+`packing`        what the vendor's packer takes
 `faults`         what executors do wrong
 `generic` ...    the rows, one file each; `luna` holds what the vendor's have in common, `trained` the training side's
 ===============  ===================================================================================================
@@ -18,13 +19,13 @@ from ..errors import ConfigError, nearest
 from .arcs import ARCS
 from .faults import Fault
 from .generic import GENERIC
-from .limits import ConvLimits, PoolLimits
+from .packing import Packing
 from .row import OpRow, Platform, rows
 from .venus import VENUS
 from .venusa import VENUSA
 
 __all__ = [
-    "ARCS", "GENERIC", "PLATFORMS", "VENUS", "VENUSA", "ConvLimits", "Fault", "OpRow", "Platform", "PoolLimits",
+    "ARCS", "GENERIC", "PLATFORMS", "VENUS", "VENUSA", "Fault", "OpRow", "Packing", "Platform",
     "platform", "rows",
 ]  # fmt: skip
 

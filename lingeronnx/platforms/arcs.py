@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from . import packing
 from .arithmetic import Curve, Division, Gru, GruForm, Layer, Lstm, LstmForm, Reading, Row, Rows, Shares, Table
 from .faults import Fault
-from .limits import ConvLimits, PoolLimits, RecurrentLimits, TransposeLimits
+from .limits import RecurrentLimits, TransposeLimits
 from .luna import (
     ALSO,
     EXECUTOR,
     EXPONENTS,
-    LATER_ARGS,
     LATER_FAULTS,
     LATER_MODES,
     LEFT,
@@ -29,21 +29,6 @@ from .trained import trained
 
 __all__ = ["ARCS"]
 
-_CONV = ConvLimits(
-    max_kernel=5,
-    max_kernel_dilated=12,
-    strides=(1, 2, 4),
-    max_pad=11,
-    dilations=(1, 2, 4, 8),
-    slab=16384,
-    slab_depthwise=16384,
-    slab_padded=True,
-    memory_depthwise=384 * 1024,
-    channel_align=2,
-    depthwise_multiplier=True,
-    max_kernel_1d=12,
-)
-_POOL = PoolLimits(max_kernel=5, max_average_area=600, global_area_per_channel=4)
 
 ARCS = Platform(
     name="arcs",
@@ -54,10 +39,10 @@ ARCS = Platform(
     ops=MappingProxyType(
         {
             **common(TransposeLimits(max_rank=4)),
-            **layers(ZERO, _CONV, _POOL),
+            **layers(ZERO),
             **sums(LEFT),
-            **later_average(_POOL),
-            **rows(Layer(ZERO), "Conv1dInt", limits=_CONV),
+            **later_average(),
+            **rows(Layer(ZERO), "Conv1dInt"),
             **rows(Division(PLAIN), "iqDiv"),
             **rows(Curve(PLAIN, Table.ARCS, Reading.SATURATED), "iqSigmoid"),
             **rows(Rows(PLAIN, Shares.DIVIDE, Row.FROM_FIRST), "SoftmaxInt", limits=ROWS),
@@ -72,8 +57,7 @@ ARCS = Platform(
     exponents=EXPONENTS,
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
-    packer="tpacker -g {model} -p arcs -o {stem}.pkg",
-    packer_args=MappingProxyType(LATER_ARGS),
+    packing=packing.ARCS,
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),

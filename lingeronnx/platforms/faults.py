@@ -68,5 +68,37 @@ class Fault(Enum):
     GRU_FORMAT = "gru", "GRUInt feeds its gates sums of another format: they hardly move"
     PAD_MODES = "pad-modes", "iqPad swaps its modes reflect and replicate: only constant padding is written"
     TRANSPOSE = "transpose", "the transposes [0,2,1,3] and [0,3,2,1] crash: each is made by two others"
+    UNUSED_INPUT = "unused-input", "a graph with an input that nobody reads does not pack: the input is left out"
+    NO_CONSTANT = "no-constant", "a graph without a weight does not pack: it gets an identity convolution"
+    SHARED_CONSTANTS = (
+        "shared-constants",
+        "constants that nodes share in part come out wrong: each gets a copy",
+    )
+    PAD_READERS = "pad-readers", "an iqPad that several nodes read is wrong: each gets one of its own"
+    PRE_PAD = (
+        "pre-pad",
+        (
+            "the padding of a convolution with fewer channels than rows of its kernel, or a map lower than its kernel "
+            "is wide, is moved to what it reads, for all readers: it reads a copy"
+        ),
+    )
+    LSTM_AREA = (
+        "lstm-area",
+        "LSTMInt writes beyond its work area: a fully connected layer that changes nothing makes it large enough",
+    )
+    SOFTMAX_AREA = (
+        "softmax-area",
+        (
+            "SoftmaxInt writes beyond its work area: it takes some rows at a time, behind an iqCat that makes the area "
+            "large enough"
+        ),
+    )
+    LINEAR_AREA = (
+        "linear-area",
+        (
+            "LinearInt of several rows writes beyond its work area: it is cut over its outputs where no other node "
+            "plans as much"
+        ),
+    )
     DIV_SCALE = "div-scale", "iqDiv ignores all scales: not written"
     BATCH = "batch", "more than one sample: only the first is computed; graphs are written for one"

@@ -10,47 +10,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 __all__ = [
-    "ConvLimits", "CurveLimits", "DeconvLimits", "Limits", "MatrixLimits", "NormLimits", "OperandLimits", "PadLimits",
-    "PoolLimits", "RecurrentLimits", "RowLimits", "SliceLimits", "TransposeLimits",
+    "CurveLimits", "Limits", "MatrixLimits", "NormLimits", "OperandLimits", "PadLimits",
+    "RecurrentLimits", "RowLimits", "SliceLimits", "TransposeLimits",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ConvLimits:
-    """What the packer takes of convolutions."""
-
-    max_kernel: int
-    max_kernel_dilated: int  # per side, of a kernel that is dilated along that side
-    strides: tuple[int, ...]
-    max_pad: int
-    dilations: tuple[int, ...]
-    slab: int  # bytes of kernel rows of the input held at once
-    slab_depthwise: int
-    slab_padded: bool  # whether the padding counts
-    memory_depthwise: int  # bytes of input and output together
-    channel_align: int
-    depthwise_multiplier: bool
-    max_kernel_1d: int
-
-
-@dataclass(frozen=True)
-class DeconvLimits:
-    """What the packer takes of a transposed convolution besides `ConvLimits`."""
-
-    groups: tuple[int, ...]
-    dilations: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class PoolLimits:
-    """What the packer and the executor take of pooling."""
-
-    max_kernel: int  # max pooling, per side
-    max_average_area: int  # average pooling, elements of the window
-    #: A global average of a power-of-two area, or of more elements than this times the channels, comes out wrong.
-    global_area_per_channel: int | None = None
-    max_shared_area: int | None = None  # a larger average was measured wrong unless all tensors are in external memory
-    external_args: str = ""  # the packer arguments that put them there
 
 
 @dataclass(frozen=True)
@@ -69,10 +31,9 @@ class MatrixLimits:
 
 @dataclass(frozen=True)
 class TransposeLimits:
-    """Of permutations. broken : those that crash the executor."""
+    """Of permutations; those that come out wrong stand in `packing.MovePacking`."""
 
     max_rank: int
-    broken: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +83,6 @@ class RecurrentLimits:
 
 
 Limits: TypeAlias = (
-    ConvLimits | DeconvLimits | PoolLimits | OperandLimits | MatrixLimits | TransposeLimits | SliceLimits | PadLimits
+    OperandLimits | MatrixLimits | TransposeLimits | SliceLimits | PadLimits
     | CurveLimits | RowLimits | NormLimits | RecurrentLimits
 )  # fmt: skip

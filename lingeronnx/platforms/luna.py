@@ -28,12 +28,9 @@ from .arithmetic import (
 )
 from .faults import Fault
 from .limits import (
-    ConvLimits,
-    DeconvLimits,
     MatrixLimits,
     NormLimits,
     OperandLimits,
-    PoolLimits,
     RowLimits,
     SliceLimits,
     TransposeLimits,
@@ -41,7 +38,7 @@ from .limits import (
 from .row import OpRow, rows
 
 __all__ = [
-    "ALSO", "COMMON_FAULTS", "EXECUTOR", "EXPONENTS", "LATER_ARGS", "LATER_FAULTS", "LATER_MODES", "LEFT", "MODES",
+    "ALSO", "COMMON_FAULTS", "EXECUTOR", "EXPONENTS", "LATER_FAULTS", "LATER_MODES", "LEFT", "MODES",
     "PLAIN", "REFUSE", "ROWS", "ZERO", "common", "later_average", "layers", "norm", "sums",
 ]  # fmt: skip
 
@@ -57,8 +54,6 @@ ZERO = Requantize(shifts=True, left=Left.ZERO)
 #: A row of T numbers: T^2 * 128^2 has to stay below 2^31.
 _NORM = NormLimits(max_length=361, max_axes=2, epsilon=1e-5)
 ROWS = RowLimits(max_length=2048)
-
-_DECONV = DeconvLimits(groups=(1,), dilations=(1,))
 
 
 def common(transposes: TransposeLimits, *, raises_only: bool = False) -> dict[str, OpRow]:
@@ -77,13 +72,13 @@ def common(transposes: TransposeLimits, *, raises_only: bool = False) -> dict[st
     }  # fmt: skip
 
 
-def layers(requantize: Requantize, conv: ConvLimits, pool: PoolLimits) -> dict[str, OpRow]:
+def layers(requantize: Requantize) -> dict[str, OpRow]:
     """Return layers of two dimensions; a 2-D convolution writes saturated int8, whatever o_bits says."""
     return {
-        **rows(Layer(requantize, out_bits=8), "Conv2dInt", limits=conv),
-        **rows(Layer(requantize), "ConvTranspose2dInt", limits=_DECONV),
+        **rows(Layer(requantize, out_bits=8), "Conv2dInt"),
+        **rows(Layer(requantize), "ConvTranspose2dInt"),
         **rows(Layer(requantize), "BatchNorm2dInt"),
-        **rows(Arithmetic(), "MaxPool", limits=pool),
+        **rows(Arithmetic(), "MaxPool"),
     }
 
 
@@ -92,9 +87,9 @@ def sums(requantize: Requantize) -> dict[str, OpRow]:
     return rows(Sum(requantize, Operands.BYTES), "iqAdd", "iqSub", limits=OperandLimits())
 
 
-def later_average(pool: PoolLimits) -> dict[str, OpRow]:
+def later_average() -> dict[str, OpRow]:
     """Return the average of arcs and venusA."""
-    return rows(Average(PLAIN, Divisor.AREA), "AvgPool2dInt", limits=pool)
+    return rows(Average(PLAIN, Divisor.AREA), "AvgPool2dInt")
 
 
 #: Operators that are not on a chip's list, as a graph that has them is computed. Nothing here was measured.
@@ -113,9 +108,17 @@ ALSO: Mapping[str, Arithmetic] = MappingProxyType(
 _MODE = MappingProxyType({"mode": "Non_t710_mode"})
 MODES = {"iqAdd": _MODE, "iqSub": _MODE}
 LATER_MODES = {**MODES, "LSTMInt": MappingProxyType({"batch_first": 0})}  # [1, T, I] is what these take for it
-LATER_ARGS = {"iqSub": "--threshold4 1", "LSTMInt": "--dma_prefetch False -m params:share-mem"}
 
-COMMON_FAULTS = (Fault.CLIP, Fault.SUB_PLACEMENT, Fault.AVGPOOL_SCALE, Fault.NORM_PLACEMENT, Fault.PRELU)
+COMMON_FAULTS = (
+    Fault.CLIP,
+    Fault.SUB_PLACEMENT,
+    Fault.AVGPOOL_SCALE,
+    Fault.NORM_PLACEMENT,
+    Fault.PRELU,
+    Fault.UNUSED_INPUT,
+    Fault.NO_CONSTANT,
+    Fault.SHARED_CONSTANTS,
+)
 LATER_FAULTS = (*COMMON_FAULTS, Fault.AVGPOOL_GLOBAL, Fault.GRU_FORMAT, Fault.ADD_EXTERNAL, Fault.BATCH)
 
 

@@ -9,7 +9,8 @@ from typing import TypeVar
 from ..errors import InternalError
 from .arithmetic import Arithmetic
 from .faults import Fault
-from .limits import ConvLimits, CurveLimits, Limits, NormLimits, PoolLimits, RowLimits, TransposeLimits
+from .limits import CurveLimits, Limits, NormLimits, RowLimits, TransposeLimits
+from .packing import ConvPacking, Packing, PoolPacking
 
 __all__ = ["OpRow", "Platform", "rows"]
 
@@ -58,8 +59,7 @@ class Platform:
     exponents: tuple[int, int] = (-126, 126)  # of activations' power-of-two scales
     shared_memory: int | None = None  # bytes
     external_memory: int | None = None
-    packer: str = ""  # the packer's call, {model} to fill in; without one there is nothing to be chip-ready for
-    packer_args: Mapping[str, str] = field(default_factory=dict)  # what an operator needs of it; {output} is its tensor
+    packing: Packing | None = None  # what the packer takes; without one there is nothing to be chip-ready for
     node_attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # "" = every integer node
     faults: tuple[Fault, ...] = ()
     training: Mapping[int, Mapping[str, Arithmetic]] = field(default_factory=dict)
@@ -107,14 +107,19 @@ class Platform:
     # ---- limits that rules quote, or several operators ask for -----------------------------------------------------
 
     @property
-    def conv(self) -> ConvLimits | None:
-        """Limits of convolutions."""
-        return self.limits("Conv2dInt", ConvLimits)
+    def conv(self) -> ConvPacking | None:
+        """What the packer takes of convolutions; None where there is no packer."""
+        return None if self.packing is None else self.packing.conv
 
     @property
-    def pool(self) -> PoolLimits | None:
-        """Limits of pooling."""
-        return self.limits("AvgPool2dInt", PoolLimits)
+    def pool(self) -> PoolPacking | None:
+        """What the packer takes of pools, likewise."""
+        return None if self.packing is None else self.packing.pool
+
+    @property
+    def broken_transposes(self) -> tuple[tuple[int, ...], ...]:
+        """Permutations that are not written: each is made by two others."""
+        return () if self.packing is None else self.packing.move.broken + self.packing.move.between_convolutions
 
     @property
     def transpose(self) -> TransposeLimits | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from . import packing
 from .arithmetic import Curve, Division, Gate, Gru, GruForm, Lstm, LstmForm, Quotient, Reading, Rows, Shares, Table
 from .faults import Fault
-from .limits import ConvLimits, CurveLimits, PoolLimits, RecurrentLimits, TransposeLimits
+from .limits import CurveLimits, RecurrentLimits, TransposeLimits
 from .luna import (
     ALSO,
     EXECUTOR,
     EXPONENTS,
-    LATER_ARGS,
     LATER_FAULTS,
     LATER_MODES,
     LEFT,
@@ -29,23 +29,6 @@ from .trained import trained
 
 __all__ = ["VENUSA"]
 
-_CONV = ConvLimits(
-    max_kernel=5,
-    max_kernel_dilated=12,
-    strides=(1, 2, 4),
-    max_pad=11,
-    dilations=(1, 2, 4, 8),
-    slab=65536,
-    slab_depthwise=32768,
-    slab_padded=False,
-    memory_depthwise=384 * 1024,
-    channel_align=4,
-    depthwise_multiplier=True,
-    max_kernel_1d=0,
-)
-_POOL = PoolLimits(max_kernel=5, max_average_area=600, global_area_per_channel=4)
-_BROKEN = ((0, 2, 1, 3), (0, 3, 2, 1))
-
 VENUSA = Platform(
     name="venusA",
     executor=EXECUTOR,
@@ -54,10 +37,10 @@ VENUSA = Platform(
     bits=(8,),
     ops=MappingProxyType(
         {
-            **common(TransposeLimits(max_rank=4, broken=_BROKEN), raises_only=True),
-            **layers(ZERO, _CONV, _POOL),
+            **common(TransposeLimits(max_rank=4), raises_only=True),
+            **layers(ZERO),
             **sums(LEFT),
-            **later_average(_POOL),
+            **later_average(),
             **rows(Division(PLAIN, Quotient.UNSCALED), "iqDiv", right=False),
             **rows(Gate(PLAIN, Table.VENUSA), "GluInt"),
             **rows(Curve(PLAIN, Table.VENUSA, Reading.NOTHING), "iqSigmoid", right=False,
@@ -74,8 +57,7 @@ VENUSA = Platform(
     exponents=EXPONENTS,
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
-    packer="tpacker -g {model} -p venusA -o {stem}.pkg",
-    packer_args=MappingProxyType({"LinearInt": "-m {output}:psram", **LATER_ARGS}),
+    packing=packing.VENUSA,
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "venusA", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
@@ -90,6 +72,8 @@ VENUSA = Platform(
         Fault.CAT_SCALE,
         Fault.TRANSPOSE,
         Fault.LINEAR_ROWS,
+        Fault.SOFTMAX_AREA,
+        Fault.LINEAR_AREA,
         Fault.DIV_SCALE,
     ),
     training=trained(Table.VENUSA, ("iqSigmoid", "iqTanh", "QGelu", "QSwish")),
