@@ -19,7 +19,9 @@ from tests.packer import form, judge
 HERE = Path(__file__).resolve()
 BESIDE = HERE.parents[2] / "shared" / "golden"
 WHOLE = (BESIDE / "packer" / "index.json").is_file()
-FOLDERS = [BESIDE / "packer", BESIDE / "packer" / "more", BESIDE / "tiles"] if WHOLE else [HERE.parent / "golden" / "packer"]
+FOLDERS = [HERE.parent / "golden" / "packer"]
+if WHOLE:
+    FOLDERS = [BESIDE / "packer", BESIDE / "packer" / "more", BESIDE / "tiles"]
 
 #: (row ids) -> why the integers of a row that is equal are not ours: none
 EXCEPTIONS: dict[str, str] = {}
@@ -79,7 +81,7 @@ def test_packs(capsys):
         columns = ("packs", "packs not", "wrong", "right", "memory")
         print("\n" + f"{'topic':20}" + "".join(f"{name:>14}" for name in columns))
         for topic, kinds in sorted(table().items()):
-            print(f"{topic:20}" + "".join(f"{'%d/%d' % tuple(kinds[name]):>14}" for name in columns))
+            print(f"{topic:20}" + "".join(f"{'/'.join(map(str, kinds[name])):>14}" for name in columns))
     missed = [(row["id"], row["platform"], row["arguments"], row["error"], verdict.problems)
               for (_, row), verdict in zip(ROWS, verdicts(), strict=True) if verdict.packs != row["packs"]]  # fmt: skip
     assert missed == []

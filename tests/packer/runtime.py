@@ -203,9 +203,9 @@ class Faults:
         far = [self.far(name) for name in node.inputs]
         if self.platform == "venusA" and x.size >= BIG and any(far):
             yield "65536 bytes or more with an operand outside shared memory"
-        if self.platform != "venus" and self.far(y.name) and not any(far):
-            if node.attrs["scale_x"] == node.attrs["scale_o"] != node.attrs["scale_y"]:
-                yield "only the output outside shared memory, and only the second operand shifted"
+        shifted = node.attrs["scale_x"] == node.attrs["scale_o"] != node.attrs["scale_y"]
+        if self.platform != "venus" and self.far(y.name) and not any(far) and shifted:
+            yield "only the output outside shared memory, and only the second operand shifted"
 
     def _iqSub(self, node, x, y):
         if not all(map(self.far, [*node.inputs, y.name])):
@@ -287,6 +287,6 @@ class Faults:
             yield "more than 65536 bytes"
         if large and far:
             yield "more than 65536 bytes outside shared memory"
-        if self.platform == "venusA" and perm in ((0, 2, 1, 3), (0, 3, 2, 1)):
-            if not (self.far(x.name) and self.far(y.name)):
-                yield f"{perm} in shared memory"
+        both = self.far(x.name) and self.far(y.name)
+        if self.platform == "venusA" and perm in ((0, 2, 1, 3), (0, 3, 2, 1)) and not both:
+            yield f"{perm} in shared memory"

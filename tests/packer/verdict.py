@@ -14,10 +14,10 @@ PSRAM = 8388608
 
 @dataclasses.dataclass
 class Verdict:
-    """`packs`; `right`: it runs, every integer is the simulator's, nothing is written past the plan; `problems`: why not.
+    """Whether a file `packs` and is `right`: runs, gives the simulator's integers, writes nothing past its plan.
 
-    `shared`: planned bytes of shared memory, rounded up to 64 (None if the planner was not reached). `past`: the
-    sentences of `problems` that only say that bytes behind the planned memory are written. `warnings`: faults of the
+    `problems`: why not. `shared`: planned bytes of shared memory, rounded up to 64 (None if the planner was not
+    reached). `past`: the sentences of `problems` that only say that bytes behind the planned memory are written. `warnings`: faults of the
     executor that the simulator has too, so that the integers agree and mean nothing.
     """
 
