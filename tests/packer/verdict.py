@@ -17,8 +17,8 @@ class Verdict:
     """Whether a file `packs` and is `right`: runs, gives the simulator's integers, writes nothing past its plan.
 
     `problems`: why not. `shared`: planned bytes of shared memory, rounded up to 64 (None if the planner was not
-    reached). `past`: the sentences of `problems` that only say that bytes behind the planned memory are written. `warnings`: faults of the
-    executor that the simulator has too, so that the integers agree and mean nothing.
+    reached). `past`: the sentences of `problems` that only say that bytes behind the planned memory are written.
+    `warnings`: faults of the executor that the simulator has too, so that the integers agree and mean nothing.
     """
 
     packs: bool
