@@ -55,7 +55,7 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
     wanted = {name: array for name, array, _ in FloatRunner(model, set(layers)).run(feed)}
     walk = IntRunner(lower(model, plan, row)).walk(feed)
     for step in walk:
-        # A one-dimensional convolution that the chip makes in two is the step before the reshape that ends it.
+        # A layer that the chip reads in another shape is the step before the reshape that ends it.
         name = step.output.partition("@q")[0].removesuffix("@rows")
         node = layers.get(name)
         if node is None or name not in wanted:
