@@ -1,6 +1,7 @@
 """The form that a packer wants: what was judged wrong before is right after, and no integer has changed."""
 
 import importlib
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -149,3 +150,12 @@ def test_a_softmax_has_its_work_area(monkeypatch):
     _, after = mended(monkeypatch, model, "venusA", "SoftmaxInt", "--threshold4", "1")
     assert kinds(after).count("SoftmaxInt") == kinds(after).count("Slice") > 1
     assert kinds(quantize(model, nets.samples(model), platform="arcs")).count("SoftmaxInt") == 1
+
+
+def test_an_lstm_has_its_work_area(monkeypatch):
+    """8 steps of 8 pixels: the layer that changes nothing is widened, and cut again."""
+    model = ir.load(Path(__file__).resolve().parents[1] / "models" / "digits_lstm.onnx")
+    _, after = mended(monkeypatch, model, "venus", "LSTMInt", "--dma_prefetch", "False", "--threshold4", "1")
+    assert kinds(after)[:4] == ["Quant", "LSTMInt", "LinearInt", "Slice"]
+    arcs = quantize(model, nets.samples(model, 12), platform="arcs", effort="fast")
+    assert kinds(arcs).count("LinearInt") == kinds(after).count("LinearInt") - 1
