@@ -65,7 +65,7 @@ def buffers(graph, settings, place):
     """Return the two prefetch buffers as Items."""
     if not settings.prefetch or settings.params == "share-mem":
         return []
-    sizes, turn, seen = [0, 0], 0, set()
+    sizes, turn = [0, 0], 0
     for node in graph.nodes:
         wanted = [i for i, name in enumerate(node.inputs) if graph.const(name) is not None]
         if node.op in STREAMED and wanted:
