@@ -70,8 +70,11 @@ def report(graph, memory, settings, node, index, region, end):
         if item.place != where or item.name not in memory.offsets:
             continue
         a = memory.offsets[item.name]
+        at_sums = node.op == "AvgPool2dInt" and a == stop - 4 * graph.tensors[node.inputs[0]].shape[1]
+        if item.name == node.outputs[0] and at_sums:  # the output replaces the sums one by one: harmless
+            continue
         if a < stop and start < a + item.size and alive(graph, item, node, index):
-            found.append(f"{node.op} {node.name}: its work area of {stop} bytes overwrites '{item.name}'")
+            found.append(f"{node.op} {node.name}: writes past its work area, over '{item.name}'")
     if stop > end[where]:
         found.append(f"{node.op} {node.name}: writes {stop - end[where]} bytes past the planned memory")
     return found
