@@ -34,9 +34,32 @@ def check_control(model: ir.Graph) -> int:
     """Raise ModelError for control flow that is left in `model`; changes nothing."""
     for node in model.graph:
         if any(a.type in (oir.AttributeType.GRAPH, oir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            raise ModelError(f"{node.op_type} {node.name}: {_REASONS.get(node.op_type, 'it runs a graph of its own')}; "
-                             "export the model without it")  # fmt: skip
+            why = _REASONS.get(node.op_type, "it runs a graph of its own")
+            remedy = "export the model without it"
+            if node.op_type == "If" and (name := _setting(node.inputs[0])) is not None:
+                why, remedy = f"its condition depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
+            raise ModelError(f"{node.op_type} {node.name}: {why}; {remedy}")
     return 0
+
+
+def _setting(value: ir.Value | None) -> str | None:
+    """Return the only graph input that `value` depends on, where that is a setting (a single number), else None."""
+    inputs: dict[str, ir.Value] = {}
+    seen: set[ir.Value] = set()
+    waiting = [value]
+    while waiting:
+        at = waiting.pop()
+        if at is None or at in seen:
+            continue
+        seen.add(at)
+        if at.is_graph_input() and at.const_value is None:
+            inputs[str(at.name)] = at
+        maker = at.producer()
+        waiting += [] if maker is None else list(maker.inputs)
+    if len(inputs) != 1:
+        return None
+    ((name, found),) = inputs.items()
+    return name if ir.shape(found) in ((), (1,)) else None
 
 
 _REASONS = {
