@@ -5,7 +5,7 @@ import math
 from onnx import TensorProto
 
 from tests.packer.graph import up
-from tests.packer.overlap import clobbered
+from tests.packer.overlap import clobbered, first_area
 from tests.packer.plan import STREAMED
 from tests.packer.work import Work
 
@@ -194,8 +194,10 @@ class Faults:
     # ---- elementwise -------------------------------------------------------------------------------------------------
 
     def _Relu(self, node, x, y):
-        if x.elements * x.bytes > BIG and self.platform != "venus" and (self.far(x.name) or self.far(y.name)):
-            yield "more than 65536 bytes outside shared memory"
+        area = first_area(self.graph, self.memory)
+        far = self.far(x.name) or self.far(y.name)
+        if self.platform != "venus" and far and x.elements * x.bytes > max(BIG, area.size if area else 0):
+            yield "more than 65536 bytes outside shared memory, and no work area as large"
 
     def _iqAdd(self, node, x, y):
         if node.attrs["scale_o"] > min(node.attrs["scale_x"], node.attrs["scale_y"]):
