@@ -273,7 +273,15 @@ def test_command(tmp_path, integer):
     shown = run(tmp_path / "small.onnx", "--json")
     assert (shown.exit_code, json.loads(shown.stdout), shown.stderr) == (1, body, bad.stdout)
     good = run(tmp_path / "good.onnx")
-    assert (good.exit_code, good.stdout) == (0, "nothing breaks a limit of venus\n")
+    first, packed, cost = good.stdout.splitlines()
+    assert (good.exit_code, first) == (0, "nothing breaks a limit of venus")
+    assert packed == "packed with -p venus -d False: it packs and is right"
+    assert cost.startswith("cost: ")
+    assert "MACs 8x8" in cost
+    moved = run(tmp_path / "good.onnx", "--packer-args", "-p venus -r 100")
+    assert moved.exit_code == 1
+    assert "the packer refuses: shared memory: at most 100 bytes are needed" in moved.stdout
+    assert moved.stdout.splitlines()[-1] == "packed with -p venus -r 100: it does not pack"
 
 
 def test_command_mistakes(tmp_path):

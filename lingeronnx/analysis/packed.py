@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -61,8 +62,8 @@ def check_packed(
     part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph))
     if packer_args is None:
         return replace(found, choice=choose(part, row))
-    words = (packer_args,) if isinstance(packer_args, str) else tuple(packer_args)
-    return replace(found, choice=Choice(words, judge(part, row, packer_args)))
+    words = tuple(shlex.split(packer_args) if isinstance(packer_args, str) else packer_args)
+    return replace(found, choice=Choice(words, judge(part, row, words)))
 
 
 def _named(proto: onnx.ModelProto) -> Platform:

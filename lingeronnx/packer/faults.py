@@ -9,7 +9,7 @@ from typing import Any
 
 from ..platforms import Platform
 from .areas import Node
-from .memory import Memory
+from .memory import BUFFERS, Memory
 from .net import Finding, Net, Step
 from .options import FLASH, PSRAM, SHARE, Options
 
@@ -81,7 +81,7 @@ def _names(plan: Plan) -> Iterator[Finding]:
         at = plan.net.maker(tensor.name) or plan.net.readers(tensor.name)[0]
         if "workspace" in tensor.name and plan.memory.areas and kind.reserved_workspace:
             yield _right(at, "no tensor has 'workspace' in its name", f"'{tensor.name}'", "rename it")
-        if tensor.name.startswith("dma_buffer") and plan.options.parameters != SHARE:
+        if tensor.name in BUFFERS and plan.options.parameters != SHARE:
             yield _right(at, "no tensor is named dma_buffer", f"'{tensor.name}'", "rename it")
 
 
@@ -128,9 +128,9 @@ def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
     assert kind is not None
     if step.op in ("Quant", "Dequant"):
         yield _right(step, "no float operator stands between integers", step.op, "quantize it, or cut the graph")
-    elif step.op == "iqPad" and kind.conv.pre_pad and step.name.endswith("#pad"):
+    elif step.made == "pad":
         others = plan.net.readers(step.outputs[0])
-        if len(others) > 1 or "#group" in step.name:
+        if len(others) > 1 or any(other.made == "group" for other in others):
             yield _right(others[0], "a convolution over a map smaller than its kernel, whose pads the packer moves, "
                          "reads a tensor of its own", f"{len(others)} readers, group or not",
                          "copy the tensor, or split the groups by Slice")  # fmt: skip

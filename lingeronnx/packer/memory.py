@@ -17,22 +17,28 @@ from .options import PSRAM, SHARE, Options
 from .stored import stored_constants
 from .window import rounded
 
-__all__ = ["Memory", "Spot", "plan_memory"]
+__all__ = ["BUFFERS", "Memory", "Spot", "plan_memory"]
 
 #: Nodes that fetch their constants ahead.
 PREFETCHED = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "LSTMInt", "GRUInt", "LayerNormInt")
+#: Names that the packer takes for its own buffers'.
+BUFFERS = ("dma_buffer1", "dma_buffer2")
 _IN_PLACE = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a tensor lies: its place, the offset there, its bytes, and the first and last node of its life."""
+    """Where a tensor lies: its place, the offset there, its bytes, the first and last node of its life.
+
+    kind : "tensor", "area" for work, or "buffer" of the DMA.
+    """
 
     place: str
     offset: int
     size: int
     first: int
     last: int
+    kind: str = "tensor"
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ class _Item:
     last: int
     place: str
     root: str | None = None  # made in place: of whom
+    kind: str = "tensor"
 
 
 def places_of(net: Net, options: Options) -> dict[str, str]:
@@ -123,9 +130,9 @@ def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
             item = _Item(name, net.tensors[name].planned, index, end, places[name])
             if step.op in _IN_PLACE and places.get(step.inputs[0]) == places[name]:
                 item.root = step.inputs[0] if not net.tensors[step.inputs[0]].constant else None
-            (late if "#part" in name else items).append(item)
+            (late if step.made == "part" else items).append(item)
     for item in items:
-        if item.name.startswith("dma_buffer"):  # taken for a buffer of the DMA, which lives for the whole run
+        if item.name in BUFFERS:  # taken for a buffer of the DMA, which lives for the whole run
             item.first, item.last = 0, last
     return items + late
 
@@ -143,7 +150,8 @@ def _areas(net: Net, row: Platform, places: Mapping[str, str]) -> tuple[dict[str
             wanted[place] = max(wanted.get(place, 0), size)
             ends = [min(ends[0], index), index]
     blocks = [
-        _Item(f"#workspace-{place}", rounded(size, 16), ends[0], ends[1], place) for place, size in wanted.items()
+        _Item(f"#workspace-{place}", rounded(size, 16), ends[0], ends[1], place, kind="area")
+        for place, size in wanted.items()
     ]
     return per_node, blocks
 
@@ -163,7 +171,7 @@ def _buffers(net: Net, stored: Mapping[str, int], options: Options) -> tuple[lis
             largest[label] = max(largest.get(label, 0), size)
             total += size
     last = len(net.steps) - 1
-    return [_Item(label, size, 0, last, SHARE) for label, size in largest.items()], users, total
+    return [_Item(label, size, 0, last, SHARE, kind="buffer") for label, size in largest.items()], users, total
 
 
 # ---- the three orders --------------------------------------------------------------------------------------------
@@ -211,7 +219,7 @@ def _finish(
     spots = {}
     for item in items:
         offset = blocks[item.place].offset(chosen[item.name])
-        spots[item.name] = Spot(item.place, offset, item.size, item.first, item.last)
+        spots[item.name] = Spot(item.place, offset, item.size, item.first, item.last, item.kind)
     return spots, *(sum(blocks[p].sizes) if p in blocks else 0 for p in (SHARE, PSRAM))  # type: ignore[return-value]
 
 
@@ -254,7 +262,7 @@ def _by_breadth(net: Net, items: Sequence[_Item]) -> tuple[dict[str, Spot], int,
 
 
 def _by_order(net: Net, items: Sequence[_Item]) -> tuple[dict[str, Spot], int, int]:
-    joined = sorted(_joined(items), key=lambda item: not item.name.startswith("#workspace"))
+    joined = sorted(_joined(items), key=lambda item: item.kind != "area")
     blocks: dict[str, _Blocks] = {}
     chosen: dict[str, int] = {}
     free: dict[str, list[tuple[int, int]]] = {}

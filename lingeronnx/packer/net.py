@@ -60,7 +60,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Step:
-    """One node. origin : the node of the user's graph that it comes from."""
+    """One node.
+
+    origin : the node of the user's graph that it comes from. made : what the packer made it as, "pad" in front of a
+    convolution, "group" or "part" of one; empty for a node of the graph.
+    """
 
     op: str
     name: str
@@ -68,6 +72,7 @@ class Step:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""
+    made: str = ""
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return attribute `name`, or `default`."""

@@ -81,8 +81,8 @@ _REMEDY = "place its tensors elsewhere (-m), take --dma_prefetch False, or give 
 
 def workspace(net: Net, memory: Memory) -> Spot | None:
     """Return the work area that all nodes use: the one of the first node that needs one."""
-    both = [memory.spots[name] for name in (f"#workspace-{place}" for place in (SHARE, PSRAM)) if name in memory.spots]
-    return min(both, key=lambda spot: spot.first, default=None)
+    areas = [spot for spot in memory.spots.values() if spot.kind == "area"]
+    return min(areas, key=lambda spot: spot.first, default=None)
 
 
 def overruns(net: Net, memory: Memory, table: str, places: Mapping[str, str]) -> Iterator[Finding]:
@@ -121,11 +121,11 @@ def _hits(net: Net, memory: Memory, block: Spot, span: tuple[int, int], index: i
     start, end = span
     found = []
     for name, spot in memory.spots.items():
-        if spot.place != block.place or name.startswith("#workspace") or not spot.offset < end or (
+        if spot.place != block.place or spot.kind == "area" or not spot.offset < end or (
             spot.offset + spot.size <= start or not spot.first <= index <= spot.last
         ):  # fmt: skip
             continue
-        if name.startswith("#dma"):
+        if spot.kind == "buffer":
             alive = any(memory.buffers.get(later.name) == name for later in net.steps[index:])
         else:
             alive = name in net.outputs or bool(net.readers(name))

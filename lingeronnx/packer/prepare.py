@@ -76,7 +76,7 @@ def _split_groups(net: Net) -> None:
         for i, part in enumerate(parts):
             names = [slices[i], _part(net, step.inputs[1], i * outputs, outputs, f"{part}#w")]
             names += [_part(net, n, i * outputs, outputs, f"{part}#b") for n in step.inputs[2:]]
-            new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(part,),
+            new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(part,), made="group",
                                 attributes={**step.attributes, "group": 1}))  # fmt: skip
         new.append(Step("iqCat", f"{step.name}#cat", tuple(parts), step.outputs,
                         {"dim": 1, "scale_o": step.get("scale_o")}, step.origin))  # fmt: skip
@@ -120,7 +120,7 @@ def _insert_pad(net: Net, step: Step, moved: list[int], left: list[int]) -> None
     label, amounts = f"{source}#pad", f"{source}#pad#amounts"
     net.arrays[amounts] = np.array([0, 0, *moved[:2], 0, 0, *moved[2:]], np.int64)
     net.tensors[amounts] = Tensor(amounts, (8,), 8, True)
-    pad = Step("iqPad", label, (source, amounts), (label,), {}, step.origin)
+    pad = Step("iqPad", label, (source, amounts), (label,), {}, step.origin, "pad")
     changed = []
     for other in net.steps:
         if source in other.inputs:
@@ -148,7 +148,7 @@ def _cut(net: Net, row: Platform, options: Options) -> None:
                 step.inputs[0],
                 *(_part(net, n, start, size, f"{label}#{k}") for k, n in enumerate(step.inputs[1:])),
             ]
-            new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(label,)))
+            new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(label,), made="part"))
             start += size
         cat = Step("iqCat", f"{step.name}#cat", tuple(s.outputs[0] for s in new), step.outputs,
                    {"dim": axis, "scale_o": step.get("scale_o")}, step.origin)  # fmt: skip
