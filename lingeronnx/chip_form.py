@@ -32,7 +32,7 @@ from .fit import Fitted
 from .ops import is_quantized_domain
 from .platforms import Fault, Platform
 
-__all__ = ["chip_form"]
+__all__ = ["REMEDIED", "chip_form"]
 
 #: The weight of an identity convolution and its scale.
 _ONE = 64
@@ -43,17 +43,7 @@ def chip_form(graph: ir.Graph, row: Platform) -> list[Fitted]:
 
     Every tensor that was there keeps its name and its integers.
     """
-    remedies: tuple[tuple[Fault, Callable[[ir.Graph, Platform], list[Fitted]]], ...] = (
-        (Fault.UNUSED_INPUT, _read_inputs),
-        (Fault.NO_CONSTANT, _some_constant),
-        (Fault.PAD_READERS, _own_pads),
-        (Fault.PRE_PAD, _own_inputs),
-        (Fault.LSTM_AREA, _after_lstm),
-        (Fault.LINEAR_AREA, _parted_rows),
-        (Fault.SOFTMAX_AREA, _softmax_in_parts),
-        (Fault.SHARED_CONSTANTS, _own_constants),
-    )
-    return [done for fault, remedy in remedies if fault in row.faults for done in remedy(graph, row)]
+    return [done for fault, remedy in _REMEDIES if fault in row.faults for done in remedy(graph, row)]
 
 
 def _read_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
@@ -388,3 +378,19 @@ def _after(
 
 def _like(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
     return oir.Value(name=ir.fresh_name(graph, name), shape=value.shape, type=value.type)
+
+
+#: Fault -> what is done about it, in this order.
+_REMEDIES: tuple[tuple[Fault, Callable[[ir.Graph, Platform], list[Fitted]]], ...] = (
+    (Fault.UNUSED_INPUT, _read_inputs),
+    (Fault.NO_CONSTANT, _some_constant),
+    (Fault.PAD_READERS, _own_pads),
+    (Fault.PRE_PAD, _own_inputs),
+    (Fault.LSTM_AREA, _after_lstm),
+    (Fault.LINEAR_AREA, _parted_rows),
+    (Fault.SOFTMAX_AREA, _softmax_in_parts),
+    (Fault.SHARED_CONSTANTS, _own_constants),
+)
+
+#: The faults that a rewrite here takes care of.
+REMEDIED = frozenset(fault for fault, _ in _REMEDIES)

@@ -22,7 +22,7 @@ from tests.naive.elementwise import each
 from tests.naive.fixed import rsh, sat
 from tests.test_conformance import golden
 
-CHIPS = [row.name for row in PLATFORMS if row.packer]
+CHIPS = [row.name for row in PLATFORMS if row.packing is not None]
 MODES = ("floor_add", "floor", "round", "ceil")
 few = settings(max_examples=20, deadline=None)
 
@@ -148,7 +148,7 @@ def test_curves_that_the_first_generation_had_not():
 def test_tables_are_complete():
     """Every operator of generation 3 is computed on every chip; the training side takes no executor's word for it."""
     for row in PLATFORMS:
-        if row.packer:
+        if row.packing is not None:
             assert set(THIRD) <= set(row.training[3])
         for table in row.training.values():
             scaled = [how for name, how in table.items() if how != Arithmetic() and name != "Requant"]

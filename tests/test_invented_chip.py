@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx import ir
 from lingeronnx.errors import InternalError
-from lingeronnx.platforms import Fault, OpRow, Platform, platform, rows
+from lingeronnx.platforms import Fault, OpRow, Platform, packing, platform, rows
 from lingeronnx.platforms.arithmetic import (
     Arithmetic,
     Average,
@@ -30,16 +30,18 @@ from lingeronnx.platforms.arithmetic import (
     Sum,
     Table,
 )
-from lingeronnx.platforms.limits import ConvLimits, RowLimits
+from lingeronnx.platforms.limits import RowLimits
 from tests.nets import Net, plain, residual, samples
 from tests.ops.test_recurrent import classifier, inputs
 
 DOWN = Requantize(shifts=True, left=Left.REFUSED, rounding=Rounding.DOWN)
 
-CONV = ConvLimits(
-    max_kernel=3, max_kernel_dilated=3, strides=(1, 2), max_pad=2, dilations=(1,), slab=1 << 16, slab_depthwise=1 << 16,
-    slab_padded=False, memory_depthwise=1 << 20, channel_align=1, depthwise_multiplier=True, max_kernel_1d=3,
-)  # fmt: skip
+PACKING = replace(
+    packing.VENUS,
+    name="nimbus",
+    attribute="nimbus",
+    conv=replace(packing.VENUS.conv, max_kernel=3, max_kernel_dilated=3, strides=(1, 2), max_pad=2, max_kernel_1d=3),
+)
 
 
 def chip(requantize=DOWN, gates="iofg"):
@@ -53,16 +55,16 @@ def chip(requantize=DOWN, gates="iofg"):
         single_sample=True,
         exponents=(-5, 12),
         shared_memory=1 << 20,
-        packer="nimbus-pack {model}",
+        packing=PACKING,
         faults=(Fault.AVGPOOL_SCALE,),
-        node_attributes=MappingProxyType({"": MappingProxyType({"platform": "nimbus"})}),
+        node_attributes={"": {"platform": "nimbus", "platform_quant": "luna_quant"}},
         ops=MappingProxyType(
             {
                 **rows(Quantizer(), "Quant"),
                 **rows(Requantizer(requantize), "Requant"),
                 **rows(Arithmetic(), "Dequant", "Relu", "MaxPool", "Flatten", "Reshape", "Transpose", "Gather",
                        "Squeeze"),
-                **rows(Layer(requantize), "Conv2dInt", limits=CONV),
+                **rows(Layer(requantize), "Conv2dInt"),
                 **rows(Layer(requantize), "LinearInt"),
                 **rows(Sum(requantize, Operands.WIDE), "iqAdd"),
                 **rows(Concat(requantize), "iqCat"),
@@ -92,7 +94,7 @@ def test_a_net_is_quantized_and_simulated(build):
     feeds = samples(model, 4, seed=1)
     result = lo.quantize(model, samples(model), platform=row)
     assert (result.report.integer_macs, result.report.chip_ready, result.report.platform) == (1.0, True, "nimbus")
-    assert result.report.packer.startswith("nimbus-pack model_quant.onnx")
+    assert result.report.packer.startswith("tpacker -g model_quant.onnx -p nimbus")
     down = same_both_ways(result, row, feeds)
     half_up = lo.Session(result.graph, platform=chip(replace(DOWN, rounding=Rounding.HALF_UP))).run(None, feeds)
     assert not np.array_equal(down[0], half_up[0])

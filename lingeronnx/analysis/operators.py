@@ -71,7 +71,11 @@ def _rules(op: Op, row: Platform) -> list[str]:
 def applies(constraint: Constraint, row: Platform) -> bool:
     """Whether `row` has such a limit: its column is not left open."""
     free = _FREE.get(constraint.__name__)
-    return "None" not in rule_text(constraint, row)[0] and (free is None or not free(row))
+    try:
+        text = rule_text(constraint, row)[0]
+    except AttributeError:  # it quotes a column that this row leaves open as a whole
+        return False
+    return "None" not in text and (free is None or not free(row))
 
 
 def _limits() -> list[str]:

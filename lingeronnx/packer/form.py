@@ -61,7 +61,7 @@ def _platform(steps: Sequence[Step], row: Platform, options: Options) -> Iterato
     assert row.packing is not None
     names = sorted({str(s.get("platform")) for s in steps if s.get("platform") is not None})
     asked = options.platform
-    if asked is not None and (asked.lower() not in NAMES or
+    if asked is not None and (asked.lower() not in (*NAMES, row.packing.name) or
                               asked not in (asked.lower(), asked.upper())):  # fmt: skip
         yield _packs("-p", "-p is venus, arcs, venusa or mars, all lower or all upper case", f"'{asked}'",
                      f"write -p {row.packing.name}")  # fmt: skip

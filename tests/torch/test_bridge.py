@@ -225,7 +225,7 @@ def test_a_gru_written_out(form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", [row for row in ROWS if platform(row).packer])
+@pytest.mark.parametrize("row", [row for row in ROWS if platform(row).packing is not None])
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 @pytest.mark.parametrize("form", GIVEN)
 def test_what_a_layer_is_given_on_chips(form, kind, row):
