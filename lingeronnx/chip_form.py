@@ -7,6 +7,7 @@ What a platform's row calls a fault is what the packer does to a graph that is r
     pad-readers       an iqPad that several nodes read pads one of them twice: one iqPad for each
     pre-pad           it moves the padding of a convolution to the tensor that it reads, for all readers: such a
                       convolution reads a copy, made by an identity convolution
+    lstm-area         nor is that of an LSTMInt large enough: a LinearInt that changes nothing plans more
     linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
                       need no more than the iqCat behind them plans
     softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a time, of a tensor that an iqCat has made
@@ -47,6 +48,7 @@ def chip_form(graph: ir.Graph, row: Platform) -> list[Fitted]:
         ("no-constant", _some_constant),
         ("pad-readers", _own_pads),
         ("pre-pad", _own_inputs),
+        ("lstm-area", _after_lstm),
         ("linear-area", _parted_rows),
         ("softmax-area", _softmax_in_parts),
         ("shared-constants", _own_constants),
@@ -132,6 +134,51 @@ def moves_its_padding(node: ir.Node) -> bool:
     if len(weight) != 4 or len(source) != 4:
         return False
     return int(weight[1] or 0) < int(weight[2] or 0) or int(source[2] or 0) < int(weight[3] or 0)
+
+
+def _after_lstm(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Put a LinearInt that changes nothing behind an LSTMInt of H units, which writes 40*H bytes and plans 32*H.
+
+    A LinearInt with a bias plans four bytes per output; some outputs are cut off again where the rows are too few.
+    """
+    done = []
+    areas = [math.prod(int(d or 1) for d in ir.shape(n.outputs[0]) or ()) for n in graph.graph
+             if n.op_type == "LinearInt" and len(n.inputs) > 2]  # fmt: skip
+    for node in list(graph.graph):
+        y = node.outputs[0] if node.outputs else None
+        shape = [int(d or 1) for d in ir.shape(y) or ()]
+        if node.op_type != "LSTMInt" or y is None or len(shape) != 3 or max(areas, default=0) >= 10 * shape[-1]:
+            continue
+        units, readers = shape[-1], list(y.uses())
+        wide = units * -(-10 // shape[1])
+        name = ir.fresh_name(graph, f"{y.name}_same")
+        scale = float(ir.attr(node, "scale_o"))
+        held = [ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{what}"), array) for what, array in (
+            ("weight", np.eye(wide, units, dtype=np.int8) * _ONE), ("bias", np.zeros(wide, np.int32)))]  # fmt: skip
+        attrs = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(_ONE),
+                 "scale_o": scale, **row.node_attributes.get("", {})}  # fmt: skip
+        made = ir.make_node("LinearInt", [y, *held], dict(sorted(attrs.items())), name=f"LinearInt_{name}",
+                            output=name, domain="thinker", like=y)  # fmt: skip
+        made.outputs[0].shape = ir.oir_shape([*shape[:2], wide])
+        graph.graph.insert_after(node, made)
+        same = made.outputs[0] if wide == units else _cut(graph, made, 2, units, shape)
+        for reader, index in readers:
+            reader.replace_input_with(index, same)
+        areas.append(shape[1] * wide)
+        what = "a fully connected layer behind it that changes nothing: the packer plans too small a work area"
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+def _cut(graph: ir.Graph, node: ir.Node, axis: int, end: int, shape: list[int]) -> ir.Value:
+    """Insert a Slice of the positions before `end` behind `node`; return its output, of `shape`."""
+    name = ir.fresh_name(graph, f"{node.outputs[0].name}_cut")
+    bounds = [ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{what}"), np.array([number], np.int64))
+              for what, number in (("start", 0), ("end", end), ("axis", axis), ("step", 1))]  # fmt: skip
+    made = ir.make_node("Slice", [node.outputs[0], *bounds], name=f"Slice_{name}", output=name, like=node.outputs[0])
+    made.outputs[0].shape = ir.oir_shape(shape)
+    graph.graph.insert_after(node, made)
+    return made.outputs[0]
 
 
 def _parted_rows(graph: ir.Graph, row: Platform) -> list[Fitted]:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from . import packing
 from .errors import ConfigError, nearest
+from .packing import ConvPacking, PoolPacking
 
 __all__ = ["PLATFORMS", "Platform", "platform"]
 
@@ -49,12 +50,12 @@ class Platform:
         return self.modes == ("q-value",)
 
     @property
-    def conv(self) -> packing.ConvPacking | None:
+    def conv(self) -> ConvPacking | None:
         """What the packer takes of convolutions; None where there is no packer."""
         return None if self.packing is None else self.packing.conv
 
     @property
-    def pool(self) -> packing.PoolPacking | None:
+    def pool(self) -> PoolPacking | None:
         """What the packer takes of pools, likewise."""
         return None if self.packing is None else self.packing.pool
 
@@ -194,6 +195,8 @@ VENUS = Platform(
             "depthwise-multiplier": "a depthwise convolution with more outputs than inputs is wrong: left in float",
             "softmax": "SoftmaxInt is a routine that could not be measured: left in float",
             "lut-scale": "iqSigmoid and iqTanh read a scale below 2^11 as 2^11: they are fed a larger one",
+            "lstm-area": "LSTMInt writes beyond its work area: a fully connected layer that changes nothing makes it "
+            "large enough",
             "pad-readers": "an iqPad that several nodes read is wrong: each gets one of its own",
             "pre-pad": "the padding of a convolution with fewer channels than rows of its kernel, or a map lower than "
             "its kernel is wide, is moved to what it reads, for all readers: it reads a copy",
@@ -314,8 +317,8 @@ VENUSA = Platform(
             "input is requantized first",
             "transpose": "the transposes [0,2,1,3] and [0,3,2,1] crash: each is made by two others",
             "linear-rows": "LinearInt of several rows scrambles them when its output is in shared memory",
-            "softmax-area": "SoftmaxInt writes beyond its work area: it takes some rows at a time, behind an iqCat that "
-            "makes the area large enough",
+            "softmax-area": "SoftmaxInt writes beyond its work area: it takes some rows at a time, behind an iqCat "
+            "that makes the area large enough",
             "linear-area": "LinearInt of several rows writes beyond its work area: it is cut over its outputs where "
             "no other node plans as much",
             "div-scale": "iqDiv ignores all scales: not written",

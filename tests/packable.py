@@ -107,8 +107,13 @@ def written(name, platform):
 def verdict(name, platform):
     """Return (report, Verdict) of the written chip part with the arguments of the printed command."""
     result = written(name, platform)
+    return result.report, judged(result, platform)
+
+
+def judged(result, platform):
+    """Return the Verdict on what `quantize` returned."""
     part = result.graph if result.chip is None else result.chip
-    return result.report, judge(ir.to_proto(part), platform, printed(result.report))
+    return judge(ir.to_proto(part), platform, printed(result.report))
 
 
 def printed(report):

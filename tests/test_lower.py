@@ -18,7 +18,7 @@ from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC, VENUS
 from lingeronnx.session import Session
 from tests import nets
-from tests.packer import REQUIRED
+from tests.packer.form import needed
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = Path(__file__).parent / "golden" / "luna"
@@ -139,10 +139,11 @@ def test_attributes_are_the_measured_ones():
         for node in ir.to_proto(nets.quantized(net()).graph).graph.node:
             names = {a.name for a in node.attribute}
             if node.domain == "thinker":
-                assert names >= golden[node.op_type] | REQUIRED[node.op_type], node.op_type
-                assert names <= golden[node.op_type] | REQUIRED[node.op_type] | {
-                    *("data_bits", "parameter_bits", "o_bits"), *(f"scale_x_{i}" for i in range(len(node.input)))
-                }, node.op_type  # fmt: skip
+                required = {*needed(node.op_type, "venus", len(node.input)), "platform_quant"}
+                assert names >= golden[node.op_type] | required, node.op_type
+                assert names <= golden[node.op_type] | required | {"data_bits", "parameter_bits", "o_bits"}, (
+                    node.op_type
+                )
             seen.add(node.op_type)
     assert seen >= {"Quant", "Dequant", "Conv2dInt", "LinearInt", "iqAdd", "iqMul", "iqCat", "AvgPool2dInt", "MaxPool"}
 

@@ -13,7 +13,7 @@ from lingeronnx.platforms import PLATFORMS, platform
 from lingeronnx.runners import input_specs
 from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, data, float_outputs
-from tests.packer import problems
+from tests.packable import judged
 
 CHIPS = [row.name for row in PLATFORMS if row.chip]
 
@@ -81,7 +81,7 @@ def test_the_packer_takes_it(name):
     model = build(*arguments, **attributes)
     found = quantize(model, data(model), platform="venus")
     assert found.report.chip_ready
-    assert problems(ir.to_proto(found.chip or found.graph)) == []
+    assert judged(found, "venus").problems == []
     linear = [n for n in found.graph.graph if n.op_type == "LinearInt" and "_gates_h" in n.name]
     floats = {ir.shared_name(n) for n in found.float_graph.graph if n.op_type == "Linear" and "_gates_h" in n.name}
     assert len({ir.read_name(n, 1) for n in linear}) == len(floats)

@@ -85,20 +85,20 @@ def _cuts(window: _Window, convolves: bool) -> Iterator[tuple[int, int, int]]:
     most = [1 if convolves else min(_MOST_PARTS, window.source[0])]
     most += [min(_MOST_PARTS, size) for size in window.result]
     ways = itertools.product(*(range(1, m + 1) for m in most))
-    few = [way for way in ways if 1 < math.prod(way) <= _MOST_PARTS]
+    few = [(c, h, w) for c, h, w in ways if 1 < c * h * w <= _MOST_PARTS]
     yield from sorted(few, key=lambda way: (math.prod(way), -way[0], -way[1]))
 
 
 def _fit(node: ir.Node, window: _Window, ranges: Sequence[Sequence[tuple[int, int]]], row: Platform) -> bool:
     """Whether every tile is within the limits, and more than one window of a pool that has several."""
-    distinct = set()
-    for channels, *places in itertools.product(*ranges):
+    distinct: set[tuple[int, ...]] = set()
+    for among, *places in itertools.product(*ranges):
         cut = [window.tile(axis, *place) for axis, place in enumerate(places)]
         sizes = [end - begin for begin, end, _, _ in cut]
         if min(sizes) <= 0:
             return False
         pads = [c[2] for c in cut] + [c[3] for c in cut]
-        distinct.add((channels[1] - channels[0], *sizes, *pads, *(last - first for first, last in places)))
+        distinct.add((among[1] - among[0], *sizes, *pads, *(last - first for first, last in places)))
     for channels, height, width, *rest in distinct:
         pads, result = rest[:4], rest[4:]
         if node.op_type != "Conv" and result == [1, 1] != list(window.result):

@@ -83,9 +83,9 @@ class Linear(WeightLayer):
             return
         rows, base = [1, math.prod(full[1:-1])], ir.written_name(node)
         sizes = [*rows, int((ir.shape(node.inputs[0]) or ())[-1] or 1)]
-        target = low.array(f"{base}@rows_shape", np.array(sizes, np.int64))
-        inputs[0] = low.insert(RESHAPE.name, node, "rows", [inputs[0], target], {}, sizes, low.read(node, 0), domain="")
-        value = low.insert(self.name, node, "product", inputs, attrs, [*rows, full[-1]], low.written(node))
+        target = low.array(f"{base}@flat_shape", np.array(sizes, np.int64))
+        inputs[0] = low.insert(RESHAPE.name, node, "flat", [inputs[0], target], {}, sizes, low.read(node, 0), domain="")
+        value = low.insert(self.name, node, "rows", inputs, attrs, [*rows, full[-1]], low.written(node))
         back = low.array(f"{base}@shape", np.array([1, *full[1:]], np.int64))
         low.emit(RESHAPE, node, [value, back], {}, domain="")
 

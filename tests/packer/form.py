@@ -84,6 +84,20 @@ def order(graph):
         raise Refused("the graph holds no constant")
 
 
+def needed(op, platform, inputs):
+    """Return the names of the attributes that node type `op` with that many inputs may not lack."""
+    names = list(NEEDED.get(op, ()))
+    if platform == "venus":
+        names += ["platform_quant"] * (op in VENUS_MODE)
+        names += ["dim"] * (op == "SoftmaxInt") + ["output_padding"] * (op == "ConvTranspose2dInt")
+    else:
+        names += ["quant_mode"] * (op in OTHER_MODE) + ["platform"] * (op == "iqSigmoid")
+        names += ["axis"] * (op == "SoftmaxInt")
+    if op == "iqCat":
+        names += ["dim", *(f"scale_x_{i}" for i in range(inputs))]
+    return names
+
+
 def operators(graph, platform):
     """Known operators with all they need."""
     for node in graph.nodes:
@@ -91,23 +105,12 @@ def operators(graph, platform):
             raise Refused(f"{node.op} {node.name}: no such operator")
         if node.op == "Clip" or (node.op in ONLY_VENUS and platform != "venus"):
             raise Refused(f"{node.op} {node.name}: not on {platform}")
-        needed = list(NEEDED.get(node.op, ()))
-        if platform == "venus":
-            needed += ["platform_quant"] * (node.op in VENUS_MODE)
-            needed += ["dim"] * (node.op == "SoftmaxInt")
-            needed += ["output_padding"] * (node.op == "ConvTranspose2dInt")
-        else:
-            needed += ["quant_mode"] * (node.op in OTHER_MODE) + ["platform"] * (node.op == "iqSigmoid")
-            needed += ["axis"] * (node.op == "SoftmaxInt")
-        if node.op == "iqCat":
-            needed += [f"scale_x_{i}" for i in range(len(node.inputs))]
-            if "dim" not in node.attrs and "axis" not in node.attrs:
-                needed.append("dim")
+        cat = node.op == "iqCat" and "dim" not in node.attrs and "axis" in node.attrs
+        missing = [key for key in needed(node.op, platform, len(node.inputs)) if key not in node.attrs]
+        if missing and not (cat and missing == ["dim"]):
+            raise Refused(f"{node.op} {node.name}: attribute {missing[0]} is missing")
         if node.op in ("Squeeze", "Unsqueeze") and len(node.inputs) > 1:
             raise Refused(f"{node.op} {node.name}: its axes must be an attribute")
-        for key in needed:
-            if key not in node.attrs:
-                raise Refused(f"{node.op} {node.name}: attribute {key} is missing")
         for key, value in node.attrs.items():
             if key.startswith("scale_") and math.frexp(value)[0] != 0.5:
                 raise Refused(f"{node.op} {node.name}: {key} = {value} is no power of 2")

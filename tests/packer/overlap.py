@@ -87,6 +87,8 @@ def alive(graph, item, node, index):
         return False
     if node.op == "LinearInt" and item.name in node.inputs and item.last == index:
         return False
+    if node.op == "SoftmaxInt" and (item.name in node.outputs or (item.name in node.inputs and item.last == index)):
+        return False
     return item.first <= index <= item.last
 
 

@@ -42,7 +42,7 @@ def lives(graph, place):
     for index, node in enumerate(nodes):
         for name in node.inputs:
             last[name] = index
-    first = {name: 0 for name in graph.inputs}
+    first = dict.fromkeys(graph.inputs, 0)
     first |= {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     names = [*graph.inputs, *(name for node in nodes for name in node.outputs if name)]
     names = [n for n in names if not graph.tensors[n].late] + [n for n in names if graph.tensors[n].late]
@@ -65,7 +65,7 @@ def buffers(graph, settings, place):
     """Return the two prefetch buffers as Items."""
     if not settings.prefetch or settings.params == "share-mem":
         return []
-    sizes, turn, seen = [0, 0], 0, set()
+    sizes, turn = [0, 0], 0
     for node in graph.nodes:
         wanted = [i for i, name in enumerate(node.inputs) if graph.const(name) is not None]
         if node.op in STREAMED and wanted:

@@ -152,7 +152,7 @@ def pre_pad(graph):
             continue
         shape, weight = graph.tensors[node.inputs[0]].shape, graph.tensors[node.inputs[1]].shape
         top, left, bottom, right = node.attrs["pads"]
-        rows, columns = weight[1] < weight[2], shape[2] < weight[3]
+        rows, columns = shape[1] < weight[2], shape[2] < weight[3]
         pads = (top * rows, left * columns, bottom * rows, right * columns)
         if not any(pads):
             continue

@@ -84,10 +84,7 @@ def _unsqueeze(node, xs):
 
 def _gather(node, xs):
     axis = node.get("axis", 0) % len(xs[0].shape)
-    index = xs[1].shape
-    if xs[1].const is not None and xs[1].elements == 1 and xs[0].const is None:
-        index = xs[1].shape
-    return (*xs[0].shape[:axis], *index, *xs[0].shape[axis + 1 :])
+    return (*xs[0].shape[:axis], *xs[1].shape, *xs[0].shape[axis + 1 :])
 
 
 def _glu(node, xs):
@@ -108,6 +105,11 @@ def _resize(node, xs):
     return tuple(int(d * f) for d, f in zip(xs[0].shape, factors, strict=True))
 
 
+def _split(node, xs):
+    axis = node.attrs["axis"]
+    return [tuple(part if i == axis else d for i, d in enumerate(xs[0].shape)) for part in node.attrs["dims"]]
+
+
 RULES = {
     "Conv1dInt": _conv, "Conv2dInt": _conv, "ConvTranspose2dInt": _transposed, "LinearInt": _linear,
     "BmmInt": lambda node, xs: (*xs[0].shape[:-1], xs[1].shape[-1]),
@@ -116,10 +118,8 @@ RULES = {
     "iqCat": _cat, "Reshape": _reshape, "Slice": _slice, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
     "Flatten": lambda node, xs: (xs[0].shape[0], math.prod(xs[0].shape[1:])),
     "Transpose": lambda node, xs: tuple(xs[0].shape[axis] for axis in node.attrs["perm"]),
-    "Gather": _gather, "GluInt": _glu, "iqPad": _pad, "Resize": _resize,
+    "Gather": _gather, "Split": _split, "GluInt": _glu, "iqPad": _pad, "Resize": _resize,
 }  # fmt: skip
-OWN_BITS = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "GluInt", "LSTMInt", "GRUInt",
-            "Requant", "SoftmaxInt")  # fmt: skip
 
 
 def infer(graph):
@@ -129,7 +129,10 @@ def infer(graph):
         if node.op in ("LSTMInt", "GRUInt"):
             _recurrent(graph, node, xs)
             continue
-        shape = RULES.get(node.op, lambda node, xs: xs[0].shape)(node, xs)
+        try:
+            shape = RULES.get(node.op, lambda node, xs: xs[0].shape)(node, xs)
+        except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise Refused(f"{node.op} {node.name}: inputs and attributes do not fit ({error})") from None
         size = xs[0].bytes
         if node.op in ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "GluInt", "Requant"):
             size = node.get("o_bits", 8) // 8
@@ -152,8 +155,3 @@ def _recurrent(graph, node, xs):
     for name, (shape, size) in zip(node.outputs, shapes, strict=False):
         if name:
             graph.tensors[name] = Tensor(name, shape, size, node.get("scale_o"))
-
-
-RULES["Split"] = lambda node, xs: [
-    tuple(part if i == node.attrs["axis"] else d for i, d in enumerate(xs[0].shape)) for part in node.attrs["dims"]
-]

@@ -6,7 +6,7 @@ from tests.packer import arguments, form
 from tests.packer.graph import Refused, live, read, up
 from tests.packer.plan import plan
 from tests.packer.prepare import prepare
-from tests.packer.runtime import faults
+from tests.packer.runtime import faults, meaningless
 from tests.packer.shapes import infer
 
 PSRAM = 8388608
@@ -14,15 +14,19 @@ PSRAM = 8388608
 
 @dataclasses.dataclass
 class Verdict:
-    """`packs`; `right`: it runs, every integer is right, nothing is written past the plan; `problems`: why not.
+    """Whether a file `packs` and is `right`: runs, gives the simulator's integers, writes nothing past its plan.
 
-    `shared`: planned bytes of shared memory, rounded up to 64 (None if the planner was not reached).
+    `problems`: why not. `shared`: planned bytes of shared memory, rounded up to 64 (None if the planner was not
+    reached). `past`: the sentences of `problems` that only say that bytes behind the planned memory are written.
+    `warnings`: faults of the executor that the simulator has too, so that the integers agree and mean nothing.
     """
 
     packs: bool
     right: bool
     problems: list
     shared: int | None = None
+    past: list = dataclasses.field(default_factory=list)
+    warnings: list = dataclasses.field(default_factory=list)
 
 
 def judge(model, platform, args):
@@ -46,7 +50,8 @@ def judge(model, platform, args):
     except Refused as error:
         return Verdict(False, False, [str(error)], shared and up(shared, 64))
     found = faults(model, graph, memory, settings)
-    return Verdict(True, not found, found, up(shared, 64))
+    past = [text for text in found if text.endswith("past the planned memory")]
+    return Verdict(True, not found, found, up(shared, 64), past, meaningless(graph, platform))
 
 
 def fit(memory, settings):
