@@ -181,10 +181,12 @@ def test_quantize_the_whole_output(here: Here) -> None:
         "  integer layers    5: Conv2dInt 1, Flatten 1, LinearInt 1, MaxPool 1, Relu 1\n"
         "  chip-ready        yes\n"
         "  integer MACs      100.0 %\n"
+        "  on the chip       600 MACs 8x8; weights 208 bytes; shared memory 320 of 655360 bytes, psram 208 of\n"
+        "                    8388608; 208 bytes over DMA\n"
         "  fidelity          y: cosine 0.99xxxx, SQNR xx.xx dB on the calibration data\n"
         "  accuracy          float 100.00 %, integer xx %, drop xx points (top1, 20 samples)\n"
         "\n"
-        "  pack it with      tpacker -g tiny_quant.onnx -p venus -o tiny_quant.pkg\n"
+        "  pack it with      tpacker -g tiny_quant.onnx -p venus -d False -o tiny_quant.pkg\n"
         "  plan              plan.json\n"
         "  written           tiny_quant.onnx (x kB)\n"
     )
@@ -196,8 +198,11 @@ def test_quantize_digits_as_json(here: Here) -> None:
     assert body["chip_ready"] is True
     assert body["integer_macs"] == 1.0
     assert body["float_nodes"] == body["host_part"] == body["notes"] == []
-    assert body["packer"] == "tpacker -g d.onnx -p venus -o d.pkg"
-    assert body["packer_args"] == ""
+    assert body["packer"] == "tpacker -g d.onnx -p venus -d False -o d.pkg"
+    assert body["packer_args"] == "-p venus -d False"
+    assert body["findings"] == []
+    assert body["cost"]["macs"] == {"8x8": sum(layer["macs"] for layer in body["cost"]["layers"])}
+    assert body["cost"]["shared"] <= body["cost"]["shared_limit"]
     assert body["outputs"]["logits"]["cosine"] > 0.99
     assert body["output"] == "d.onnx"
     accuracy = body["accuracy"]

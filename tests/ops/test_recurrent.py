@@ -165,10 +165,10 @@ def test_states_as_outputs():
 
 @pytest.mark.parametrize(
     "row, arguments",
-    (("venus", "--threshold4 1"), ("venusA", "--dma_prefetch False -m params:share-mem,t4_q:psram")),
+    (("venus", "-p venus -d False"), ("venusA", "-p venusa -d False --dma_prefetch False -m t4_q:psram")),
 )
 def test_packer_arguments(row, arguments):
-    """What the layer needs, with one list of placements."""
+    """What the graph needs with such a layer, and no more."""
     net = Net(9, 6, seed=5)
     y, _ = layer(net, "LSTM", net.node("Transpose", "x", perm=[1, 0, 2]), 6, 5)
     turned = net.node("Transpose", y, perm=[1, 0, 2])
