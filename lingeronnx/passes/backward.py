@@ -3,8 +3,8 @@
     y = LSTM(x[:, ::-1])    z = y[:, ::-1]        becomes        z = LSTM_reverse(x)
 
 Step t of y is step T-1-t of z. The states that come out are the same: both walk over the same steps in the same order.
-Acts where y is read in reverse, or one step at a time; chips have no operator that reverses. Runs behind `recurrent` and
-`layout`, on functions that are batch first, and is given no lengths.
+Acts where y is read in reverse, or one step at a time; chips have no operator that reverses. Runs behind `recurrent`
+and `layout`, on functions that are batch first, and leaves those with lengths alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """LSTM layers with a projected state, under the names and with the parameters that people's checkpoints have.
 
-`LSTMP` is one layer in one direction; `UBLSTMP` is two of them, one forward and one backward, side by side. `FastUBLSTMP`
-is the same of ``nn.LSTM``, `NormalizeFastLSTMP` an ``nn.LSTM`` with clamps. All compute what ``nn.LSTM(proj_size=...)``
-does (`projection` tells the formula); `lstmp_layouts` converts the checkpoints of one into those of another. Inputs are
-[N, T, I], batch first. Clipping of states and masks of lengths are the caller's.
+`LSTMP` is one layer in one direction; `UBLSTMP` is two of them, one forward and one backward, side by side.
+`FastUBLSTMP` is the same of ``nn.LSTM``, `NormalizeFastLSTMP` an ``nn.LSTM`` with clamps. All compute what
+``nn.LSTM(proj_size=...)`` does (`projection` tells the formula); `lstmp_layouts` converts the checkpoints of one into
+those of another. Inputs are [N, T, I], batch first. Clipping of states and masks of lengths are the caller's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import ConfigError, DataError
-from .projection import States, Weights, is_traced, one_direction, projected
+from .projection import States, Weights, is_traced, layers, one_direction, projected
 
 __all__ = ["LSTMP", "FastUBLSTMP", "NormalizeFastLSTMP", "UBLSTMP"]
 
@@ -126,6 +126,11 @@ class FastUBLSTMP(nn.Module):
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
         """Return y [N, T, 2P] and the last states [2, N, P] and cells [2, N, C]; arguments as of `UBLSTMP`."""
         one, two = _halves(states)
+        if is_traced():  # so that the reversal stands at the LSTM, where the other direction takes its place
+            back = self.backward_lstmp
+            weights = layers(back, [getattr(back, name) for name in back._flat_weights_names])[0][0]
+            y, (h, c) = one_direction(inputs, (None, None) if two is None else (two[0][0], two[1][0]), weights, False)
+            return _joined(self.forward_lstmp(inputs, one), (y, (h[None], c[None])))
         y, end = self.backward_lstmp(inputs.flip(1), two)
         return _joined(self.forward_lstmp(inputs, one), (y.flip(1), end))
 
@@ -153,6 +158,8 @@ class NormalizeFastLSTMP(nn.LSTM):
     Takes what ``nn.LSTM`` takes. normalize_weight_value, normalize_bias_value, normalize_output_value : the largest
     magnitude of weights, of biases and of outputs, None for no clamp. The last states are not clamped.
     """
+
+    _flat_weights: list[Tensor]
 
     def __init__(
         self, *args: Any, normalize_weight_value: float | None = 8, normalize_bias_value: float | None = 8,

@@ -3,11 +3,11 @@
     gates = W x_t + R r_(t-1) + b        h_t = o * tanh(c_t)        r_t = P h_t
 
 W [4C, I], R [4C, P], P [P, C]: C cells, P values of projected state, gates in torch's order i, f, g, o. Nothing bends
-the state between P and R, so ``R r = (R P) h``: the layer is an LSTM of C units with recurrent weights R P, whose outputs
-are projected all at once. That is the same function, in two standard operators, and chips have both. It takes 4*C*C
-products a step where the layer itself takes 4*C*P + C*P.
+the state between P and R, so ``R r = (R P) h``: the layer is an LSTM of C units with recurrent weights R P, whose
+outputs are projected all at once. That is the same function, in two standard operators, and chips have both. It takes
+4*C*C + C*P products a step, besides those with x, where the layer itself takes 4*C*P + C*P.
 
-A projected state that is given enters as further inputs of the first step, [x, r] with [W, R], which are zero behind it.
+A projected state that is given enters as further inputs of the first step, [x, r] with [W, R]; they are zero behind it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def one_direction(x: Tensor, hx: tuple[Tensor | None, Tensor | None], parts: Wei
     bias = x.new_zeros(4 * units)
     flat = [wide, parts.of_state @ parts.projection, bias if parts.bias is None else parts.bias, bias]
     start = [none[None], (none if c is None else c)[None]]
-    y, _, last = torch._VF.lstm(x, start, flat, True, 1, 0.0, False, False, True)  # type: ignore[attr-defined]
+    y, _, last = torch._VF.lstm(x, start, flat, True, 1, 0.0, False, False, True)
     y = (y if forward else y.flip(1)) @ parts.projection.t()
     return y, (y[:, -1 if forward else 0], last[0])
 
@@ -103,7 +103,7 @@ def projected(lstm: nn.LSTM, flat: Sequence[Tensor], x: Tensor, hx: States | Non
 
 @contextlib.contextmanager
 def traceable(model: nn.Module) -> Iterator[None]:
-    """Let each plain ``nn.LSTM`` with proj_size in `model` export as `projected`; runs outside of a trace stay torch's."""
+    """Let each ``nn.LSTM`` with proj_size in `model` be traced as `projected`; other runs stay torch's own."""
     found = [module for module in model.modules() if type(module) is nn.LSTM and module.proj_size]
 
     def forward_of(lstm: nn.LSTM) -> Any:
@@ -117,7 +117,7 @@ def traceable(model: nn.Module) -> Iterator[None]:
         return forward
 
     for module in found:
-        module.forward = forward_of(module)  # type: ignore[method-assign]
+        module.forward = forward_of(module)
     try:
         yield
     finally:
