@@ -36,7 +36,7 @@ def backward(model: ir.Graph) -> int:
             continue
         node.replace_input_with(0, ir.source(turn))
         ir.set_attr(node, "direction", _OTHER[ir.attr(node, "direction", "forward")])
-        y.name = ir.fresh_name(model, f"{y.name}@backward")  # its steps stand in another order now
+        y.name = ir.fresh_name(model, f"{y.name}_backward")  # its steps stand in another order now
         for reader, step in readers:
             if reader in backs:
                 ir.remove(model, reader, y)
@@ -80,5 +80,5 @@ def _take(model: ir.Graph, node: ir.Node, step: int) -> None:
     node.attributes.clear()
     node.resize_inputs(4)
     for index, (what, value) in enumerate((("start", step), ("end", step + 1), ("axis", 1)), 1):
-        name = ir.fresh_name(model, f"{node.outputs[0].name}@{what}")
+        name = ir.fresh_name(model, f"{node.outputs[0].name}_{what}")
         node.replace_input_with(index, ir.add_initializer(model, name, np.array([value], np.int64)))
