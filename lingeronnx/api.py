@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .conversion import Converted
     from .repair import Repaired
     from .torch.export import Exported
+    from .torch.lstmp_layouts import Converted as ConvertedCheckpoint
 
 __all__ = [
     "Check",
@@ -35,6 +36,7 @@ __all__ = [
     "Simulation",
     "check",
     "convert",
+    "convert_checkpoint",
     "evaluate",
     "export",
     "finetune",
@@ -131,6 +133,19 @@ def export(model: Any, args: Any = None, path: str | os.PathLike[str] = "model.o
     from .torch.export import export as run
 
     return run(model, args, path, **settings)
+
+
+def convert_checkpoint(
+    source: str | os.PathLike[str], path: str | os.PathLike[str], to: str, layout: str = "auto"
+) -> ConvertedCheckpoint:
+    """Write a checkpoint of LSTM layers with projection in another layout: asr, plain, torch or ub.
+
+    See `lingeronnx.torch.lstmp_layouts`. Raises ModelError for what is not in `layout`, and ConfigError also where
+    PyTorch is not installed.
+    """
+    from .torch.lstmp_layouts import convert_checkpoint as run
+
+    return run(source, path, to, layout)
 
 
 # ---- repair ------------------------------------------------------------------------------------------------------

@@ -94,7 +94,8 @@ class Slice(Op):
         ]
         x, name = low.integer(node, 0), node.outputs[0].name
         for number, (axis, places) in enumerate(cuts):
-            bounds = (places.start, places.stop, axis, places.step)
+            before = -int(shape[axis] or 0) - 1  # -1 would be the last position, not the one before the first
+            bounds = (places.start, before if places.stop < 0 else places.stop, axis, places.step)
             given = [low.array(f"{name}_{key}{axis}", np.array([value], np.int64))
                      for key, value in zip(("start", "end", "axis", "step"), bounds, strict=True)]  # fmt: skip
             shape[axis] = len(places)

@@ -18,6 +18,7 @@ from .. import ir
 from ..errors import InternalError, LingerOnnxError
 from .affine import fold_affine
 from .average_pool import average_pool
+from .backward import backward
 from .batch_norm import fold_batch_norm
 from .cast_like import cast_like
 from .clip import clip
@@ -101,6 +102,7 @@ PASSES = (
     Pass("recurrent", recurrent),
     Pass("unbind", unbind),
     Pass("layout", layout),
+    Pass("backward", backward),
     Pass("explicit-pads", explicit_pads),
     Pass("layer-norm", layer_norm),
     Pass("linear", linear),

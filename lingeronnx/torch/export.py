@@ -31,6 +31,7 @@ from ._clean import clean, order_initializers
 from ._exporters import choose, quiet, run
 from ._source import load_model
 from .checkpoint import is_parameter, load_into
+from .projection import traceable
 
 __all__ = ["Exported", "InputShape", "TOLERANCE", "export"]
 
@@ -111,7 +112,7 @@ def export(
     dump = _Dump(debug_dump)
     notes: list[str] = []
     flat = Flat(module, call)
-    with evaluating(module), torch.no_grad():
+    with evaluating(module), traceable(module), torch.no_grad():
         derived = _run(flat, call.tensors)
         names = flat.output_names(list(derived), output_names)
         outputs = dict(zip(names, derived.values(), strict=True))

@@ -70,6 +70,16 @@ def strided_slice(net, x):
     return net.conv(net.node("Slice", x, ints(net, 0), ints(net, 8), ints(net, 2), ints(net, 2)), (4, 6, 1, 1))
 
 
+def reversed_slice(net, x):
+    return net.conv(
+        net.node("Slice", x, ints(net, -1), ints(net, -(1 << 63)), ints(net, 2), ints(net, -1)), (4, 6, 1, 1)
+    )
+
+
+def reversed_part(net, x):
+    return net.conv(net.node("Slice", x, ints(net, 5), ints(net, 0), ints(net, 3), ints(net, -2)), (4, 6, 1, 1))
+
+
 def pick_channel(net, x):
     y = net.node("Gather", x, net.const(np.array(2, np.int64)), axis=2)
     return net.conv(y, (4, 6, 3), pads=[1, 1])
@@ -170,6 +180,8 @@ CASES = {
     "split": (image(split), ROWS),
     "slices": (image(slices), ROWS),
     "slice-strided": (image(strided_slice), ["generic"]),
+    "slice-reversed": (image(reversed_slice), ["generic"]),
+    "slice-reversed-part": (image(reversed_part), ["generic"]),
     "gather": (image(pick_channel), ROWS),
     "tile": (image(tiled), ROWS),
     "expand": (image(expanded), ROWS),
