@@ -135,7 +135,7 @@ def accept(model: ir.Graph) -> tuple[ir.Graph, list[str]]:
 def straighten(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
     """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place."""
     trace_shapes(model, feed)
-    while any(a.type.name in ("GRAPH", "GRAPHS") for node in model.graph for a in node.attributes.values()):
+    while any(ir.holds_graphs(node) for node in model.graph):
         if not _run(STRAIGHTEN, model)["inline-control"]:
             break
         trace_shapes(model, feed)

@@ -6,8 +6,6 @@ dimensions. A ceil_mode that changes nothing is dropped.
 
 from __future__ import annotations
 
-import numpy as np
-
 from .. import ir
 
 
@@ -47,10 +45,7 @@ def _spatial_mean(node: ir.Node) -> bool | None:
         return True
     if node.op_type != "ReduceMean":
         return None
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > 1:
-        array = ir.const(node.inputs[1])
-        axes = None if array is None else [int(a) for a in np.atleast_1d(array)]
+    axes = ir.axes(node)
     if axes is None or sorted(a % 4 for a in axes) != [2, 3]:
         return None
     return bool(ir.attr(node, "keepdims", 1))

@@ -48,7 +48,7 @@ def _limits(node: ir.Node | None) -> tuple[float, float] | None:
 def _set(model: ir.Graph, node: ir.Node, limits: tuple[float, float]) -> ir.Node:
     """Return `node`, a Relu or Clip, as a Clip with these bounds, in the form of the model's opset."""
     base = node.outputs[0].name
-    if (model.opset_imports.get("") or 13) < 11:
+    if ir.opset(model) < 11:
         inputs: list[ir.Value | None] = [ir.source(node)]
         attributes = {key: v for key, v in zip(("min", "max"), limits, strict=True) if math.isfinite(v)}
     else:

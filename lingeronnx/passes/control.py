@@ -7,7 +7,6 @@ is refused by `check_control`, with the node's name: the chips run straight line
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 from ..errors import ModelError
@@ -33,7 +32,7 @@ def inline_control(model: ir.Graph) -> int:
 def check_control(model: ir.Graph) -> int:
     """Raise ModelError for control flow that is left in `model`; changes nothing."""
     for node in model.graph:
-        if any(a.type in (oir.AttributeType.GRAPH, oir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        if ir.holds_graphs(node):
             raise ModelError(f"{node.op_type} {node.name}: {_REASONS.get(node.op_type, 'it runs a graph of its own')}; "
                              "export the model without it")  # fmt: skip
     return 0
@@ -79,7 +78,7 @@ def _unroll(model: ir.Graph, node: ir.Node) -> int:
     return 1
 
 
-def _goes_on(body: oir.Graph) -> bool:
+def _goes_on(body: ir.Body) -> bool:
     """Whether the condition that `body` hands to the next turn is always true."""
     value = body.outputs[0]
     while (maker := value.producer()) is not None and maker.op_type in ("Identity", "Cast") and maker.inputs[0]:
@@ -91,7 +90,7 @@ def _goes_on(body: oir.Graph) -> bool:
     return value is body.inputs[1] or (array is not None and bool(np.all(array)))
 
 
-def _move(model: ir.Graph, before: ir.Node, graph: oir.Graph, given: list[ir.Value]) -> list[ir.Value]:
+def _move(model: ir.Graph, before: ir.Node, graph: ir.Body, given: list[ir.Value]) -> list[ir.Value]:
     """Move the nodes of `graph`, with its inputs replaced by `given`, in front of `before`; return its outputs."""
     outputs = list(graph.outputs)
     replaced: dict[int, ir.Value] = {}
@@ -116,7 +115,7 @@ def _move(model: ir.Graph, before: ir.Node, graph: oir.Graph, given: list[ir.Val
 
 def _stack(model: ir.Graph, node: ir.Node, values: list[ir.Value]) -> ir.Value:
     """Return the values of all turns, stacked along a new axis 0."""
-    newer = (model.opset_imports.get("") or 13) >= 13
+    newer = ir.opset(model) >= 13
     axis = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@axis"), np.array([0], np.int64))
     rows = []
     for value in values:
@@ -139,5 +138,5 @@ def _finish(model: ir.Graph, node: ir.Node, results: list[ir.Value]) -> None:
         old.name = f"{name}@gone"
         same = ir.make_node("Identity", [value], name=f"{node.name}@{name}", output=str(name), like=old)
         model.graph.insert_before(node, same)
-        oir.convenience.replace_all_uses_with(old, same.outputs[0], replace_graph_outputs=True)
+        ir.replace_readers(old, same.outputs[0])
     model.graph.remove(node, safe=True)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-from onnx_ir.passes import common
-
 from .. import ir
 
 _BETWEEN = ("Relu", "Clip", "Identity", "LeakyRelu", "Sigmoid", "Tanh")
@@ -41,7 +39,7 @@ def dense_order(model: ir.Graph) -> int:
             value.name = ir.fresh_name(model, f"{value.name}@order")
         done += 1
     if done:
-        common.RemoveUnusedNodesPass()(model)
+        ir.remove_unused(model)
     return done
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from onnx_ir.passes import common
 
 from .. import ir
 
@@ -66,7 +65,7 @@ def _sink_all(model: ir.Graph) -> int:
         for node in list(model.graph):
             if not node.domain and node.graph is not None:
                 changed += _join(model, node) if node.op_type == "Transpose" else _sink(model, node)
-        common.RemoveUnusedNodesPass()(model)
+        ir.remove_unused(model)
         done += changed
         if not changed:
             break
@@ -164,19 +163,12 @@ def _attributes_of(kind: str) -> _Change:
 
 
 def _axis(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    newer = (model.opset_imports.get("") or 13) >= 13
+    newer = ir.opset(model) >= 13
     if "oftmax" in node.op_type and not newer:
         return None
     axis = ir.attr(node, "axis", 0 if node.op_type == "Split" else -1)
     ir.set_attr(node, "axis", perm[axis])
     return (1,)
-
-
-def _axes(node: ir.Node, index: int) -> list[int] | None:
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > index and (array := ir.const(node.inputs[index])) is not None:
-        axes = [int(a) for a in array.reshape(-1)]
-    return axes
 
 
 def _set_axes(model: ir.Graph, node: ir.Node, index: int, axes: list[int]) -> None:
@@ -187,7 +179,7 @@ def _set_axes(model: ir.Graph, node: ir.Node, index: int, axes: list[int]) -> No
 
 
 def _reduce(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    axes = _axes(node, 1)
+    axes = ir.axes(node)
     if not axes:
         return None
     keep = bool(ir.attr(node, "keepdims", 1))
@@ -203,7 +195,7 @@ def _pad(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
     pads = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
     rank = len(perm)
     if len(node.inputs) > 3 and node.inputs[3] is not None:
-        axes = _axes(node, 3)
+        axes = ir.axes(node, 3)
         if axes is None:
             return None
         _set_axes(model, node, 3, [perm[a] for a in axes])
@@ -216,7 +208,7 @@ def _pad(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
 
 
 def _slice(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    axes = _axes(node, 3)
+    axes = ir.axes(node, 3)
     if axes is None:
         return None
     _set_axes(model, node, 3, [perm[a] for a in axes])
@@ -233,7 +225,7 @@ def _gather(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | No
 
 
 def _squeeze(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    axes = _axes(node, 1)
+    axes = ir.axes(node)
     inside = [perm[a] for a in axes or ()]
     left = [p for p in perm if p not in inside]
     if not inside or left != sorted(left):
@@ -271,5 +263,5 @@ def _before_reshape(model: ir.Graph) -> int:
         node.replace_input_with(0, ir.source(maker))
         done += 1
     if done:
-        common.RemoveUnusedNodesPass()(model)
+        ir.remove_unused(model)
     return done

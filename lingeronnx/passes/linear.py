@@ -8,7 +8,6 @@ ONNX for onnxruntime. A bias that is not constant, or does not match the last ax
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 
@@ -98,16 +97,16 @@ def declare(model: ir.Graph) -> None:
     """Add the function to the model, once."""
     if any(f.domain == ir.DOMAIN and f.name == "Linear" for f in model.functions.values()):
         return
-    version = model.opset_imports.get("", 13)
-    x, weight, bias = (oir.Value(name=name) for name in ("x", "weight", "bias"))
-    turn = oir.node("Transpose", [weight], {"perm": [1, 0]})
-    product = oir.node("MatMul", [x, turn.outputs[0]])
-    total = oir.node("Add", [product.outputs[0], bias])
+    version = ir.opset(model)
+    x, weight, bias = (ir.Value(name=name) for name in ("x", "weight", "bias"))
+    turn = ir.node("Transpose", [weight], {"perm": [1, 0]})
+    product = ir.node("MatMul", [x, turn.outputs[0]])
+    total = ir.node("Add", [product.outputs[0], bias])
     for node, name in ((turn, "w_t"), (product, "xw"), (total, "y")):
         node.outputs[0].name = name
-    body = oir.Graph([x, weight, bias], [total.outputs[0]], nodes=[turn, product, total],
+    body = ir.Body([x, weight, bias], [total.outputs[0]], nodes=[turn, product, total],
                      opset_imports={"": version}, name="Linear")  # fmt: skip
-    function = oir.Function(ir.DOMAIN, "Linear", graph=body, attributes=[])
+    function = ir.Function(ir.DOMAIN, "Linear", graph=body, attributes=[])
     model.functions[function.identifier()] = function
     model.graph.opset_imports[ir.DOMAIN] = 1
     model.ir_version = max(model.ir_version or 8, 8)

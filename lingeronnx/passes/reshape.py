@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from onnx_ir.passes import common
 
 from .. import ir
 
@@ -35,5 +34,5 @@ def constant_reshape(model: ir.Graph) -> int:
         node.replace_input_with(1, ir.add_initializer(model, name, np.array(target, np.int64)))
         changed += 1
     if changed:
-        common.RemoveUnusedNodesPass()(model)
+        ir.remove_unused(model)
     return changed

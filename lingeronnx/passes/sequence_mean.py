@@ -47,8 +47,5 @@ def sequence_mean(model: ir.Graph) -> int:
 
 
 def _axes(node: ir.Node) -> list[int] | None:
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > 1:
-        array = ir.const(node.inputs[1])
-        axes = None if array is None else array.reshape(-1).tolist()
-    return None if axes is None else sorted(int(a) % 3 for a in axes)
+    axes = ir.axes(node)
+    return None if axes is None else sorted(a % 3 for a in axes)

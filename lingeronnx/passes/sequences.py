@@ -8,7 +8,6 @@ axis. Constant sizes and indices only; `refuse` names what is left.
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 
@@ -45,14 +44,14 @@ def _split(model: ir.Graph, node: ir.Node) -> int:
         return 0
     if not users or any(u.op_type != "SequenceAt" or _index(u) is None for u in users):
         return 0
-    newer = (model.opset_imports.get("") or 13) >= 13
+    newer = ir.opset(model) >= 13
     attributes = {"axis": axis} if newer else {"axis": axis, "split": [int(s) for s in sizes]}
     inputs: list[ir.Value | None] = [node.inputs[0]]
     base = str(node.outputs[0].name)
     if newer:
         inputs.append(ir.add_initializer(model, ir.fresh_name(model, f"{base}@sizes"), sizes.astype(np.int64)))
-    results = [oir.Value(name=ir.fresh_name(model, f"{base}@{i}")) for i in range(len(sizes))]
-    split = oir.node("Split", inputs, attributes, outputs=results, name=node.name)
+    results = [ir.Value(name=ir.fresh_name(model, f"{base}@{i}")) for i in range(len(sizes))]
+    split = ir.node("Split", inputs, attributes, outputs=results, name=node.name)
     model.graph.insert_before(node, split)
     for user in users:
         _pass_on(model, user, results[_index(user) or 0])
@@ -78,7 +77,7 @@ def _joined(model: ir.Graph, node: ir.Node) -> int:
     parts = [ir.source(maker, i) for i in range(len(maker.inputs))]
     axis, new = ir.attr(node, "axis"), []
     if ir.attr(node, "new_axis", 0):
-        newer = (model.opset_imports.get("") or 13) >= 13
+        newer = ir.opset(model) >= 13
         where = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@axis"), np.array([axis], np.int64))
         for index, part in enumerate(parts):
             inputs, attributes = ([part, where], None) if newer else ([part], {"axes": [axis]})

@@ -15,7 +15,7 @@ _KINDS = ("Softmax", "LogSoftmax", "Hardmax")
 
 def softmax(model: ir.Graph) -> int:
     """Write the Softmax nodes of `model` in one form; return how many changed."""
-    newer = (model.opset_imports.get("") or 13) >= 13
+    newer = ir.opset(model) >= 13
     changed = 0
     for node in list(model.graph):
         shape = ir.shape(node.inputs[0]) if node.op_type in _KINDS and not node.domain else None

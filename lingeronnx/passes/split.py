@@ -6,7 +6,6 @@ The names of the parts stay. Needs a static size along the axis; the batch axis 
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 
@@ -56,5 +55,5 @@ def _slice(model: ir.Graph, node: ir.Node, part: ir.Value, bounds: tuple[int, in
              for key, value in zip(("start", "end", "axis"), bounds, strict=True)]  # fmt: skip
     new = ir.make_node("Slice", [node.inputs[0], *given], name=f"{node.name}@{part.name}", output="", like=part)
     model.graph.insert_before(node, new)
-    oir.convenience.replace_all_uses_with(part, new.outputs[0], replace_graph_outputs=True)
+    ir.replace_readers(part, new.outputs[0])
     return new.outputs[0]
