@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from . import ir
 from .errors import ConfigError, nearest
@@ -65,6 +66,13 @@ class QuantConfig(BaseModel):
     batch: int = Field(default=32, ge=1)
     limit: int | None = Field(default=None, ge=1)
     seed: int = 0
+    notes: Literal["short", "full"] = "short"
+    debug_dump: str | None = None
+
+    @field_validator("debug_dump", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], where: str = "the options") -> QuantConfig:

@@ -36,7 +36,7 @@ from .lower import lower
 from .metrics import Agreement
 from .observe import TensorStats, observe
 from .ops import float_op
-from .passes import accept, normalize, straighten
+from .passes import Record, Step, Watch, accept, normalize, straighten
 from .passes.shapes import trace_shapes
 from .plan import Plan, Transform
 from .platforms import Platform
@@ -127,14 +127,15 @@ def prepare(
     """Return what there is to lower; the arguments are those of `quantize`, settings of None left out."""
     conf = _config(config, settings)
     row = _row(conf)
-    original, found = accept(ir.load(model) if isinstance(model, str | os.PathLike) else model)
+    record = Record(conf.debug_dump)
+    original, found = accept(ir.load(model) if isinstance(model, str | os.PathLike) else model, record)
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
     data = _calibration(calib, original, conf)
     found += _fix_sizes(original, data)
     graph = ir.clone(original)
-    fitted = _normalise(graph, original, data, row, conf)
+    fitted = _normalise(graph, original, data, row, conf, record)
     floats = _partition(graph, original, row, conf)
-    notes = [*found, *data.notes]
+    notes = [*found, *data.notes, *(record.reasons() if conf.notes == "full" else ())]
     if calib is None and not (plan is not None and conf.effort == "fast"):
         notes.append("calibrated on synthetic inputs: give real data with --calib for real accuracy")
     if plan is None:
@@ -176,7 +177,7 @@ def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, li
     data = _calibration(calib, original, conf)
     notes += _fix_sizes(original, data)
     graph = ir.clone(original)
-    _normalise(graph, original, data, row, conf)
+    _normalise(graph, original, data, row, conf, None)
     return graph, [*notes, *data.notes]
 
 
@@ -245,13 +246,20 @@ def _fix_sizes(model: ir.Graph, data: Data) -> list[str]:
     return notes
 
 
-def _normalise(graph: ir.Graph, original: ir.Graph, data: Data, row: Platform, conf: QuantConfig) -> list[Fitted]:
+def _normalise(
+    graph: ir.Graph, original: ir.Graph, data: Data, row: Platform, conf: QuantConfig, watch: Watch | None
+) -> list[Fitted]:
     """Normalise and fit `graph`, a copy of `original`, in place; return what fitting did."""
     feed = data.first()
-    straighten(graph, feed)
-    normalize(graph)
+    straighten(graph, feed, watch)
+    normalize(graph, watch)
     trace_shapes(graph, feed)
-    return fit(graph, row, _skipped(graph, original, conf.skip)) if conf.fit and row.chip else []
+    if not (conf.fit and row.chip):
+        return []
+    fitted = fit(graph, row, _skipped(graph, original, conf.skip))
+    if watch is not None:
+        watch(Step("fit", len(fitted)), graph)
+    return fitted
 
 
 def _partition(graph: ir.Graph, original: ir.Graph, row: Platform, conf: QuantConfig) -> dict[str, str]:

@@ -7,20 +7,26 @@ dimensions. A ceil_mode that changes nothing is dropped.
 from __future__ import annotations
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def average_pool(model: ir.Graph) -> int:
-    """Rewrite spatial averages of `model`; return the number of changes."""
-    changed = 0
+def average_pool(model: ir.Graph) -> Answer:
+    """Rewrite spatial averages of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         if node.domain:
             continue
         if node.op_type in ("AveragePool", "MaxPool"):
             changed += _drop_ceil_mode(node)
+            if ir.attr(node, "ceil_mode", 0):
+                why.append(refused(node, "its windows reach beyond the map: ceil_mode counts"))
         keep = _spatial_mean(node)
         source = node.inputs[0] if node.inputs else None
         shape = ir.shape(source) if source is not None else None
-        if keep is None or shape is None or len(shape) != 4 or shape[2] is None or shape[3] is None:
+        if keep is None:
+            continue
+        if shape is None or len(shape) != 4 or shape[2] is None or shape[3] is None:
+            why.append(refused(node, "its input is not four-dimensional with static spatial dimensions"))
             continue
         size = [int(shape[2]), int(shape[3])]
         pool = ir.make_node("AveragePool", [source], {"kernel_shape": size, "strides": size}, name=str(node.name),
@@ -36,7 +42,7 @@ def average_pool(model: ir.Graph) -> int:
                                 like=node.outputs[0])  # fmt: skip
             ir.replace(model, [node], [pool, flat])
         changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _spatial_mean(node: ir.Node) -> bool | None:

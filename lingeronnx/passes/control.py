@@ -10,12 +10,13 @@ import numpy as np
 
 from .. import ir
 from ..errors import ModelError
+from ._pass import Answer, refused
 
 LONGEST = 64
 
 
-def inline_control(model: ir.Graph) -> int:
-    """Inline the decided If and Loop nodes of `model`'s main graph; return how many."""
+def inline_control(model: ir.Graph) -> Answer:
+    """Inline the decided If and Loop nodes of `model`'s main graph."""
     done = 0
     for node in list(model.graph):
         if node.domain:
@@ -26,14 +27,15 @@ def inline_control(model: ir.Graph) -> int:
             done += _unroll(model, node)
     if done:
         ir.name_nodes(model)
-    return done
+    left = [node for node in model.graph if not node.domain and ir.holds_graphs(node)]
+    return Answer(done, [refused(node, _REASONS.get(node.op_type, _OTHERS)) for node in left])
 
 
 def check_control(model: ir.Graph) -> int:
     """Raise ModelError for control flow that is left in `model`; changes nothing."""
     for node in model.graph:
         if ir.holds_graphs(node):
-            raise ModelError(f"{node.op_type} {node.name}: {_REASONS.get(node.op_type, 'it runs a graph of its own')}; "
+            raise ModelError(f"{node.op_type} {node.name}: {_REASONS.get(node.op_type, _OTHERS)}; "
                              "export the model without it")  # fmt: skip
     return 0
 
@@ -43,6 +45,7 @@ _REASONS = {
     "Loop": f"it is not a loop of at most {LONGEST} turns whose number is known before the run",
     "Scan": "it loops over a sequence",
 }
+_OTHERS = "it runs a graph of its own"
 
 
 def _inline_if(model: ir.Graph, node: ir.Node) -> int:

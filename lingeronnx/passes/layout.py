@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 _UNARY = (
     "Abs", "Cast", "Ceil", "Celu", "Clip", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish",
@@ -26,25 +27,33 @@ _REDUCE = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL2")
 _Perm = tuple[int, ...]
 
 
-def layout(model: ir.Graph) -> int:
-    """Cancel Transposes of `model`; return how many nodes were changed."""
+def layout(model: ir.Graph) -> Answer:
+    """Cancel Transposes of `model`, counted by the nodes that were changed."""
     done = _before_reshape(model)
-    before = _cost(model)
+    why: list[Reason] = []
+    before = len(_counted(model))
     if before:
         trial = ir.clone(model)
-        if _sink_all(trial) and _cost(trial) < before:
+        if _sink_all(trial) and len(_counted(trial)) < before:
             done += _sink_all(model) + _before_reshape(model)
-    return done
+            what = "it meets no other one that would undo it"
+        else:
+            what = f"moving it down the graph would not leave fewer than {before}"
+        why = [refused(node, what) for node in _counted(model)]
+    return Answer(done, why)
 
 
-def _cost(model: ir.Graph) -> int:
-    """Count the Transposes, without those that a Reshape follows: the linear layer behind it can take them up."""
-    return sum(
-        not all(use.node.op_type in ("Reshape", "Flatten") for use in node.outputs[0].uses())
-        or node.outputs[0].is_graph_output()
+def _counted(model: ir.Graph) -> list[ir.Node]:
+    """Return the Transposes, without those that a Reshape follows: the linear layer behind it can take them up."""
+    return [
+        node
         for node in model.graph
         if _perm(node) is not None
-    )
+        and (
+            node.outputs[0].is_graph_output()
+            or not all(use.node.op_type in ("Reshape", "Flatten") for use in node.outputs[0].uses())
+        )
+    ]
 
 
 def _perm(node: ir.Node | None) -> _Perm | None:

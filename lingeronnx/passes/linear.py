@@ -10,23 +10,39 @@ from __future__ import annotations
 import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def linear(model: ir.Graph) -> int:
-    """Rewrite fully connected layers of `model`; return how many."""
-    changed = 0
+def linear(model: ir.Graph) -> Answer:
+    """Rewrite fully connected layers of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         if node.domain or node.op_type not in ("Gemm", "MatMul"):
             continue
         found = _gemm(node) if node.op_type == "Gemm" else _matmul(node)
         if found is None:
+            why.append(refused(node, _reason(node)))
             continue
         nodes, weight, bias = found
         _write(model, nodes, weight, bias)
         changed += 1
     if changed:
         declare(model)
-    return changed
+    return Answer(changed, why)
+
+
+def _reason(node: ir.Node) -> str:
+    """Return why `node`, a Gemm or MatMul, is no layer."""
+    weight = ir.const(node.inputs[1])
+    if weight is None:
+        return "its second operand is computed at run time"
+    if weight.ndim != 2:
+        return f"its weight has {weight.ndim} dimensions"
+    if node.op_type == "MatMul":
+        return "its first operand is constant, or has one dimension"
+    return (
+        "it transposes its input" if ir.attr(node, "transA", 0) else "its bias is no constant of one value per output"
+    )
 
 
 def _gemm(node: ir.Node) -> tuple[list[ir.Node], np.ndarray, np.ndarray] | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def sequences(model: ir.Graph) -> int:
-    """Rewrite the sequences of `model` that are known; return how many nodes."""
+def sequences(model: ir.Graph) -> Answer:
+    """Rewrite the sequences of `model` that are known."""
     changed = 0
     for node in list(model.graph):
         if node.domain or node.graph is None:
@@ -24,7 +25,15 @@ def sequences(model: ir.Graph) -> int:
             changed += _element(model, node)
         elif node.op_type == "ConcatFromSequence":
             changed += _joined(model, node)
-    return changed
+    left = ("SplitToSequence", "SequenceAt", "ConcatFromSequence")
+    return Answer(changed, [_reason(n) for n in model.graph if n.op_type in left and not n.domain])
+
+
+def _reason(node: ir.Node) -> Reason:
+    """Return why `node` is left."""
+    if node.op_type == "SplitToSequence":
+        return refused(node, "its sizes are not known, or not every reader takes one element that is known")
+    return refused(node, "it does not read a sequence made in place, at a place that is known")
 
 
 def _index(node: ir.Node) -> int | None:

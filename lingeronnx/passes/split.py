@@ -8,15 +8,19 @@ from __future__ import annotations
 import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def split(model: ir.Graph) -> int:
-    """Turn the Split nodes of `model` into Slice nodes; return how many."""
-    changed = 0
+def split(model: ir.Graph) -> Answer:
+    """Turn the Split nodes of `model` into Slice nodes."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
-        shape = ir.shape(node.inputs[0]) if node.op_type == "Split" and not node.domain else None
+        if node.op_type != "Split" or node.domain:
+            continue
+        shape = ir.shape(node.inputs[0])
         sizes = _sizes(node, shape) if shape else None
         if not shape or sizes is None:
+            why.append(refused(node, "it splits the batch, or the sizes of its parts are not known"))
             continue
         axis = ir.attr(node, "axis", 0) % len(shape)
         ends = np.cumsum(sizes)
@@ -29,7 +33,7 @@ def split(model: ir.Graph) -> int:
         for result, name in names.items():
             result.name = name
         changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] | None:
