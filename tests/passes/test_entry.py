@@ -63,7 +63,7 @@ REFUSED = {
                   "QuantizeLinear QuantizeLinear_y: this model is quantized already; give the float model"),
     "sequence": ("g (float[N,4] x) => (float[N,4] y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis = 0>(s) }",
                  "SequenceConstruct .*: sequences and optional values cannot be quantized"),
-    "training": ("g (float[N,4] x) => (float[N,4] y) { y, a, b = BatchNormalization<training_mode = 1>(x, g, g, g, g) }",
+    "training": ("g (float[N,4] x) => (float[N,4] y) { y, a, b = BatchNormalization<training_mode = 1>(x,g,g,g,g) }",
                  "BatchNormalization .*: the model is in training mode; call eval"),
     "nothing": ("g (float[N,0] x) => (float[N,0] y) { y = Relu(x) }",
                 r"tensor 'x' has shape \[\?, 0\]: it holds nothing"),
