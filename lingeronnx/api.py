@@ -11,7 +11,7 @@ from .analysis.check import Check, check_float, check_integer
 from .config import QuantConfig
 from .data import Progress
 from .evaluation import Evaluation, evaluate
-from .flow import QuantizedModel, complete, normalised, prepare, refined
+from .flow import QuantizedModel, complete, normalised, plan_for, prepare, refined
 from .int_runner import row_of
 from .plan import Plan
 from .platforms import platform as platform_row
@@ -65,8 +65,8 @@ def quantize(
     Raises ModelError, DataError, ConfigError; ConstraintError with require_chip where the result is not chip-ready.
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
-    ready = prepare(model, calib, config, {**given, **settings}, plan, progress)
-    return complete(ready, refined(ready), progress)
+    planned = plan_for(prepare(model, calib, config, {**given, **settings}), plan, progress)
+    return complete(planned, refined(planned), progress)
 
 
 # ---- check -------------------------------------------------------------------------------------------------------

@@ -45,11 +45,11 @@ class IntRunner:
         for node in model.graph:
             if node.op_type == "Constant" and not node.domain:
                 self._consts[ir.written_name(node)] = np.asarray(ir.attr(node, "value"))
-        #: Whether axis 0 of some input is a fixed size other than 1: no batch axis, shapes are exact.
-        self.whole = any(spec.shape and spec.shape[spec.axis] not in (None, 1) for spec in self.inputs)
+        #: Whether some input has no batch axis, or one of a fixed size other than 1: shapes are exact.
+        self.whole = any(not spec.batched for spec in self.inputs)
         #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
         self.batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := open_axis(v))}
-        self.batch_axes.update({spec.name: spec.axis for spec in self.inputs})
+        self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
         self._programs: dict[Any, tuple[Any, dict[str, float]]] = {}
 
     @property
@@ -91,8 +91,9 @@ class IntRunner:
     def walk(self, feed: Mapping[str, np.ndarray]) -> Walk:
         """Return a walk through the steps on one batch of real inputs; see `Walk`."""
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
-        count, given = self._count(given), self._stacked(given)
-        specs = {n: Spec((len(a) // count, *a.shape[1:]), a.dtype) for n, a in given.items()}
+        count = self._count(given)
+        given = given if self.whole else self._stacked(given)
+        specs = {n: Spec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
         binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole)
         binder.run()
         return Walk(binder, given)
@@ -106,7 +107,7 @@ class IntRunner:
     def _count(self, given: Mapping[str, np.ndarray]) -> int:
         """Return the number of samples fed."""
         first = next(iter(self.inputs), None)
-        return 1 if self.whole or first is None else given[first.name].shape[first.axis]
+        return 1 if self.whole or first is None else first.count(given[first.name])
 
     def _stacked(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the feed with the samples of every input one after another along axis 0."""
@@ -202,7 +203,7 @@ class Walk:
             self._compute(call)
             read = [self._arrays[name] for name in call.inputs]
             yield WalkStep(call.outputs[0], call.fn, read, self._arrays[call.outputs[0]])
-            for name in call.inputs:
+            for name in dict.fromkeys(call.inputs):  # a step may read one tensor twice
                 if self._last[name] == index:
                     del self._arrays[name]
 

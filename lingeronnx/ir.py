@@ -1,7 +1,8 @@
 """The one importer of onnx_ir: load and save models, read constants and attributes, make and replace nodes.
 
 Everything above works on `onnx_ir.Model` through what stands here; nothing here knows quantization or a platform.
-Functions that change a graph change it in place; callers that need the old one clone first (`clone`).
+Functions that change a graph change it in place; callers that need the old one clone first (`clone`). One file although
+it is long: that onnx_ir is met here alone is what it is for.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ SIZE_LIMIT = (1 << 31) - (1 << 24)
 
 #: Opset of a model that does not say its own.
 OPSET = 13
+
+#: The first IR version in which an initializer need not be listed among the graph inputs.
+_FREE_CONSTANTS = 4
 
 Graph = oir.Model  # the design's word: a model before or after lowering
 Node = oir.Node
@@ -61,6 +65,7 @@ def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
         onnxfile.check(proto)
         model = oir.from_proto(proto)
         _one_domain_name(model)
+        model.ir_version = max(model.ir_version or 0, _FREE_CONSTANTS)
         model.graph.sort()
     except ModelError as error:
         raise ModelError(f"cannot use {label}: {error}") from error
@@ -270,6 +275,14 @@ def add_initializer(model: Graph, name: str, array: np.ndarray) -> Value:
     value = oir.Value(name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor)
     model.graph.register_initializer(value)
     return value
+
+
+def make_constant(model: Graph, value: Value, array: np.ndarray) -> None:
+    """Make the graph input `value` an initializer that holds `array`."""
+    model.graph.inputs.remove(value)
+    value.const_value = oir.tensor(np.asarray(array, order="C"), name=value.name)
+    value.shape, value.type = oir.Shape(array.shape), oir.TensorType(value.const_value.dtype)
+    model.graph.register_initializer(value)
 
 
 def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix: str) -> Value:

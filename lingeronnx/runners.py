@@ -74,16 +74,16 @@ class FloatRunner:
         self._fetch = fetch
         specs = input_specs(model)
         #: The inputs of a model that is written for one sample: larger batches are run one by one.
-        self._single = {spec.name: spec for spec in specs if spec.shape and spec.shape[spec.axis] == 1}
+        self._single = {spec.name: spec for spec in specs if spec.single}
         sized = all(spec.shape is not None and None not in spec.shape for spec in specs)  # else open axes mean nothing
         self._axes = {str(v.name): open_axis(v) if sized else 0 for v in ir.values(model)}
-        self._axes.update({name: spec.axis for name, spec in self._single.items()})
+        self._axes.update({name: spec.axis or 0 for name, spec in self._single.items()})
         self._session = ort_session(proto, "the float model")
 
     def run(self, feed: Mapping[str, np.ndarray]) -> Stream:
         """Run one batch and yield `(name, array, None)`; arrays as onnxruntime computed them."""
         given = {name: np.asarray(feed[name]) for name in self._inputs}
-        count = max((given[name].shape[spec.axis] for name, spec in self._single.items()), default=1)
+        count = max((spec.count(given[name]) for name, spec in self._single.items()), default=1)
         if count == 1:
             yield from self._run(given)
             return

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import EllipsisType
 
 import numpy as np
 
@@ -187,7 +188,7 @@ class Program:
         """
         samples = self._check(feed)
         forced = self._check_forced(force or {}, samples)
-        feed = {name: np.ascontiguousarray(feed[name]) for name in self.inputs}
+        feed = {name: np.asarray(feed[name], order="C") for name in self.inputs}  # keeps single numbers
         specs = {name: self._spec(name, samples) for name in self.names if name not in feed}
         results = {name: np.empty(spec.shape, spec.dtype) for name, spec in specs.items()}
         self._compute(feed, forced, results, samples)
@@ -223,14 +224,14 @@ class Program:
             want = self._spec(name, samples)
             fits = x.shape == want.shape and x.dtype == want.dtype
             require(fits, f"{name} is forced to {x.dtype}{list(x.shape)} where the program has {want}")
-        return {name: np.ascontiguousarray(x) for name, x in force.items()}
+        return {name: np.asarray(x, order="C") for name, x in force.items()}
 
     def _compute(
         self, feed: dict[str, Array], force: dict[str, Array], results: dict[str, Array], samples: int
     ) -> None:
         """Cut the batch into even blocks and hand them to the workers."""
         if not self.per_sample:
-            self._run_block(feed, force, results, slice(None), 1)
+            self._run_block(feed, force, results, ..., 1)  # single numbers have no axis to slice
             return
         size = max(min(self.block, -(-samples // self.threads)), 1)
         count = max(-(-samples // size), 1)
@@ -251,7 +252,7 @@ class Program:
         feed: dict[str, Array],
         force: dict[str, Array],
         results: dict[str, Array],
-        part: slice,
+        part: slice | EllipsisType,
         samples: int,
     ) -> None:
         """Compute one block, on buffers that no other block uses meanwhile, and copy out what is kept."""

@@ -17,8 +17,7 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
-from lingeronnx import __version__, api, cli, dump
-from lingeronnx import demo as demos
+from lingeronnx import __version__, api, cli, dump, pictures
 from lingeronnx.cli._shared import progress_bar
 from lingeronnx.config import QuantConfig
 from lingeronnx.conversion import TARGETS
@@ -163,6 +162,8 @@ def test_choices_are_those_of_the_configuration() -> None:
     for option in cli.main.commands["quantize"].params:
         if isinstance(option.type, click.Choice) and option.name == "written":
             assert set(option.type.choices) == set(TARGETS)
+        elif option.name in ("layout", "color", "resize"):
+            assert set(option.type.choices) == set(get_args(getattr(pictures, str(option.name).title())))
         elif isinstance(option.type, click.Choice):
             assert set(option.type.choices) <= set(get_args(QuantConfig.model_fields[str(option.name)].annotation))
 
@@ -447,11 +448,6 @@ def test_demo(here: Here) -> None:
     body = here.json("demo")
     assert body["output"] == "build/digits_cnn_quant.onnx"
     assert body["accuracy"]["samples"] == 500
-
-
-def test_demo_without_a_checkout(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demos, "_MODELS", here.folder / "models")
-    fails(here, 1, "the demo needs a checkout of the lingeronnx repository", "demo")
 
 
 def test_warmup(here: Here) -> None:

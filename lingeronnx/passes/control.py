@@ -28,16 +28,42 @@ def inline_control(model: ir.Graph) -> Answer:
     if done:
         ir.name_nodes(model)
     left = [node for node in model.graph if not node.domain and ir.holds_graphs(node)]
-    return Answer(done, [refused(node, _REASONS.get(node.op_type, _OTHERS)) for node in left])
+    return Answer(done, [refused(node, _told(node)[0]) for node in left])
 
 
 def check_control(model: ir.Graph) -> int:
     """Raise ModelError for control flow that is left in `model`; changes nothing."""
     for node in model.graph:
         if ir.holds_graphs(node):
-            raise ModelError(f"{node.op_type} {node.name}: {_REASONS.get(node.op_type, _OTHERS)}; "
-                             "export the model without it")  # fmt: skip
+            raise ModelError(f"{node.op_type} {node.name}: {'; '.join(_told(node))}")
     return 0
+
+
+def _told(node: ir.Node) -> tuple[str, str]:
+    """Return why `node`, which has subgraphs, is left, and what the user can do."""
+    if node.op_type == "If" and (name := _setting(node.inputs[0])) is not None:
+        return f"its condition depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
+    return _REASONS.get(node.op_type, "it runs a graph of its own"), "export the model without it"
+
+
+def _setting(value: ir.Value | None) -> str | None:
+    """Return the only graph input that `value` depends on, where that is a setting (a single number), else None."""
+    inputs: dict[str, ir.Value] = {}
+    seen: set[ir.Value] = set()
+    waiting = [value]
+    while waiting:
+        at = waiting.pop()
+        if at is None or at in seen:
+            continue
+        seen.add(at)
+        if at.is_graph_input() and at.const_value is None:
+            inputs[str(at.name)] = at
+        maker = at.producer()
+        waiting += [] if maker is None else list(maker.inputs)
+    if len(inputs) != 1:
+        return None
+    ((name, found),) = inputs.items()
+    return name if ir.shape(found) in ((), (1,)) else None
 
 
 _REASONS = {
@@ -45,7 +71,6 @@ _REASONS = {
     "Loop": f"it is not a loop of at most {LONGEST} turns whose number is known before the run",
     "Scan": "it loops over a sequence",
 }
-_OTHERS = "it runs a graph of its own"
 
 
 def _inline_if(model: ir.Graph, node: ir.Node) -> int:

@@ -56,22 +56,22 @@ def free_batch(model: ir.Graph) -> Answer:
 
 def _fixed_size(specs: Sequence[InputSpec]) -> int | None:
     """Return N where the batch axis of all inputs is the same number, else None."""
-    sizes = {s.shape[s.axis] if s.shape else None for s in specs if s.shape != ()}
+    sizes = {s.shape[s.axis] if s.shape else None for s in specs if s.axis is not None}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def _unlike(specs: Sequence[InputSpec]) -> list[Reason]:
     """Return why no batch size can be told: some inputs fix one, and not all the same."""
-    sizes = {s.name: s.shape[s.axis] if s.shape else None for s in specs if s.shape != ()}
+    sizes = {s.name: s.shape[s.axis] if s.shape else None for s in specs if s.axis is not None}
     if len(set(sizes.values())) < 2:
         return []
-    return [Reason(f"input {name}", f"size {'open' if size is None else size} on its first axis, unlike others")
+    return [Reason(f"input {name}", f"made for {'any number of' if size is None else size} samples, unlike others")
             for name, size in sizes.items()]  # fmt: skip
 
 
 def _batched(model: ir.Graph) -> dict[str, InputSpec]:
-    """Return the inputs that can have a batch axis: those of rank 1 and more, without declared defaults."""
-    return {spec.name: spec for spec in input_specs(model) if spec.shape != ()}
+    """Return the inputs that count samples."""
+    return {spec.name: spec for spec in input_specs(model) if spec.axis is not None}
 
 
 def _feed(model: ir.Graph, seed: int) -> _Feed:

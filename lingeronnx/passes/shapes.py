@@ -40,9 +40,9 @@ def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
 def _doubled(model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
     """Return all tensors of a run on two samples; None where the batch is fixed or the model fails on two."""
     specs = {spec.name: spec for spec in input_specs(model)}
-    if any(spec.shape and spec.shape[spec.axis] is not None for spec in specs.values()):
+    if any(spec.single or not spec.batched for spec in specs.values() if spec.axis is not None):
         return None
-    twice = {name: np.concatenate([array, array], specs[name].axis) for name, array in feed.items()}
+    twice = {name: specs[name].joined([array, array]) for name, array in feed.items()}
     try:
         return {name: array for name, array, _ in runner.run(twice)}
     except ModelError:

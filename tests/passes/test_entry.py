@@ -272,7 +272,9 @@ EARLY = "m = ReduceMax<keepdims = 0>(s) z = Constant<value_float = 9.0>() o = Le
 TURNS = f"it is not a loop of at most {LONGEST} turns whose number is known before the run"
 #: Control flow that stays -> (inputs, body, constants, reason).
 OPEN = {
-    "a condition of the run": (", bool c", IF, {}, "If If_y: its condition is computed at run time"),
+    "a condition of the run": ("", f"m = ReduceMax<keepdims = 0>(x) c = Cast<to = 9>(m) {IF}", {},
+                               "If If_y: its condition is computed at run time"),
+    "a setting": (", bool c", IF, {}, "If If_y: its condition depends on input 'c'"),
     "a number of the run": (", int64 turns", LOOP.format(start="", goes="o = Identity(c)"), {},
                             f"Loop Loop_y: {TURNS}"),
     "too many turns": ("", LOOP.format(start="", goes="o = Identity(c)"), {"turns": np.array(LONGEST + 1)},
@@ -293,5 +295,6 @@ def test_open_control_flow(name):
     nodes = ops(model)
     assert reasons(inline_control, model) == [why]
     assert ops(model) == nodes
-    with pytest.raises(ModelError, match=f"{why}; export the model without it"):
+    remedy = "fix that input: --fix c=VALUE" if name == "a setting" else "export the model without it"
+    with pytest.raises(ModelError, match=f"{why}; {remedy}"):
         check_control(model)

@@ -1,0 +1,113 @@
+"""Last stage: the integer graph, a report on it, and how far it is from the float model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from .. import ir
+from ..chip import chip_part
+from ..data import Data, Progress
+from ..errors import ConstraintError, ModelError
+from ..lower import lower
+from ..metrics import Agreement
+from ..plan import Plan
+from ..platforms import Platform
+from ..report import Report, describe
+from ..runners import FloatRunner
+from ..session import Session
+from .planned import Planned
+
+__all__ = ["QuantizedModel", "complete"]
+
+_FIDELITY_SAMPLES = 64  # calibration samples for the output fidelity in the report
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """What `quantize` and `finetune` return.
+
+    graph : the integer graph. plan : its scales. report : what was done. float_graph : the normalised float graph that
+    the plan speaks of, with ranges fitted.
+    """
+
+    graph: ir.Graph
+    plan: Plan
+    report: Report
+    float_graph: ir.Graph
+
+    def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
+        """Write the integer graph to `path`, as a whole or not at all; `to` is a generation as `convert` takes it."""
+        ir.save(self.graph if to == "thinker" else _converted(self.graph, to), path)
+
+    @cached_property
+    def chip(self) -> ir.Graph | None:
+        """The part the packer takes, without the host part; None where the graph is not chip-ready or has none."""
+        return chip_part(self.graph) if self.report.chip_ready and self.report.host_part else None
+
+    def save_chip(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
+        """Write the part the packer takes to `path`; ConstraintError where the graph is not chip-ready."""
+        if not self.report.chip_ready:
+            raise ConstraintError("the graph is not chip-ready: it has no part that a chip could run by itself")
+        part = self.graph if self.chip is None else self.chip
+        ir.save(part if to == "thinker" else _converted(part, to), path)
+
+    def session(self) -> Session:
+        """Return a session on the integer graph."""
+        return Session(self.graph)
+
+
+def _converted(graph: ir.Graph, to: str) -> ir.Graph:
+    from ..conversion import convert
+
+    return convert(graph, to).graph
+
+
+def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> QuantizedModel:
+    """Lower `exact`, the planned graph with its weights as they shall be, and say what became of the model.
+
+    Raises ConstraintError with require_chip where the result is not chip-ready.
+    """
+    prepared, plan, row = planned.prepared, planned.plan, planned.prepared.row
+    lowered = lower(exact, plan, row)
+    notes = [*prepared.notes, *planned.notes]
+    report = describe(planned.graph, lowered, plan, row, prepared.fitted, notes, prepared.stem)
+    if prepared.conf.require_chip and not report.chip_ready:
+        raise _not_ready(report, row)
+    result = QuantizedModel(lowered, plan, report, planned.graph)
+    outputs = _fidelity(prepared.original, result, prepared.data, progress)
+    return replace(result, report=replace(report, outputs=outputs))
+
+
+def _not_ready(report: Report, row: Platform) -> ConstraintError:
+    if not row.chip:
+        return ConstraintError(f"--require-chip: platform {row.name} is no chip; choose --platform venus")
+    if not report.float_nodes:
+        return ConstraintError("--require-chip: no operator of the model can be quantized")
+    node = report.float_nodes[0]
+    more = len(report.float_nodes) - 1
+    rest = f" (and {more} more)" if more else ""
+    return ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}")
+
+
+def _fidelity(
+    original: ir.Graph, result: QuantizedModel, data: Data, progress: Progress | None
+) -> dict[str, dict[str, float]]:
+    """Compare float and integer outputs on the first calibration samples."""
+    names = [str(v.name) for v in original.graph.outputs]
+    runner, session = FloatRunner(original, names), result.session()
+    found = {name: Agreement() for name in names}
+    again = data if data.rereadable else Data([data.first()], list(data.inputs.values()))
+    feeds, _ = next(iter(again.batches(_FIDELITY_SAMPLES)))
+    if progress is not None:
+        progress("comparing", len(next(iter(feeds.values()))), None)
+    integers = dict(zip(names, session.run(names, feeds), strict=True))
+    for name, want, _ in runner.run(feeds):  # in graph order
+        if want.shape != integers[name].shape:
+            raise ModelError(
+                f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it out of "
+                "the graph's outputs"
+            )
+        found[name].add(want, integers[name])
+    return {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
