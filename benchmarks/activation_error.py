@@ -145,10 +145,10 @@ def operator(name: str, where: str, q: int) -> tuple[str, np.ndarray]:
     graph = helper.make_graph([node], "g", ends[:1], ends[1:])
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", it.opset)], ir_version=10))
     scales = {"x": QParams(2.0**q), "y": QParams(it.scale(q))}
-    lowered = lower(model, Plan(platform=row.name, executor=row.executor, mode="q-value", tensors=scales), row)
+    lowered = lower(model, Plan(platform=row.name, executor=row.executor, mode="q-value", tensors=scales), row).graph
     steps = [n.op_type for n in lowered.graph if n.op_type not in ("Quant", "Dequant", "Reshape", "Requant")]
     feed = {"x": INT8.reshape(64, 4)}
-    got = next(array for tensor, array, _ in Session(lowered).taps(feed) if tensor == "y@q")
+    got = next(array for tensor, array, _ in Session(lowered).taps(feed) if tensor == "y_q")
     return " + ".join(steps), got.reshape(-1).astype(np.int64)
 
 

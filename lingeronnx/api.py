@@ -13,6 +13,7 @@ from .data import Progress
 from .evaluation import Evaluation, evaluate
 from .flow import QuantizedModel, complete, normalised, plan_for, prepare, refined
 from .int_runner import row_of
+from .packer.names import restored
 from .plan import Plan
 from .platforms import platform as platform_row
 from .session import is_integer_graph
@@ -78,7 +79,7 @@ def check(model: str | os.PathLike[str] | ir.Graph, *, platform: str | None = No
     platform : default the one an integer graph was made for, else venus. calib : data that give the sizes of inputs
     where the file leaves them open. Raises ModelError and ConfigError for what cannot be judged at all.
     """
-    loaded = ir.load(model) if isinstance(model, str | os.PathLike) else model
+    loaded = restored(ir.load(model) if isinstance(model, str | os.PathLike) else model)
     if is_integer_graph(loaded):
         return check_integer(loaded, row_of(loaded) if platform is None else platform_row(platform))
     row = platform_row(platform or QuantConfig().platform)
@@ -97,7 +98,7 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str) -> Converted:
     """
     from .conversion import convert as run
 
-    return run(ir.load(model) if isinstance(model, str | os.PathLike) else model, to)
+    return run(restored(ir.load(model) if isinstance(model, str | os.PathLike) else model), to)
 
 
 # ---- export ------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def chip_part(graph: ir.Graph) -> ir.Graph:
                 for user, index in list(source.uses()):
                     if _integer(user):
                         user.replace_input_with(index, entry)
-                source.name = f"{source.name}@host"
+                source.name = ir.fresh_name(part, f"{source.name}_host")
                 source = entry
             if source not in inputs:
                 inputs.append(source)

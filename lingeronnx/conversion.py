@@ -21,6 +21,7 @@ from .errors import ConfigError, ModelError
 from .generations import THIRD, generation
 from .int_runner import row_of
 from .ops import RENAMED, Op, integer_op, is_quantized_domain
+from .packer.names import written
 from .platforms import Platform
 
 __all__ = ["TARGETS", "Converted", "convert"]
@@ -65,8 +66,8 @@ class Converted:
     notes: tuple[str, ...]
 
     def save(self, path: Any) -> None:
-        """Write the graph to `path`, as a whole or not at all."""
-        ir.save(self.graph, path)
+        """Write the graph to `path`, as a whole or not at all, with names that the packer takes."""
+        ir.save(written(self.graph), path)
 
 
 @dataclass
@@ -356,7 +357,7 @@ def _put_requant_before(work: _Work, name: str, node: ir.Node, attrs: dict[str, 
                   and _widens_for_curves(use.node)), None)  # fmt: skip
     scale = float(attrs["scale_x"])
     if known is None:
-        output = ir.fresh_name(work.model, f"{source.name}@q16")
+        output = ir.fresh_name(work.model, f"{source.name}_q16")
         known = ir.make_node("Requant", [source], {}, name=f"{node.name}_wide", output=output, domain="thinker")
         known.outputs[0].shape, known.outputs[0].type = source.shape, ir.tensor_type(np.dtype(np.int16))
         packer = work.row.node_attributes.get("", {})

@@ -102,7 +102,7 @@ class IntRunner:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
         binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole)
         binder.run()
-        return Steps(binder.steps, binder.specs, binder.scales)
+        return Steps(binder.steps, binder.specs, binder.scales, binder.inner)
 
     def _count(self, given: Mapping[str, np.ndarray]) -> int:
         """Return the number of samples fed."""
@@ -172,16 +172,23 @@ class IntRunner:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a graph, and of every tensor its type, of the integer ones their scale."""
+    """The steps of a graph, and of every tensor its type, of the integer ones their scale.
+
+    inner : {tensor that the graph does not have: the float tensor of the graph whose integers it holds}
+    """
 
     steps: Sequence[Call]
     specs: Mapping[str, Spec]
     scales: Mapping[str, float]
+    inner: Mapping[str, str]
 
 
 @dataclass
 class WalkStep:
-    """One step of a walk: the tensor it writes, the kernel that computed it, what it read and wrote (whole batch)."""
+    """One step of a walk: the tensor it writes, the kernel that computed it, what it read and wrote (whole batch).
+
+    Where a node writes floats, two steps have its output: that with the integers, and their Dequant.
+    """
 
     output: str
     kernel: Any
@@ -202,7 +209,8 @@ class Walk:
             self._step = call
             self._compute(call)
             read = [self._arrays[name] for name in call.inputs]
-            yield WalkStep(call.outputs[0], call.fn, read, self._arrays[call.outputs[0]])
+            name = call.outputs[0]
+            yield WalkStep(self._binder.inner.get(name, name), call.fn, read, self._arrays[name])
             for name in dict.fromkeys(call.inputs):  # a step may read one tensor twice
                 if self._last[name] == index:
                     del self._arrays[name]
@@ -274,8 +282,9 @@ class _Binder:
         self.specs = dict(specs)
         self.scales: dict[str, float] = {}
         self.steps: list[Call] = []
-        #: Tensors that the graph does not have.
-        self.inner: set[str] = set()
+        #: Tensors that the graph does not have: the integers behind an output that a node writes in float.
+        self.inner: dict[str, str] = {}
+        self._taken = {str(v.name) for v in ir.values(model)}
         self._pending: list[ir.Node] = []
 
     def run(self) -> None:
@@ -326,20 +335,22 @@ class _Binder:
         inputs = tuple(names[i] for i in op.operands(node))
         reals = {str(node.outputs[i].name) for i in op.reals(bound)}
         outputs = tuple(str(v.name) for v in node.outputs if v.name)
-        self._append(Call(fn, inputs, tuple(f"{name}@q" if name in reals else name for name in outputs)))
+        held = {name: ir.free_name(f"{name}_q", self._taken) for name in outputs if name in reals}
+        self._append(Call(fn, inputs, tuple(held.get(name, name) for name in outputs)))
         scales = op.out_scales(bound, [self.scales.get(name) for name in names])
         for value, scale in zip(node.outputs, scales, strict=False):
             if value.name in reals and scale is not None:
-                self._real(value.name, scale)
+                self._real(value.name, held[value.name], scale)
             elif value.name and scale is not None:
                 self.scales[value.name] = scale
 
-    def _real(self, name: str, scale: float) -> None:
-        """Dequantize the integers of tensor `name`."""
+    def _real(self, name: str, held: str, scale: float) -> None:
+        """Dequantize the integers `held` of tensor `name`."""
         from simulator.kernels import Dequant
 
-        self._append(Call(Dequant(scale), (f"{name}@q",), (name,)))
-        self.inner.add(f"{name}@q")
+        self._append(Call(Dequant(scale), (held,), (name,)))
+        self.inner[held] = name
+        self._taken.add(held)
 
     def _check_scales(self, op: Op, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
         for index, scale in op.read_scales(attrs).items():

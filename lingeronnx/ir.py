@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,12 @@ from .errors import InternalError, ModelError
 
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
 DOMAIN = "lingeronnx"
+
+#: Where a node keeps the name of the user's node that it was made for; it lives in memory only.
+_ORIGIN = "lingeronnx.origin"
+
+#: Where a node keeps the name that constants made for it are called after, likewise.
+_SHARED = "lingeronnx.shared"
 
 #: Bytes of one model file, protobuf's own limit less a margin for what surrounds the tensors.
 SIZE_LIMIT = (1 << 31) - (1 << 24)
@@ -87,16 +93,15 @@ def _one_domain_name(model: Graph) -> None:
 
 
 def name_nodes(model: Graph) -> None:
-    """Give every node a unique name: selectors and reports speak of nodes by name."""
+    """Give every node a unique name: selectors and reports speak of nodes by name.
+
+    Nodes that were made for others (`origin`) give way to the user's own.
+    """
     seen: set[str] = set()
-    for node in model.graph:
+    for node in sorted(model.graph, key=lambda node: _ORIGIN in node.meta):
         base = node.name or f"{node.op_type}_{node.outputs[0].name if node.outputs else len(seen)}"
-        name, number = base, 1
-        while name in seen:
-            number += 1
-            name = f"{base}_{number}"
-        node.name = name
-        seen.add(name)
+        node.name = free_name(base, seen)
+        seen.add(node.name)
 
 
 def _first_line(error: Exception) -> str:
@@ -234,6 +239,26 @@ def has_folded_batch(value: Value) -> bool:
     return bool(value.meta.get("lingeronnx.folded_batch", False))
 
 
+def mark_origin(node: Node, old: Node) -> None:
+    """Note that `node` is made for `old`, or in its place."""
+    node.meta[_ORIGIN] = origin(old)
+
+
+def origin(node: Node) -> str:
+    """Return the name of the user's node that `node` was made for; its own where it is the user's."""
+    return str(node.meta.get(_ORIGIN, node.name))
+
+
+def mark_shared(node: Node, name: str) -> None:
+    """Note what constants that are made for `node` are called after, which nodes like it have in common."""
+    node.meta[_SHARED] = name
+
+
+def shared_name(node: Node) -> str:
+    """Return what constants made for `node` are called after: what `mark_shared` noted, else its first output."""
+    return str(node.meta.get(_SHARED, node.outputs[0].name))
+
+
 def producer(value: Value | None) -> Node | None:
     """Return the node that computes `value`; None for graph inputs, initializers and absent inputs."""
     return None if value is None else value.producer()
@@ -261,11 +286,20 @@ def values(model: Graph) -> Iterator[Value]:
 
 def fresh_name(model: Graph, base: str) -> str:
     """Return `base`, or `base` with a number when some tensor has that name already."""
-    taken = {value.name for value in values(model)} | set(model.graph.initializers)
+    return free_name(base, names(model))
+
+
+def names(model: Graph) -> set[str]:
+    """Return the names of all tensors of `model`, constants included."""
+    return {str(value.name) for value in values(model)} | set(model.graph.initializers)
+
+
+def free_name(base: str, taken: Collection[str]) -> str:
+    """Return `base`, or `base` with a number when it is in `taken`."""
     name, number = base, 1
     while name in taken:
         number += 1
-        name = f"{base}{number}"
+        name = f"{base}_{number}"
     return name
 
 
@@ -289,7 +323,7 @@ def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix
     """Make input `index` of `node` the constant `array`.
 
     The initializer keeps its name where `node` is its only reader; a shared one stays as it is and the node gets a new
-    one named `<name>@<suffix>`.
+    one named `<name>_<suffix>`.
     """
     old = node.inputs[index]
     if old is not None and len(old.uses()) == 1 and old.is_initializer() and not old.is_graph_input():
@@ -298,7 +332,7 @@ def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix
         del model.graph.initializers[name]
     else:
         base = old.name if old is not None and old.name else f"{node.outputs[0].name}"
-        name = fresh_name(model, f"{base}@{suffix}")
+        name = fresh_name(model, f"{base}_{suffix}")
     value = add_initializer(model, name, array)
     node.replace_input_with(index, value)
     return value
@@ -309,16 +343,26 @@ def make_node(
     inputs: Sequence[Value | None],
     attributes: Mapping[str, Any] | None = None,
     *,
-    name: str,
     output: str,
+    name: str = "",
+    of: Node | None = None,
+    what: str = "",
     domain: str = "",
     like: Value | None = None,
 ) -> Node:
-    """Return a node with one output called `output`, whose shape and type are those of `like` when given."""
+    """Return a node with one output called `output`, whose shape and type are those of `like` when given.
+
+    Its name is `name`, or where it is made for the node `of`, which is noted, that node's or `<of>_<what>`.
+    """
+    if of is not None:
+        name = f"{of.name}_{what}" if what else str(of.name)
     result = oir.Value(name=output)
     if like is not None:
         result.shape, result.type = like.shape, like.type
-    return oir.node(op_type, inputs, attributes or {}, domain=domain, outputs=[result], name=name)
+    node = oir.node(op_type, inputs, attributes or {}, domain=domain, outputs=[result], name=name)
+    if of is not None:
+        mark_origin(node, of)
+    return node
 
 
 def replace(model: Graph, old: Iterable[Node], new: Sequence[Node]) -> None:
@@ -396,6 +440,42 @@ def rename_initializer(model: Graph, value: Value, name: str) -> None:
     for user, index in list(value.uses()):
         user.replace_input_with(index, replacement)
     del model.graph.initializers[str(value.name)]
+
+
+def rename(model: Graph, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
+    """Rename tensors, constants among them, and nodes of the main graph; no new name may be an old one too.
+
+    Constant data may be shared with another graph: a renamed constant gets a tensor of its own.
+    """
+    graph = model.graph
+    for value in list(graph.initializers.values()):
+        new = tensors.get(str(value.name))
+        if new is not None and value.const_value is not None:
+            value.const_value = oir.tensor(value.const_value.numpy(), name=new)
+    order = {id(value): place for place, value in enumerate(graph.initializers.values())}
+    for value in {id(v): v for v in (*graph.inputs, *graph.initializers.values(), *_written(graph))}.values():
+        value.name = tensors.get(str(value.name), value.name)
+    held = sorted(graph.initializers.values(), key=lambda value: order[id(value)])
+    graph.initializers.clear()
+    graph.initializers.update({str(value.name): value for value in held})
+    for node in graph:
+        node.name = nodes.get(str(node.name), node.name)
+
+
+def _written(graph: oir.Graph) -> Iterator[Value]:
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
+
+
+def inner_names(model: Graph) -> set[str]:
+    """Return the names of the tensors in the bodies of control flow, which may not be those of outer tensors."""
+    bodies = [a.as_graph() for node in model.graph for a in node.attributes.values() if a.type.name == "GRAPH"]
+    found: set[str] = set()
+    while bodies:
+        body = bodies.pop()
+        found |= {str(v.name) for v in (*body.inputs, *body.initializers.values(), *_written(body))}
+        bodies += [a.as_graph() for node in body for a in node.attributes.values() if a.type.name == "GRAPH"]
+    return found
 
 
 def set_attr(node: Node, name: str, value: Any) -> None:

@@ -1,8 +1,9 @@
 """Lowering: a normalised float graph and a plan become the integer graph of the `thinker` format.
 
-Float tensors keep their names; where a tensor exists in integers and in float, the integer one is `name@q` (`name@q16`
-for another width). Quant, Dequant and Requant stand only at borders, one per tensor. The integer graph's attributes
-carry every scale: `plan_of` reads the plan back from them.
+Float tensors keep their names; where a tensor exists in integers and in float, the integer one is called `name_q`
+(`name_q16` for another width), with a number where that is taken. Nothing is read out of such a name: `lower` says
+which float tensor an integer one holds, and `borders` reads it off a file. Quant, Dequant and Requant stand only at
+borders, one per tensor. The integer graph's attributes carry every scale: `plan_of` reads the plan back from them.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import numpy as np
 from . import ir
 from .assign import integer_nodes
 from .batch_axes import KEY
+from .borders import float_names
 from .errors import InternalError, ModelError
 from .ops import OPS, Op, attributes, integer_op, is_quantized_domain
 from .plan import Plan, QParams, Transform
 from .platforms import Platform
 
-__all__ = ["Lowering", "Source", "lower", "plan_of"]
+__all__ = ["Lowered", "Lowering", "Source", "lower", "plan_of"]
 
 _QUANT = next(op for op in OPS if op.name == "Quant")
 _DEQUANT = next(op for op in OPS if op.name == "Dequant")
@@ -66,6 +68,21 @@ class Source:
         return np.clip(held, self.low, self.high).astype(self.dtype)
 
 
+@dataclass(frozen=True)
+class Lowered:
+    """An integer graph, and what became of the float one.
+
+    floats : integer tensor -> the float tensor it holds, where the two have different names.
+    layers : tensor -> the first output of the float node that it was made for.
+    sources : the integer initializers that hold a float one.
+    """
+
+    graph: ir.Graph
+    floats: Mapping[str, str]
+    layers: Mapping[str, str]
+    sources: Mapping[str, Source]
+
+
 def _accumulator(wide: bool) -> tuple[float, float, Any]:
     """Return the bounds and the type of a bias: saturated to 32 bits, or 61 where `wide`."""
     top = 2.0**60 if wide else 2.0**31 - 1
@@ -79,8 +96,16 @@ class Lowering:
         self.model, self.plan, self.row = model, plan, row
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
+        #: By the name that was asked for: where that was taken, the constant has another.
+        self._held: dict[str, list[ir.Value]] = {}
         #: The integer initializers that hold a float one, by name.
-        self.sources: dict[str, Source] = {}
+        self._sources: dict[str, Source] = {}
+        self._float_names: dict[str, str] = {}
+        self._layers: dict[str, str] = {}
+        #: What was made on the way to a node's output, by that output's name and by what it is.
+        self._made: dict[tuple[str, str], ir.Value] = {}
+        self._taken = ir.names(model)
+        self._taken_by_nodes = {str(node.name) for node in model.graph}
         self._floats: dict[str, ir.Value] = {}
         self._integers: dict[tuple[str, QParams], ir.Value] = {}
         self._copied = False
@@ -160,15 +185,15 @@ class Lowering:
         """Return the integer initializer `value` in int16."""
         held = ir.const(value)
         assert held is not None
-        wide = self.array(f"{value.name}@wide", held.astype(np.int16))
-        self.sources[str(wide.name)] = replace(self.sources[str(value.name)], dtype=np.int16)
+        wide = self.array(f"{value.name}_wide", held.astype(np.int16))
+        self._sources[str(wide.name)] = replace(self._sources[str(value.name)], dtype=np.int16)
         return wide
 
     def _parameter(self, node: ir.Node, index: int, source: Source, name: str) -> ir.Value:
         array = ir.const(node.inputs[index])
         assert array is not None
-        value = self.array(name or source.name, source.quantized(array))
-        self.sources[str(value.name)] = source
+        value = self.array(name or source.name, source.quantized(array), own=not name)
+        self._sources[str(value.name)] = source
         return value
 
     def is_wide(self, node: ir.Node) -> bool:
@@ -179,19 +204,28 @@ class Lowering:
         """Return `values`, which no initializer holds as they are, at `scale` in int32, or int64 where `wide`."""
         return self.array(name, Source(name, _as_it_is, scale, *_accumulator(wide)).quantized(values))
 
-    def array(self, name: str, array: np.ndarray) -> ir.Value:
-        """Return an initializer called `name`, or `name` with a number when that holds something else."""
-        base, number = name, 1
-        while name in self._initializers:
-            known = ir.const(self._initializers[name])
+    def array(self, name: str, array: np.ndarray, own: bool = False) -> ir.Value:
+        """Return an initializer called `name`, or `name` with a number when that holds something else.
+
+        own : it is what became of the float model's initializer `name`; other names give way to the float model's.
+        """
+        alike = self._held.setdefault(name, [])
+        for value in alike:
+            known = ir.const(value)
             if known is not None and known.dtype == array.dtype and np.array_equal(known, array):
-                return self._initializers[name]
-            number += 1
-            name = f"{base}@{number}"
+                return value
+        name = name if own and name not in self._initializers else self._free(name)
         tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._initializers[name] = value
+        alike.append(value)
         return value
+
+    def _free(self, name: str) -> str:
+        """Return `name`, or `name` with a number where a tensor of either graph has it; it is taken from now on."""
+        found = ir.free_name(name, self._taken)
+        self._taken.add(found)
+        return found
 
     def emit(
         self, op: Op, node: ir.Node, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
@@ -204,6 +238,7 @@ class Lowering:
         """
         name = ir.written_name(node)
         if self.leaves_in_float(node):
+            self._layers[name] = name
             self._floats[name] = self._append(op.name, domain, inputs, attrs, str(node.name), name, node.outputs[0],
                                               None)  # fmt: skip
             return
@@ -211,6 +246,7 @@ class Lowering:
         integer_name = self._integer_name(name, q) if name in self._border else name
         value = self._append(op.name, domain, inputs, attrs, str(node.name), integer_name, node.outputs[0], q)
         self._integers[name, q] = value
+        self._layers[integer_name] = name
         self._more_outputs(name, also)
 
     def insert(
@@ -218,55 +254,65 @@ class Lowering:
         shape: Sequence[int | None], q: QParams, domain: str = "thinker",
         also: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:  # fmt: skip
-        """Append a node on the way to the float `node`'s output; return its output, `<node's output>@<what>`."""
+        """Append a node on the way to the float `node`'s output; return its output, `<node's output>_<what>`."""
         like = ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
-        name = f"{ir.written_name(node)}@{what}"
-        value = self._append(op_type, domain, inputs, attrs, f"{node.name}@{what}", name, like, q)
-        self._more_outputs(ir.written_name(node), also)
+        name = ir.written_name(node)
+        own, title = self._free(f"{name}_{what}"), ir.free_name(f"{node.name}_{what}", self._taken_by_nodes)
+        value = self._append(op_type, domain, inputs, attrs, title, own, like, q)
+        self._made[name, what] = value
+        self._layers[own] = name
+        self._more_outputs(name, also)
         return value
 
     def real_output(self, node: ir.Node, index: int, what: str, scale: float) -> None:
-        """Make output `index` of the float `node` from output ``@what`` of the integer nodes made for it."""
-        wanted = f"{ir.written_name(node)}@{what}"
-        source = next(v for made in reversed(self._nodes) for v in made.outputs if v.name == wanted)
+        """Make output `index` of the float `node` from the output `what` of the integer nodes made for it."""
+        source = self._made[ir.written_name(node), what]
         value = node.outputs[index]
         name = str(value.name)
         self._floats[name] = self._append(_DEQUANT.name, _DEQUANT.domain, [source], {"scale_o": scale},
-                                          f"Dequant_{name}", name, value, None)  # fmt: skip
+                                          self._border_node("Dequant", name), name, value, None)  # fmt: skip
 
     def further_output(self, node: ir.Node, index: int, what: str) -> None:
-        """Make output ``@what`` of the last integer node output `index` of the float `node`, held as the plan says."""
+        """Make the output `what` of the integer nodes output `index` of the float `node`, held as the plan says."""
         name = str(node.outputs[index].name)
         q = self._qparams(name)
-        value = next(v for v in self._nodes[-1].outputs if v.name == f"{ir.written_name(node)}@{what}")
+        value = self._made[ir.written_name(node), what]
         value.name = self._integer_name(name, q) if name in self._border else name
         self._integers[name, q] = value
 
     def _more_outputs(self, name: str, also: Sequence[tuple[str, Sequence[int | None], int]]) -> None:
-        """Give the last node further outputs `<name>@<what>`."""
+        """Give the last node further outputs `<name>_<what>`."""
         self._nodes[-1].resize_outputs(1 + len(also))
         for extra, (what, shape, bits) in zip(self._nodes[-1].outputs[1:], also, strict=True):
-            extra.name, extra.type = f"{name}@{what}", ir.TensorType(integer_type(bits))
+            extra.name, extra.type = self._free(f"{name}_{what}"), ir.TensorType(integer_type(bits))
+            self._made[name, what] = extra
             extra.shape = self._shape(ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape])))
 
     # ---- borders -------------------------------------------------------------------------------------------------
 
-    def _integer_name(self, name: str, q: QParams) -> str:
-        return f"{name}@q" if q.bits == 8 else f"{name}@q{q.bits}"
+    def _integer_name(self, name: str, q: QParams, what: str = "q") -> str:
+        """Return a name for the float tensor `name` in integers, and note which tensor that is."""
+        found = self._free(f"{name}_{what}" if q.bits == 8 else f"{name}_{what}{q.bits}")
+        self._float_names[found] = name
+        return found
+
+    def _border_node(self, kind: str, name: str) -> str:
+        return ir.free_name(f"{kind}_{name}", self._taken_by_nodes)
 
     def _quantize(self, name: str, q: QParams) -> ir.Value:
         source = self._floats.get(name)
         if source is None:
             raise InternalError(f"tensor '{name}' is read in integers before it exists")
         value = self._append(_QUANT.name, _QUANT.domain, [source], {"data_bits": q.bits, "scale_x": q.scale},
-                             f"Quant_{name}", self._integer_name(name, q), source, q)  # fmt: skip
+                             self._border_node("Quant", name), self._integer_name(name, q), source, q)  # fmt: skip
         self._integers[name, q] = value
         return value
 
     def _requantize(self, name: str, value: ir.Value, own: QParams, q: QParams) -> ir.Value:
         attrs = {"data_bits": own.bits, "o_bits": q.bits, "scale_x": own.scale, "scale_o": q.scale}
-        base = f"{self._integer_name(name, q)}@{q.scale:g}"
-        result = self._append(_REQUANT.name, _REQUANT.domain, [value], attrs, f"Requant_{base}", base, value, q)
+        title = self._integer_name(name, q, "requant")
+        result = self._append(_REQUANT.name, _REQUANT.domain, [value], attrs, self._border_node("Requant", name), title,
+                              value, q)  # fmt: skip
         self._integers[name, q] = result
         return result
 
@@ -275,8 +321,9 @@ class Lowering:
             q = self._qparams(name)
             source = self._integers[name, q]
             self._floats[name] = self._append(
-                _DEQUANT.name, _DEQUANT.domain, [source], {"scale_o": q.scale}, f"Dequant_{name}", name, source, None
-            )
+                _DEQUANT.name, _DEQUANT.domain, [source], {"scale_o": q.scale}, self._border_node("Dequant", name),
+                name, source, None,
+            )  # fmt: skip
         return self._floats[name]
 
     def _append(
@@ -288,6 +335,7 @@ class Lowering:
             extra = {**self.row.node_attributes.get("", {}), **self.row.node_attributes.get(op_type, {})}
         node = ir.make_node(op_type, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output,
                             domain=domain)  # fmt: skip
+        self._taken_by_nodes.add(name)
         value = node.outputs[0]
         value.type = ir.TensorType(ir.DataType.FLOAT if q is None else integer_type(q.bits))
         value.shape = self._shape(like)
@@ -304,8 +352,8 @@ class Lowering:
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
-    def run(self) -> ir.Graph:
-        """Build and return the integer graph."""
+    def run(self) -> Lowered:
+        """Build and return the integer graph, with what became of the float one."""
         inputs = []
         for value in self.model.graph.inputs:
             copy = ir.Value(name=value.name, type=value.type, shape=self._shape(value))
@@ -322,7 +370,7 @@ class Lowering:
             else:
                 self._copy(node)
         outputs = [self._floats[str(value.name)] for value in self.model.graph.outputs]
-        return self._finish(inputs, outputs)
+        return Lowered(self._finish(inputs, outputs), self._float_names, self._layers, self._sources)
 
     def _copy(self, node: ir.Node) -> None:
         """Take over a float node as it is."""
@@ -331,7 +379,7 @@ class Lowering:
             if value is None:
                 inputs.append(None)
             elif (array := ir.const(value)) is not None:
-                inputs.append(self.array(str(value.name), array))
+                inputs.append(self.array(str(value.name), array, own=True))
             else:
                 inputs.append(self._floats[str(value.name)])
         results = [ir.Value(name=v.name, type=v.type, shape=self._shape(v)) for v in node.outputs]
@@ -362,7 +410,7 @@ class Lowering:
                          functions=functions, metadata_props=props)  # fmt: skip
 
 
-def lower(model: ir.Graph, plan: Plan, row: Platform) -> ir.Graph:
+def lower(model: ir.Graph, plan: Plan, row: Platform) -> Lowered:
     """Return the integer graph of the normalised float `model` under `plan`; `model` is left as it is.
 
     Raises ModelError when the plan lacks a tensor.
@@ -375,6 +423,7 @@ def plan_of(graph: ir.Graph) -> Plan:
     tensors: dict[str, QParams] = {}
     scales: dict[str, float] = {}
     widths: dict[str, int] = {}
+    names = float_names(graph)
     chip = graph.metadata_props.get("lingeronnx.platform", "venus")
     for node in graph.graph:
         op = integer_op(node)
@@ -391,7 +440,7 @@ def plan_of(graph: ir.Graph) -> Plan:
             own = attrs.get("data_bits" if op.name == "Quant" else "o_bits")
             bits = widths[name] = int(own or widths.get(str(source.name) if source is not None else "", 8))
             if op.name != "Requant":
-                tensors[name.partition("@q")[0]] = QParams(scale, bits)
+                tensors[names.get(name, name)] = QParams(scale, bits)
         for key, index in op.weight_scales.items():
             if key in attrs:
                 tensors[ir.read_name(node, index)] = QParams(float(attrs[key]), int(attrs["parameter_bits"]))

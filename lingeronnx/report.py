@@ -11,6 +11,7 @@ from .assign import integer_nodes
 from .fit import Fitted
 from .ops import integer_op
 from .ops.macs import macs
+from .packer.names import Names, safe_names, written
 from .plan import Plan
 from .platforms import Platform
 
@@ -34,6 +35,7 @@ class Report:
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
     outputs : per graph output, cosine and SQNR against the float model on the calibration data
+    names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
@@ -49,6 +51,7 @@ class Report:
     packer: str
     packer_args: str
     notes: Sequence[str]
+    names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     accuracy: Mapping[str, Any] | None = None
     training: Sequence[Mapping[str, Any]] = ()
@@ -67,6 +70,7 @@ class Report:
             "packer": self.packer,
             "packer_args": self.packer_args,
             "notes": list(self.notes),
+            "names": dict(self.names),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "training": [dict(line) for line in self.training],
@@ -106,7 +110,8 @@ def describe(
     total = sum(work.values())
     share = sum(count for key, count in work.items() if key in whole) / total if total else float(bool(whole))
     args: list[str] = []
-    for node in lowered.graph:
+    renamed = safe_names(lowered) if row.chip else Names()
+    for node in written(lowered, renamed).graph:
         found = integer_op(node)
         text = found.packer_args(node, row) if found is not None else ""
         if text and text not in args:
@@ -117,8 +122,18 @@ def describe(
     return Report(
         platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready, is_chip=row.chip,
         integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
-        packer=" ".join([packer, *args]) if packer else "", packer_args=" ".join(args), notes=list(notes),
+        packer=" ".join([packer, *args]) if packer else "", packer_args=" ".join(args),
+        notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
     )  # fmt: skip
+
+
+def _renamed(names: Names) -> list[str]:
+    """Return what the user should know of names that change."""
+    if not names.tensors:
+        return []
+    (user, other), more = next(iter(names.tensors.items())), len(names.tensors) - 1
+    rest = f"; {more} more change likewise (--json lists them)" if more else ""
+    return [f"tensor '{user}' is called '{other}' in the file, for the packer does not take all names{rest}"]
 
 
 def float_nodes(model: ir.Graph, floats: Mapping[str, str], whole: set[int]) -> tuple[list[FloatNode], list[FloatNode]]:

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from . import ir
+from .borders import float_names
 from .data import InputSpec
 from .errors import ConfigError, DataError, nearest
 from .int_runner import IntRunner
 from .ops import is_quantized_domain
+from .packer.names import restored
 from .runners import FloatRunner, input_specs
 from .runners import Stream as Tensors
 from .streaming import Stream
@@ -36,6 +38,7 @@ class NodeArg:
 class Session:
     """A runner for the model at `path` (or an in-memory graph).
 
+    A file whose tensors were renamed for a chip's packer is spoken of by the user's own names.
     Float outputs are real values, integer outputs integers. An input that feeds a Quant takes real values or an array
     of the Quant's integer type, which is taken as quantized already.
 
@@ -45,7 +48,7 @@ class Session:
     """
 
     def __init__(self, path: str | os.PathLike[str] | ir.Graph, arithmetic: str | None = None) -> None:
-        self.model = ir.load(path) if isinstance(path, str | os.PathLike) else path
+        self.model = restored(ir.load(path) if isinstance(path, str | os.PathLike) else path)
         self.is_integer = is_integer_graph(self.model)
         if not self.is_integer and arithmetic is not None:
             raise ConfigError(f"arithmetic = '{arithmetic}' is for integer graphs; this one has no integer operator")
@@ -61,6 +64,11 @@ class Session:
     def get_outputs(self) -> list[NodeArg]:
         """Return the graph outputs."""
         return [_arg(v) for v in self.model.graph.outputs]
+
+    @property
+    def floats(self) -> dict[str, str]:
+        """{integer tensor: the float tensor whose values it holds}, of those that meet a Quant or a Dequant."""
+        return float_names(self.model)
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
         """Return the tensors `names` (None: the graph outputs) for a batch; any tensor of the graph may be named."""

@@ -97,7 +97,7 @@ def finetune(
     frozen = frozenset(_parameters(ready, bridge, freeze))
 
     def measure() -> float:
-        session = Session(lower(with_weights(start, bridge.weights()), bridge.plan, prepared.row))
+        session = Session(lower(with_weights(start, bridge.weights()), bridge.plan, prepared.row).graph)
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 

@@ -1,6 +1,7 @@
 """Laws about imports: who may know whom. Read from the sources, so that a forgotten import fails here and not later."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,8 @@ FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT
 
 # A part of the package -> the parts it may import besides its own. Data flows to the right:
 # cli -> api -> {flow, tuning, repair} -> {passes, observe, assign, improve, lower, session} -> {runners, ops} -> {ir}
-BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "config", "data", "batch_axes"}
-MIDDLE = BASE | {"ops", "runners", "int_runner", "metrics"}
+BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "config", "data", "batch_axes", "packer"}
+MIDDLE = BASE | {"ops", "borders", "runners", "int_runner", "metrics"}
 FLOW = MIDDLE | {"passes", "observe", "calibrate", "assign", "fit", "improve", "lower", "session", "chip"}
 ALLOWED = {
     "errors": set(),
@@ -30,8 +31,10 @@ ALLOWED = {
     "data": {"errors", "pictures"},
     "metrics": {"errors", "data"},
     "ops": {"errors", "ir", "plan", "platforms", "lower"},  # lower: for annotations only, see below
+    "packer": {"errors", "ir"},
     "batch_axes": {"errors", "ir"},
     "fixed_inputs": {"errors", "ir"},
+    "borders": {"errors", "ir", "ops"},
     "runners": BASE | {"ops"},
     "generations": {"errors", "ir", "ops", "platforms"},
     "conversion": MIDDLE | {"generations"},
@@ -170,6 +173,31 @@ def test_no_platform_by_name(path):
             reads = {n.attr for side in sides for n in ast.walk(side) if isinstance(n, ast.Attribute)}
             algorithm = reads & {"algorithm", "ops"} or "algorithm" in ast.unparse(node)  # the row's word, not its name
             assert not literals & names or algorithm, f"line {node.lineno}: {ast.unparse(node)}"
+
+
+#: Where "@" is a rule of the packer's, not a mark in a name of ours.
+ABOUT_AT = ("lingeronnx/packer/",)
+
+#: What takes a string apart, and where it is a name of somebody else's making: torch's exporter writes module paths
+#: into names, parameters are matched by the ends of theirs, functions carry their kind before an underscore.
+APART = {"partition", "rpartition", "split", "rsplit", "removesuffix", "removeprefix", "startswith", "endswith"}
+FOREIGN_NAMES = ("lingeronnx/torch/_exporters.py", "lingeronnx/torch/_clean.py", "lingeronnx/torch/checkpoint.py")
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nobody_reads_a_name(path):
+    """A name means nothing: what a tensor or a node is stands in data beside it, and no mark is written into names."""
+    here, tree = path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            assert "@" not in node.value or here.startswith(ABOUT_AT), f"line {node.lineno}: {node.value!r}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in APART:
+            whose = ast.unparse(node.func.value)
+            of_graph = re.search(
+                r"(value|tensor|node|source|output|result|step)\w*\.(name|output)\b|_name\(|\borigin\(", whose
+            )
+            assert not of_graph or here in FOREIGN_NAMES, f"line {node.lineno}: {ast.unparse(node)}"
 
 
 def test_no_star_imports():

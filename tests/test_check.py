@@ -206,7 +206,7 @@ def one(op_type, platform, **attributes):
     node = onnx.helper.make_node(
         op_type,
         [f"q{i}" for i in range(len(quants))],
-        ["y@q"],
+        ["y_q"],
         "node",
         domain="thinker",
         platform_quant="luna_quant",
@@ -214,7 +214,7 @@ def one(op_type, platform, **attributes):
         platform=platform,
         **attributes,
     )
-    last = onnx.helper.make_node("Dequant", ["y@q"], ["y"], "dequant", domain="thinker",
+    last = onnx.helper.make_node("Dequant", ["y_q"], ["y"], "dequant", domain="thinker",
                                  scale_o=attributes.get("scale_o", 128.0))  # fmt: skip
     given = [onnx.helper.make_tensor_value_info(f"x{i}", 1, [1, 4]) for i in range(len(quants))]
     graph = onnx.helper.make_graph([*quants, node, last], "g", given,

@@ -316,9 +316,9 @@ def test_simulate_integers_are_the_real_values_times_the_scale(quant: Here) -> N
         "simulate", "tiny_quant.onnx", "--input", "test.npz", "--taps", "p", "--integers", "-o", "int.npz"
     )
     scales = {entry["name"]: entry["scale"] for entry in body["tensors"]}
-    assert {entry["name"]: entry["output"] for entry in body["tensors"]} == {"p": None, "y@q": "y"}
+    assert {entry["name"]: entry["output"] for entry in body["tensors"]} == {"p": None, "y_q": "y"}
     with np.load("real.npz") as real, np.load("int.npz") as integers:
-        for name, key in (("p", "p"), ("y", "y@q")):
+        for name, key in (("p", "p"), ("y", "y_q")):
             assert integers[key].dtype == np.int8
             assert np.array_equal(real[name] * scales[key], integers[key])
 
@@ -356,11 +356,11 @@ def test_dump_of_some_tensors_has_safe_file_names(here: Here) -> None:
 
 
 def test_at_shows_one_tensor(quant: Here) -> None:
-    run = ("simulate", "tiny_quant.onnx", "--input", "test.npz", "--at", "x@q", "--batch", "6")
+    run = ("simulate", "tiny_quant.onnx", "--input", "test.npz", "--at", "x_q", "--batch", "6")
     at = quant.json(*run)["at"]
     exact = samples() * at["scale"]
     want = np.clip(exact, -128, 127)
-    assert (at["name"], at["dtype"], at["shape"]) == ("x@q", "int8", [20, 2, 4, 4])
+    assert (at["name"], at["dtype"], at["shape"]) == ("x_q", "int8", [20, 2, 4, 4])
     assert (at["min"], at["max"], at["first"]) == (want.min(), want.max(), want.reshape(-1)[:8].tolist())
     assert at["mean"] == pytest.approx(want.mean())
     text = quant.good(*run)

@@ -69,7 +69,7 @@ def test_same_function(name, row):
     for key, array in float_outputs(after, feeds).items():
         np.testing.assert_allclose(array, want[key], rtol=0, atol=2e-6)
     read = [n for n in after.graph if n.op_type == "Linear" and "_gates_h" in n.name]
-    assert len({ir.read_name(n, 1) for n in read}) == len({n.name.partition("@t")[0] for n in read})
+    assert len({ir.read_name(n, 1) for n in read}) == len({ir.shared_name(n) for n in read})
     assert fit(after, platform(row)) == []
     assert all(v.uses() or v.is_graph_output() for n in after.graph for v in n.outputs)
 
@@ -83,7 +83,8 @@ def test_the_packer_takes_it(name):
     assert found.report.chip_ready
     assert problems(ir.to_proto(found.chip or found.graph)) == []
     linear = [n for n in found.graph.graph if n.op_type == "LinearInt" and "_gates_h" in n.name]
-    assert len({ir.read_name(n, 1) for n in linear}) == len({n.name.partition("@t")[0] for n in linear})
+    floats = {ir.shared_name(n) for n in found.float_graph.graph if n.op_type == "Linear" and "_gates_h" in n.name}
+    assert len({ir.read_name(n, 1) for n in linear}) == len(floats)
 
 
 @pytest.mark.parametrize("row", CHIPS)

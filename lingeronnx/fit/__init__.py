@@ -58,6 +58,7 @@ def fit(model: ir.Graph, row: Platform, keep: Collection[str] = ()) -> list[Fitt
                 if found is not None:
                     done.append(Fitted(str(node.name), *found))
                     break
+        ir.name_nodes(model)
         if len(done) == before:
             break
     return done

@@ -62,22 +62,21 @@ class Maker:
         self, op_type: str, inputs: Sequence[ir.Value | None], shape: Sequence[Any], what: str,
         attributes: Mapping[str, Any] | None = None,
     ) -> ir.Value:  # fmt: skip
-        """Append a node called `<node>@<what>`; return its output, `<node's output>@<what>` of size `shape`."""
-        name = ir.fresh_name(self.model, f"{self.result.name}@{what}")
+        """Append a node called `<node>_<what>`; return its output, `<node's output>_<what>` of size `shape`."""
+        name = ir.fresh_name(self.model, f"{self.result.name}_{what}")
         taken = {v.name for n in self.nodes for v in n.outputs}
         number = 2
         base = name
         while name in taken:
             name, number = f"{base}{number}", number + 1
-        node_name = f"{self.node.name}{name.removeprefix(str(self.result.name))}"
-        made = ir.make_node(op_type, inputs, attributes, name=node_name, output=name, like=self.result)
+        made = ir.make_node(op_type, inputs, attributes, of=self.node, what=what, output=name, like=self.result)
         made.outputs[0].shape = ir.oir_shape(list(shape))
         self.nodes.append(made)
         return made.outputs[0]
 
     def constant(self, array: np.ndarray, what: str) -> ir.Value:
-        """Return an initializer called `<node's output>@<what>`."""
-        return ir.add_initializer(self.model, ir.fresh_name(self.model, f"{self.result.name}@{what}"), array)
+        """Return an initializer called `<node's output>_<what>`."""
+        return ir.add_initializer(self.model, ir.fresh_name(self.model, f"{self.result.name}_{what}"), array)
 
     def crop(self, source: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:
         """Return the positions start..end-1 of `source` along `axis`; `source` itself where that is all of it."""

@@ -26,13 +26,13 @@ def split_average(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, s
         return None
     source, result = node.inputs[0], node.outputs[0]
     window = {"kernel_shape": [first, width], "strides": [first, width]}
-    between = ir.fresh_name(model, f"{result.name}@rows")
-    before = ir.make_node("AveragePool", [source], window, name=f"{node.name}@rows", output=between, like=result)
+    between = ir.fresh_name(model, f"{result.name}_rows")
+    before = ir.make_node("AveragePool", [source], window, of=node, what="rows", output=between, like=result)
     rows = before.outputs[0]
     dims = ir.shape(result) or ()
     rows.shape = ir.oir_shape([dims[0] or "N", dims[1], int(dims[2] or 1) * (height // first), dims[3]])
     rest = [height // first, 1]
-    after = ir.make_node("AveragePool", [rows], {"kernel_shape": rest, "strides": rest}, name=str(node.name), output="",
+    after = ir.make_node("AveragePool", [rows], {"kernel_shape": rest, "strides": rest}, of=node, output="",
                          like=result)  # fmt: skip
     ir.replace(model, [node], [before, after])
     return f"average over {height}x{width} in two steps, {first}x{width} and {rest[0]}x1", "half a step at most"

@@ -12,6 +12,7 @@ from ..data import Data, Progress
 from ..errors import ConstraintError, ModelError
 from ..lower import lower
 from ..metrics import Agreement
+from ..packer.names import safe_names, written
 from ..plan import Plan
 from ..platforms import Platform
 from ..report import Report, describe
@@ -38,8 +39,11 @@ class QuantizedModel:
     float_graph: ir.Graph
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
-        """Write the integer graph to `path`, as a whole or not at all; `to` is a generation as `convert` takes it."""
-        ir.save(self.graph if to == "thinker" else _converted(self.graph, to), path)
+        """Write the integer graph to `path`, as a whole or not at all; `to` is a generation as `convert` takes it.
+
+        A file for a chip has names that its packer takes (`packer.names`).
+        """
+        ir.save(self._written(self.graph, to), path)
 
     @cached_property
     def chip(self) -> ir.Graph | None:
@@ -51,7 +55,14 @@ class QuantizedModel:
         if not self.report.chip_ready:
             raise ConstraintError("the graph is not chip-ready: it has no part that a chip could run by itself")
         part = self.graph if self.chip is None else self.chip
-        ir.save(part if to == "thinker" else _converted(part, to), path)
+        ir.save(self._written(part, to), path)
+
+    def _written(self, graph: ir.Graph, to: str) -> ir.Graph:
+        """Return the integer graph, or its part for the chip, as it goes to a file."""
+        if to != "thinker":
+            graph = _converted(graph, to)
+            return written(graph) if self.report.is_chip else graph
+        return written(graph, safe_names(self.graph)) if self.report.is_chip else graph
 
     def session(self) -> Session:
         """Return a session on the integer graph."""
@@ -70,7 +81,7 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     Raises ConstraintError with require_chip where the result is not chip-ready.
     """
     prepared, plan, row = planned.prepared, planned.plan, planned.prepared.row
-    lowered = lower(exact, plan, row)
+    lowered = lower(exact, plan, row).graph
     notes = [*prepared.notes, *planned.notes]
     report = describe(planned.graph, lowered, plan, row, prepared.fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:

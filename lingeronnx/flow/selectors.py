@@ -26,8 +26,7 @@ class Selectors:
         """Return the nodes of the normalised graph that `selector` stands for; none where what it names is folded."""
         chosen = select(self.original, selector)
         names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
-        return [node for node in self.graph.graph if names & {str(node.name), str(node.name).partition("@")[0],
-                                                              *(str(v.name) for v in node.outputs)}]  # fmt: skip
+        return [n for n in self.graph.graph if names & {ir.origin(n), *(str(v.name) for v in n.outputs)}]
 
     def skipped(self, selectors: Iterable[str]) -> dict[str, str]:
         """Return {node of the normalised graph: reason} for the nodes the user leaves in float."""

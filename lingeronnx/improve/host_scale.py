@@ -63,7 +63,7 @@ def _out_of_range(model: ir.Graph, stats: Stats, row: Platform, floats: Mapping[
 def _multiply_after(model: ir.Graph, value: ir.Value, inside: set[int], stats: dict[str, TensorStats]) -> str:
     """Let the integer readers of a float `value` read it through a Mul."""
     readers = [(use.node, use.idx) for use in value.uses() if id(use.node) in inside]
-    node = _mul(model, value, f"{value.name}@scaled")
+    node = _mul(model, value, f"{value.name}_scaled")
     first = next(n for n in model.graph if any(n is reader for reader, _ in readers))
     model.graph.insert_before(first, node)
     for reader, index in readers:
@@ -78,7 +78,7 @@ def _multiply_before(model: ir.Graph, value: ir.Value, inside: set[int], stats: 
     assert writer is not None
     name = str(value.name)
     readers = [(use.node, use.idx) for use in value.uses() if id(use.node) not in inside]
-    value.name = ir.fresh_name(model, f"{name}@scaled")
+    value.name = ir.fresh_name(model, f"{name}_scaled")
     node = _mul(model, value, name)
     model.graph.insert_after(writer, node)
     for reader, index in readers:
@@ -92,9 +92,10 @@ def _multiply_before(model: ir.Graph, value: ir.Value, inside: set[int], stats: 
 
 def _mul(model: ir.Graph, value: ir.Value, output: str) -> ir.Node:
     base = str(value.name)
-    one = ir.add_initializer(model, ir.fresh_name(model, f"{base}@factor"), np.array(1.0, np.float32))
+    one = ir.add_initializer(model, ir.fresh_name(model, f"{base}_factor"), np.array(1.0, np.float32))
     free = output if output not in {str(v.name) for v in ir.values(model)} else ir.fresh_name(model, output)
-    return ir.make_node("Mul", [value, one], name=f"{base}@scale", output=free, like=value)
+    title = ir.free_name(f"{base}_scale", {str(node.name) for node in model.graph})
+    return ir.make_node("Mul", [value, one], name=title, output=free, like=value)
 
 
 def settle(model: ir.Graph, added: Mapping[str, str], factors: Mapping[str, np.ndarray]) -> None:

@@ -53,12 +53,13 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
         if node.op_type in ("Conv", "Linear") and str(node.name) not in plan.floats
     }  # fmt: skip
     wanted = {name: array for name, array, _ in FloatRunner(model, set(layers)).run(feed)}
-    walk = IntRunner(lower(model, plan, row)).walk(feed)
+    lowered = lower(model, plan, row)
+    walk = IntRunner(lowered.graph).walk(feed)
     for step in walk:
-        # A one-dimensional convolution that the chip makes in two is the step before the reshape that ends it.
-        name = step.output.partition("@q")[0].removesuffix("@rows")
+        # Of the steps that are made for a layer, that with the weight: the others move its data.
+        name = lowered.layers.get(step.output, "")
         node = layers.get(name)
-        if node is None or name not in wanted:
+        if node is None or name not in wanted or not hasattr(step.kernel, "weight"):
             continue
         kernel, array = step.kernel, step.array
         shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
@@ -77,8 +78,7 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
 
 
 def _scale(plan: Plan, node: ir.Node, index: int) -> float:
-    name = ir.read_name(node, index)
-    return plan.tensors[name.removesuffix("@refined")].scale
+    return plan.tensors[ir.read_name(node, index)].scale
 
 
 def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
@@ -158,5 +158,5 @@ def _move_bias(model: ir.Graph, node: ir.Node, error: np.ndarray) -> None:
         return
     if len(node.inputs) < 3:
         node.resize_inputs(3)
-    name = ir.fresh_name(model, f"{node.outputs[0].name}@bias")
+    name = ir.fresh_name(model, f"{node.outputs[0].name}_bias")
     node.replace_input_with(2, ir.add_initializer(model, name, (-error).astype(np.float32)))

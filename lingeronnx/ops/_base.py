@@ -8,7 +8,6 @@ simulator kernel computes it. It knows nothing of passes, files or commands.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from ..lower import Lowering
 
 __all__ = [
-    "ALL_OUT", "Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch", "without_step",
+    "ALL_OUT", "Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch",
 ]  # fmt: skip
 
 #: Attribute names of later generations -> the names used here.
@@ -334,11 +333,6 @@ def rule_text(constraint: Constraint, row: Platform) -> tuple[str, str]:
     text = " ".join((constraint.__doc__ or "").split()).format(row=row, conv=row.conv, pool=row.pool)
     rule, _, remedy = text.partition(" | ")
     return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"
-
-
-def without_step(name: str) -> str:
-    """Return the name of what the steps of a recurrent layer have in common: ``y@t12_gates`` -> ``y@gates``."""
-    return re.sub(r"@t\d+_", "@", name)
 
 
 def fixed_batch(target: Sequence[int]) -> list[int]:

@@ -100,7 +100,7 @@ class Clip(Op):
             low.emit(RELU, node, [low.integer(node, 0)], {}, domain="")
             return
         dtype = np.int8 if scale.bits <= 8 else np.int16
-        ends = [low.array(f"{node.outputs[0].name}@{key}", np.array(value, dtype))
+        ends = [low.array(f"{node.outputs[0].name}_{key}", np.array(value, dtype))
                 for key, value in (("low", low_int), ("high", high_int))]  # fmt: skip
         low.emit(self, node, [low.integer(node, 0), *ends], {}, domain="")
 

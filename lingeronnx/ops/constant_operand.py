@@ -110,19 +110,19 @@ class AddConstant(Binary):
 
         if self.factor_is_constant:
             w = low.read(node, other)
-            given = [low.constant(node, other, w, spread, f"{base}@factor"),
-                     low.array(f"{base}@offset", np.zeros(count, np.int32))]  # fmt: skip
+            given = [low.constant(node, other, w, spread, f"{base}_factor"),
+                     low.array(f"{base}_offset", np.zeros(count, np.int32))]  # fmt: skip
         else:
             w = QParams(2.0**_ONE)
-            given = [low.array(f"{base}@factor", np.full(count, w.scale).astype(np.int8)),
-                     *low.bias(node, other, x.scale * w.scale, spread, f"{base}@offset")]  # fmt: skip
+            given = [low.array(f"{base}_factor", np.full(count, w.scale).astype(np.int8)),
+                     *low.bias(node, other, x.scale * w.scale, spread, f"{base}_offset")]  # fmt: skip
         attrs = {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits, "scale_x": x.scale,
                  "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
         column = [1, count, 1, 1]
-        target = low.array(f"{base}@column_shape", np.array(column, np.int64))
+        target = low.array(f"{base}_column_shape", np.array(column, np.int64))
         value = low.insert(Reshape.name, node, "column", [value, target], {}, column, x, domain="")
         value = low.insert(BatchNorm2d.name, node, "affine", [value, *given], attrs, column, o)
-        back = low.array(f"{base}@shape", np.array(shape, np.int64))
+        back = low.array(f"{base}_shape", np.array(shape, np.int64))
         low.emit(RESHAPE, node, [value, back], {}, domain="")
 
 

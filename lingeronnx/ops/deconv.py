@@ -72,7 +72,7 @@ class ConvTranspose2d(WeightLayer):
                  "output_padding": list(ir.attr(node, "output_padding") or [0, 0])}  # fmt: skip
         bias = low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])
         if not bias:
-            bias = [low.integers(f"{node.outputs[0].name}@bias", np.zeros(g.weight[1] * g.group), 1.0)]
+            bias = [low.integers(f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0)]
         low.emit(self, node, [low.integer(node, 0), low.weight(node, 1), *bias], attrs)
 
     def bind(self, bound: Bound) -> Any:

@@ -98,7 +98,7 @@ class Gated(Op):
         count, q = int(shape[-1] or 1), _with_room(x, factor)
         eye = np.eye(count) * _WEIGHT.scale
         weight = np.floor(np.concatenate([eye, eye * factor]) + 0.5).astype(np.int8)
-        base = f"{ir.written_name(node)}@pair"
+        base = f"{ir.written_name(node)}_pair"
         given = [low.array(f"{base}_weight", weight), low.array(f"{base}_bias", np.zeros(2 * count, np.int32))]
         attrs: dict[str, Any] = {"data_bits": x.bits, "parameter_bits": _WEIGHT.bits, "o_bits": q.bits,
                                  "scale_x": x.scale, "scale_w": _WEIGHT.scale, "scale_o": q.scale}  # fmt: skip
@@ -121,16 +121,16 @@ def _multiplied(
     if len(shape) > 4:
         image = [*shape[:3], math.prod(shape[3:])]
     if image != shape:
-        value = low.insert(RESHAPE.name, node, "image", [value, low.array(f"{base}@image_shape", _target(image, low))],
+        value = low.insert(RESHAPE.name, node, "image", [value, low.array(f"{base}_image_shape", _target(image, low))],
                            {}, image, x, domain="")  # fmt: skip
     held = np.full(image[1], math.floor(factor * _WEIGHT.scale + 0.5), np.int8)
-    given = [low.array(f"{base}@factor", held), low.array(f"{base}@offset", np.zeros(image[1], np.int32))]
+    given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(image[1], np.int32))]
     attrs = {"data_bits": x.bits, "parameter_bits": 8, "o_bits": o.bits, "scale_x": x.scale,
              "scale_w": _WEIGHT.scale, "scale_o": o.scale}  # fmt: skip
     value = low.insert(BatchNorm2d.name, node, "inner", [value, *given], attrs, image, o)
     if image != shape:
         value = low.insert(RESHAPE.name, node, "inner_back",
-                           [value, low.array(f"{base}@inner_shape", _target(shape, low))], {}, shape, o,
+                           [value, low.array(f"{base}_inner_shape", _target(shape, low))], {}, shape, o,
                            domain="")  # fmt: skip
     return value
 

@@ -111,7 +111,7 @@ class LayerNorm(Op):
         if low.row.ops.get(self.name) == "luna-wide":
             weight = low.widened(weight)
         bias = low.bias(node, 2, 2.0**FRACTION * w.scale) or [
-            low.integers(f"{node.outputs[0].name}@bias", np.zeros(gamma.shape), 1.0)
+            low.integers(f"{node.outputs[0].name}_bias", np.zeros(gamma.shape), 1.0)
         ]
         low.emit(self, node, [low.integer(node, 0), weight, *bias], attrs)
 

@@ -27,7 +27,7 @@ from .. import ir
 from ..errors import ModelError
 from ..plan import QParams
 from ..platforms import Platform
-from ._base import Attr, Bound, Constraint, Op, Tie, without_step
+from ._base import Attr, Bound, Constraint, Op, Tie
 from .border import Requant
 from .gate import Glu
 from .linear import Linear
@@ -133,7 +133,7 @@ class Sigmoid(Op):
 
     def _with_ones(self, node: ir.Node, low: Lowering, value: ir.Value, x: QParams) -> tuple[ir.Value, float]:
         """Return the last axis doubled, a half of 1s in front, and its scale: the work of a LinearInt, exact."""
-        shape, base = list(ir.shape(node.outputs[0]) or ()), without_step(f"{node.outputs[0].name}@ones")
+        shape, base = list(ir.shape(node.outputs[0]) or ()), f"{ir.shared_name(node)}_ones"
         count = int(shape[-1] or 1)
         scale = min(max(x.scale, 1.0), 2.0**_TOP)
         one = QParams(2.0**6)

@@ -67,13 +67,13 @@ class Bmm(Binary):
         base, factors = ir.written_name(node), []
         for index, what in ((0, "left"), (1, "right")):
             sizes = [int(d or 1) for d in shapes[index][1:]]
-            target = low.array(f"{base}@{what}_shape", np.array(sizes, np.int64))
+            target = low.array(f"{base}_{what}_shape", np.array(sizes, np.int64))
             factors.append(low.insert("Reshape", node, what, [low.integer(node, index), target], {}, sizes,
                                       low.read(node, index), domain=""))  # fmt: skip
         full = [1, *(int(d or 1) for d in shapes[2][1:])]
         value = low.insert(self.name, node, "heads", factors, self.lowered_attributes(node, low), full[1:],
                            low.written(node))  # fmt: skip
-        back = low.array(f"{base}@shape", np.array(full, np.int64))
+        back = low.array(f"{base}_shape", np.array(full, np.int64))
         low.emit(RESHAPE, node, [value, back], {}, domain="")
 
     def bind(self, bound: Any) -> Any:

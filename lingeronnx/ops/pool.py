@@ -193,14 +193,14 @@ class AvgPool2d(Op):
             low.emit(self, node, [value], {**window, **scales})
             return
         name = node.outputs[0].name
-        ones = low.array(f"{name}@ones", np.ones((channels, 1, *sides), np.int8))
+        ones = low.array(f"{name}_ones", np.ones((channels, 1, *sides), np.int8))
         attrs = {"kernel_shape": sides, "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": channels,
                  "parameter_bits": 8, "scale_w": float(math.prod(sides)), **scales}  # fmt: skip
         inputs = [value, ones]
         if len(steps) == 2:
             # Both steps round half up: what that adds on average is taken out of the sum, as far as it is whole.
             excess = int(math.prod(sides) / (2 * math.prod(steps[0][1:])) + 0.5)
-            inputs.append(low.array(f"{name}@excess", np.full(channels, -excess, np.int32)))
+            inputs.append(low.array(f"{name}_excess", np.full(channels, -excess, np.int32)))
         low.emit(CONV2D, node, inputs, attrs)
 
     def out_scale(self, attrs: Any, scales: Any) -> float | None:

@@ -242,8 +242,8 @@ class _Recurrent(Op):
             *self._given(node, low, o),
             low.constant(node, 1, w, lambda a: np.pad(self._ordered(a, units), ((0, 0), (0, missing)))),
             low.constant(node, 2, r, lambda a: self._ordered(a, units)),
-            *low.bias(node, 3, x.scale * w.scale, lambda a: self._ordered(a, units).reshape(2, -1)[0], f"{name}@ih"),
-            *low.bias(node, 3, o.scale * r.scale, lambda a: self._ordered(a, units).reshape(2, -1)[1], f"{name}@hh"),
+            *low.bias(node, 3, x.scale * w.scale, lambda a: self._ordered(a, units).reshape(2, -1)[0], f"{name}_ih"),
+            *low.bias(node, 3, o.scale * r.scale, lambda a: self._ordered(a, units).reshape(2, -1)[1], f"{name}_hh"),
         ]
         attrs = {
             "input_size": width + missing, "hidden_size": units, "num_layers": 1, "batch_first": 1, "dropout": 0.0,
@@ -257,7 +257,7 @@ class _Recurrent(Op):
             steps = low.insert(self.name, node, "steps", inputs, attrs, (batch, width, units), o, also=also)
             first = 0 if attrs["go_forward"] else width - length
             bounds = (("start", first), ("end", first + length), ("axis", 1), ("step", 1))
-            given = [low.array(f"{ir.written_name(node)}@{key}", np.array([v], np.int64)) for key, v in bounds]
+            given = [low.array(f"{ir.written_name(node)}_{key}", np.array([v], np.int64)) for key, v in bounds]
             low.emit(SLICE, node, [steps, *given], {}, domain="")
         else:
             low.emit(self, node, inputs, attrs, also=also)
@@ -276,7 +276,9 @@ class _Recurrent(Op):
                 found.append(None)
             elif key == "lengths":
                 name = ir.read_name(node, index)
-                found.append(low.real(node, index) if array is None else low.array(name, array.astype(np.int64)))
+                found.append(
+                    low.real(node, index) if array is None else low.array(name, array.astype(np.int64), own=True)
+                )
             elif array is None:
                 found.append(low.integer_as(node, index, o) if key == "h" else low.integer_at(node, index, _CELL))
             else:
@@ -316,7 +318,7 @@ class _Recurrent(Op):
         """Return `source` [N, *sizes] with zeros around its last axis: a linear layer does that exactly."""
         one = QParams(64.0)
         weight = (np.eye(size, sizes[1], -before) * one.scale).astype(np.int8)
-        identity = low.array(f"{ir.written_name(node)}@{what}_weight", weight)
+        identity = low.array(f"{ir.written_name(node)}_{what}_weight", weight)
         attrs = {"data_bits": q.bits, "parameter_bits": one.bits, "o_bits": q.bits,
                  "scale_x": q.scale, "scale_w": one.scale, "scale_o": q.scale}  # fmt: skip
         batch = (ir.shape(node.inputs[0]) or (None,))[0]

@@ -95,7 +95,7 @@ class Slice(Op):
         x, name = low.integer(node, 0), node.outputs[0].name
         for number, (axis, places) in enumerate(cuts):
             bounds = (places.start, places.stop, axis, places.step)
-            given = [low.array(f"{name}@{key}{axis}", np.array([value], np.int64))
+            given = [low.array(f"{name}_{key}{axis}", np.array([value], np.int64))
                      for key, value in zip(("start", "end", "axis", "step"), bounds, strict=True)]  # fmt: skip
             shape[axis] = len(places)
             if number < len(cuts) - 1:
@@ -187,7 +187,7 @@ class Gather(Op):
         assert index is not None
         axis = ir.attr(node, "axis", 0) % len(shape)
         places = np.where(index < 0, index + int(shape[axis] or 0), index).astype(np.int64).reshape(-1)
-        inputs = [low.integer(node, 0), low.array(f"{node.outputs[0].name}@index", places)]
+        inputs = [low.integer(node, 0), low.array(f"{node.outputs[0].name}_index", places)]
         if index.ndim:
             low.emit(self, node, inputs, {"axis": axis}, domain="")
             return

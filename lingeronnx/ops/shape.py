@@ -80,7 +80,7 @@ class Reshape(_Move):
             target = fixed_batch([-1, *target[1:]])
         else:
             target[0] = -1
-        name = f"{node.outputs[0].name}@shape"
+        name = f"{node.outputs[0].name}_shape"
         low.emit(self, node, [low.integer(node, 0), low.array(name, np.array(target, np.int64))], {}, domain="")
 
     def target(self, bound: Bound) -> list[int]:

@@ -71,7 +71,7 @@ class Tile(_Spread):
         """Emit with the repeats as they are."""
         repeats = ir.const(node.inputs[1])
         assert repeats is not None
-        given = low.array(f"{node.outputs[0].name}@repeats", repeats.astype(np.int64))
+        given = low.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
         low.emit(self, node, [low.integer(node, 0), given], {}, domain="")
 
     def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
@@ -88,7 +88,7 @@ class Expand(_Spread):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the sizes of the result; 1 for the batch, which broadcasts."""
         target = [1, *(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[1:])]
-        given = low.array(f"{node.outputs[0].name}@shape", np.array(target, np.int64))
+        given = low.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
         low.emit(self, node, [low.integer(node, 0), given], {}, domain="")
 
     def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
@@ -139,8 +139,8 @@ class Pad(_Spread):
         assert value is not None
         held = int(np.clip(math.floor(value * q.scale + 0.5), q.low, q.high))
         name = node.outputs[0].name
-        given = [low.array(f"{name}@pads", np.array(pads, np.int64)),
-                 low.array(f"{name}@value", np.array([held], np.int64))]  # fmt: skip
+        given = [low.array(f"{name}_pads", np.array(pads, np.int64)),
+                 low.array(f"{name}_value", np.array([held], np.int64))]  # fmt: skip
         attrs = {"mode": ir.attr(node, "mode", "constant"), "scale_x": q.scale, "scale_o": q.scale}
         low.emit(self, node, [low.integer(node, 0), *given], attrs)
 
@@ -214,7 +214,7 @@ class Resize(_Spread):
         sizes = zip((ir.shape(node.inputs[0]) or ())[1:], (ir.shape(node.outputs[0]) or ())[1:], strict=True)
         factors = np.array([1.0, *(int(m or 1) // int(n or 1) for n, m in sizes)], np.float32)
         name = node.outputs[0].name
-        given = [low.array(f"{name}@roi", np.zeros(0, np.float32)), low.array(f"{name}@factors", factors)]
+        given = [low.array(f"{name}_roi", np.zeros(0, np.float32)), low.array(f"{name}_factors", factors)]
         attrs = {key: ir.attr(node, key) for key in ("coordinate_transformation_mode", "nearest_mode")
                  if key in node.attributes}  # fmt: skip
         low.emit(self, node, [low.integer(node, 0), *given], {"mode": "nearest", **attrs}, domain="")

@@ -85,7 +85,7 @@ Watch = Callable[[Step, ir.Graph], None]
 
 
 def run_passes(steps: Sequence[Pass], model: ir.Graph, watch: Watch | None = None) -> dict[str, int]:
-    """Run `steps` on `model` in place; return {pass: number of changes}.
+    """Run `steps` on `model` in place, give every node a name; return {pass: number of changes}.
 
     Raises InternalError, which names the pass and those before it, where a requirement does not hold or a pass fails;
     errors that are the user's go through.
@@ -107,6 +107,7 @@ def run_passes(steps: Sequence[Pass], model: ir.Graph, watch: Watch | None = Non
         changes[step.name] = changes.get(step.name, 0) + answer.changes
         if watch is not None:
             watch(Step(step.name, answer.changes, answer.reasons), model)
+    ir.name_nodes(model)
     return changes
 
 

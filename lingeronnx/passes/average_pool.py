@@ -29,16 +29,16 @@ def average_pool(model: ir.Graph) -> Answer:
             why.append(refused(node, "its input is not four-dimensional with static spatial dimensions"))
             continue
         size = [int(shape[2]), int(shape[3])]
-        pool = ir.make_node("AveragePool", [source], {"kernel_shape": size, "strides": size}, name=str(node.name),
+        pool = ir.make_node("AveragePool", [source], {"kernel_shape": size, "strides": size}, of=node,
                             output="")  # fmt: skip
         if keep:
             pool.outputs[0].shape, pool.outputs[0].type = node.outputs[0].shape, node.outputs[0].type
             ir.replace(model, [node], [pool])
         else:
-            pool.outputs[0].name = ir.fresh_name(model, f"{node.outputs[0].name}@pool")
+            pool.outputs[0].name = ir.fresh_name(model, f"{node.outputs[0].name}_pool")
             pool.outputs[0].type = node.outputs[0].type
             pool.outputs[0].shape = ir.oir_shape([source.shape[0], shape[1], 1, 1])  # type: ignore[index,union-attr]
-            flat = ir.make_node("Flatten", [pool.outputs[0]], {"axis": 1}, name=f"{node.name}@flatten", output="",
+            flat = ir.make_node("Flatten", [pool.outputs[0]], {"axis": 1}, of=node, what="flatten", output="",
                                 like=node.outputs[0])  # fmt: skip
             ir.replace(model, [node], [pool, flat])
         changed += 1

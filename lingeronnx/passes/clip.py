@@ -35,7 +35,7 @@ def clip(model: ir.Graph) -> Answer:
                 node = _set(model, node, limits)
                 changed += 1
         if limits[0] == 0 and limits[1] == math.inf and node.op_type == "Clip":
-            new = ir.make_node("Relu", [node.inputs[0]], name=str(node.name), output="", like=node.outputs[0])
+            new = ir.make_node("Relu", [node.inputs[0]], of=node, output="", like=node.outputs[0])
             ir.replace(model, [node], [new])
             changed += 1
     return Answer(changed, why)
@@ -57,11 +57,11 @@ def _set(model: ir.Graph, node: ir.Node, limits: tuple[float, float]) -> ir.Node
         attributes = {key: v for key, v in zip(("min", "max"), limits, strict=True) if math.isfinite(v)}
     else:
         ends = [
-            ir.add_initializer(model, ir.fresh_name(model, f"{base}@{key}"), np.array(v, np.float32))
+            ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}"), np.array(v, np.float32))
             if math.isfinite(v) else None
             for key, v in zip(("low", "high"), limits, strict=True)
         ]  # fmt: skip
         inputs, attributes = [ir.source(node), *(ends if ends[1] is not None else ends[:1])], {}
-    new = ir.make_node("Clip", inputs, attributes, name=str(node.name), output="", like=node.outputs[0])
+    new = ir.make_node("Clip", inputs, attributes, of=node, output="", like=node.outputs[0])
     ir.replace(model, [node], [new])
     return new

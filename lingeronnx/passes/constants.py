@@ -37,7 +37,7 @@ def fold_constants(model: ir.Graph) -> int:
         for value in node.outputs:
             name = str(value.name)
             if value.uses():
-                value.name = f"{name}@folded"
+                value.name = None
                 constant_value = ir.add_initializer(model, name, results[name])
                 for user, index in list(value.uses()):
                     user.replace_input_with(index, constant_value)

@@ -94,9 +94,9 @@ def _unroll(model: ir.Graph, node: ir.Node) -> int:
     states: list[ir.Value] = list(node.inputs[2:])  # type: ignore[arg-type]
     carried = len(states)
     scans: list[list[ir.Value]] = [[] for _ in body.outputs[1 + carried :]]
-    true = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@true"), np.array(True))
+    true = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_true"), np.array(True))
     for turn in range(int(turns.reshape(()))):
-        number = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@turn"), np.array(turn, np.int64))
+        number = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_turn"), np.array(turn, np.int64))
         results = _move(model, node, body.clone(allow_outer_scope_values=True), [number, true, *states])
         states = results[1 : 1 + carried]
         for column, value in zip(scans, results[1 + carried :], strict=True):
@@ -144,15 +144,15 @@ def _move(model: ir.Graph, before: ir.Node, graph: ir.Body, given: list[ir.Value
 def _stack(model: ir.Graph, node: ir.Node, values: list[ir.Value]) -> ir.Value:
     """Return the values of all turns, stacked along a new axis 0."""
     newer = ir.opset(model) >= 13
-    axis = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@axis"), np.array([0], np.int64))
+    axis = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_axis"), np.array([0], np.int64))
     rows = []
     for value in values:
         row = ir.make_node("Unsqueeze", [value, axis] if newer else [value], None if newer else {"axes": [0]},
-                           name=f"{node.name}@row", output=ir.fresh_name(model, f"{value.name}@row"))  # fmt: skip
+                           of=node, what="row", output=ir.fresh_name(model, f"{value.name}_row"))  # fmt: skip
         model.graph.insert_before(node, row)
         rows.append(row.outputs[0])
-    whole = ir.make_node("Concat", rows, {"axis": 0}, name=f"{node.name}@stack",
-                         output=ir.fresh_name(model, f"{node.name}@stack"))  # fmt: skip
+    whole = ir.make_node("Concat", rows, {"axis": 0}, of=node, what="stack",
+                         output=ir.fresh_name(model, f"{node.name}_stack"))  # fmt: skip
     model.graph.insert_before(node, whole)
     return whole.outputs[0]
 
@@ -163,8 +163,8 @@ def _finish(model: ir.Graph, node: ir.Node, results: list[ir.Value]) -> None:
         name = old.name
         if not name or not (old.uses() or old.is_graph_output()):
             continue
-        old.name = f"{name}@gone"
-        same = ir.make_node("Identity", [value], name=f"{node.name}@{name}", output=str(name), like=old)
+        old.name = None
+        same = ir.make_node("Identity", [value], of=node, what=str(name), output=str(name), like=old)
         model.graph.insert_before(node, same)
         ir.replace_readers(old, same.outputs[0])
     model.graph.remove(node, safe=True)

@@ -125,7 +125,7 @@ def _write(model: ir.Graph, nodes: list[ir.Node], source: ir.Value) -> None:
     version = ir.opset(model)
     graph = ir.Body([x], [body[-1].outputs[0]], nodes=body, opset_imports={"": version}, name="Curve")
     name = _declare(model, graph)
-    new = ir.make_node(name, [source], domain=ir.DOMAIN, name=str(nodes[-1].name), output="", like=nodes[-1].outputs[0])
+    new = ir.make_node(name, [source], domain=ir.DOMAIN, of=nodes[-1], output="", like=nodes[-1].outputs[0])
     ir.replace(model, nodes, [new])
 
 

@@ -39,7 +39,7 @@ def dense_order(model: ir.Graph) -> Answer:
         flat.replace_input_with(0, ir.source(turn))
         for between in chain:
             value = between.outputs[0]
-            value.name = ir.fresh_name(model, f"{value.name}@order")
+            value.name = ir.fresh_name(model, f"{value.name}_order")
         done += 1
     if done:
         ir.remove_unused(model)

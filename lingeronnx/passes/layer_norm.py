@@ -157,7 +157,7 @@ def _write(
     sizes = tuple(int(d or 1) for d in (ir.shape(x) or ())[axis:])
     base = last.outputs[0].name
     given = [
-        ir.add_initializer(model, ir.fresh_name(model, f"{base}@{what}"), np.asarray(array, np.float32))
+        ir.add_initializer(model, ir.fresh_name(model, f"{base}_{what}"), np.asarray(array, np.float32))
         for what, array in (("gamma", np.ones(sizes) if gamma is None else gamma),
                             ("beta", np.zeros(sizes) if beta is None else beta))
     ]  # fmt: skip
@@ -165,7 +165,7 @@ def _write(
     name = NAME if standard else _declare(model, len(sizes), epsilon)
     attrs = {"axis": axis - len(ir.shape(x) or ()), "epsilon": epsilon}
     new = ir.make_node(name, [x, *given], attrs if standard else {"axis": attrs["axis"], "epsilon": epsilon},
-                       name=str(last.name), output="", domain="" if standard else ir.DOMAIN,
+                       of=last, output="", domain="" if standard else ir.DOMAIN,
                        like=last.outputs[0])  # fmt: skip
     ir.replace(model, nodes, [new])
 

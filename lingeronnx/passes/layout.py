@@ -141,7 +141,7 @@ def _behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: _Perm) -> Non
     name, users, outside = str(value.name), list(value.uses()), value.is_graph_output()
     if not name:
         return
-    turn = ir.make_node("Transpose", [value], {"perm": list(perm)}, name=f"{node.name}@{name}@turn", output=name,
+    turn = ir.make_node("Transpose", [value], {"perm": list(perm)}, of=node, what=f"{name}_turn", output=name,
                         like=value)  # fmt: skip
     result = turn.outputs[0]
     for user, index in users:
@@ -151,7 +151,7 @@ def _behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: _Perm) -> Non
             if output is value:
                 model.graph.outputs[index] = result
     dims = value.shape
-    value.name = ir.fresh_name(model, f"{name}@moved")
+    value.name = ir.fresh_name(model, f"{name}_moved")
     value.shape = None if dims is None else ir.oir_shape([dims[i] for i in _inverse(perm)])
     model.graph.insert_after(node, turn)
 

@@ -93,13 +93,13 @@ def _write(model: ir.Graph, nodes: list[ir.Node], weight: np.ndarray, bias: np.n
     base = ir.read_name(first, 1)
     free = len(ir.source(first, 1).uses()) == 1
     source = first.inputs[0]
-    new_weight = ir.add_initializer(model, ir.fresh_name(model, f"{base}@linear"), weight)
-    new_bias = ir.add_initializer(model, ir.fresh_name(model, f"{last.outputs[0].name}@bias"), bias)
+    new_weight = ir.add_initializer(model, ir.fresh_name(model, f"{base}_linear"), weight)
+    new_bias = ir.add_initializer(model, ir.fresh_name(model, f"{last.outputs[0].name}_bias"), bias)
     new = ir.make_node(
         "Linear",
         [source, new_weight, new_bias],
         domain=ir.DOMAIN,
-        name=str(first.name),
+        of=first,
         output="",
         like=last.outputs[0],
     )

@@ -32,9 +32,9 @@ def min_max(model: ir.Graph) -> Answer:
             why.append(refused(node, "its constant widens the tensor"))
             continue
         base = node.outputs[0].name
-        bound = ir.add_initializer(model, ir.fresh_name(model, f"{base}@bound"), array.reshape(()))
+        bound = ir.add_initializer(model, ir.fresh_name(model, f"{base}_bound"), array.reshape(()))
         inputs = [source, bound] if node.op_type == "Max" else [source, None, bound]
-        new = ir.make_node("Clip", inputs, name=str(node.name), output="", like=node.outputs[0])
+        new = ir.make_node("Clip", inputs, of=node, output="", like=node.outputs[0])
         ir.replace(model, [node], [new])
         changed += 1
     return Answer(changed, why)

@@ -39,8 +39,8 @@ def time_first(model: ir.Graph) -> int:
         for index in (0, 5, 6):
             value = node.inputs[index] if len(node.inputs) > index else None
             if value is not None:
-                turn = ir.make_node("Transpose", [value], {"perm": _SWAP}, name=f"{node.name}@turn{index}",
-                                    output=ir.fresh_name(model, f"{value.name}@time_first"))  # fmt: skip
+                turn = ir.make_node("Transpose", [value], {"perm": _SWAP}, of=node, what=f"turn{index}",
+                                    output=ir.fresh_name(model, f"{value.name}_time_first"))  # fmt: skip
                 turn.outputs[0].type = value.type
                 model.graph.insert_before(node, turn)
                 node.replace_input_with(index, turn.outputs[0])
@@ -54,8 +54,8 @@ def time_first(model: ir.Graph) -> int:
 def _turn_behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: Sequence[int]) -> None:
     """Let the readers of `value`, an output of `node`, read it transposed."""
     name = str(value.name)
-    value.name = ir.fresh_name(model, f"{name}@time_first")
-    turn = ir.make_node("Transpose", [value], {"perm": perm}, name=f"{node.name}@{name}@turn", output=name, like=value)
+    value.name = ir.fresh_name(model, f"{name}_time_first")
+    turn = ir.make_node("Transpose", [value], {"perm": perm}, of=node, what=f"{name}_turn", output=name, like=value)
     ir.replace_readers(value, turn.outputs[0])
     turn.replace_input_with(0, value)
     value.shape = None
@@ -120,8 +120,8 @@ class _Rewrite:
     def _add(self, kind: str, inputs: Sequence[ir.Value | None], what: str, sizes: Sequence[int],
              attrs: dict[str, Any], domain: str = "") -> ir.Value:  # fmt: skip
         """Add a node with output [N, *sizes] in front of the old one."""
-        name = ir.fresh_name(self._model, f"{self._base}@{what}")
-        new = ir.make_node(kind, inputs, attrs, name=name, output=name, domain=domain)
+        name = ir.fresh_name(self._model, f"{self._base}_{what}")
+        new = ir.make_node(kind, inputs, attrs, of=self._node, what=what, output=name, domain=domain)
         new.outputs[0].type = ir.source(self._node).type
         new.outputs[0].shape = ir.oir_shape([self._batch, *sizes])
         self._model.graph.insert_before(self._node, new)
@@ -150,7 +150,7 @@ class _Rewrite:
         rows[-1].replace_input_with(0, turned)
         for row in rows:
             value = row.outputs[0]
-            value.name = ir.fresh_name(self._model, f"{value.name}@batch_first")  # another shape, another name
+            value.name = ir.fresh_name(self._model, f"{value.name}_batch_first")  # another shape, another name
             value.shape = ir.oir_shape([self._batch, sizes[0], (ir.shape(value) or (None,))[-1]])
         return rows[0].outputs[0]
 
@@ -159,7 +159,7 @@ class _Rewrite:
         value, count = ir.source(self._node, index), len(directions(self._node))
         array = same_rows(value)
         if array is not None:
-            names = [ir.fresh_name(self._model, f"{value.name}@{kind}") for kind in directions(self._node)]
+            names = [ir.fresh_name(self._model, f"{value.name}_{kind}") for kind in directions(self._node)]
             return [ir.add_initializer(self._model, name, np.ascontiguousarray(array[i : i + 1]))
                     for i, name in enumerate(names)]  # fmt: skip
         maker, what = ir.producer(value), f"state{index}"
@@ -179,7 +179,7 @@ class _Rewrite:
             rows = (ir.shape(node.inputs[1]) or (0, 0))[1]
             array = ir.const(value)
             part = np.zeros(2 * int(rows or 0), np.float32) if array is None else array[number]
-            base = f"{value.name if value is not None else f'{self._base}@bias'}@{direction if many else 'one'}"
+            base = f"{value.name if value is not None else f'{self._base}_bias'}_{direction if many else 'one'}"
             weights.append(ir.add_initializer(model, ir.fresh_name(model, base), part))
         attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
         if node.op_type == "GRU":
@@ -195,12 +195,12 @@ class _Rewrite:
         if node.op_type == "LSTM" or self._more:
             layer.resize_outputs(3 if node.op_type == "LSTM" else 2)
             for value, key in zip(layer.outputs[1:], ("state", "cell"), strict=False):
-                value.name, value.type = ir.fresh_name(model, f"{y.name}@{key}"), y.type
+                value.name, value.type = ir.fresh_name(model, f"{y.name}_{key}"), y.type
                 value.shape = ir.oir_shape([self._batch, 1, self._units])
         return y
 
     def _slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
-        bounds = [ir.add_initializer(self._model, ir.fresh_name(self._model, f"{self._base}@{what}{key}"),
+        bounds = [ir.add_initializer(self._model, ir.fresh_name(self._model, f"{self._base}_{what}{key}"),
                                      np.array([value], np.int64))
                   for key, value in (("start", start), ("end", end), ("axis", 1))]  # fmt: skip
         return self._add("Slice", [y, *bounds], what, (1, self._units), {})
@@ -219,7 +219,7 @@ class _Rewrite:
             for number, y in enumerate(each):
                 attrs: dict[str, Any] = {"axes": [1]} if self._old else {}
                 more = [] if self._old else [ir.add_initializer(
-                    self._model, ir.fresh_name(self._model, f"{self._base}@axis{number}"), axis)]  # fmt: skip
+                    self._model, ir.fresh_name(self._model, f"{self._base}_axis{number}"), axis)]  # fmt: skip
                 parts.append(self._add("Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs))
             sizes = (len(each), length, self._units)
             apart = parts[0] if len(parts) == 1 else self._add("Concat", parts, "apart", sizes, {"axis": 1})
@@ -250,11 +250,11 @@ class _Rewrite:
                 model.graph.remove(maker, safe=True)
             return
         name = str(old.name)
-        turn = ir.make_node("Transpose", [new], {"perm": perm}, name=f"{self._base}@{name}@turn", output="", like=old)
+        turn = ir.make_node("Transpose", [new], {"perm": perm}, of=self._node, what=f"{name}_turn", output="", like=old)
         model.graph.insert_before(self._node, turn)
         ir.replace_readers(old, turn.outputs[0])
         if maker is self._node:
-            old.name = ir.fresh_name(model, f"{name}@old")
+            old.name = ir.fresh_name(model, f"{name}_old")
         else:
             model.graph.remove(maker, safe=True)
         turn.outputs[0].name = name

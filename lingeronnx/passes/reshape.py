@@ -33,7 +33,7 @@ def constant_reshape(model: ir.Graph) -> Answer:
         else:
             target = [0 if math.prod(inner) == math.prod(outer) else -1, *outer]
         node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
-        name = ir.fresh_name(model, f"{node.outputs[0].name}@shape")
+        name = ir.fresh_name(model, f"{node.outputs[0].name}_shape")
         node.replace_input_with(1, ir.add_initializer(model, name, np.array(target, np.int64)))
         changed += 1
     if changed:

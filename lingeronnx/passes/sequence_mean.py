@@ -29,7 +29,7 @@ def sequence_mean(model: ir.Graph) -> Answer:
         target = [0, 1, channels] if ir.attr(node, "keepdims", 1) else [0, channels]
         sizes = {"line": [0, channels, 1, length], "back": target}
         line, back = (
-            ir.add_initializer(model, ir.fresh_name(model, f"{base}@{key}_shape"), np.array(dims, np.int64))
+            ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}_shape"), np.array(dims, np.int64))
             for key, dims in sizes.items()
         )
         steps: tuple[tuple[str, str, list[ir.Value], dict[str, list[int]], list[object]], ...] = (
@@ -39,12 +39,12 @@ def sequence_mean(model: ir.Graph) -> Answer:
         )
         made, value = [], source
         for what, op_type, extra, attrs, dims in steps:
-            new = ir.make_node(op_type, [value, *extra], attrs, name=f"{node.name}@{what}",
-                               output=ir.fresh_name(model, f"{base}@{what}"))  # fmt: skip
+            new = ir.make_node(op_type, [value, *extra], attrs, of=node, what=what,
+                               output=ir.fresh_name(model, f"{base}_{what}"))  # fmt: skip
             value = new.outputs[0]
             value.type, value.shape = kind, ir.oir_shape(dims)
             made.append(new)
-        made.append(ir.make_node("Reshape", [value, back], name=str(node.name), output="", like=node.outputs[0]))
+        made.append(ir.make_node("Reshape", [value, back], of=node, output="", like=node.outputs[0]))
         ir.replace(model, [node], made)
         changed += 1
     return Answer(changed, why)

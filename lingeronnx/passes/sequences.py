@@ -58,9 +58,10 @@ def _split(model: ir.Graph, node: ir.Node) -> int:
     inputs: list[ir.Value | None] = [node.inputs[0]]
     base = str(node.outputs[0].name)
     if newer:
-        inputs.append(ir.add_initializer(model, ir.fresh_name(model, f"{base}@sizes"), sizes.astype(np.int64)))
-    results = [ir.Value(name=ir.fresh_name(model, f"{base}@{i}")) for i in range(len(sizes))]
+        inputs.append(ir.add_initializer(model, ir.fresh_name(model, f"{base}_sizes"), sizes.astype(np.int64)))
+    results = [ir.Value(name=ir.fresh_name(model, f"{base}_{i}")) for i in range(len(sizes))]
     split = ir.node("Split", inputs, attributes, outputs=results, name=node.name)
+    ir.mark_origin(split, node)
     model.graph.insert_before(node, split)
     for user in users:
         _pass_on(model, user, results[_index(user) or 0])
@@ -87,13 +88,13 @@ def _joined(model: ir.Graph, node: ir.Node) -> int:
     axis, new = ir.attr(node, "axis"), []
     if ir.attr(node, "new_axis", 0):
         newer = ir.opset(model) >= 13
-        where = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@axis"), np.array([axis], np.int64))
+        where = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_axis"), np.array([axis], np.int64))
         for index, part in enumerate(parts):
             inputs, attributes = ([part, where], None) if newer else ([part], {"axes": [axis]})
-            name = ir.fresh_name(model, f"{node.outputs[0].name}@{index}")
-            new.append(ir.make_node("Unsqueeze", inputs, attributes, name=f"{node.name}@{index}", output=name))
+            name = ir.fresh_name(model, f"{node.outputs[0].name}_{index}")
+            new.append(ir.make_node("Unsqueeze", inputs, attributes, of=node, what=str(index), output=name))
         parts = [row.outputs[0] for row in new]
-    whole = ir.make_node("Concat", parts, {"axis": axis}, name=str(node.name), output="", like=node.outputs[0])
+    whole = ir.make_node("Concat", parts, {"axis": axis}, of=node, output="", like=node.outputs[0])
     ir.replace(model, [node], [*new, whole])
     _drop(model, maker)
     return 1
@@ -101,7 +102,7 @@ def _joined(model: ir.Graph, node: ir.Node) -> int:
 
 def _pass_on(model: ir.Graph, node: ir.Node, value: ir.Value) -> None:
     """Put an Identity of `value` in place of `node`: its output keeps name and readers."""
-    same = ir.make_node("Identity", [value], name=str(node.name), output="", like=node.outputs[0])
+    same = ir.make_node("Identity", [value], of=node, output="", like=node.outputs[0])
     ir.replace(model, [node], [same])
 
 

@@ -5,7 +5,7 @@
               tensor's Dequant: one that may stay, else one that stands there with a wrong scale, else a new one
 
 Tensors keep their names, but where integers have the name of a graph output: that goes to the Dequant's output, and
-the integers are called ``<name>@q``.
+the integers are called ``<name>_q``.
 """
 
 from __future__ import annotations
@@ -232,12 +232,12 @@ class _Plan:
             assert raw.writer is not None
             self._reuse(raw.writer, tensor, scale)
         elif read.scope is not self.view.main:
-            result = self._fresh(f"{self._name(tensor)}@real")
+            result = self._fresh(f"{self._name(tensor)}_real")
             self._insert(owner, tensor, read.scope, scale, None, result, partial(_hand_out, read.output, result))
         elif tensor.writer is not None and self._is_identity(tensor.writer):
             self._convert(owner, tensor.writer, tensor, scale)
         elif tensor.writer is not None:
-            integers = self._fresh(f"{name}@q")
+            integers = self._fresh(f"{name}_q")
             for other in tensor.reads:
                 if other.node is not None:
                     self.wires[other.node, other.index] = integers
@@ -275,7 +275,7 @@ class _Plan:
         waiting.sort(key=lambda n: (n.outputs[0] is not raw, self.view.place[n]))
         if waiting:
             return self._reuse(waiting[0], tensor, scale)
-        result = self._fresh(f"{self._name(tensor)}@real")
+        result = self._fresh(f"{self._name(tensor)}_real")
         self._insert(self._owner(tensor, read), tensor, tensor.scope, scale, None, result)
         return result
 

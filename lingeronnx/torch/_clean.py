@@ -92,6 +92,10 @@ def _fold(model: ir.Graph, parameters: set[str]) -> None:
     ir.remove_unused(model)
 
 
+#: Where an initializer keeps the name that it takes as soon as its parts, one of which has it, are gone.
+_NAME_WHEN_FREE = "lingeronnx.name"
+
+
 # ---- recurrent layers --------------------------------------------------------------------------------------------
 
 
@@ -136,8 +140,9 @@ def _store(model: ir.Graph, node: ir.Node, index: int, found: Packed, chain: lis
         return  # not what torch.nn's layers do: the operators stay
     for user, place in list(value.uses()):
         user.replace_input_with(place, None)
-    name = f"{found.name}@packed"  # until the parameters, which have the name, are gone
+    name = ir.fresh_name(model, f"{found.name}_packed")  # until the parameters, which have the name, are gone
     held = ir.add_initializer(model, name, array)
+    held.meta[_NAME_WHEN_FREE] = found.name
     node.replace_input_with(index, held)
 
 
@@ -146,8 +151,8 @@ def _drop_unused(model: ir.Graph) -> None:
     for index, output in enumerate(model.graph.outputs):
         if output.is_initializer():
             name = str(output.name)
-            held = ir.add_initializer(model, ir.fresh_name(model, f"{name}@held"), output.const_value.numpy())  # type: ignore[union-attr]
-            node = ir.make_node("Identity", [held], name=name, output=f"{name}@out", like=output)
+            held = ir.add_initializer(model, ir.fresh_name(model, f"{name}_held"), output.const_value.numpy())  # type: ignore[union-attr]
+            node = ir.make_node("Identity", [held], name=name, output=f"{name}_out", like=output)
             model.graph.append(node)
             model.graph.outputs[index] = node.outputs[0]
             del model.graph.initializers[name]
@@ -155,9 +160,9 @@ def _drop_unused(model: ir.Graph) -> None:
     for name, value in list(model.graph.initializers.items()):
         if not value.uses() and not value.is_graph_output():
             del model.graph.initializers[name]
-    for name, value in list(model.graph.initializers.items()):
-        if name.endswith("@packed"):
-            ir.rename_initializer(model, value, name.removesuffix("@packed"))
+    for value in list(model.graph.initializers.values()):
+        if _NAME_WHEN_FREE in value.meta:
+            ir.rename_initializer(model, value, value.meta[_NAME_WHEN_FREE])
 
 
 # ---- names -------------------------------------------------------------------------------------------------------

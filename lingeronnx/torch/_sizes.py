@@ -46,7 +46,7 @@ def constant_sizes(model: ir.Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -
             if target is not None:
                 node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
         if target is not None:
-            name = ir.fresh_name(model, f"{value.name}@size")
+            name = ir.fresh_name(model, f"{value.name}_size")
             node.replace_input_with(index, ir.add_initializer(model, name, target))
             changed += 1
     ir.remove_unused(model)

@@ -25,7 +25,7 @@ from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpo
 
 from .. import ir
 from ..int_runner import IntRunner
-from ..lower import Lowering, Source
+from ..lower import Source, lower
 from ..plan import Plan
 from ..platforms import Platform
 from ..runners import FloatIsland, input_specs
@@ -59,12 +59,13 @@ class Network:
 
     graph : an integer graph. sizes : shapes of the fed inputs for one sample, batch of 1 on axis 0. sources : the
     integer initializers that hold a float one. fed : the types of the fed tensors, where these are others than the
-    inputs, such as the outputs of Quants. Raises ModelError for a kernel or a float operator without a twin.
+    inputs, such as the outputs of Quants. floats : the float tensors that integer ones hold, where the two have
+    different names. Raises ModelError for a kernel or a float operator without a twin.
     """
 
     def __init__(
         self, graph: ir.Graph, sizes: Mapping[str, Sequence[int]], sources: Mapping[str, Source],
-        fed: Mapping[str, Spec] | None = None,
+        fed: Mapping[str, Spec] | None = None, floats: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         runner = IntRunner(graph)
         self.inputs = list(runner.inputs)
@@ -74,6 +75,7 @@ class Network:
         }  # fmt: skip
         found = runner.bind(specs)
         self.scales = found.scales
+        self._floats = {**floats, **found.inner}
         nodes = {str(v.name): node for node in graph.graph for v in node.outputs if v.name}
         self.constants: dict[str, np.ndarray] = {}
         self.learned: dict[str, str] = {}  # constant tensors that are parameters: tensor -> integer initializer
@@ -92,12 +94,16 @@ class Network:
                 if v.name in sources and v.name not in call.inputs
             }  # fmt: skip
             dtypes = [found.specs[name].dtype for name in call.inputs]
-            written, moves = call.outputs[0].partition("@q")[0], isinstance(call.fn, _MOVES)
+            written, moves = self.plan_name(call.outputs[0]), isinstance(call.fn, _MOVES)
             self.steps.append(_Step(call.fn, twin, call.inputs, call.outputs, dtypes, given, written, moves))
         self._last = {name: i for i, step in enumerate(self.steps) for name in step.inputs}
         #: Whether samples go through side by side; otherwise a step mixes them, and they go one by one.
         self.per_sample = runner.whole or _per_sample(found.steps, found.specs, specs)
         self._axes = runner.batch_axes
+
+    def plan_name(self, tensor: str) -> str:
+        """Return what the plan calls a tensor: the float one that it holds."""
+        return self._floats.get(tensor, tensor)
 
     def walk(
         self, feed: Mapping[str, Any], parameters: Mapping[str, Any], probes: Mapping[str, Any],
@@ -204,10 +210,9 @@ class Bridge(nn.Module):
         self._views: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def _build(self) -> None:
-        lowering = Lowering(self.model, self.plan, self.row)
-        graph = lowering.run()
-        self._sources = lowering.sources
-        self.network = Network(graph, self._sizes, self._sources)
+        lowered = lower(self.model, self.plan, self.row)
+        self._sources = lowered.sources
+        self.network = Network(lowered.graph, self._sizes, self._sources, floats=lowered.floats)
 
     def _hold(self, name: str, parameter: nn.Parameter) -> None:
         """Register a parameter under the graph's name as it is, whatever it holds: dots, slashes, a method's name."""
@@ -250,7 +255,7 @@ class Bridge(nn.Module):
         found: dict[str, Any] = {}
         wanted = {*self.network.outputs, *taps}
         for name, tensor in self.integers(feed):
-            own = name.partition("@q")[0]
+            own = self.network.plan_name(name)
             if own in wanted:
                 scale = self.network.scales.get(name)
                 found[own] = tensor if scale is None else tensor / scale

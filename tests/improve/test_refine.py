@@ -34,7 +34,7 @@ def test_refined_integers_are_closer_on_unseen_data():
     graph = net()
     calib, test = {"x": smooth(64, 0)}, {"x": smooth(256, 1)}
     result = quantize(graph, calib)
-    plain = Session(lower(result.float_graph, result.plan, platform("venus")))
+    plain = Session(lower(result.float_graph, result.plan, platform("venus")).graph)
     want = next(a for n, a, _ in FloatRunner(graph, ["y"]).run(test))
     errors = []
     for session in (plain, result.session()):

@@ -69,10 +69,10 @@ def test_an_average_in_steps_is_the_average(height, width, channels, row):
     result = quantize(model, samples(model), platform=row.name)
     taps = {name: array for name, array, _ in result.session().taps(samples(model))}
     exact = taps["a"].astype(np.float64).mean(axis=(2, 3), keepdims=True)
-    assert np.abs(taps["y@q"] - exact).max() <= 1
+    assert np.abs(taps["y_q"] - exact).max() <= 1
     kinds = [node.op_type for node in result.graph.graph]
     if kinds.count("Conv2dInt") == 2 and "AvgPool2dInt" not in kinds:
-        assert np.array_equal(taps["y@q"], np.floor(exact + 0.5))
+        assert np.array_equal(taps["y_q"], np.floor(exact + 0.5))
 
 
 @pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
@@ -107,7 +107,7 @@ def test_what_others_read_is_requantized_for_a_concatenation():
         result = quantize(model, samples(model), platform=row.name)
         assert [node.op_type for node in result.graph.graph].count("Requant") == requants
         taps = {name: (array, scale) for name, array, scale in result.session().taps(samples(model))}
-        (a8, fine), (y8, coarse) = taps["a"], taps["y@q"]
+        (a8, fine), (y8, coarse) = taps["a"], taps["y_q"]
         assert fine > coarse
         assert np.array_equal(y8[:, :4], np.floor(a8 * (coarse / fine) + 0.5))
 

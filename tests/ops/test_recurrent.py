@@ -163,7 +163,7 @@ def test_states_as_outputs():
 
 @pytest.mark.parametrize(
     "row, arguments",
-    (("venus", "--threshold4 1"), ("venusA", "--dma_prefetch False -m params:share-mem,t4@q:psram")),
+    (("venus", "--threshold4 1"), ("venusA", "--dma_prefetch False -m params:share-mem,t4_q:psram")),
 )
 def test_packer_arguments(row, arguments):
     """What the layer needs, with one list of placements."""

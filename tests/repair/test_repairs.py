@@ -107,7 +107,7 @@ def test_at_outputs():
     model, report = fixed(body, outputs="float[1, 4] y, float[1, 4] z")
     assert edges(model)["graph_output:y[0]"] == ["f", 0, 16.0]
     assert edges(model)["r[0]"] == ["f", 0, None]
-    assert "y@q" in [e.tensor for e in report.edits]
+    assert "y_q" in [e.tensor for e in report.edits]
 
 
 def test_integer_output_becomes_float():

@@ -170,7 +170,7 @@ def moved(bridge, model, row, feed, amount):
     other = ir.clone(bridge.model)
     for name, array in bridge.weights().items():
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(other, plan, platform(row)))
+    runner = IntRunner(lower(other, plan, platform(row)).graph)
     want = list(runner.run(feed))
     assert compare(dict(bridge.integers(tensors(feed))), want) >= 3
     assert {source.name for source in bridge._sources.values()} == bridge.parameter_of.keys()
@@ -319,7 +319,7 @@ def test_other_weights_are_rounded_as_lowering_rounds_them(row):
     for name, array in bridge.weights().items():
         assert not np.array_equal(array, ir.const(other.graph.initializers[name]))
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(other, result.plan, platform(row)))
+    runner = IntRunner(lower(other, result.plan, platform(row)).graph)
     assert compare(dict(bridge.integers(tensors(feed))), runner.run(feed)) > 5
 
 
