@@ -15,6 +15,7 @@ from .flow import QuantizedModel, complete, normalised, plan_for, prepare, refin
 from .int_runner import row_of
 from .packer.names import restored
 from .plan import Plan
+from .platforms import Platform
 from .platforms import platform as platform_row
 from .session import is_integer_graph
 from .simulation import Simulation, simulate
@@ -46,7 +47,7 @@ def quantize(
     model: str | os.PathLike[str] | ir.Graph,
     calib: Any = None,
     *,
-    platform: str | None = None,
+    platform: str | Platform | None = None,
     mode: str | None = None,
     skip: Sequence[str] = (),
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
@@ -61,6 +62,7 @@ def quantize(
     calib : calibration data as `data.Data` takes it; None runs on synthetic inputs, and the report says so.
         With the setting state = {output: input}, an item is one call of a model that is fed its own states
         (`streaming`).
+    platform : a platform's name, or a row of one's own.
     config : a `QuantConfig` or a YAML file; the other settings win over it. plan : use these scales; nothing is
         calibrated.
     Raises ModelError, DataError, ConfigError; ConstraintError with require_chip where the result is not chip-ready.
@@ -73,7 +75,9 @@ def quantize(
 # ---- check -------------------------------------------------------------------------------------------------------
 
 
-def check(model: str | os.PathLike[str] | ir.Graph, *, platform: str | None = None, calib: Any = None) -> Check:
+def check(
+    model: str | os.PathLike[str] | ir.Graph, *, platform: str | Platform | None = None, calib: Any = None
+) -> Check:  # fmt: skip
     """Return every limit of a platform that a model breaks, float (normalised as `quantize` would) or integer.
 
     platform : default the one an integer graph was made for, else venus. calib : data that give the sizes of inputs

@@ -7,7 +7,7 @@ names stay: the cut graph's inputs and outputs are the float tensors at the bord
 from __future__ import annotations
 
 from . import ir
-from .lower import OPSET
+from .emit import OPSET
 from .ops import integer_op, is_quantized_domain
 
 __all__ = ["chip_part"]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, field_validator
 
 from .errors import ConfigError, nearest
 from .platforms import Platform
@@ -45,11 +45,14 @@ class Override(BaseModel):
 
 
 class QuantConfig(BaseModel):
-    """Everything `quantize` may be told; the defaults are meant to be good."""
+    """Everything `quantize` may be told; the defaults are meant to be good.
+
+    platform : the name of a row of `platforms.PLATFORMS`, or a row of one's own.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    platform: str = "venus"
+    platform: str | InstanceOf[Platform] = "venus"
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8

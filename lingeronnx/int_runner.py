@@ -18,9 +18,10 @@ from simulator.kernel import Call, MachineError, Spec
 from . import ir
 from .batch_axes import open_axis
 from .errors import DataError, ModelError
-from .generations import Arithmetic
+from .generations import Side
 from .ops import Bound, Op, attributes, integer_op, is_quantized_domain
-from .platforms import Platform, platform
+from .platforms import GENERIC, Platform, platform
+from .platforms.arithmetic import Quantizer
 from .runners import FloatIsland, Stream, input_specs
 
 __all__ = ["IntRunner", "Steps", "Walk", "WalkStep", "row_of", "sizes"]
@@ -31,14 +32,15 @@ class IntRunner:
 
     model : a graph after lowering, or a vendor's. Raises ModelError for operators and attributes it cannot take.
     arithmetic : "executor" or "training"; None is what the graph's generation means by default.
+    row : the platform; None is the one that the graph was made for.
     """
 
-    def __init__(self, model: ir.Graph, arithmetic: str | None = None) -> None:
+    def __init__(self, model: ir.Graph, arithmetic: str | None = None, row: Platform | None = None) -> None:
         self.model = model
-        self.row = row_of(model)
-        self.arithmetic = Arithmetic.of(model, self.row, arithmetic)
-        #: Inputs of Quants to more than 16 bits, which no chip's Quant can write: they are fed as integers.
-        self._wide = _wide_inputs(model)
+        self.row = row_of(model) if row is None else row
+        self.side = Side.of(model, self.row, arithmetic)
+        #: Inputs of Quants to more bits than the platform's Quant can write: they are fed as integers.
+        self._wide = _wide_inputs(model, self.row)
         self.inputs = [replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec
                        for spec in input_specs(model)]  # fmt: skip
         self._consts = {name: ir.const(value) for name, value in model.graph.initializers.items()}
@@ -94,13 +96,13 @@ class IntRunner:
         count = self._count(given)
         given = given if self.whole else self._stacked(given)
         specs = {n: Spec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
-        binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole)
+        binder = _Binder(self.model, self.side, self._consts, specs, not self.whole)
         binder.run()
         return Walk(binder, given)
 
     def bind(self, specs: Mapping[str, Spec]) -> Steps:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
-        binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole)
+        binder = _Binder(self.model, self.side, self._consts, specs, not self.whole)
         binder.run()
         return Steps(binder.steps, binder.specs, binder.scales, binder.inner)
 
@@ -155,7 +157,7 @@ class IntRunner:
     ) -> tuple[Any, dict[str, float]]:
         from simulator import machine
 
-        binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole, keep)
+        binder = _Binder(self.model, self.side, self._consts, specs, not self.whole, keep)
         binder.run()
         for value in self.model.graph.inputs:
             found = self.input_scales[str(value.name)] if value.name in quantized else None
@@ -264,21 +266,22 @@ def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
     return np.concatenate(np.split(array, count), axis=axis)
 
 
-def _wide_inputs(model: ir.Graph) -> set[str]:
-    quants = [node for node in model.graph if node.op_type == "Quant" and 16 < int(ir.attr(node, "data_bits", 8)) <= 32]
-    return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input() and row_of(model).chip}
+def _wide_inputs(model: ir.Graph, row: Platform) -> set[str]:
+    quantizer = row.computes("Quant", Quantizer)
+    widest = 32 if quantizer is None else quantizer.widest
+    quants = [node for node in model.graph
+              if node.op_type == "Quant" and widest < int(ir.attr(node, "data_bits", 8)) <= 32]  # fmt: skip
+    return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input()}
 
 
 class _Binder:
     """Turns the nodes of an integer graph into simulator steps, inferring types on the way."""
 
     def __init__(
-        self, model: ir.Graph, arithmetic: Arithmetic, consts: Mapping[str, Any], specs: Mapping[str, Spec],
+        self, model: ir.Graph, side: Side, consts: Mapping[str, Any], specs: Mapping[str, Spec],
         batched: bool, keep: Collection[str] | None = (),
     ) -> None:  # fmt: skip
-        self._model, self._arithmetic, self._consts, self._batched, self._keep = (
-            model, arithmetic, consts, batched, keep
-        )  # fmt: skip
+        self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
         self.specs = dict(specs)
         self.scales: dict[str, float] = {}
         self.steps: list[Call] = []
@@ -327,7 +330,7 @@ class _Binder:
                 raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
         self._check_scales(op, node, attrs, names)
         bound = Bound(
-            node, attrs, consts, self._arithmetic.algorithm(op, node),
+            node, attrs, consts, self._side.arithmetic(op, node),
             [self.specs[name].shape if name in self.specs else () for name in names], self._batched,
             [self.specs[name].dtype if name in self.specs else None for name in names],
         )  # fmt: skip
@@ -418,10 +421,9 @@ def sizes(model: ir.Graph) -> dict[ir.Value, tuple[int | None, ...]]:
 
     Nothing is run and no scale is looked at, so that a graph with mistakes has sizes too.
     """
-    runner = IntRunner(model)
+    runner = IntRunner(model, row=GENERIC)
     specs = {s.name: Spec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype) for s in runner.inputs
              if s.shape and None not in s.shape[1:]}  # fmt: skip
-    anything = Arithmetic(replace(runner.row, ops={"": "generic"}))
-    binder = _Sizer(model, anything, runner._consts, specs, not runner.whole)
+    binder = _Sizer(model, Side(GENERIC), runner._consts, specs, not runner.whole)
     binder.run()
     return {v: binder.specs[v.name].shape for node in model.graph for v in node.outputs if v.name in binder.specs}

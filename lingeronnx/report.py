@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import ir
-from .assign import integer_nodes
 from .fit import Fitted
 from .ops import integer_op
 from .ops.macs import macs
 from .packer.names import Names, safe_names, written
+from .partition import Partition
 from .plan import Plan
 from .platforms import Platform
 
@@ -31,7 +31,7 @@ class FloatNode:
 class Report:
     """The outcome of `quantize`.
 
-    chip_ready : no float operator stands between the first Quant and the last Dequant (False on non-chips)
+    chip_ready : no float operator stands between the first Quant and the last Dequant (False without a packer)
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
     outputs : per graph output, cosine and SQNR against the float model on the calibration data
@@ -95,33 +95,31 @@ def _joined(args: Sequence[str]) -> list[str]:
 
 
 def describe(
-    model: ir.Graph, lowered: ir.Graph, plan: Plan, row: Platform, fitted: Sequence[Fitted], notes: Sequence[str],
+    parts: Partition, lowered: ir.Graph, plan: Plan, row: Platform, fitted: Sequence[Fitted], notes: Sequence[str],
     stem: str,
 ) -> Report:  # fmt: skip
-    """Return the report (without outputs and accuracy) on `lowered`, made from the normalised `model` under `plan`."""
-    whole = {id(node): op for node, op in integer_nodes(model, plan.floats)}
-    islands, host = float_nodes(model, plan.floats, set(whole))
+    """Return the report (without outputs and accuracy) on `lowered`, made from `parts` under `plan`."""
+    islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
     counts: dict[str, int] = {}
-    names = {str(node.name) for node in model.graph if id(node) in whole}
     for node in lowered.graph:
-        if str(node.name) in names:
+        if str(node.name) in parts.ops:
             counts[node.op_type] = counts.get(node.op_type, 0) + 1
-    work = {id(node): macs(node) for node in model.graph}
+    work = {id(node): macs(node) for node in parts.graph.graph}
     total = sum(work.values())
-    share = sum(count for key, count in work.items() if key in whole) / total if total else float(bool(whole))
+    share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
     args: list[str] = []
-    renamed = safe_names(lowered) if row.chip else Names()
+    renamed = safe_names(lowered) if row.packer else Names()
     for node in written(lowered, renamed).graph:
         found = integer_op(node)
         text = found.packer_args(node, row) if found is not None else ""
         if text and text not in args:
             args.append(text)
     args = _joined(args)
-    ready = row.chip and bool(whole) and not islands
+    ready = bool(row.packer) and bool(parts.ops) and not islands
     packer = row.packer.format(model=f"{stem}.onnx", stem=stem)
     return Report(
-        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready, is_chip=row.chip,
-        integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
+        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready,
+        is_chip=bool(row.packer), integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
         packer=" ".join([packer, *args]) if packer else "", packer_args=" ".join(args),
         notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
     )  # fmt: skip
@@ -136,7 +134,9 @@ def _renamed(names: Names) -> list[str]:
     return [f"tensor '{user}' is called '{other}' in the file, for the packer does not take all names{rest}"]
 
 
-def float_nodes(model: ir.Graph, floats: Mapping[str, str], whole: set[int]) -> tuple[list[FloatNode], list[FloatNode]]:
+def float_nodes(
+    model: ir.Graph, floats: Mapping[str, str], whole: Collection[int]
+) -> tuple[list[FloatNode], list[FloatNode]]:
     """Split the float nodes into those with integer nodes both before and after them, and the host part.
 
     floats : {node: why it stays in float}. whole : the ids of the integer nodes.

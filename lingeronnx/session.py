@@ -19,6 +19,8 @@ from .errors import ConfigError, DataError, nearest
 from .int_runner import IntRunner
 from .ops import is_quantized_domain
 from .packer.names import restored
+from .platforms import Platform
+from .platforms import platform as platform_row
 from .runners import FloatRunner, input_specs
 from .runners import Stream as Tensors
 from .streaming import Stream
@@ -45,15 +47,22 @@ class Session:
     arithmetic : whose integers are computed: the chip's ("executor"), or those of the software that the network was
         trained with ("training"). None, the default, takes the training side's for graphs of domain `linger` and the
         executor's for all others. ModelError where the training side's are not known, ConfigError for another word.
+    platform : the platform that computes an integer graph, by name or as a row of one's own; None: the one that the
+        graph was made for.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | ir.Graph, arithmetic: str | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | ir.Graph, arithmetic: str | None = None,
+        platform: str | Platform | None = None,
+    ) -> None:  # fmt: skip
         self.model = restored(ir.load(path) if isinstance(path, str | os.PathLike) else path)
         self.is_integer = is_integer_graph(self.model)
-        if not self.is_integer and arithmetic is not None:
-            raise ConfigError(f"arithmetic = '{arithmetic}' is for integer graphs; this one has no integer operator")
+        for what, given in (("arithmetic", arithmetic), ("platform", platform)):
+            if not self.is_integer and given is not None:
+                raise ConfigError(f"{what} = '{given}' is for integer graphs; this one has no integer operator")
+        row = None if platform is None else platform_row(platform)
         self._names = [str(v.name) for v in self.model.graph.outputs]
-        self._runner: Any = IntRunner(self.model, arithmetic) if self.is_integer else None
+        self._runner: Any = IntRunner(self.model, arithmetic, row) if self.is_integer else None
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[Any, FloatRunner] = {}
 

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,8 +201,9 @@ def show_platform(console: Console, row: Platform) -> None:
     """Print limits, operators and known faults of one platform."""
     _title(console, f"{row.name}: {row.title}")
     low, high = row.exponents
-    facts = [("executor", row.executor or "-"), ("chip", "yes" if row.chip else "no"), ("modes", ", ".join(row.modes)),
-             ("bits", ", ".join(map(str, row.bits))), ("scales", f"activations 2^{low} to 2^{high}"),
+    facts = [("executor", row.executor or "-"), ("chip", "yes" if row.packer else "no"),
+             ("modes", ", ".join(row.modes)), ("bits", ", ".join(map(str, row.bits))),
+             ("scales", f"activations 2^{low} to 2^{high}"),
              *([("packer", row.packer)] if row.packer else [])]  # fmt: skip
     _facts(console, [(*fact, "") for fact in facts])
     limits: dict[str, Any] = {"shared_memory": row.shared_memory, "external_memory": row.external_memory}
@@ -211,9 +213,15 @@ def show_platform(console: Console, row: Platform) -> None:
              for key, v in limits.items() if v is not None]  # fmt: skip
     if shown:
         _table(console, "Limits (elements; memory and slabs in bytes)", ["limit", "value"], shown)
-    _table(console, "Operators", ["operator", "algorithm"], list(row.ops.items()))
+    _table(
+        console,
+        "Operators",
+        ["operator", "arithmetic"],
+        [(name, str(entry.arithmetic)) for name, entry in row.ops.items()],
+    )
     if row.faults:
-        _table(console, "Known faults of the executor, worked around", ["about", "what"], list(row.faults.items()))
+        _table(console, "Known faults of the executor, worked around", ["about", "what"],
+               [(fault.key, fault.text) for fault in row.faults])  # fmt: skip
 
 
 def show_demo(console: Console, done: Demo, report: Report) -> None:
@@ -287,4 +295,6 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
         return {key: plain(getattr(value, key)) for key in value.__dataclass_fields__}
+    if isinstance(value, Enum):
+        return value.name.lower()
     return str(value) if isinstance(value, Path) else value

@@ -97,7 +97,8 @@ def finetune(
     frozen = frozenset(_parameters(ready, bridge, freeze))
 
     def measure() -> float:
-        session = Session(lower(with_weights(start, bridge.weights()), bridge.plan, prepared.row).graph)
+        exact = bridge.parts.on(with_weights(start, bridge.weights()))
+        session = Session(lower(exact, bridge.plan, prepared.row).graph, platform=prepared.row)
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 

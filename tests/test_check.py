@@ -13,7 +13,7 @@ from lingeronnx import cli, ir
 from lingeronnx.analysis import check as checks
 from lingeronnx.analysis import rules
 from lingeronnx.ops import rule_text
-from lingeronnx.platforms import PLATFORMS, VENUS
+from lingeronnx.platforms import PLATFORMS, VENUS, Fault
 from tests import nets
 
 GOLDEN = Path(__file__).parent / "golden" / "luna"
@@ -190,7 +190,7 @@ def test_sizes_are_found_without_value_info(integer):
 
 
 def test_every_rule_can_be_read():
-    for row in PLATFORMS:
+    for row in [row for row in PLATFORMS if row.packer]:
         for rule in rules.RULES:
             text, remedy = rule_text(rule, row)
             assert text
@@ -229,7 +229,7 @@ def one(op_type, platform, **attributes):
         (one("iqSigmoid", "venus", inputs=[(2048.0, 16)], scale_x=2048.0, scale_o=128.0), "venus", []),
         (one("iqSigmoid", "venus", inputs=[(256.0, 16)], scale_x=256.0, scale_o=128.0), "venus", ["scale_x = 256"]),
         (one("iqSigmoid", "venusA", inputs=[(16.0, 8)], scale_x=16.0, scale_o=128.0), "venusA",
-         [next(r for r in PLATFORMS if r.name == "venusA").faults["lut-constant"]]),
+         [Fault.LUT_CONSTANT.text]),
         (one("iqDiv", "arcs", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0), "arcs", []),
         (one("iqDiv", "arcs", inputs=[(16.0, 32), (2.0, 32)], scale_x=16.0, scale_y=2.0, scale_o=4.0), "arcs",
          ["a shift of -1"]),
@@ -243,9 +243,13 @@ def test_faults_that_scales_bring_about(model, platform, values):
 
 
 def test_the_faults_known_here_are_some_rows():
-    known = {key for row in PLATFORMS for key in row.faults}
-    assert set(checks._MEETS) <= known
-    limits = {"avgpool-area", "depthwise-multiplier", "batch"}  # told by a constraint, or kept by every graph written
+    known = {fault for row in PLATFORMS for fault in row.faults}
+    assert set(Fault) == known
+    limits = {
+        Fault.AVGPOOL_AREA,
+        Fault.DEPTHWISE_MULTIPLIER,
+        Fault.BATCH,
+    }  # told by a constraint, or kept by every graph written
     assert known <= {*checks._MEETS, *limits}, "say in analysis/check.py which nodes meet the new fault"
 
 

@@ -1,7 +1,5 @@
 """Each rewrite of `fit` by itself: one step keeps the function and the names, and each refuses what is not its own."""
 
-import dataclasses
-
 import numpy as np
 import onnx
 import pytest
@@ -12,11 +10,9 @@ from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import VENUS
 from tests.nets import Net
 from tests.passes.helpers import feeds, interface, ops, outputs
+from tests.test_fit import TIGHT
 
 STEPS = {rewrite.name: rewrite.apply for rewrite in REWRITES}
-TIGHT = dataclasses.replace(  # with a hundredth of the memory, so that small maps are too large
-    VENUS, shared_memory=6400, conv=dataclasses.replace(VENUS.conv, slab=768, slab_depthwise=384, memory_depthwise=5000)
-)
 
 
 def conv(shape, weight, *, out="y", **attributes):

@@ -14,6 +14,7 @@ from lingeronnx import ir
 from lingeronnx.borders import float_names
 from lingeronnx.errors import ModelError
 from lingeronnx.lower import lower, plan_of
+from lingeronnx.partition import Partition
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC, VENUS
 from lingeronnx.session import Session
@@ -60,7 +61,9 @@ def test_plan_survives_json():
     result = nets.quantized(nets.residual())
     again = Plan.from_json(result.plan.to_json())
     assert again == result.plan
-    first, second = (lower(result.float_graph, plan, VENUS).graph for plan in (result.plan, again))
+    first, second = (
+        lower(Partition.of(result.float_graph, plan.floats), plan, VENUS).graph for plan in (result.plan, again)
+    )
     assert ir.to_proto(first).SerializeToString() == ir.to_proto(second).SerializeToString()
 
 
@@ -166,7 +169,7 @@ def test_huge_bias_saturates():
     net.node("Conv", "x", net.const(np.full((2, 1, 1, 1), 1e-3, np.float32)), net.const(bias), out="c")
     model = nets.prepared(net.graph("c"))
     plan = Plan("venus", "q-value", tensors={"x": QParams(64.0), "k0": QParams(2.0**16), "c": QParams(0.125)})
-    (conv,) = nodes(lower(model, plan, VENUS).graph, "Conv2dInt")
+    (conv,) = nodes(lower(Partition.of(model, plan.floats), plan, VENUS).graph, "Conv2dInt")
     np.testing.assert_array_equal(ir.const(conv.inputs[2]), [2**31 - 1, -(2**31)])
 
 
@@ -201,7 +204,7 @@ def test_a_read_at_another_scale(platform):
     own = result.plan.tensors["c"]
     wanted = QParams(own.scale / 2)
     changed = dataclasses.replace(result.plan, reads={("Conv_y", 0): wanted})
-    graph = lower(result.float_graph, changed, ROWS[platform]).graph
+    graph = lower(Partition.of(result.float_graph, changed.floats), changed, ROWS[platform]).graph
     (requant,) = nodes(graph, "Requant")
     assert (ir.attr(requant, "scale_x"), ir.attr(requant, "scale_o")) == (own.scale, wanted.scale)
     reader = next(n for n in graph.graph if n.name == "Conv_y")
@@ -218,14 +221,17 @@ def test_a_plan_without_a_tensor():
     result = nets.quantized(two_convs())
     less = result.plan.with_tensors({k: v for k, v in result.plan.tensors.items() if k != "c"})
     with pytest.raises(ModelError, match="the plan has no scale for tensor 'c'; was it made for another model"):
-        lower(result.float_graph, less, VENUS)
+        lower(Partition.of(result.float_graph, less.floats), less, VENUS)
 
 
 def test_the_float_graph_is_left_alone():
     """Lowering twice gives the same; the float graph has not changed."""
     result = nets.quantized(nets.depthwise())
     before = ir.to_proto(result.float_graph).SerializeToString()
-    first, second = (ir.to_proto(lower(result.float_graph, result.plan, VENUS).graph) for _ in range(2))
+    first, second = (
+        ir.to_proto(lower(Partition.of(result.float_graph, result.plan.floats), result.plan, VENUS).graph)
+        for _ in range(2)
+    )
     assert first.SerializeToString() == second.SerializeToString()
     assert ir.to_proto(result.float_graph).SerializeToString() == before
 

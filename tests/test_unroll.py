@@ -15,7 +15,7 @@ from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, data, float_outputs
 from tests.packer import problems
 
-CHIPS = [row.name for row in PLATFORMS if row.chip]
+CHIPS = [row.name for row in PLATFORMS if row.packer]
 
 
 def fitted(model, row):

@@ -59,7 +59,7 @@ def _cell(op: Op, row: Platform) -> str:
 
 def _rules(op: Op, row: Platform) -> list[str]:
     """Return the limits of `op` on `row` as text."""
-    if not row.chip:
+    if row.ops[op.name].limits is None:
         return []
     texts = []
     for constraint in op.constraints:
@@ -95,5 +95,10 @@ def _faults() -> list[str]:
     ]
     for row in PLATFORMS:
         if row.faults:
-            lines += [f"### {row.name} (executor {row.executor})", "", *(f"- {t}" for t in row.faults.values()), ""]
+            lines += [
+                f"### {row.name} (executor {row.executor})",
+                "",
+                *(f"- {t}" for t in (fault.text for fault in row.faults)),
+                "",
+            ]
     return lines

@@ -30,13 +30,14 @@ class QuantizedModel:
     """What `quantize` and `finetune` return.
 
     graph : the integer graph. plan : its scales. report : what was done. float_graph : the normalised float graph that
-    the plan speaks of, with ranges fitted.
+    the plan speaks of, with ranges fitted. platform : what the graph is for.
     """
 
     graph: ir.Graph
     plan: Plan
     report: Report
     float_graph: ir.Graph
+    platform: Platform
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
         """Write the integer graph to `path`, as a whole or not at all; `to` is a generation as `convert` takes it.
@@ -66,7 +67,7 @@ class QuantizedModel:
 
     def session(self) -> Session:
         """Return a session on the integer graph."""
-        return Session(self.graph)
+        return Session(self.graph, platform=self.platform)
 
 
 def _converted(graph: ir.Graph, to: str) -> ir.Graph:
@@ -81,18 +82,18 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     Raises ConstraintError with require_chip where the result is not chip-ready.
     """
     prepared, plan, row = planned.prepared, planned.plan, planned.prepared.row
-    lowered = lower(exact, plan, row).graph
+    lowered = lower(planned.parts.on(exact), plan, row).graph
     notes = [*prepared.notes, *planned.notes]
-    report = describe(planned.graph, lowered, plan, row, prepared.fitted, notes, prepared.stem)
+    report = describe(planned.parts, lowered, plan, row, prepared.fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)
-    result = QuantizedModel(lowered, plan, report, planned.graph)
+    result = QuantizedModel(lowered, plan, report, planned.graph, row)
     outputs = _fidelity(prepared.original, result, prepared.data, progress)
     return replace(result, report=replace(report, outputs=outputs))
 
 
 def _not_ready(report: Report, row: Platform) -> ConstraintError:
-    if not row.chip:
+    if not row.packer:
         return ConstraintError(f"--require-chip: platform {row.name} is no chip; choose --platform venus")
     if not report.float_nodes:
         return ConstraintError("--require-chip: no operator of the model can be quantized")

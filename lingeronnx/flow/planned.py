@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import ir
-from ..assign import Choice, assign, legalize, observed
+from ..assign import Choice, assign, legalize, tie_classes
 from ..config import QuantConfig
 from ..data import Progress
 from ..errors import ConfigError, nearest
@@ -20,6 +20,7 @@ from ..improve.host_scale import free_borders, settle
 from ..improve.ranges import range_factors
 from ..observe import TensorStats, observe
 from ..ops import float_op
+from ..partition import Partition
 from ..plan import Plan, Transform
 from ..platforms import Platform
 from ..runners import FloatRunner
@@ -35,12 +36,12 @@ _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 class Observed:
     """The prepared model after calibration.
 
-    graph : its float graph, channels equalized. even : {tensor: factors [C]} of that. stats : of every tensor that
-    becomes integer.
+    parts : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of that. stats : of every
+    tensor that becomes integer.
     """
 
     prepared: Prepared
-    graph: ir.Graph
+    parts: Partition
     even: Mapping[str, np.ndarray]
     stats: Mapping[str, TensorStats]
     notes: Sequence[str]
@@ -48,12 +49,17 @@ class Observed:
 
 @dataclass(frozen=True)
 class Planned:
-    """A float graph and the plan it will be lowered under, ranges moved into the weights."""
+    """What becomes integer, ranges moved into the weights, and the plan it will be lowered under."""
 
     prepared: Prepared
-    graph: ir.Graph
+    parts: Partition
     plan: Plan
     notes: Sequence[str]
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The float graph that the plan speaks of."""
+        return self.parts.graph
 
 
 def plan_for(prepared: Prepared, plan: Plan | None = None, progress: Progress | None = None) -> Planned:
@@ -68,15 +74,15 @@ def plan_for(prepared: Prepared, plan: Plan | None = None, progress: Progress | 
 
 def observe_model(prepared: Prepared, progress: Progress | None = None) -> Observed:
     """Equalize the channels where effort allows, and run the calibration data once."""
-    row, conf, floats = prepared.row, prepared.conf, prepared.floats
-    graph = ir.clone(prepared.graph)
+    row, conf = prepared.row, prepared.conf
+    parts = prepared.parts.on(ir.clone(prepared.graph))
     even: Mapping[str, np.ndarray] = {}
     notes: list[str] = []
     if conf.effort != "fast":
         feeds, _ = next(iter(prepared.data.peek(_EQUALIZE_SAMPLES)))
-        even = equalize(graph, floats, feeds, conf.bits, conf.weight_bits)
-        notes = cell_notes(graph, row, floats, feeds)
-    names = set(observed(graph, floats))
+        even = equalize(parts, feeds, conf.bits, conf.weight_bits)
+        notes = cell_notes(parts, row, feeds)
+    names = set(parts.activations)
     done = 0
 
     def count(samples: int) -> None:
@@ -85,26 +91,28 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
         if progress is not None:
             progress("calibrating", done, None)
 
-    stats = observe(FloatRunner(graph, names), prepared.data.batches(conf.batch), names, on_batch=count)
-    return Observed(prepared, graph, even, stats, notes)
+    stats = observe(FloatRunner(parts.graph, names), prepared.data.batches(conf.batch), names, on_batch=count)
+    return Observed(prepared, parts, even, stats, notes)
 
 
 def assign_scales(seen: Observed) -> Planned:
     """Give every tensor the scale its calibrator likes best, after moving ranges into the weights around it."""
-    row, conf, graph = seen.prepared.row, seen.prepared.conf, ir.clone(seen.graph)
-    stats = dict(seen.stats)
-    host = free_borders(graph, stats, row, seen.prepared.floats, conf.bits)
-    floats = {**seen.prepared.floats, **host}
-    ranged = range_factors(graph, stats, row, floats, bits=conf.bits, weight_bits=conf.weight_bits,
+    row, conf, parts = seen.prepared.row, seen.prepared.conf, seen.parts.on(ir.clone(seen.parts.graph))
+    stats, ties = dict(seen.stats), tie_classes(parts, row)
+    host = free_borders(parts, ties, stats, row, conf.bits)
+    if host:
+        parts = parts.with_floats(host)
+        ties = tie_classes(parts, row)
+    ranged = range_factors(parts, ties, stats, row, bits=conf.bits, weight_bits=conf.weight_bits,
                            search=conf.mode == "q-value" and conf.effort != "fast")  # fmt: skip
-    factors.apply(graph, ranged, floats)
-    settle(graph, host, ranged)
+    factors.apply(parts, ranged)
+    settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
-    choice = _choice(Selectors(seen.prepared.original, graph), conf)
-    plan, notes = assign(graph, scaled, row, floats, choice)
+    choice = _choice(Selectors(seen.prepared.original, parts.graph), conf)
+    plan, notes = assign(parts, ties, scaled, row, choice)
     both = factors.combine(seen.even, ranged)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
-    return Planned(seen.prepared, graph, plan, [*seen.notes, *notes])
+    return Planned(seen.prepared, parts, plan, [*seen.notes, *notes])
 
 
 def _choice(selectors: Selectors, conf: QuantConfig) -> Choice:
@@ -140,9 +148,10 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
     _check_values(plan, graph, row)
     if plan.mode != prepared.conf.mode:
         raise ConfigError(f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode {plan.mode}")
-    factors.apply(graph, {name: np.array(t.factor) for name, t in plan.transforms.items()}, plan.floats)
-    plan, moves = legalize(plan, graph, row)
-    return Planned(prepared, graph, plan, moves)
+    parts = Partition.of(graph, plan.floats)
+    factors.apply(parts, {name: np.array(t.factor) for name, t in plan.transforms.items()})
+    plan, moves = legalize(plan, parts, tie_classes(parts, row), row)
+    return Planned(prepared, parts, plan, moves)
 
 
 def _check_names(plan: Plan, graph: ir.Graph) -> None:

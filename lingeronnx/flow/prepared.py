@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from .. import ir
-from ..assign import partition
 from ..batch_axes import tell_batch_axes
 from ..config import QuantConfig
 from ..data import Data, InputSpec
 from ..errors import ConfigError, DataError, InternalError
 from ..fit import Fitted, fit
 from ..fixed_inputs import fix_inputs
-from ..improve.ranges import clips_without_scale
+from ..improve.ranges import partition_with_clips
+from ..partition import Partition
 from ..passes import Record, Step, Watch, accept, normalize, straighten
 from ..passes.shapes import trace_shapes
 from ..platforms import Platform
@@ -39,14 +39,13 @@ _SYNTHETIC_ELEMENTS = 1 << 24  # of one input: fewer samples where one is large
 class Prepared:
     """A float model ready to be calibrated.
 
-    original : the user's graph, as other passes can read it. graph : normalised and fitted. floats : {node: why it is
-    left in float}. data : for calibration; synthetic : whether they are made up. stem : of the file name that the
+    original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
+    fitted. data : for calibration; synthetic : whether they are made up. stem : of the file name that the
     packer's line speaks of.
     """
 
     original: ir.Graph
-    graph: ir.Graph
-    floats: Mapping[str, str]
+    parts: Partition
     row: Platform
     conf: QuantConfig
     data: Data
@@ -54,6 +53,11 @@ class Prepared:
     notes: Sequence[str]
     stem: str
     synthetic: bool
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The normalised and fitted graph."""
+        return self.parts.graph
 
     @property
     def selectors(self) -> Selectors:
@@ -84,16 +88,14 @@ def prepare(
     graph = ir.clone(original)
     selectors = Selectors(original, graph)
     fitted = _normalise(graph, data, row, conf, selectors, record)
-    floats = partition(graph, row, selectors.skipped(conf.skip))
-    while unmet := clips_without_scale(graph, row, floats, conf.bits):
-        floats = partition(graph, row, {**floats, **unmet})
+    parts = partition_with_clips(graph, row, selectors.skipped(conf.skip), conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
-    return Prepared(original, graph, floats, row, conf, data, fitted, notes, stem, calib is None)
+    return Prepared(original, parts, row, conf, data, fitted, notes, stem, calib is None)
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:
     """Return `model` normalised as for `row` but without fitting it to the chip, and notes."""
-    conf = _config(None, {"platform": row.name, "fit": False})
+    conf = _config(None, {"platform": row, "fit": False})
     original, notes = accept(model)
     data = _calibration(calib, original, conf, {})
     notes += _fix_sizes(original, data)
@@ -107,7 +109,7 @@ def _config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mappi
     if isinstance(config, str | os.PathLike):
         return QuantConfig.read(os.fspath(config), **given)
     if config is not None:
-        return QuantConfig.of({**config.model_dump(), **given})
+        return QuantConfig.of({**dict(config), **given})
     return QuantConfig.of(given)
 
 
@@ -125,7 +127,7 @@ def _normalise(
     straighten(graph, feed, watch)
     normalize(graph, watch)
     trace_shapes(graph, feed)
-    if not (conf.fit and row.chip):
+    if not conf.fit:
         return []
     fitted = fit(graph, row, selectors.skipped(conf.skip))
     if watch is not None:

@@ -9,14 +9,15 @@ which frees the group. Which constant it multiplies by is settled by `ranges` an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from .. import ir
-from ..assign import integer_nodes, tie_classes
+from ..assign import TieClass
 from ..calibrate import best_scale
 from ..observe import Stats, TensorStats
+from ..partition import Partition
 from ..platforms import Platform
 from .factors import SCALED_BY_HOST
 
@@ -24,16 +25,16 @@ __all__ = ["free_borders", "settle"]
 
 
 def free_borders(
-    model: ir.Graph, stats: dict[str, TensorStats], row: Platform, floats: Mapping[str, str], bits: int
+    parts: Partition, ties: Sequence[TieClass], stats: dict[str, TensorStats], row: Platform, bits: int
 ) -> dict[str, str]:
     """Put Mul nodes (by 1, for now) at the borders of what `row` cannot hold; return {node: reason}.
 
     `stats` gains entries for the new tensors.
     """
-    if not row.chip:
+    if not row.power_of_two:
         return {}
-    beyond = _out_of_range(model, stats, row, floats, bits)
-    inside = {id(node) for node, _ in integer_nodes(model, floats)}
+    model, inside = parts.graph, parts.inside
+    beyond = _out_of_range(ties, stats, row, bits)
     added: dict[str, str] = {}
     for value in list(ir.values(model)):
         if str(value.name) not in beyond:
@@ -48,10 +49,10 @@ def free_borders(
     return added
 
 
-def _out_of_range(model: ir.Graph, stats: Stats, row: Platform, floats: Mapping[str, str], bits: int) -> set[str]:
+def _out_of_range(ties: Sequence[TieClass], stats: Stats, row: Platform, bits: int) -> set[str]:
     """Return the tensors of the tie classes that need an exponent the row does not hold."""
     found: set[str] = set()
-    for group in tie_classes(model, row, floats):
+    for group in ties:
         seen = group.stats(stats)
         if seen is not None and seen.squares > 0:
             scale = best_scale(seen, bits, power=True, calibrator="mse")
@@ -60,7 +61,7 @@ def _out_of_range(model: ir.Graph, stats: Stats, row: Platform, floats: Mapping[
     return found
 
 
-def _multiply_after(model: ir.Graph, value: ir.Value, inside: set[int], stats: dict[str, TensorStats]) -> str:
+def _multiply_after(model: ir.Graph, value: ir.Value, inside: Collection[int], stats: dict[str, TensorStats]) -> str:
     """Let the integer readers of a float `value` read it through a Mul."""
     readers = [(use.node, use.idx) for use in value.uses() if id(use.node) in inside]
     node = _mul(model, value, f"{value.name}_scaled")
@@ -72,7 +73,7 @@ def _multiply_after(model: ir.Graph, value: ir.Value, inside: set[int], stats: d
     return str(node.name)
 
 
-def _multiply_before(model: ir.Graph, value: ir.Value, inside: set[int], stats: dict[str, TensorStats]) -> str:
+def _multiply_before(model: ir.Graph, value: ir.Value, inside: Collection[int], stats: dict[str, TensorStats]) -> str:
     """Let the float readers of an integer `value`, and the outside, read it through a Mul that takes over its name."""
     writer = ir.producer(value)
     assert writer is not None

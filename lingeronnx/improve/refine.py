@@ -23,6 +23,7 @@ from .. import ir
 from ..int_runner import IntRunner
 from ..lower import lower
 from ..ops import is_relu
+from ..partition import Partition
 from ..plan import Plan, QParams
 from ..platforms import Platform
 from ..runners import FloatRunner
@@ -43,18 +44,16 @@ def samples_that_fit(model: ir.Graph, most: int) -> int:
     return int(np.clip(_MEMORY // max(one, 1), 1, most))
 
 
-def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray]) -> None:
-    """Refine weights and biases of the float `model` in place, for `plan` on `row`.
+def refine(parts: Partition, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray]) -> None:
+    """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
 
     feed : calibration samples, some tens to hundreds. The new weights lie on the plan's grid.
     """
-    layers = {
-        ir.written_name(node): node for node in model.graph
-        if node.op_type in ("Conv", "Linear") and str(node.name) not in plan.floats
-    }  # fmt: skip
+    model = parts.graph
+    layers = {ir.written_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
     wanted = {name: array for name, array, _ in FloatRunner(model, set(layers)).run(feed)}
-    lowered = lower(model, plan, row)
-    walk = IntRunner(lowered.graph).walk(feed)
+    lowered = lower(parts, plan, row)
+    walk = IntRunner(lowered.graph, row=row).walk(feed)
     for step in walk:
         # Of the steps that are made for a layer, that with the weight: the others move its data.
         name = lowered.layers.get(step.output, "")

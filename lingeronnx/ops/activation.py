@@ -7,16 +7,14 @@ puts b exactly at the top of the integer range, so that saturation does the clip
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
 from ._base import Bound, Op, Tie
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Clip", "Relu", "bounds", "is_relu"]
 

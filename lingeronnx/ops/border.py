@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from .. import ir
+from ..platforms.arithmetic import Quantizer, Real, Requantizer
 from ._base import Attr, Bound, Op
 
 __all__ = ["Dequant", "Quant", "Requant"]
@@ -21,13 +22,13 @@ class Quant(Op):
         """Return the kernel; chips round through float32."""
         from simulator.kernels import Quant as Kernel
 
-        scale = float(bound.attrs["scale_x"])
-        if bound.trains:
+        scale, real = float(bound.attrs["scale_x"]), bound.how(Quantizer).real
+        if real is Real.SINGLE:
             return Kernel(scale, int(bound.attrs["data_bits"]), rule="single", rounding=bound.rounding)
         # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
         # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
         kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == "Dequant"
-        luna = bound.algorithm.startswith("luna") and (scale >= 1 or kept)
+        luna = real is Real.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
         return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule)
 
@@ -69,13 +70,9 @@ class Requant(Op):
 
     def bind(self, bound: Bound) -> Any:
         """Return the kernel."""
-        import math
-
-        from simulator.fixed import Rescale
         from simulator.kernels import Requant as Kernel
 
-        ratio, bits = bound.ratio(bound.attrs["scale_x"]), int(bound.attrs["o_bits"])
-        mantissa, exponent = math.frexp(ratio)
-        rescale = Rescale.from_shift(1 - exponent, bits) if mantissa == 0.5 else bound.rescale(ratio, bits)
+        bits = int(bound.attrs["o_bits"])
+        rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"]), bits)
         # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
-        return Kernel(rescale, saturate=not (bound.algorithm.startswith("luna") and bits > 8))
+        return Kernel(rescale, saturate=not (bound.how(Requantizer).wraps and bits > 8))

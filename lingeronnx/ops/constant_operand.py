@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ..platforms import Platform
+from ..platforms.limits import OperandLimits
 from ._base import Tie
 from .elementwise import ADD, Binary, Mul
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row
 from .norm import BatchNorm2d
 from .shape import Reshape
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["AddConstant", "MulConstant"]
 
@@ -67,7 +65,11 @@ class AddConstant(Binary):
 
     def available(self, row: Platform) -> bool:
         """Where the operator is."""
-        return row.runs(BatchNorm2d.name if row.chip else self.emitted.name)
+        return row.runs(BatchNorm2d.name if self._by_channels(row) else self.emitted.name)
+
+    def _by_channels(self, row: Platform) -> bool:
+        """Whether no operand may be a constant, so that every element becomes a channel."""
+        return row.limits(self.emitted.name, OperandLimits) is not None
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """What a mask shows stays as it is."""
@@ -92,7 +94,7 @@ class AddConstant(Binary):
         shape = ir.shape(node.outputs[0]) or ()
         x, y, o = low.read(node, index), low.read(node, other), low.written(node)
         value = low.integer(node, index)
-        if low.row.chip:
+        if self._by_channels(low.row):
             self._as_channels(node, low, value, (1, *(int(d or 1) for d in shape[1:])))
             return
         full = (1,) * (len(shape) - array.ndim) + array.shape

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
+from ..platforms.arithmetic import Layer
 from ._base import Attr, Bound, Constraint, Op, Tie, Violation
 from .shape import Squeeze
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Conv1d", "Conv2d", "Geometry"]
 
@@ -268,9 +267,7 @@ class Conv2d(WeightLayer):
 
         weight = bound.constant(1, "int8 int16", "weight")
         rank, a = weight.ndim - 2, bound.attrs
-        # The chips take o_bits of 16 and 32 of a 2-D convolution and write saturated int8 all the same.
-        bits = 8 if self.name == "Conv2dInt" and bound.algorithm.startswith("luna") else None
-        rescale = bound.rescale(bound.ratio(a["scale_x"], a["scale_w"]), bits)
+        rescale = bound.rescale(bound.ratio(a["scale_x"], a["scale_w"]), bound.how(Layer).out_bits)
         return Conv(
             weight, bound.bias(2, len(weight)), rescale,
             strides=tuple(a["strides"] or [1] * rank), pads=tuple(a["pads"] or [0] * 2 * rank),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
+from ..platforms.limits import DeconvLimits
 from ._base import Attr, Bound, Constraint
 from .conv import (
     CONV2D,
@@ -21,22 +23,20 @@ from .conv import (
     stride_within_kernel,
 )  # fmt: skip
 
-if TYPE_CHECKING:
-    from ..lower import Lowering
-
 __all__ = ["ConvTranspose2d"]
 
 
 def one_group(node: ir.Node, row: Platform) -> Any:
     """a transposed convolution has one group | enlarge the map and convolve it group by group."""
-    group = int(ir.attr(node, "group", 1))
-    return f"{group} groups" if row.chip and group != 1 else None
+    limits, group = row.limits("ConvTranspose2dInt", DeconvLimits), int(ir.attr(node, "group", 1))
+    return f"{group} groups" if limits is not None and group not in limits.groups else None
 
 
 def undilated(node: ir.Node, row: Platform) -> Any:
     """a transposed convolution is not dilated | use a kernel with zeros between."""
-    dilations = Geometry(node).dilations
-    return f"dilations {list(dilations)}" if row.chip and any(d != 1 for d in dilations) else None
+    limits, dilations = row.limits("ConvTranspose2dInt", DeconvLimits), Geometry(node).dilations
+    outside = limits is not None and any(d not in limits.dilations for d in dilations)
+    return f"dilations {list(dilations)}" if outside else None
 
 
 class ConvTranspose2d(WeightLayer):

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ..platforms import Platform
 from ._base import Op, Tie
@@ -26,9 +27,6 @@ from .lut import SIGMOID, gated_axis
 from .norm import BatchNorm2d
 from .shape import Reshape
 from .table import TABLE
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Gated"]
 
@@ -136,7 +134,7 @@ def _multiplied(
 
 
 def _target(shape: list[int], low: Lowering) -> np.ndarray:
-    return np.array([1 if low.row.chip else -1, *shape[1:]], np.int64)
+    return np.array([1 if low.row.single_sample else -1, *shape[1:]], np.int64)
 
 
 GLU, MUL, RESHAPE = Glu(), Mul(), Reshape()

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import ir
 from ..platforms import Platform
+from ..platforms.limits import MatrixLimits
 from ._base import Attr
 from .elementwise import Binary
 from .shape import Reshape
@@ -20,10 +21,10 @@ RESHAPE = Reshape()
 
 def matrix_rank(node: ir.Node, row: Platform) -> Any:
     """both factors have three axes, or four with equal heads | put the heads of an attention into the batch."""
-    shapes = [ir.shape(value) or () for value in node.inputs[:2]]
+    limits, shapes = row.limits("BmmInt", MatrixLimits), [ir.shape(value) or () for value in node.inputs[:2]]
     ranks = [len(shape) for shape in shapes]
     heads = ranks == [4, 4] and shapes[0][1] == shapes[1][1]
-    return None if not row.chip or ranks == [3, 3] or heads else f"{ranks[0]} and {ranks[1]} axes"
+    return None if limits is None or ranks == [limits.rank] * 2 or heads else f"{ranks[0]} and {ranks[1]} axes"
 
 
 class Bmm(Binary):
@@ -59,9 +60,9 @@ class Bmm(Binary):
                 "o_bits": low.written(node).bits}  # fmt: skip
 
     def lower(self, node: ir.Node, low: Any) -> None:
-        """Emit; on chips four axes become three, the batch of one taken by the heads, and the result four again."""
+        """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
         shapes = [ir.shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
-        if not low.row.chip or len(shapes[2]) != 4:
+        if low.row.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
             super().lower(node, low)
             return
         base, factors = ir.written_name(node), []

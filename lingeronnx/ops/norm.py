@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ._base import Attr, Bound
 from .conv import WEIGHT, WeightLayer
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["BatchNorm2d", "factors", "parameter_values", "scaled_channels"]
 

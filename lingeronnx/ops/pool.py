@@ -8,22 +8,22 @@ honours how the padding counts.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
+from ..platforms.arithmetic import Average, Divisor
+from ..platforms.faults import Fault
 from ._base import Attr, Bound, Op, Tie
 from .conv import CONV2D
 
-if TYPE_CHECKING:
-    from ..lower import Lowering
-
 __all__ = ["AvgPool2d", "GlobalAveragePool2d", "MaxPool"]
 
-#: How each platform algorithm divides a window's sum (see `simulator.kernels.luna_average`).
-_DIVISIONS: dict[str, Literal["venus", "arcs"]] = {"luna-area8": "venus", "luna": "arcs"}
+#: How a chip divides a window's sum, in the words of `simulator.kernels.luna_average`.
+_DIVISIONS: dict[Divisor, Literal["venus", "arcs"]] = {Divisor.AREA_IN_A_BYTE: "venus", Divisor.AREA: "arcs"}
 
 _WINDOW = (Attr("kernel_shape", "ints"), Attr("strides", "ints", None), Attr("pads", "ints", None),
            Attr("ceil_mode", "i", 0))  # fmt: skip
@@ -163,8 +163,8 @@ class AvgPool2d(Op):
         return _reject(node)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """Tied on chips."""
-        return super().ties(node, row) if row.ops.get(self.name) != "generic" else []
+        """Tied where a change of scale comes out wrong."""
+        return super().ties(node, row) if Fault.AVGPOOL_SCALE in row.faults else []
 
     def packer_args(self, node: ir.Node, row: Platform) -> str:
         """External memory for large windows."""
@@ -214,13 +214,14 @@ class AvgPool2d(Op):
         a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
         area = math.prod(a["kernel_shape"])
         x, o = float(a["scale_x"]), float(a["scale_o"] or a["scale_x"])
-        if bound.trains:
+        divisor = bound.how(Average).divisor
+        if divisor is Divisor.COUNTED:
             return _mean(bound, bound.exponent("scale_o / scale_x", o / x), a["kernel_shape"], a["strides"], a["pads"])
-        if bound.algorithm == "generic":
+        if divisor is Divisor.ONE_ROUNDING:
             rule = bound.rescale(o / (x * area))
         else:
             q_x, q_o = (bound.exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o)))
-            rule = luna_average(_DIVISIONS[bound.algorithm], area, q_x, q_o)
+            rule = luna_average(_DIVISIONS[divisor], area, q_x, q_o)
         window = (tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank))
         return AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"]))
 
@@ -237,8 +238,7 @@ class GlobalAveragePool2d(Op):
         return float(attrs["scale_o"] or attrs["scale_x"])
 
     def bind(self, bound: Bound) -> Any:
-        """Return the mean; ModelError for the executor's arithmetic."""
-        bound.refuse_executor()
+        """Return the mean."""
         x = float(bound.attrs["scale_x"])
         shift = bound.exponent("scale_o / scale_x", float(bound.attrs["scale_o"] or x) / x)
         return _mean(bound, shift, None, None, None)

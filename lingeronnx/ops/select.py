@@ -8,18 +8,17 @@ embedding: the table is then quantized at the scale of the output.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
+from ..platforms.limits import SliceLimits
 from ._base import Attr, Bound, Op, Tie
 from .shape import Squeeze
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["ArgMax", "Gather", "Slice", "Split", "slices"]
 
@@ -57,10 +56,11 @@ def _constants(node: ir.Node) -> Callable[[int], np.ndarray | None]:
 
 def slice_step(node: ir.Node, row: Platform) -> Any:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
-    if not row.chip:
+    limits = row.limits("Slice", SliceLimits)
+    if limits is None:
         return None
     found = slices(node, _constants(node), len(ir.shape(node.inputs[0]) or (0,)))
-    return next((f"step {part.step}" for part in (found or {}).values() if part.step != 1), None)
+    return next((f"step {part.step}" for part in (found or {}).values() if part.step not in limits.steps), None)
 
 
 class Slice(Op):

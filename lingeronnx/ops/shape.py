@@ -6,17 +6,15 @@ Chips run them with batch 1; the vendor's graphs carry Squeeze's and Unsqueeze's
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, fixed_batch
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "moves_batch"]
 
@@ -73,10 +71,10 @@ class Reshape(_Move):
         return reason or ("it moves the batch axis" if sizes[0] != sizes[1] else None)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit with the target in numbers; batch 1 on chips."""
+        """Emit with the target in numbers; batch 1 where graphs hold one sample."""
         shape = ir.shape(node.outputs[0]) or ()
         target = [int(d) if d is not None else -1 for d in shape]
-        if low.row.chip:
+        if low.row.single_sample:
             target = fixed_batch([-1, *target[1:]])
         else:
             target[0] = -1
@@ -160,9 +158,9 @@ class Unsqueeze(_Move):
 
 
 def transpose_rank(node: ir.Node, row: Platform) -> Any:
-    """transposed tensors have at most {row.max_transpose_rank} axes | merge axes that stay together."""
-    perm = ir.attr(node, "perm")
-    too_many = row.max_transpose_rank is not None and perm is not None and len(perm) > row.max_transpose_rank
+    """transposed tensors have at most {row.transpose.max_rank} axes | merge axes that stay together."""
+    perm, limits = ir.attr(node, "perm"), row.transpose
+    too_many = limits is not None and perm is not None and len(perm) > limits.max_rank
     return f"{len(perm)} axes" if too_many else None
 
 
@@ -182,7 +180,7 @@ class Transpose(_Move):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; a permutation that the executor cannot do is made by a rotation and a swap of the last two axes."""
         perm, value = tuple(ir.attr(node, "perm")), low.integer(node, 0)
-        if perm in low.row.broken_transposes:
+        if low.row.transpose is not None and perm in low.row.transpose.broken:
             rotation = (*perm[:-2], perm[-1], perm[-2])
             source = ir.shape(node.inputs[0]) or ()
             shape = [source[axis] for axis in rotation]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
+from ..platforms.arithmetic import Padding
+from ..platforms.limits import PadLimits
 from ._base import Attr, Bound, Op
 from .shape import moves_batch
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Expand", "Pad", "Resize", "ShuffleChannel", "Tile"]
 
@@ -101,16 +101,17 @@ class Expand(_Spread):
 
 def pad_form(node: ir.Node, row: Platform) -> Any:
     """padding around four-dimensional tensors only, with a constant | pad in the layer behind."""
-    if not row.chip:
+    limits = row.limits("iqPad", PadLimits)
+    if limits is None:
         return None
     mode, rank = ir.attr(node, "mode", "constant"), len(ir.shape(node.inputs[0]) or ())
-    return None if mode == "constant" and rank == 4 else f"{mode}, {rank} axes"
+    return None if mode in limits.modes and rank == limits.rank else f"{mode}, {rank} axes"
 
 
-#: What the modes do, by algorithm: venus has two of them the wrong way round.
+#: What the modes do, by `Padding.swapped`.
 _MODES = {
-    "generic": {"constant": "constant", "reflect": "reflect", "edge": "edge"},
-    "luna-swapped": {"constant": "constant", "reflect": "edge", "replicate": "reflect"},
+    False: {"constant": "constant", "reflect": "reflect", "edge": "edge"},
+    True: {"constant": "constant", "reflect": "edge", "replicate": "reflect"},
 }
 
 
@@ -150,7 +151,7 @@ class Pad(_Spread):
         rank = len(bound.source_shapes[0])
         if len(pads) != 2 * rank or min(pads) < 0:
             raise ModelError(f"{bound.where}: pads {pads} do not fit {rank} axes")
-        mode = _MODES.get(bound.algorithm, _MODES["generic"]).get(str(bound.attrs["mode"]))
+        mode = _MODES[bound.how(Padding).swapped].get(str(bound.attrs["mode"]))
         if mode is None:
             raise ModelError(f"{bound.where}: no such mode: {bound.attrs['mode']}")
         around = pads[axis], pads[axis + rank]

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import InternalError
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, Tie
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["ARITHMETIC", "TABLE", "UNARY", "Table", "evaluate", "table_of"]
 

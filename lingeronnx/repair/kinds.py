@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto
 
 from ..errors import LingerOnnxError
 from ..ops import Bound, Op
-from ..platforms import Platform, platform
+from ..platforms import GENERIC, Platform, platform
 from .nodes import (
     FLOAT,
     INTEGERS,
@@ -287,8 +287,10 @@ class Kinship:
         later = node.proto.domain == "linger" and declared == TensorProto.FLOAT
         if (first and declared not in INTEGERS) or later:
             return FLOAT
-        algorithm = "" if self.row is None else self.row.ops.get(op.name, next(iter(self.row.ops.values())))
-        bound = Bound(plain(node), dict(attrs), {}, algorithm)
+        how = (self.row or GENERIC).arithmetic(op.name)
+        if how is None:
+            return Kind("other", elem=TensorProto.INT32)
+        bound = Bound(plain(node), dict(attrs), {}, how)
         try:
             scale = op.out_scales(bound, [None] * len(node.inputs))[index]
         except (KeyError, TypeError, ValueError, IndexError):

@@ -24,8 +24,10 @@ from simulator.kernel import Call, Kernel, Spec
 from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpose
 
 from .. import ir
+from ..emit import Source
 from ..int_runner import IntRunner
-from ..lower import Source, lower
+from ..lower import lower
+from ..partition import Partition
 from ..plan import Plan
 from ..platforms import Platform
 from ..runners import FloatIsland, input_specs
@@ -60,14 +62,16 @@ class Network:
     graph : an integer graph. sizes : shapes of the fed inputs for one sample, batch of 1 on axis 0. sources : the
     integer initializers that hold a float one. fed : the types of the fed tensors, where these are others than the
     inputs, such as the outputs of Quants. floats : the float tensors that integer ones hold, where the two have
-    different names. Raises ModelError for a kernel or a float operator without a twin.
+    different names. row : the platform, None for the graph's own. Raises ModelError for a kernel or a float operator
+    without a twin.
     """
 
     def __init__(
         self, graph: ir.Graph, sizes: Mapping[str, Sequence[int]], sources: Mapping[str, Source],
         fed: Mapping[str, Spec] | None = None, floats: Mapping[str, str] = MappingProxyType({}),
+        row: Platform | None = None,
     ) -> None:  # fmt: skip
-        runner = IntRunner(graph)
+        runner = IntRunner(graph, row=row)
         self.inputs = list(runner.inputs)
         self.outputs = [str(v.name) for v in graph.graph.outputs]
         specs = dict(fed) if fed is not None else {
@@ -190,6 +194,8 @@ class Bridge(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.model, self.row = ir.clone(model), row
+        #: What of the model becomes integer; a plan with other float nodes is another bridge's.
+        self.parts = Partition.of(self.model, plan.floats)
         axes = {spec.name: spec.axis for spec in input_specs(model)}
         self._sizes = {name: [1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)]
                        for name, array in feed.items()}  # fmt: skip
@@ -210,9 +216,9 @@ class Bridge(nn.Module):
         self._views: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def _build(self) -> None:
-        lowered = lower(self.model, self.plan, self.row)
+        lowered = lower(self.parts, self.plan, self.row)
         self._sources = lowered.sources
-        self.network = Network(lowered.graph, self._sizes, self._sources, floats=lowered.floats)
+        self.network = Network(lowered.graph, self._sizes, self._sources, floats=lowered.floats, row=self.row)
 
     def _hold(self, name: str, parameter: nn.Parameter) -> None:
         """Register a parameter under the graph's name as it is, whatever it holds: dots, slashes, a method's name."""

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from lingeronnx import ir
-from lingeronnx.assign import Choice, assign, observed, partition
+from lingeronnx.assign import Choice, assign, tie_classes
 from lingeronnx.improve import factors
 from lingeronnx.improve.equalize import equalize
 from lingeronnx.improve.host_scale import free_borders, settle
 from lingeronnx.improve.ranges import range_factors
 from lingeronnx.improve.refine import refine, samples_that_fit
 from lingeronnx.observe import observe
+from lingeronnx.partition import partition
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import platform
@@ -32,14 +33,14 @@ def chain(gain_in=1.0, gain_out=1.0, bias=True):
 
 
 def ready(model, gain=1.0, count=16):
-    """Return (the samples, the float nodes, the statistics) of a model that is normalised in place."""
+    """Return (the samples, the partition, the statistics) of a model that is normalised in place."""
     x = gain * np.random.default_rng(3).standard_normal((count, 3, 6, 6))
     feed = {"x": x.astype(np.float32)}
     for run in (lambda: None, lambda: normalize(model)):
         run()
         trace_shapes(model, {"x": feed["x"][:1]})
-    floats = partition(model, VENUS, {})
-    return feed, floats, observe(FloatRunner(model), [(feed, None)], set(observed(model, floats)))
+    parts = partition(model, VENUS, {})
+    return feed, parts, observe(FloatRunner(model), [(feed, None)], set(parts.activations))
 
 
 # ---- factors -------------------------------------------------------------------------------------------------------
@@ -49,10 +50,10 @@ def ready(model, gain=1.0, count=16):
 def test_factors_move_into_the_weights(factor):
     """The tensor is multiplied by its factor, one or one per channel; nothing behind it changes."""
     model = chain()
-    feed, floats, _ = ready(model)
+    feed, parts, _ = ready(model)
     before = {name: array for name, array, _ in FloatRunner(model).run(feed)}
     made = {"a": np.array(factor), next(str(n.outputs[0].name) for n in model.graph): np.array(factor)}
-    factors.apply(model, made, floats)
+    factors.apply(parts, made)
     after = {name: array for name, array, _ in FloatRunner(model).run(feed)}
     np.testing.assert_allclose(after["a"], before["a"] * np.reshape(factor, (-1, 1, 1)), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(after["y"], before["y"], rtol=1e-4, atol=1e-5)
@@ -73,8 +74,8 @@ def test_an_even_net_is_left_alone():
     ones = [net.const(np.ones(shape, np.float32)) for shape in ((4, 3, 1, 1), (4, 4, 1, 1))]
     net.node("Conv", net.node("Relu", net.node("Conv", "x", ones[0])), ones[1], out="y")
     model = net.graph("y")
-    feed, floats, _ = ready(model)
-    assert equalize(model, floats, feed) == {}
+    feed, parts, _ = ready(model)
+    assert equalize(parts, feed) == {}
 
 
 def test_a_tensor_that_leaves_is_left_alone():
@@ -83,8 +84,8 @@ def test_a_tensor_that_leaves_is_left_alone():
     a = net.node("Relu", net.conv("x", (8, 3, 3, 3)), out="a")
     net.conv(a, (4, 8, 1, 1), out="y")
     model = net.graph("y", "a")
-    feed, floats, _ = ready(model)
-    assert equalize(model, floats, feed) == {}
+    feed, parts, _ = ready(model)
+    assert equalize(parts, feed) == {}
 
 
 # ---- host-scale ----------------------------------------------------------------------------------------------------
@@ -98,22 +99,21 @@ def test_a_tensor_that_leaves_is_left_alone():
 def test_borders_beyond_the_chip_get_a_product(gain_in, gain_out, left):
     """By 1 at first, which changes nothing; the names of input and output stay, and the statistics are there."""
     model = chain(gain_in, gain_out, bias=False)
-    feed, floats, stats = ready(model, gain_in)
+    feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added = free_borders(model, stats, VENUS, floats, 8)
+    added = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, 8)
     assert ops(model) == left
     assert set(added.values()) <= {factors.SCALED_BY_HOST}
     assert len(added) == left.count("Mul")
     np.testing.assert_array_equal(outputs(model, feed)["y"], before)
-    floats = partition(model, VENUS, added)
-    assert set(observed(model, floats)) <= set(stats)
+    assert set(parts.with_floats(added).activations) <= set(stats)
 
 
 def test_a_platform_without_exponents_needs_none():
     """A float scale holds any range."""
     model = chain(1e5, bias=False)
-    _, floats, stats = ready(model, 1e5)
-    assert free_borders(model, stats, GENERIC, floats, 8) == {}
+    _, parts, stats = ready(model, 1e5)
+    assert free_borders(parts, tie_classes(parts, GENERIC), stats, GENERIC, 8) == {}
     assert ops(model) == ["Conv", "Relu", "Conv"]
 
 
@@ -121,14 +121,14 @@ def test_a_platform_without_exponents_needs_none():
 def test_the_constants_are_settled(gain_in, gain_out):
     """With the factors moved into the weights and written into the products, the outputs are the same again."""
     model = chain(gain_in, gain_out, bias=False)
-    feed, floats, stats = ready(model, gain_in)
+    feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added = free_borders(model, stats, VENUS, floats, 8)
-    floats = {**floats, **added}
-    found = range_factors(model, stats, VENUS, floats, bits=8, weight_bits=8, search=False)
+    added = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, 8)
+    parts = parts.with_floats(added)
+    found = range_factors(parts, tie_classes(parts, VENUS), stats, VENUS, bits=8, weight_bits=8, search=False)
     assert found
     assert all(math.log2(f[0]).is_integer() for f in found.values())
-    factors.apply(model, found, floats)
+    factors.apply(parts, found)
     settle(model, added, found)
     scale = np.abs(before).max()
     np.testing.assert_allclose(outputs(model, feed)["y"] / scale, before / scale, rtol=0, atol=1e-5)
@@ -138,18 +138,21 @@ def test_the_constants_are_settled(gain_in, gain_out):
 
 
 def planned(model):
-    feed, floats, stats = ready(model)
-    plan, _ = assign(model, stats, VENUS, floats, Choice("q-value", 8, 8, "mse", 99.99, {}))
-    return feed, plan
+    feed, parts, stats = ready(model)
+    return feed, parts, planned_for(parts, stats)
+
+
+def planned_for(parts, stats):
+    return assign(parts, tie_classes(parts, VENUS), stats, VENUS, Choice("q-value", 8, 8, "mse", 99.99, {}))[0]
 
 
 def test_refined_weights_lie_on_the_grid():
     """They are integers over the weight's scale, at most one step from where they were; biases move."""
     model = chain()
-    feed, plan = planned(model)
+    feed, parts, plan = planned(model)
     before = {str(n.name): [ir.const(v) for v in n.inputs[1:]] for n in model.graph if n.op_type == "Conv"}
     scales = {str(n.name): plan.tensors[ir.read_name(n, 1)].scale for n in model.graph if n.op_type == "Conv"}
-    refine(model, plan, VENUS, feed)
+    refine(parts, plan, VENUS, feed)
     moved = 0
     for node in model.graph:
         if node.op_type != "Conv":
@@ -176,11 +179,10 @@ def test_a_shared_weight_is_not_rounded_again():
     for run in (lambda: None, lambda: normalize(model)):
         run()
         trace_shapes(model, {"x": feed["x"][:1]})
-    floats = partition(model, VENUS, {})
-    stats = observe(FloatRunner(model), [(feed, None)], set(observed(model, floats)))
-    plan, _ = assign(model, stats, VENUS, floats, Choice("q-value", 8, 8, "mse", 99.99, {}))
+    parts = partition(model, VENUS, {})
+    plan = planned_for(parts, observe(FloatRunner(model), [(feed, None)], set(parts.activations)))
     old = ir.const(next(iter(model.graph)).inputs[1])
-    refine(model, plan, VENUS, feed)
+    refine(parts, plan, VENUS, feed)
     layers = [n for n in model.graph if n.op_type == "Conv"]
     assert layers[0].inputs[1] is layers[1].inputs[1]
     np.testing.assert_array_equal(ir.const(layers[0].inputs[1]), old)

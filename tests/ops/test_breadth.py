@@ -14,7 +14,7 @@ from lingeronnx.session import Session
 from tests.nets import NETS, Net, samples
 
 ROWS = [row.name for row in PLATFORMS]
-CHIPS = [row.name for row in PLATFORMS if row.chip]
+CHIPS = [row.name for row in PLATFORMS if row.packer]
 
 
 def head(net, x=None, channels=6):

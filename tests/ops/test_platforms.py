@@ -13,7 +13,7 @@ from lingeronnx.session import Session
 from tests.nets import Net, samples
 from tests.ops.test_breadth import CASES
 
-CHIPS = [row for row in PLATFORMS if row.chip]
+CHIPS = [row for row in PLATFORMS if row.packer]
 
 
 def lowered(case, row, **settings):

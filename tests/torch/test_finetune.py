@@ -51,7 +51,8 @@ def test_the_integer_graph_computes_what_the_bridge_computed():
     ready = plan_for(prepare(nets.residual(), feeds, None, {"platform": "venus"}))
     bridge = Bridge(ready.graph, ready.plan, ready.prepared.row, feeds)
     Tuner(bridge, ready.graph, Samples(ready.prepared.data), Recipe(**QUICK)).run()
-    integers = lower(with_weights(ready.graph, bridge.weights()), bridge.plan, ready.prepared.row).graph
+    exact = bridge.parts.on(with_weights(ready.graph, bridge.weights()))
+    integers = lower(exact, bridge.plan, ready.prepared.row).graph
     (output,) = integers.graph.outputs
     want = lo.Session(integers).run(None, feeds)[0]
     assert np.array_equal(bridge({"x": torch.from_numpy(feeds["x"])})[output.name].detach().numpy(), want)
