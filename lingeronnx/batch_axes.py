@@ -142,9 +142,8 @@ def _before(node: ir.Node, axis: int) -> int | None:
             return None
         return axis if axis < along else axis - index.ndim + 1
     if node.op_type in ("Unsqueeze", "Squeeze"):
-        axes = ir.attr(node, "axes")
-        array = ir.const(node.inputs[1]) if axes is None and len(node.inputs) > 1 else axes
-        places = None if array is None else sorted(int(a) for a in array)
+        axes = ir.axes(node)
+        places = None if axes is None else sorted(axes)
         if places is None or min(places) < 0:
             return None
         if node.op_type == "Unsqueeze":

@@ -25,7 +25,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import onnx_ir as oir
 
 from . import ir
 from .fit import Fitted
@@ -89,7 +88,7 @@ def _own_pads(graph: ir.Graph, row: Platform) -> list[Fitted]:
             continue
         uses = list(node.outputs[0].uses())
         for number, (reader, index) in enumerate(uses[1:], start=2):
-            copy = oir.Node(
+            copy = ir.Node(
                 node.domain, node.op_type, node.inputs, dict(node.attributes), name=f"{node.name}_{number}",
                 outputs=[_like(graph, node.outputs[0], f"{node.outputs[0].name}_{number}")],
             )  # fmt: skip
@@ -377,7 +376,7 @@ def _after(
 
 
 def _like(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
-    return oir.Value(name=ir.fresh_name(graph, name), shape=value.shape, type=value.type)
+    return ir.Value(name=ir.fresh_name(graph, name), shape=value.shape, type=value.type)
 
 
 #: Fault -> what is done about it, in this order.

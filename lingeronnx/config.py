@@ -7,12 +7,13 @@ error that names the nearest known one.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, field_validator
 
 from .errors import ConfigError, nearest
 from .platforms import Platform
@@ -68,6 +69,13 @@ class QuantConfig(BaseModel):
     batch: int = Field(default=32, ge=1)
     limit: int | None = Field(default=None, ge=1)
     seed: int = 0
+    notes: Literal["short", "full"] = "short"
+    debug_dump: str | None = None
+
+    @field_validator("debug_dump", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], where: str = "the options") -> QuantConfig:

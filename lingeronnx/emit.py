@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-import onnx_ir as oir
 
 from . import ir
 from .batch_axes import KEY
@@ -29,10 +28,10 @@ OPSET, IR_VERSION = 12, 6
 #: Rearranges an array.
 View = Callable[[np.ndarray], np.ndarray]
 
-_TYPES = {8: oir.DataType.INT8, 16: oir.DataType.INT16, 32: oir.DataType.INT32}
+_TYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: ir.DataType.INT32}
 
 
-def integer_type(bits: int) -> oir.DataType:
+def integer_type(bits: int) -> ir.DataType:
     """Return the storage type of signed `bits`."""
     return _TYPES[next(width for width in sorted(_TYPES) if bits <= width)]
 
@@ -239,10 +238,8 @@ class Lowering:
             if known is not None and known.dtype == array.dtype and np.array_equal(known, array):
                 return value
         name = name if own and name not in self._initializers else self._free(name)
-        tensor = oir.tensor(np.asarray(array, order="C"), name=name)
-        value = oir.Value(
-            name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor
-        )
+        tensor = ir.tensor(np.asarray(array, order="C"), name=name)
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._initializers[name] = value
         alike.append(value)
         return value
@@ -281,7 +278,7 @@ class Lowering:
         also: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:  # fmt: skip
         """Append a node on the way to the float `node`'s output; return its output, `<node's output>_<what>`."""
-        like = oir.Value(shape=oir.Shape(["N" if d is None else d for d in shape]))
+        like = ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
         name = ir.written_name(node)
         own, title = self._free(f"{name}_{what}"), ir.free_name(f"{node.name}_{what}", self._taken_by_nodes)
         value = self._append(op_type, domain, inputs, attrs, title, own, like, q)
@@ -309,9 +306,9 @@ class Lowering:
         """Give the last node further outputs `<name>_<what>`."""
         self._nodes[-1].resize_outputs(1 + len(also))
         for extra, (what, shape, bits) in zip(self._nodes[-1].outputs[1:], also, strict=True):
-            extra.name, extra.type = self._free(f"{name}_{what}"), oir.TensorType(integer_type(bits))
+            extra.name, extra.type = self._free(f"{name}_{what}"), ir.TensorType(integer_type(bits))
             self._made[name, what] = extra
-            extra.shape = self._shape(oir.Value(shape=oir.Shape(["N" if d is None else d for d in shape])))
+            extra.shape = self._shape(ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape])))
 
     # ---- borders -------------------------------------------------------------------------------------------------
 
@@ -364,18 +361,18 @@ class Lowering:
                             domain=domain)  # fmt: skip
         self._taken_by_nodes.add(name)
         value = node.outputs[0]
-        value.type = oir.TensorType(oir.DataType.FLOAT if q is None else integer_type(q.bits))
+        value.type = ir.TensorType(ir.DataType.FLOAT if q is None else integer_type(q.bits))
         value.shape = self._shape(like)
         self._nodes.append(node)
         return value
 
-    def _shape(self, like: ir.Value) -> oir.Shape | None:
+    def _shape(self, like: ir.Value) -> ir.Shape | None:
         if like.shape is None:
             return None
         dims = list(like.shape)
         if self.row.single_sample and dims and not isinstance(dims[0], int):
             dims[0] = 1
-        return oir.Shape(dims)
+        return ir.Shape(dims)
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -383,7 +380,7 @@ class Lowering:
         """Build and return the integer graph, with what became of the float one."""
         inputs = []
         for value in self.model.graph.inputs:
-            copy = oir.Value(name=value.name, type=value.type, shape=self._shape(value))
+            copy = ir.Value(name=value.name, type=value.type, shape=self._shape(value))
             inputs.append(copy)
             self._floats[str(value.name)] = copy
         for node in self.model.graph:
@@ -409,9 +406,9 @@ class Lowering:
                 inputs.append(self.array(str(value.name), array, own=True))
             else:
                 inputs.append(self._floats[str(value.name)])
-        results = [oir.Value(name=v.name, type=v.type, shape=self._shape(v)) for v in node.outputs]
+        results = [ir.Value(name=v.name, type=v.type, shape=self._shape(v)) for v in node.outputs]
         self._copied = True
-        copy = oir.Node(node.domain, node.op_type, inputs, dict(node.attributes), outputs=results, name=node.name)
+        copy = ir.Node(node.domain, node.op_type, inputs, dict(node.attributes), outputs=results, name=node.name)
         self._nodes.append(copy)
         self._floats.update({str(v.name): v for v in results if v.name})
 
@@ -422,7 +419,7 @@ class Lowering:
         if functions:
             opsets[ir.DOMAIN] = 1
         used = {id(v) for node in self._nodes for v in node.inputs if v is not None}
-        graph = oir.Graph(
+        graph = ir.Body(
             inputs, outputs, nodes=self._nodes, opset_imports=opsets, name=self.model.graph.name or "lingeronnx",
             initializers=[v for v in self._initializers.values() if id(v) in used],
         )  # fmt: skip
@@ -433,5 +430,5 @@ class Lowering:
             props["lingeronnx.transforms"] = json.dumps(
                 {name: [list(t.factor), t.offset] for name, t in sorted(self.plan.transforms.items())}
             )
-        return oir.Model(graph, ir_version=8 if functions else IR_VERSION, producer_name="lingeronnx",
+        return ir.Graph(graph, ir_version=8 if functions else IR_VERSION, producer_name="lingeronnx",
                          functions=functions, metadata_props=props)  # fmt: skip

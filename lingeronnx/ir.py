@@ -1,7 +1,8 @@
-"""The one adapter to onnx_ir: load and save models, read constants and attributes, make and replace nodes.
+"""The one importer of onnx_ir: load and save models, read constants and attributes, make and replace nodes.
 
-Everything above works on `onnx_ir.Model`; nothing here knows quantization or a platform. Functions that change a
-graph change it in place; callers that need the old one clone first (`clone`).
+Everything above works on `onnx_ir.Model` through what stands here; nothing here knows quantization or a platform.
+Functions that change a graph change it in place; callers that need the old one clone first (`clone`). One file although
+it is long: that onnx_ir is met here alone is what it is for.
 """
 
 from __future__ import annotations
@@ -16,56 +17,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as oir
+from onnx_ir.passes import common
 
 from . import onnxfile
 from .errors import InternalError, ModelError
-
-__all__ = [
-    "DOMAIN",
-    "SIZE_LIMIT",
-    "Graph",
-    "Node",
-    "Value",
-    "absorb",
-    "add_initializer",
-    "attr",
-    "clone",
-    "const",
-    "free_name",
-    "fresh_name",
-    "load",
-    "make_constant",
-    "from_proto",
-    "has_folded_batch",
-    "inner_names",
-    "make_node",
-    "mark_folded_batch",
-    "mark_origin",
-    "mark_shared",
-    "name_nodes",
-    "names",
-    "oir_shape",
-    "openable",
-    "origin",
-    "producer",
-    "read_name",
-    "remove",
-    "removable",
-    "rename",
-    "rename_initializer",
-    "replace",
-    "save",
-    "set_attr",
-    "set_constant",
-    "shape",
-    "shared_name",
-    "sole_consumer",
-    "source",
-    "to_proto",
-    "tensor_type",
-    "values",
-    "written_name",
-]
 
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
 DOMAIN = "lingeronnx"
@@ -79,12 +34,26 @@ _SHARED = "lingeronnx.shared"
 #: Bytes of one model file, protobuf's own limit less a margin for what surrounds the tensors.
 SIZE_LIMIT = (1 << 31) - (1 << 24)
 
+#: Opset of a model that does not say its own.
+OPSET = 13
+
 #: The first IR version in which an initializer need not be listed among the graph inputs.
 _FREE_CONSTANTS = 4
 
 Graph = oir.Model  # the design's word: a model before or after lowering
 Node = oir.Node
 Value = oir.Value
+Body = oir.Graph  # the nodes of a model, of a function or of a branch
+Function = oir.Function
+Attr = oir.Attr
+RefAttr = oir.RefAttr
+AttributeType = oir.AttributeType
+DataType = oir.DataType
+TensorType = oir.TensorType
+Tensor = oir.TensorProtocol
+Shape = oir.Shape
+node = oir.node
+tensor = oir.tensor
 
 
 def load(path: str | os.PathLike[str]) -> Graph:
@@ -118,7 +87,7 @@ def _one_domain_name(model: Graph) -> None:
     for scope in scopes:
         if "ai.onnx" in scope.opset_imports:
             scope.opset_imports.setdefault("", scope.opset_imports.pop("ai.onnx"))
-        for node in oir.traversal.RecursiveGraphIterator(scope):
+        for node in all_nodes(scope):
             if node.domain == "ai.onnx":
                 node.domain = ""
 
@@ -148,7 +117,7 @@ def to_proto(model: Graph) -> onnx.ModelProto:
 def save(model: Graph, path: str | os.PathLike[str]) -> None:
     """Write `model` to `path`, as a whole or not at all; the bytes depend on the model alone.
 
-    Above `SIZE_LIMIT` bytes the weights go into a second file beside it, ``<name>.onnx.data``.
+    Above `SIZE_LIMIT` bytes the weights go into a second file beside it, ``<name>.onnx.<digest>.data``.
     """
     onnxfile.write(to_proto(model), path, SIZE_LIMIT)
 
@@ -166,6 +135,16 @@ def openable(proto: onnx.ModelProto) -> Iterator[bytes | str]:
         path = Path(folder) / "model.onnx"
         onnxfile.write(proto, path, SIZE_LIMIT)
         yield str(path)
+
+
+def node_proto(node: Node) -> onnx.NodeProto:
+    """Return the protobuf form of one node."""
+    return oir.serde.serialize_node(node)
+
+
+def function_proto(function: Function) -> onnx.FunctionProto:
+    """Return the protobuf form of a model-local function."""
+    return oir.to_proto(function)
 
 
 def clone(model: Graph) -> Graph:
@@ -192,6 +171,37 @@ def attr(node: Node, name: str, default: Any = None) -> Any:
     if found.type == oir.AttributeType.TENSOR:
         return value.numpy()
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def opset(model: Graph) -> int:
+    """Return the version of the standard operators that `model` uses, `OPSET` where it says none."""
+    return model.opset_imports.get("") or OPSET
+
+
+def axes(node: Node, index: int = 1) -> list[int] | None:
+    """Return the axes of a node, an attribute or from opset 13 on its input `index`; None when absent or computed."""
+    given = attr(node, "axes")
+    if given is None and len(node.inputs) > index:
+        array = const(node.inputs[index])
+        given = None if array is None else [int(axis) for axis in array.reshape(-1)]
+    return given
+
+
+def holds_graphs(node: Node) -> bool:
+    """Whether `node` has subgraphs."""
+    return any(a.type in (AttributeType.GRAPH, AttributeType.GRAPHS) for a in node.attributes.values())
+
+
+def subgraphs(attribute: Attr) -> list[Body]:
+    """Return the graphs that an attribute holds."""
+    if attribute.type == AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return list(attribute.as_graphs()) if attribute.type == AttributeType.GRAPHS else []
+
+
+def all_nodes(scope: Body | Function) -> Iterator[Node]:
+    """Yield the nodes of a graph or function, those of subgraphs too."""
+    return iter(oir.traversal.RecursiveGraphIterator(scope))
 
 
 def source(node: Node, index: int = 0) -> Value:
@@ -365,6 +375,31 @@ def replace(model: Graph, old: Iterable[Node], new: Sequence[Node]) -> None:
     result.name = name
 
 
+def replace_readers(old: Value, new: Value) -> None:
+    """Let the readers of `old` read `new`; where `old` is a graph output, `new` is one in its place."""
+    oir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
+def remove_unused(model: Graph) -> None:
+    """Take out nodes, initializers and functions that nobody needs."""
+    common.RemoveUnusedNodesPass()(model)
+
+
+def inline(model: Graph) -> None:
+    """Put the bodies of all model-local functions where they are called; raises what onnx_ir raises."""
+    common.InlinePass()(model)
+
+
+def lift_constants(model: Graph) -> bool:
+    """Make initializers of the Constant nodes; return whether there was one."""
+    return common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model).modified
+
+
+def infer_shapes(model: Graph) -> None:
+    """Write onnx's shapes and types into the values of `model`."""
+    common.ShapeInferencePass()(model)
+
+
 def remove(model: Graph, node: Node, keep: Value) -> None:
     """Take out `node` (one output), whose readers read `keep` from then on.
 
@@ -374,7 +409,7 @@ def remove(model: Graph, node: Node, keep: Value) -> None:
     out = node.outputs[0]
     if out.is_graph_output():
         name = out.name
-        oir.convenience.replace_all_uses_with(out, keep, replace_graph_outputs=True)
+        replace_readers(out, keep)
         model.graph.remove(node, safe=True)
         keep.name = name
         return
@@ -392,7 +427,7 @@ def absorb(model: Graph, node: Node, after: Node) -> None:
     """Take out `after`, whose work `node` (its producer) does from now on: `node`'s output takes `after`'s name."""
     out, result = after.outputs[0], node.outputs[0]
     name, kind, size = out.name, out.type, out.shape
-    oir.convenience.replace_all_uses_with(out, result, replace_graph_outputs=True)
+    replace_readers(out, result)
     model.graph.remove(after, safe=True)
     result.name, result.type, result.shape = name, kind or result.type, size or result.shape
 

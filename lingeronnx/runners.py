@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as oir
 
 from simulator.kernel import PlainKernel, Spec
 
@@ -119,8 +118,8 @@ def _reads(node: ir.Node) -> Iterator[ir.Value | None]:
     """Yield what a node reads: its inputs, and what its subgraphs take from around them."""
     yield from node.inputs
     for attribute in node.attributes.values():
-        if attribute.type == oir.AttributeType.GRAPH:
-            inner = list(oir.traversal.RecursiveGraphIterator(attribute.value))
+        if attribute.type == ir.AttributeType.GRAPH:
+            inner = list(ir.all_nodes(attribute.value))
             for value in (v for part in inner for v in part.inputs if v is not None):
                 maker = value.producer()
                 if (maker is None and value.graph is node.graph) or (maker is not None and maker.graph is node.graph):
@@ -170,7 +169,7 @@ class FloatIsland(PlainKernel):
         self, model: ir.Graph, nodes: Sequence[ir.Node], seen: Mapping[str, ir.Value], constants: Mapping[str, ir.Value]
     ) -> onnx.ModelProto:
         graph = onnx.GraphProto(name="island")
-        graph.node.extend(oir.serde.serialize_node(node) for node in nodes)
+        graph.node.extend(ir.node_proto(node) for node in nodes)
         for name, value in constants.items():
             array = _constant(value)
             assert array is not None
@@ -185,7 +184,7 @@ class FloatIsland(PlainKernel):
             if domain in used or domain in ("", "ai.onnx"):
                 proto.opset_import.append(onnx.helper.make_opsetid(domain, version))
         for function in model.functions.values():
-            proto.functions.append(oir.to_proto(function))
+            proto.functions.append(ir.function_proto(function))
         return proto
 
     def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as oir
 
 from . import ir
 from .data import Data, Progress, load_function
@@ -127,7 +126,7 @@ def with_weights(graph: ir.Graph, weights: Mapping[str, np.ndarray]) -> ir.Graph
     """Return a copy of the float `graph` with other values in some initializers."""
     copy = ir.clone(graph)
     for name, array in weights.items():
-        copy.graph.initializers[name].const_value = oir.tensor(array, name=name)
+        copy.graph.initializers[name].const_value = ir.tensor(array, name=name)
     return copy
 
 

@@ -190,12 +190,14 @@ def test_padding_stays_where_there_is_no_pad():
 # ---- channels --------------------------------------------------------------------------------------------------------
 
 
+def tightened(row, **limits):
+    """Return `row` with other limits of convolutions."""
+    held = dataclasses.replace(row.packing.conv, **limits)
+    return dataclasses.replace(row, packing=dataclasses.replace(row.packing, conv=held))
+
+
 TIGHT = dataclasses.replace(  # venus with a hundredth of the memory, so that small maps are too large
-    VENUS,
-    shared_memory=6400,
-    packing=dataclasses.replace(
-        VENUS.packing, conv=dataclasses.replace(VENUS.conv, slab=768, slab_depthwise=384, memory_depthwise=5000)
-    ),
+    tightened(VENUS, slab=768, slab_depthwise=384, memory_depthwise=5000), shared_memory=6400
 )
 
 

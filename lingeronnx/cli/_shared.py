@@ -120,6 +120,10 @@ _QUANTIZING = (
                   help="Other settings for some tensors: calibrator, percentile, scale (such as 2^-7), bits, "
                   "weight_bits, out_bits. Repeatable."),
     click.option("--config", type=PATH, metavar="FILE", help="Options from a YAML file; those given here win."),
+    click.option("--notes", type=click.Choice(["short", "full"]),
+                  help="full: also why a simplification of the graph was not made.  [default: short]"),
+    click.option("--debug-dump", type=PATH, metavar="DIR",
+                  help="Write into this folder the graph after each pass, and what each did or why not."),
     click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of everything random.  [default: 0]"),
 )  # fmt: skip
 

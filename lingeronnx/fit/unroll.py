@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 from ..ops import float_op
@@ -260,7 +259,7 @@ class _Layer:
         if old.is_graph_output() or not new.name:
             old.name = ir.fresh_name(self.model, f"{name}_layer")
             new.name = name
-        oir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        ir.replace_readers(old, new)
 
 
 def _sizes(value: ir.Value) -> list[int]:

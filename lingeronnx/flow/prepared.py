@@ -20,7 +20,7 @@ from ..fit import Fitted, fit
 from ..fixed_inputs import fix_inputs
 from ..improve.ranges import partition_with_clips
 from ..partition import Partition
-from ..passes import accept, normalize, straighten
+from ..passes import Record, Step, Watch, accept, normalize, straighten
 from ..passes.shapes import trace_shapes
 from ..platforms import Platform
 from ..platforms import platform as platform_row
@@ -80,15 +80,17 @@ def prepare(
     source = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
     fixed = fix_inputs(source, conf.fix)
     tell_batch_axes(source, conf.batch_axis)
-    original, notes = accept(source)
+    record = Record(conf.debug_dump)
+    original, notes = accept(source, record)
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
     data = _calibration(calib, original, conf, fixed)
     notes += _fix_sizes(original, data)
     graph = ir.clone(original)
     selectors = Selectors(original, graph)
-    fitted = _normalise(graph, data, row, conf, selectors)
+    fitted = _normalise(graph, data, row, conf, selectors, record)
     parts = partition_with_clips(graph, row, selectors.skipped(conf.skip), conf.bits)
-    return Prepared(original, parts, row, conf, data, fitted, [*notes, *data.notes], stem, calib is None)
+    notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
+    return Prepared(original, parts, row, conf, data, fitted, notes, stem, calib is None)
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:
@@ -98,7 +100,7 @@ def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, li
     data = _calibration(calib, original, conf, {})
     notes += _fix_sizes(original, data)
     graph = ir.clone(original)
-    _normalise(graph, data, row, conf, Selectors(original, graph))
+    _normalise(graph, data, row, conf, Selectors(original, graph), None)
     return graph, [*notes, *data.notes]
 
 
@@ -117,13 +119,20 @@ def _row(conf: QuantConfig) -> Platform:
     return row
 
 
-def _normalise(graph: ir.Graph, data: Data, row: Platform, conf: QuantConfig, selectors: Selectors) -> list[Fitted]:
+def _normalise(
+    graph: ir.Graph, data: Data, row: Platform, conf: QuantConfig, selectors: Selectors, watch: Watch | None
+) -> list[Fitted]:
     """Normalise and fit `graph`, a copy of the user's, in place; return what fitting did."""
     feed = data.first()
-    straighten(graph, feed)
-    normalize(graph)
+    straighten(graph, feed, watch)
+    normalize(graph, watch)
     trace_shapes(graph, feed)
-    return fit(graph, row, selectors.skipped(conf.skip)) if conf.fit else []
+    if not conf.fit:
+        return []
+    fitted = fit(graph, row, selectors.skipped(conf.skip))
+    if watch is not None:
+        watch(Step("fit", len(fitted)), graph)
+    return fitted
 
 
 # ---- data --------------------------------------------------------------------------------------------------------

@@ -21,15 +21,6 @@ from ._base import Attr, Bound, Op, fixed_batch
 __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "moves_batch"]
 
 
-def _axes(node: ir.Node) -> list[int] | None:
-    """Return Squeeze's or Unsqueeze's axes in either form; None when absent or computed."""
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = ir.const(node.inputs[1])
-        axes = None if array is None else [int(a) for a in array.reshape(-1)]
-    return axes
-
-
 def moves_batch(node: ir.Node) -> str | None:
     """Return a reason when a node does not keep axis 0 as the batch, judged by the traced shapes."""
     source, result = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
@@ -134,7 +125,7 @@ class Squeeze(_Move):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with axes as an attribute."""
         source = ir.shape(node.inputs[0]) or ()
-        axes = _axes(node)
+        axes = ir.axes(node)
         axes = [i for i, d in enumerate(source) if d == 1 and i] if axes is None else [a % len(source) for a in axes]
         low.emit(self, node, [low.integer(node, 0)], {"axes": axes}, domain="")
 
@@ -156,7 +147,7 @@ class Unsqueeze(_Move):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with axes as an attribute."""
         rank = len(ir.shape(node.outputs[0]) or ())
-        axes = sorted(a % rank for a in _axes(node) or [])
+        axes = sorted(a % rank for a in ir.axes(node) or [])
         low.emit(self, node, [low.integer(node, 0)], {"axes": axes}, domain="")
 
     def target(self, bound: Bound) -> list[int]:

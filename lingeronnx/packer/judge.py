@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import onnx
-import onnx_ir as oir
 
 from .. import ir
 from ..errors import ConfigError
@@ -144,11 +143,11 @@ def _as_node(net: Net, step: Step) -> ir.Node:
     values = []
     for name in step.inputs:
         tensor = net.tensors[name]
-        value = oir.Value(name=name, shape=ir.oir_shape(tensor.shape))
+        made = not tensor.constant and name not in net.inputs
+        value = ir.make_node("Made", [], output=name).outputs[0] if made else ir.Value(name=name)
+        value.shape = ir.oir_shape(tensor.shape)
         if tensor.constant:
-            value.const_value = oir.tensor(net.arrays[name], name=name)
-        elif name not in net.inputs:
-            oir.node("Made", [], outputs=[value])
+            value.const_value = ir.tensor(net.arrays[name], name=name)
         values.append(value)
     result = net.tensors[step.outputs[0]]
     node = ir.make_node(step.op, values, step.attributes, name=step.name, output=result.name)

@@ -7,16 +7,16 @@ is refused by `check_control`, with the node's name: the chips run straight line
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 from ..errors import ModelError
+from ._pass import Answer, refused
 
 LONGEST = 64
 
 
-def inline_control(model: ir.Graph) -> int:
-    """Inline the decided If and Loop nodes of `model`'s main graph; return how many."""
+def inline_control(model: ir.Graph) -> Answer:
+    """Inline the decided If and Loop nodes of `model`'s main graph."""
     done = 0
     for node in list(model.graph):
         if node.domain:
@@ -27,19 +27,23 @@ def inline_control(model: ir.Graph) -> int:
             done += _unroll(model, node)
     if done:
         ir.name_nodes(model)
-    return done
+    left = [node for node in model.graph if not node.domain and ir.holds_graphs(node)]
+    return Answer(done, [refused(node, _told(node)[0]) for node in left])
 
 
 def check_control(model: ir.Graph) -> int:
     """Raise ModelError for control flow that is left in `model`; changes nothing."""
     for node in model.graph:
-        if any(a.type in (oir.AttributeType.GRAPH, oir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            why = _REASONS.get(node.op_type, "it runs a graph of its own")
-            remedy = "export the model without it"
-            if node.op_type == "If" and (name := _setting(node.inputs[0])) is not None:
-                why, remedy = f"its condition depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
-            raise ModelError(f"{node.op_type} {node.name}: {why}; {remedy}")
+        if ir.holds_graphs(node):
+            raise ModelError(f"{node.op_type} {node.name}: {'; '.join(_told(node))}")
     return 0
+
+
+def _told(node: ir.Node) -> tuple[str, str]:
+    """Return why `node`, which has subgraphs, is left, and what the user can do."""
+    if node.op_type == "If" and (name := _setting(node.inputs[0])) is not None:
+        return f"its condition depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
+    return _REASONS.get(node.op_type, "it runs a graph of its own"), "export the model without it"
 
 
 def _setting(value: ir.Value | None) -> str | None:
@@ -102,7 +106,7 @@ def _unroll(model: ir.Graph, node: ir.Node) -> int:
     return 1
 
 
-def _goes_on(body: oir.Graph) -> bool:
+def _goes_on(body: ir.Body) -> bool:
     """Whether the condition that `body` hands to the next turn is always true."""
     value = body.outputs[0]
     while (maker := value.producer()) is not None and maker.op_type in ("Identity", "Cast") and maker.inputs[0]:
@@ -114,7 +118,7 @@ def _goes_on(body: oir.Graph) -> bool:
     return value is body.inputs[1] or (array is not None and bool(np.all(array)))
 
 
-def _move(model: ir.Graph, before: ir.Node, graph: oir.Graph, given: list[ir.Value]) -> list[ir.Value]:
+def _move(model: ir.Graph, before: ir.Node, graph: ir.Body, given: list[ir.Value]) -> list[ir.Value]:
     """Move the nodes of `graph`, with its inputs replaced by `given`, in front of `before`; return its outputs."""
     outputs = list(graph.outputs)
     replaced: dict[int, ir.Value] = {}
@@ -139,7 +143,7 @@ def _move(model: ir.Graph, before: ir.Node, graph: oir.Graph, given: list[ir.Val
 
 def _stack(model: ir.Graph, node: ir.Node, values: list[ir.Value]) -> ir.Value:
     """Return the values of all turns, stacked along a new axis 0."""
-    newer = (model.opset_imports.get("") or 13) >= 13
+    newer = ir.opset(model) >= 13
     axis = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_axis"), np.array([0], np.int64))
     rows = []
     for value in values:
@@ -162,5 +166,5 @@ def _finish(model: ir.Graph, node: ir.Node, results: list[ir.Value]) -> None:
         old.name = None
         same = ir.make_node("Identity", [value], of=node, what=str(name), output=str(name), like=old)
         model.graph.insert_before(node, same)
-        oir.convenience.replace_all_uses_with(old, same.outputs[0], replace_graph_outputs=True)
+        ir.replace_readers(old, same.outputs[0])
     model.graph.remove(node, safe=True)

@@ -12,23 +12,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 _FEW = 4
 
 
-def merge_axes(model: ir.Graph) -> int:
-    """Merge axes of the Transpose nodes of `model`; return how many were rewritten."""
-    changed = 0
+def merge_axes(model: ir.Graph) -> Answer:
+    """Merge axes of the Transpose nodes of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         perm = ir.attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
         shape = ir.shape(node.inputs[0]) if perm is not None else None
-        if shape is None or perm is None or len(perm) <= _FEW or perm[0] != 0 or None in shape[1:]:
+        if shape is None or perm is None or len(perm) <= _FEW:
             continue
         groups = _groups(perm)
-        if len(groups) <= _FEW:
+        if perm[0] != 0 or None in shape[1:]:
+            why.append(refused(node, "it moves the batch, or sizes are not known"))
+        elif len(groups) > _FEW:
+            why.append(refused(node, f"{len(groups)} groups of its axes move apart, at most {_FEW} may"))
+        else:
             _rewrite(model, node, groups, [int(d or 0) for d in shape])
             changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _groups(perm: Sequence[int]) -> list[list[int]]:

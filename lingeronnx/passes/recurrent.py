@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 from ..ops.recurrent import GIVEN, directions, full_length, given, obstacle
@@ -57,7 +56,7 @@ def _turn_behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: Sequence
     name = str(value.name)
     value.name = ir.fresh_name(model, f"{name}_time_first")
     turn = ir.make_node("Transpose", [value], {"perm": perm}, of=node, what=f"{name}_turn", output=name, like=value)
-    oir.convenience.replace_all_uses_with(value, turn.outputs[0], replace_graph_outputs=True)
+    ir.replace_readers(value, turn.outputs[0])
     turn.replace_input_with(0, value)
     value.shape = None
     model.graph.insert_after(node, turn)
@@ -229,7 +228,7 @@ class _Rewrite:
     @property
     def _old(self) -> bool:
         """Whether axes are attributes (before opset 13)."""
-        return (self._model.opset_imports.get("") or 13) < 13
+        return ir.opset(self._model) < 13
 
     def _once(self, what: str, each: list[ir.Value], sizes: Sequence[int]) -> ir.Value:
         for use in each[0].uses():
@@ -253,7 +252,7 @@ class _Rewrite:
         name = str(old.name)
         turn = ir.make_node("Transpose", [new], {"perm": perm}, of=self._node, what=f"{name}_turn", output="", like=old)
         model.graph.insert_before(self._node, turn)
-        oir.convenience.replace_all_uses_with(old, turn.outputs[0], replace_graph_outputs=True)
+        ir.replace_readers(old, turn.outputs[0])
         if maker is self._node:
             old.name = ir.fresh_name(model, f"{name}_old")
         else:
@@ -314,10 +313,7 @@ def _joins_directions(node: ir.Node, count: int) -> bool:
         return False
     if node.op_type == "Squeeze":
         rank = len(ir.shape(node.outputs[0]) or ())
-        axes = ir.attr(node, "axes")
-        array = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
-        axes = axes if array is None else array.reshape(-1).tolist()
-        return count == 1 and rank == 3 and axes in ([1], [-3])
+        return count == 1 and rank == 3 and ir.axes(node) in ([1], [-3])
     if node.op_type != "Transpose" or tuple(ir.attr(node, "perm", ())) != (0, 2, 1, 3):
         return False
     flat = ir.sole_consumer(node.outputs[0])
@@ -344,14 +340,14 @@ def declare(model: ir.Graph, function: str) -> None:
     if any(f.domain == ir.DOMAIN and f.name == function for f in model.functions.values()):
         return
     kind, _, letters = function.partition("_")
-    version = model.opset_imports.get("") or 13
-    x, w, r, b = (oir.Value(name=name) for name in ("x", "w", "r", "b"))
-    more = {key: oir.Value(name=key) for key in GIVEN if key[0] in letters}
+    version = ir.opset(model)
+    x, w, r, b = (ir.Value(name=name) for name in ("x", "w", "r", "b"))
+    more = {key: ir.Value(name=key) for key in GIVEN if key[0] in letters}
     nodes: list[ir.Node] = []
 
     def add(op_type: str, inputs: Sequence[ir.Value | None], output: str, attrs: dict[str, Any] | None = None
             ) -> ir.Value:  # fmt: skip
-        new = oir.node(op_type, inputs, attrs or {})
+        new = ir.node(op_type, inputs, attrs or {})
         new.outputs[0].name = output
         nodes.append(new)
         return new.outputs[0]
@@ -359,7 +355,7 @@ def declare(model: ir.Graph, function: str) -> None:
     def axes(op_type: str, value: ir.Value, axis: int, output: str) -> ir.Value:
         if version < 13:
             return add(op_type, [value], output, {"axes": [axis]})
-        number = add("Constant", [], f"{output}_axis", {"value": oir.tensor(np.array([axis], np.int64))})
+        number = add("Constant", [], f"{output}_axis", {"value": ir.tensor(np.array([axis], np.int64))})
         return add(op_type, [value, number], output)
 
     turned = add("Transpose", [x], "x_t", {"perm": [1, 0, 2]})
@@ -368,7 +364,7 @@ def declare(model: ir.Graph, function: str) -> None:
     states: list[ir.Value | None] = [None, None]
     if letters.strip("l"):  # a constant state has one row for all samples
         size = add("Shape", [x], "x_shape")
-        first, ones = (add("Constant", [], name, {"value": oir.tensor(np.array(value, np.int64))})
+        first, ones = (add("Constant", [], name, {"value": ir.tensor(np.array(value, np.int64))})
                        for name, value in (("first", 0), ("ones", [1, 1])))  # fmt: skip
         rows = axes("Unsqueeze", add("Gather", [size, first], "count", {"axis": 0}), 0, "rows")
         target = add("Concat", [rows, ones], "state_shape", {"axis": 0})
@@ -379,11 +375,11 @@ def declare(model: ir.Graph, function: str) -> None:
     behind = [lengths, *states]
     while behind and behind[-1] is None:
         behind.pop()
-    kinds = {"hidden_size": oir.AttributeType.INT, "direction": oir.AttributeType.STRING}
+    kinds = {"hidden_size": ir.AttributeType.INT, "direction": ir.AttributeType.STRING}
     if kind == "GRU":
-        kinds["linear_before_reset"] = oir.AttributeType.INT
+        kinds["linear_before_reset"] = ir.AttributeType.INT
     count = 3 if kind == "LSTM" else 2 if letters else 1
-    steps = oir.Node("", kind, [turned, *wide, *behind], [oir.RefAttr(name, name, of) for name, of in kinds.items()],
+    steps = ir.Node("", kind, [turned, *wide, *behind], [ir.RefAttr(name, name, of) for name, of in kinds.items()],
                      num_outputs=count)  # fmt: skip
     for value, name in zip(steps.outputs, ("y_td", "h_d", "c_d"), strict=False):
         value.name = name
@@ -393,9 +389,9 @@ def declare(model: ir.Graph, function: str) -> None:
     # all outputs are passed on: one without a reader would lose its name
     ends = ("h_last", "c_last") if letters else ("h", "c")
     last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], ends, strict=False)]
-    body = oir.Graph([x, w, r, b, *more.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
-    options = [oir.Attr(name, of, None) for name, of in kinds.items()]
-    made = oir.Function(ir.DOMAIN, function, graph=body, attributes=options)
+    body = ir.Body([x, w, r, b, *more.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
+    options = [ir.Attr(name, of, None) for name, of in kinds.items()]
+    made = ir.Function(ir.DOMAIN, function, graph=body, attributes=options)
     model.functions[made.identifier()] = made
     model.graph.opset_imports[ir.DOMAIN] = 1
     model.ir_version = max(model.ir_version or 8, 8)

@@ -10,14 +10,18 @@ from __future__ import annotations
 import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def sequence_mean(model: ir.Graph) -> int:
-    """Rewrite the means over axis 1 of three-dimensional tensors of `model`; return how many."""
-    changed = 0
+def sequence_mean(model: ir.Graph) -> Answer:
+    """Rewrite the means over axis 1 of three-dimensional tensors of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         shape = ir.shape(node.inputs[0]) if node.op_type == "ReduceMean" and not node.domain else None
-        if shape is None or len(shape) != 3 or None in shape[1:] or _axes(node) != [1]:
+        if shape is None or len(shape) != 3 or _axes(node) != [1]:
+            continue
+        if None in shape[1:]:
+            why.append(refused(node, "the length of the sequence, or the number of channels, is not known"))
             continue
         length, channels = int(shape[1] or 1), int(shape[2] or 1)
         source, base, kind = ir.source(node), node.outputs[0].name, node.outputs[0].type
@@ -43,12 +47,9 @@ def sequence_mean(model: ir.Graph) -> int:
         made.append(ir.make_node("Reshape", [value, back], of=node, output="", like=node.outputs[0]))
         ir.replace(model, [node], made)
         changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _axes(node: ir.Node) -> list[int] | None:
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > 1:
-        array = ir.const(node.inputs[1])
-        axes = None if array is None else array.reshape(-1).tolist()
-    return None if axes is None else sorted(int(a) % 3 for a in axes)
+    axes = ir.axes(node)
+    return None if axes is None else sorted(a % 3 for a in axes)

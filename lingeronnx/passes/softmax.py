@@ -9,14 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 _KINDS = ("Softmax", "LogSoftmax", "Hardmax")
 
 
-def softmax(model: ir.Graph) -> int:
-    """Write the Softmax nodes of `model` in one form; return how many changed."""
-    newer = (model.opset_imports.get("") or 13) >= 13
-    changed = 0
+def softmax(model: ir.Graph) -> Answer:
+    """Write the Softmax nodes of `model` in one form."""
+    newer = ir.opset(model) >= 13
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         shape = ir.shape(node.inputs[0]) if node.op_type in _KINDS and not node.domain else None
         if not shape:
@@ -30,7 +31,9 @@ def softmax(model: ir.Graph) -> int:
                 changed += 1
         elif None not in shape[1:] and axis > 0:
             changed += _flattened(model, node, shape, axis)
-    return changed
+        else:
+            why.append(refused(node, "it takes the batch and other axes together, or sizes are not known"))
+    return Answer(changed, why)
 
 
 def _flattened(model: ir.Graph, node: ir.Node, shape: tuple[int | None, ...], axis: int) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 
@@ -67,18 +66,10 @@ def _parts(user: ir.Node, index: int, count: int) -> list[tuple[int, list[ir.Nod
     found = []
     for part, value in enumerate(user.outputs):  # as many parts as there are: one each
         squeeze = ir.sole_consumer(value)
-        if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain or _axes(squeeze) != [0]:
+        if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain or ir.axes(squeeze) != [0]:
             return None
         found.append((part, [user, squeeze]))
     return found
-
-
-def _axes(node: ir.Node) -> list[int] | None:
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > 1:
-        array = ir.const(node.inputs[1])
-        axes = None if array is None else array.reshape(-1).tolist()
-    return axes
 
 
 def _write(
@@ -104,7 +95,7 @@ def _write(
                             like=result)  # fmt: skip
         model.graph.insert_before(node, [cut, apart, last])
         name = result.name
-        oir.convenience.replace_all_uses_with(result, last.outputs[0], replace_graph_outputs=True)
+        ir.replace_readers(result, last.outputs[0])
         last.outputs[0].name = name
     gone = {id(member): member for _, nodes in parts for member in reversed(nodes)}  # readers first
     model.graph.remove([*gone.values(), node, *([split] if split is not None else [])], safe=True)

@@ -30,6 +30,7 @@ from .nodes import (
     REAL,
     REALS,
     RECURRENT,
+    RESCALING,
     Kind,
     Wants,
     current,
@@ -260,6 +261,8 @@ class Kinship:
             return self._state(node, op, attrs, index, tensor, width)
         if op.name == "ShuffleChannel":
             return kinds[0] if kinds else MISSING
+        if op.name in RESCALING and attrs.get("scale_o") is None:
+            return Kind("integer", None, width)
         before = [kind.scale if kind.integer else None for kind in kinds]
         try:
             scale = op.out_scale(attrs, before)

@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as oir
-from onnx_ir.passes import common
 
 from .. import ir
 from ..errors import ConfigError
@@ -70,7 +68,7 @@ def _name_parameters(model: ir.Graph, parameters: Mapping[str, str]) -> None:
         if first == name:
             continue
         if first in model.graph.initializers:
-            oir.convenience.replace_all_uses_with(value, model.graph.initializers[first])
+            ir.replace_readers(value, model.graph.initializers[first])
             del model.graph.initializers[name]
         else:
             ir.rename_initializer(model, value, first)
@@ -91,7 +89,7 @@ def _fold(model: ir.Graph, parameters: set[str]) -> None:
         model.graph.inputs.remove(value)
         value.const_value = held
         model.graph.register_initializer(value)
-    common.RemoveUnusedNodesPass()(model)
+    ir.remove_unused(model)
 
 
 #: Where an initializer keeps the name that it takes as soon as its parts, one of which has it, are gone.
@@ -113,7 +111,7 @@ def _pack_recurrent(model: ir.Graph) -> None:
             found = next((p for name in leaves if (p := packed(node, index, name)) is not None), None)
             if found is not None and all(key in leaves for keys in found.keys for key in keys):
                 _store(model, node, index, found, chain)
-    common.RemoveUnusedNodesPass()(model)
+    ir.remove_unused(model)
 
 
 def _constant_chain(model: ir.Graph, value: ir.Value) -> list[ir.Node]:
@@ -181,7 +179,7 @@ def _name(model: ir.Graph, parameters: set[str], scopes: bool) -> None:
         return base if scopes and not number else f"{base}_{number}"
 
     pinned = {*model.graph.inputs, *model.graph.outputs}
-    nodes = list(oir.traversal.RecursiveGraphIterator(model.graph))
+    nodes = list(ir.all_nodes(model.graph))
     for node in nodes:
         node.name = fresh(_scope(node), node.op_type)
         for index, value in enumerate(node.outputs):
@@ -217,7 +215,7 @@ def _strip(model: ir.Graph) -> None:
     """Take out what speaks of the exporting machine: stack traces, doc strings, metadata, stale shapes."""
     pinned = {*model.graph.inputs, *model.graph.outputs}
     things: list[Any] = [model, model.graph, *pinned, *model.graph.initializers.values()]
-    for node in oir.traversal.RecursiveGraphIterator(model.graph):
+    for node in ir.all_nodes(model.graph):
         things.append(node)
         things += node.outputs
         for value in node.outputs:
@@ -230,7 +228,7 @@ def _strip(model: ir.Graph) -> None:
 
 def order_initializers(model: ir.Graph) -> None:
     """Initializers stand in the order in which the nodes read them."""
-    read = [v for node in oir.traversal.RecursiveGraphIterator(model.graph) for v in node.inputs if v is not None]
+    read = [v for node in ir.all_nodes(model.graph) for v in node.inputs if v is not None]
     place = {value: index for index, value in reversed(list(enumerate(read)))}
     held = sorted(model.graph.initializers.values(), key=lambda value: place[value])
     model.graph.initializers.clear()

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as oir
 import torch
 from torch import Tensor, nn
 
@@ -304,7 +303,7 @@ def _declare(
     notes += [f"input '{name}' has no effect on the outputs; it is left out" for name in inputs if name not in kept]
     for value in graph.graph.outputs:
         value.shape = ir.oir_shape(outputs[str(value.name)])
-    oir.passes.common.ShapeInferencePass()(graph)
+    ir.infer_shapes(graph)
     order_initializers(graph)  # the inference moves the large ones
 
 
