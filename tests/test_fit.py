@@ -190,8 +190,9 @@ def test_padding_stays_where_there_is_no_pad():
 # ---- channels --------------------------------------------------------------------------------------------------------
 
 
-TIGHT = dataclasses.replace(  # venus with a hundredth of the memory, so that small maps are too large
-    VENUS, shared_memory=6400, conv=dataclasses.replace(VENUS.conv, slab=768, slab_depthwise=384, memory_depthwise=5000)
+#: venus with a hundredth of the memory, so that small maps are too large.
+TIGHT = dataclasses.replace(VENUS, shared_memory=6400).with_op(
+    "Conv2dInt", limits=dataclasses.replace(VENUS.conv, slab=768, slab_depthwise=384, memory_depthwise=5000)
 )
 
 
