@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import ir
 from ..errors import InternalError, LingerOnnxError
+from ..runners import FloatRunner
 from .affine import fold_affine
 from .average_pool import average_pool
 from .batch_norm import fold_batch_norm
@@ -132,9 +133,12 @@ def accept(model: ir.Graph) -> tuple[ir.Graph, list[str]]:
     return copy, [step.note for step in ENTRY if step.note and changes[step.name]]
 
 
-def straighten(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
-    """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place."""
-    trace_shapes(model, feed)
+def straighten(model: ir.Graph, feed: Mapping[str, np.ndarray], runner: FloatRunner | None = None) -> None:
+    """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place.
+
+    runner : of all tensors of `model` as it is now, where there is one already.
+    """
+    trace_shapes(model, feed, runner)
     while any(a.type.name in ("GRAPH", "GRAPHS") for node in model.graph for a in node.attributes.values()):
         if not _run(STRAIGHTEN, model)["inline-control"]:
             break
