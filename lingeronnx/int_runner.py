@@ -22,7 +22,7 @@ from .generations import Side
 from .ops import Bound, Op, attributes, integer_op, is_quantized_domain
 from .platforms import GENERIC, Platform, platform
 from .platforms.arithmetic import Quantizer
-from .runners import FloatIsland, Stream, input_specs
+from .runners import FloatIsland, Stream, input_specs, reads
 
 __all__ = ["IntRunner", "Steps", "Walk", "WalkStep", "row_of", "sizes"]
 
@@ -90,15 +90,24 @@ class IntRunner:
         for name, array in _run_program(program, fed, force or {}, count):
             yield name, _batched(array, count, self.batch_axes.get(name, 0)), scales.get(name)
 
-    def walk(self, feed: Mapping[str, np.ndarray]) -> Walk:
-        """Return a walk through the steps on one batch of real inputs; see `Walk`."""
+    def walk(self, feed: Mapping[str, np.ndarray], wanted: Collection[str] | None = None) -> Walk:
+        """Return a walk on one batch of real inputs through the steps that lead to `wanted` (None: all); see `Walk`."""
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
         count = self._count(given)
         given = given if self.whole else self._stacked(given)
         specs = {n: Spec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
         binder = _Binder(self.model, self.side, self._consts, specs, not self.whole)
-        binder.run()
+        binder.run(None if wanted is None else self._leading_to(wanted))
         return Walk(binder, given)
+
+    def _leading_to(self, wanted: Collection[str]) -> list[ir.Node]:
+        """Return the nodes that the tensors `wanted` depend on, in graph order."""
+        needed, found = set(wanted), []
+        for node in reversed(list(self.model.graph)):
+            if any(value.name in needed for value in node.outputs):
+                found.append(node)
+                needed.update(str(value.name) for value in reads(node) if value is not None)
+        return found[::-1]
 
     def bind(self, specs: Mapping[str, Spec]) -> Steps:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
@@ -290,9 +299,9 @@ class _Binder:
         self._taken = {str(v.name) for v in ir.values(model)}
         self._pending: list[ir.Node] = []
 
-    def run(self) -> None:
-        """Fill `steps`, `specs` of every tensor and `scales` of the integer ones."""
-        for node in self._model.graph:
+    def run(self, nodes: Sequence[ir.Node] | None = None) -> None:
+        """Fill `steps`, `specs` of every tensor and `scales` of the integer ones, for some nodes or all."""
+        for node in self._model.graph if nodes is None else nodes:
             if all(str(v.name) in self.specs for v in node.outputs if v.name):
                 continue  # a Quant whose output is fed, already quantized
             if node.op_type == "Constant" and not node.domain:

@@ -17,7 +17,6 @@ from ..packer.names import safe_names, written
 from ..plan import Plan
 from ..platforms import Platform
 from ..report import Report, describe
-from ..runners import FloatRunner
 from ..session import Session, lowered_session
 from .planned import Planned
 
@@ -90,7 +89,7 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     if prepared.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)
     result = QuantizedModel(lowered, plan, report, planned.graph, row)
-    outputs = _fidelity(prepared.original, result, prepared.data, progress)
+    outputs = _fidelity(planned, result, progress)
     return replace(result, report=replace(report, outputs=outputs))
 
 
@@ -105,12 +104,10 @@ def _not_ready(report: Report, row: Platform) -> ConstraintError:
     return ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}")
 
 
-def _fidelity(
-    original: ir.Graph, result: QuantizedModel, data: Data, progress: Progress | None
-) -> dict[str, dict[str, float]]:
+def _fidelity(planned: Planned, result: QuantizedModel, progress: Progress | None) -> dict[str, dict[str, float]]:
     """Compare float and integer outputs on the first calibration samples."""
-    names = [str(v.name) for v in original.graph.outputs]
-    runner, session = FloatRunner(original, names), result.session()
+    names = [str(v.name) for v in planned.prepared.original.graph.outputs]
+    runner, session, data = planned.prepared.source, result.session(), planned.prepared.data
     found = {name: Agreement() for name in names}
     again = data if data.rereadable else Data([data.first()], list(data.inputs.values()))
     feeds, _ = next(iter(again.batches(_FIDELITY_SAMPLES)))
@@ -118,7 +115,7 @@ def _fidelity(
         progress("comparing", len(next(iter(feeds.values()))), None)
     read = {spec.name: feeds[spec.name] for spec in session.inputs}  # an input that nobody reads may be left out
     integers = dict(zip(names, session.run(names, read), strict=True))
-    for name, want, _ in runner.run(feeds):  # in graph order
+    for name, want, _ in runner.run(feeds, names):  # in graph order
         if want.shape != integers[name].shape:
             raise ModelError(
                 f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it out of "

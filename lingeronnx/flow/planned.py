@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..improve.cells import cell_notes
 from ..improve.equalize import equalize
 from ..improve.host_scale import free_borders, settle
 from ..improve.ranges import range_factors
+from ..improve.refine import refinable
 from ..observe import TensorStats, observe
 from ..ops import float_op
 from ..partition import Partition
@@ -61,6 +63,12 @@ class Planned:
         """The float graph that the plan speaks of."""
         return self.parts.graph
 
+    @cached_property
+    def runner(self) -> FloatRunner:
+        """What runs the float graph: its outputs, and those of the layers that `refined` works on."""
+        outputs = {str(v.name) for v in self.graph.graph.outputs}
+        return FloatRunner(self.graph, outputs | refinable(self.parts).keys())
+
 
 def plan_for(prepared: Prepared, plan: Plan | None = None, progress: Progress | None = None) -> Planned:
     """Return `prepared` under scales that calibration finds, or under the given `plan` made elsewhere."""
@@ -68,8 +76,10 @@ def plan_for(prepared: Prepared, plan: Plan | None = None, progress: Progress | 
     synthetic = prepared.synthetic and not (plan is not None and conf.effort == "fast")
     notes = ["calibrated on synthetic inputs: give real data with --calib for real accuracy"] if synthetic else []
     found = assign_scales(observe_model(prepared, progress)) if plan is None else take_over(prepared, plan)
-    check_same(prepared.original, found.graph, prepared.data.first())
-    return replace(found, notes=[*notes, *found.notes])
+    found = replace(found, notes=[*notes, *found.notes])
+    outputs = [str(v.name) for v in prepared.original.graph.outputs]
+    check_same(prepared.source, found.runner, outputs, prepared.data.first())
+    return found
 
 
 def observe_model(prepared: Prepared, progress: Progress | None = None) -> Observed:
@@ -80,9 +90,8 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
     notes: list[str] = []
     if conf.effort != "fast":
         feeds, _ = next(iter(prepared.data.peek(_EQUALIZE_SAMPLES)))
-        even = equalize(parts, feeds, conf.bits, conf.weight_bits)
+        even = equalize(parts, feeds, conf.bits, conf.weight_bits, prepared.runner)
         notes = cell_notes(parts, row, feeds)
-    names = set(parts.activations)
     done = 0
 
     def count(samples: int) -> None:
@@ -91,7 +100,10 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
         if progress is not None:
             progress("calibrating", done, None)
 
-    stats = observe(FloatRunner(parts.graph, names), prepared.data.batches(conf.batch), names, on_batch=count)
+    names, runner, factors_left = set(parts.activations), prepared.runner, even
+    if even and conf.mode == "max-value":  # there scales are read off to the last bit
+        runner, factors_left = FloatRunner(parts.graph, names), {}
+    stats = observe(runner, prepared.data.batches(conf.batch), names, factors=factors_left, on_batch=count)
     return Observed(prepared, parts, even, stats, notes)
 
 

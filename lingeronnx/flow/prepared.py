@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..fixed_inputs import fix_inputs
 from ..improve.ranges import partition_with_clips
 from ..partition import Partition
 from ..passes import Record, Step, Watch, accept, normalize, straighten
-from ..passes.shapes import trace_shapes
+from ..passes.shapes import all_traced, trace_shapes
 from ..platforms import Platform
 from ..platforms import platform as platform_row
 from ..runners import FloatRunner, input_specs
@@ -40,12 +41,13 @@ class Prepared:
     """A float model ready to be calibrated.
 
     original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
-    fitted. data : for calibration; synthetic : whether they are made up. stem : of the file name that the
-    packer's line speaks of.
+    fitted. source : the user's graph in onnxruntime, every tensor. data : for calibration; synthetic : whether they are
+    made up. stem : of the file name that the packer's line speaks of.
     """
 
     original: ir.Graph
     parts: Partition
+    source: FloatRunner
     row: Platform
     conf: QuantConfig
     data: Data
@@ -58,6 +60,11 @@ class Prepared:
     def graph(self) -> ir.Graph:
         """The normalised and fitted graph."""
         return self.parts.graph
+
+    @cached_property
+    def runner(self) -> FloatRunner:
+        """What runs `graph`: the activations that become integers."""
+        return FloatRunner(self.graph, set(self.parts.activations))
 
     @property
     def selectors(self) -> Selectors:
@@ -77,20 +84,21 @@ def prepare(
     """
     conf = _config(config, settings)
     row = _row(conf)
-    source = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
-    fixed = fix_inputs(source, conf.fix)
-    tell_batch_axes(source, conf.batch_axis)
+    given = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
+    fixed = fix_inputs(given, conf.fix)
+    tell_batch_axes(given, conf.batch_axis)
     record = Record(conf.debug_dump)
-    original, notes = accept(source, record)
+    original, notes = accept(given, record)
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
     data = _calibration(calib, original, conf, fixed)
     notes += _fix_sizes(original, data)
     graph = ir.clone(original)
     selectors = Selectors(original, graph)
-    fitted = _normalise(graph, data, row, conf, selectors, record)
+    source = FloatRunner(original)
+    fitted = _normalise(graph, source, data, row, conf, selectors, record)
     parts = partition_with_clips(graph, row, selectors.skipped(conf.skip), conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
-    return Prepared(original, parts, row, conf, data, fitted, notes, stem, calib is None)
+    return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None)
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:
@@ -100,7 +108,7 @@ def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, li
     data = _calibration(calib, original, conf, {})
     notes += _fix_sizes(original, data)
     graph = ir.clone(original)
-    _normalise(graph, data, row, conf, Selectors(original, graph), None)
+    _normalise(graph, FloatRunner(original), data, row, conf, Selectors(original, graph), None)
     return graph, [*notes, *data.notes]
 
 
@@ -120,13 +128,15 @@ def _row(conf: QuantConfig) -> Platform:
 
 
 def _normalise(
-    graph: ir.Graph, data: Data, row: Platform, conf: QuantConfig, selectors: Selectors, watch: Watch | None
-) -> list[Fitted]:
-    """Normalise and fit `graph`, a copy of the user's, in place; return what fitting did."""
+    graph: ir.Graph, source: FloatRunner, data: Data, row: Platform, conf: QuantConfig, selectors: Selectors,
+    watch: Watch | None,
+) -> list[Fitted]:  # fmt: skip
+    """Normalise and fit `graph`, a copy of the user's that `source` runs, in place; return what fitting did."""
     feed = data.first()
-    straighten(graph, feed, watch)
+    straighten(graph, feed, watch, source)
     normalize(graph, watch)
-    trace_shapes(graph, feed)
+    if not all_traced(graph):
+        trace_shapes(graph, feed)
     if not conf.fit:
         return []
     fitted = fit(graph, row, selectors.skipped(conf.skip))
@@ -193,11 +203,12 @@ def _fix_sizes(model: ir.Graph, data: Data) -> list[str]:
 # ---- the check on what was done to the float graph ---------------------------------------------------------------
 
 
-def check_same(original: ir.Graph, graph: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
-    """Compare the outputs of both in onnxruntime; InternalError when they differ by more than float32 rounding."""
-    names = [str(v.name) for v in original.graph.outputs]
-    before = {name: array for name, array, _ in FloatRunner(original, names).run(feed)}
-    for name, array, _ in FloatRunner(graph, names).run(feed):
+def check_same(
+    original: FloatRunner, changed: FloatRunner, names: Sequence[str], feed: Mapping[str, np.ndarray]
+) -> None:
+    """Compare the outputs `names` of both graphs; InternalError when they differ by more than float32 rounding."""
+    before = {name: array for name, array, _ in original.run(feed, names)}
+    for name, array, _ in changed.run(feed, names):
         want, have = before[name].astype(np.float64), array.astype(np.float64)
         if want.shape != have.shape:
             raise InternalError(f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}")

@@ -17,5 +17,5 @@ def refined(planned: Planned) -> ir.Graph:
         return planned.graph
     copy = ir.clone(planned.graph)
     feeds, _ = next(iter(planned.prepared.data.peek(samples_that_fit(copy, _SAMPLES))))
-    refine(planned.parts.on(copy), planned.plan, planned.prepared.row, feeds)
+    refine(planned.parts.on(copy), planned.plan, planned.prepared.row, feeds, planned.runner)
     return copy

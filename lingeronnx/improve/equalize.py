@@ -56,16 +56,19 @@ class _Group:
 
 
 def equalize(
-    parts: Partition, feed: Mapping[str, np.ndarray], bits: int = 8, weight_bits: int = 8
+    parts: Partition, feed: Mapping[str, np.ndarray], bits: int = 8, weight_bits: int = 8,
+    runner: FloatRunner | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
 
     feed : some tens of calibration samples. bits, weight_bits : widths of activations and weights.
+    runner : of the graph's tensors as they are now, where there is one already.
     """
     groups = _groups(parts)
     if not groups:
         return {}
-    seen = _observe(parts.graph, feed, set(parts.activations))
+    names = set(parts.activations)
+    seen = _observe(FloatRunner(parts.graph, names) if runner is None else runner, feed, names)
     total: dict[str, np.ndarray] = {}
     for _ in range(_SWEEPS):
         moved = False
@@ -85,9 +88,9 @@ def equalize(
     return total
 
 
-def _observe(model: ir.Graph, feed: Mapping[str, np.ndarray], names: set[str]) -> dict[str, _Channels]:
+def _observe(runner: FloatRunner, feed: Mapping[str, np.ndarray], names: set[str]) -> dict[str, _Channels]:
     found = {}
-    for name, array, _ in FloatRunner(model, names).run(feed):
+    for name, array, _ in runner.run(feed, names):
         if array.ndim >= 2 and array.size:
             axes = tuple(i for i in range(array.ndim) if i != 1)
             wide = array.astype(np.float64)

@@ -29,7 +29,7 @@ from ..platforms import Platform
 from ..runners import FloatRunner
 from .rounding import compensated_round, output_error
 
-__all__ = ["refine", "samples_that_fit"]
+__all__ = ["refinable", "refine", "samples_that_fit"]
 
 _MEMORY = 512 * 2**20  # bytes of float activations held at a time
 _PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
@@ -44,16 +44,22 @@ def samples_that_fit(model: ir.Graph, most: int) -> int:
     return int(np.clip(_MEMORY // max(one, 1), 1, most))
 
 
-def refine(parts: Partition, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray]) -> None:
+def refinable(parts: Partition) -> dict[str, ir.Node]:
+    """Return the layers that `refine` works on, by their outputs."""
+    return {ir.written_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
+
+
+def refine(parts: Partition, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray], runner: FloatRunner) -> None:
     """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
 
-    feed : calibration samples, some tens to hundreds. The new weights lie on the plan's grid.
+    feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. The new weights
+    lie on the plan's grid.
     """
-    model = parts.graph
-    layers = {ir.written_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
-    wanted = {name: array for name, array, _ in FloatRunner(model, set(layers)).run(feed)}
+    model, layers = parts.graph, refinable(parts)
+    wanted = {name: array for name, array, _ in runner.run(feed, layers)}
     lowered = lower(parts, plan, row)
-    walk = IntRunner(lowered.graph, row=row).walk(feed)
+    made = {name for name, layer in lowered.layers.items() if layer in layers}
+    walk = IntRunner(lowered.graph, row=row).walk(feed, made)
     for step in walk:
         # Of the steps that are made for a layer, that with the weight: the others move its data.
         name = lowered.layers.get(step.output, "")

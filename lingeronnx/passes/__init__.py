@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from .. import ir
+from ..runners import FloatRunner
 from ._pass import INLINED, PLAIN, SHAPED, STRAIGHT, Answer, Pass, Reason, Step, Watch, run_passes
 from ._record import Record
 from .affine import fold_affine
@@ -147,9 +148,14 @@ def accept(model: ir.Graph, watch: Watch | None = None) -> tuple[ir.Graph, list[
     return copy, [step.note for step in ENTRY if step.note and changes[step.name]]
 
 
-def straighten(model: ir.Graph, feed: Mapping[str, np.ndarray], watch: Watch | None = None) -> None:
-    """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place."""
-    trace_shapes(model, feed)
+def straighten(
+    model: ir.Graph, feed: Mapping[str, np.ndarray], watch: Watch | None = None, runner: FloatRunner | None = None
+) -> None:
+    """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place.
+
+    runner : of all tensors of `model` as it is now, where there is one already.
+    """
+    trace_shapes(model, feed, runner)
     while any(ir.holds_graphs(node) for node in model.graph):
         if not run_passes(STRAIGHTEN, model, watch)["inline-control"]:
             break

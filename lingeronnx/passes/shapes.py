@@ -17,9 +17,12 @@ from ..runners import FloatRunner, input_specs
 _BATCH = "N"
 
 
-def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
-    """Set shape and type of every tensor of `model` in place, from runs on `feed` (one sample)."""
-    runner = FloatRunner(model)
+def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray], runner: FloatRunner | None = None) -> None:
+    """Set shape and type of every tensor of `model` in place, from runs on `feed` (one sample).
+
+    runner : of all tensors of `model`, where there is one already.
+    """
+    runner = FloatRunner(model) if runner is None else runner
     one = {name: array for name, array, _ in runner.run(feed)}
     two = _doubled(model, runner, feed)
     for value in ir.values(model):
@@ -35,6 +38,18 @@ def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
         value.shape = ir.oir_shape(dims)
         if value.dtype is None:
             value.type = ir.tensor_type(array.dtype)
+
+
+def all_traced(model: ir.Graph) -> bool:
+    """Whether all shapes and types of `model` are known: those that were traced, and those that passes gave.
+
+    Not where rows of a sample are folded into the batch: there what a pass made has to be traced, too.
+    """
+    return all(
+        value.shape is not None and value.dtype is not None and not ir.has_folded_batch(value)
+        and all(isinstance(size, int) or size.value is not None for size in value.shape)
+        for value in ir.values(model)
+    )  # fmt: skip
 
 
 def _doubled(model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
