@@ -96,6 +96,9 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
 def _not_ready(report: Report, row: Platform) -> ConstraintError:
     if row.packing is None:
         return ConstraintError(f"--require-chip: platform {row.name} is no chip; choose --platform venus")
+    against = [f for f in report.findings if f.level != "plan"]
+    if against:
+        return ConstraintError(f"not chip-ready: {against[0]}")
     if not report.float_nodes:
         return ConstraintError("--require-chip: no operator of the model can be quantized")
     node = report.float_nodes[0]

@@ -101,9 +101,8 @@ def test_arguments_that_are_refused(packed):
 
 def test_parse():
     """Words and a line are the same; a place may be in any case."""
-    line = (
-        "tpacker -g net.onnx -p venus -m t1:PSRAM,params:share-mem --threshold4 7 --dma_prefetch False -r 9 -c N=2:1:1"
-    )
+    line = "tpacker -g net.onnx -p venus -m t1:PSRAM,params:share-mem --threshold4 7"
+    line += " --dma_prefetch False -r 9 -c N=2:1:1"
     found = parse(line)
     assert found.places == {"t1": PSRAM}
     assert (found.parameters, found.thresholds[3], found.prefetch, found.limit) == (SHARE, 7, False, 9)
