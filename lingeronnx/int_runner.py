@@ -388,7 +388,11 @@ class _Binder:
 
 
 def bound_kernel(op: Op, bound: Bound) -> Any:
-    """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node."""
+    """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node.
+
+    Raises InternalError for a platform's row that has an arithmetic of another kind for the operator.
+    """
+    bound.how(op.kind)
     try:
         return op.bind(bound)
     except ModelError:

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx import ir
 from lingeronnx.errors import InternalError
-from lingeronnx.platforms import Fault, OpRow, Platform, packing, platform, rows
+from lingeronnx.platforms import Fault, Platform, packing, platform, rows
 from lingeronnx.platforms.arithmetic import (
     Arithmetic,
     Average,
@@ -143,7 +143,7 @@ def test_what_it_has_not_is_refused():
     with pytest.raises(lo.ModelError, match="iqSub .*: nimbus has no such operator"):
         lo.Session(of_generic.graph, platform=chip()).run(None, samples(model, 1))
     assert lo.quantize(model, samples(model), platform=chip()).report.host_part[0].why == "nimbus has no iqSub"
-    wrong = replace(chip(), ops={**chip().ops, "Conv2dInt": OpRow(Arithmetic(DOWN))})
+    wrong = chip().with_op("Conv2dInt", arithmetic=Arithmetic(DOWN))
     with pytest.raises(InternalError, match="Conv2dInt .* has Arithmetic where Layer belongs"):
         lo.quantize(model, samples(model), platform=wrong)
 

@@ -147,11 +147,12 @@ class Bound:
         return QUANT_MODES[name]
 
     def rescale(self, ratio: float, bits: int | None = None) -> Any:
-        """Return the simulator's rescaling by `ratio` to `bits` (default o_bits, else 8)."""
+        """Return the simulator's rescaling by `ratio` to `bits` (default the arithmetic's, o_bits, else 8)."""
         from simulator.fixed import Rescale, Rounded
 
-        width = int(bits if bits is not None else self.attrs.get("o_bits") or 8)
-        if not self.arithmetic.requantize.shifts:
+        how = self.arithmetic.requantize
+        width = int(bits or how.bits or self.attrs.get("o_bits") or 8)
+        if not how.shifts:
             return Rescale.from_ratio(ratio, width)
         mantissa, exponent = math.frexp(ratio)
         if mantissa != 0.5:
@@ -224,6 +225,8 @@ class Op:
     """One integer operator. Subclasses override what differs; the defaults fit an operator that moves data."""
 
     name: str
+    #: What a row says of it.
+    kind: type[Arithmetic] = Arithmetic
     domain = "thinker"
     floats: tuple[tuple[str, str], ...] = ()  # (domain, op type) of the float operators it computes
     aliases: tuple[str, ...] = ()  # names in other generations

@@ -16,6 +16,7 @@ class Quant(Op):
     """Real to integer: ``sat(floor(x * scale_x + 1/2))``; the training side does every step in float32."""
 
     name = "Quant"
+    kind = Quantizer
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
     def bind(self, bound: Bound) -> Any:
@@ -66,6 +67,7 @@ class Requant(Op):
     """Integer to integer at another scale or width; int8 to wider types shifts left without saturation."""
 
     name = "Requant"
+    kind = Requantizer
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
 
     def bind(self, bound: Bound) -> Any:

@@ -24,6 +24,7 @@ class Concat(Op):
     """Concatenation along an axis other than the batch."""
 
     name = "iqCat"
+    kind = Arithmetic
     floats = (("", "Concat"),)
     aliases = ("QCat",)
     attributes = (Attr("dim", "i", None), Attr("axis", "i", None), Attr("scale_o", "f"), Attr("o_bits", "i", 8))

@@ -14,7 +14,7 @@ from .. import ir
 from ..emit import Lowering
 from ..packer.limits import limits
 from ..platforms import Platform
-from ..platforms.arithmetic import Layer
+from ..platforms.arithmetic import Arithmetic, Layer
 from ._base import Attr, Bound, Constraint, Op, Tie, Violation
 from .shape import Squeeze
 
@@ -83,6 +83,7 @@ def known(g: Geometry) -> bool:
 class WeightLayer(Op):
     """What convolution and linear share: weight at input 1, bias at input 2."""
 
+    kind: type[Arithmetic] = Layer
     factor = "absorbed"
 
     def parameters(self, node: ir.Node) -> list[int]:
@@ -169,7 +170,7 @@ class Conv2d(WeightLayer):
 
         weight = bound.constant(1, "int8 int16", "weight")
         rank, a = weight.ndim - 2, bound.attrs
-        rescale = bound.rescale(bound.ratio(a["scale_x"], a["scale_w"]), bound.how(Layer).out_bits)
+        rescale = bound.rescale(bound.ratio(a["scale_x"], a["scale_w"]))
         return Conv(
             weight, bound.bias(2, len(weight)), rescale,
             strides=tuple(a["strides"] or [1] * rank), pads=tuple(a["pads"] or [0] * 2 * rank),

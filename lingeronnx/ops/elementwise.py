@@ -14,7 +14,7 @@ from .. import ir
 from ..emit import Lowering
 from ..plan import QParams
 from ..platforms import Platform
-from ..platforms.arithmetic import Division, Operands, Quotient, Sum
+from ..platforms.arithmetic import Division, Operands, Product, Quotient, Sum
 from ..platforms.faults import Fault
 from ..platforms.limits import OperandLimits
 from ._base import Attr, Bound, Op, Tie
@@ -88,6 +88,7 @@ class Add(Binary):
     """Sum of two activations."""
 
     name = "iqAdd"
+    kind = Sum
     floats: tuple[tuple[str, str], ...] = (("", "Add"),)
     aliases: tuple[str, ...] = ("QAdd",)
     constraints = (equal_shapes,)
@@ -167,6 +168,7 @@ class Mul(Binary):
     """Product of two activations."""
 
     name = "iqMul"
+    kind = Product
     floats = (("", "Mul"),)
     aliases = ("QMul",)
     constraints = (mul_shapes,)
@@ -187,6 +189,7 @@ class Div(Binary):
     """Quotient of int32 activations, in vendors' graphs only: the NPU's reciprocal division."""
 
     name = "iqDiv"
+    kind = Division
     aliases = ("QDiv",)
     factor = "fixed"
 

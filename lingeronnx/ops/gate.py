@@ -18,6 +18,7 @@ class Glu(Op):
     """Gated linear unit."""
 
     name = "GluInt"
+    kind = Gate
     aliases = ("QGLU",)
     factor = "fixed"
     attributes = (Attr("dim", "i", -1), Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))

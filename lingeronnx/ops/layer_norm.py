@@ -48,6 +48,7 @@ class LayerNorm(Op):
     """Layer normalisation with factor and summand."""
 
     name = "LayerNormInt"
+    kind = Norm
     floats = (("", "LayerNormalization"), (ir.DOMAIN, "LayerNormalization"))
     aliases = ("QLayerNorm2d", "QLayerNorm")
     factor = "fixed"

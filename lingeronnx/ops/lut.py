@@ -59,6 +59,7 @@ class Sigmoid(Op):
     """Logistic function."""
 
     name = "iqSigmoid"
+    kind = Curve
     floats: tuple[tuple[str, str], ...] = (("", "Sigmoid"),)
     aliases: tuple[str, ...] = ("QSigmoid",)
     factor = "fixed"
@@ -208,6 +209,7 @@ class Gelu(Op):
     """GELU by venusA's table, in generation 3 only; it has no name that the packer knows."""
 
     name = "QGelu"
+    kind = Curve
     domain = "linger"
     factor = "fixed"
     function = "gelu"

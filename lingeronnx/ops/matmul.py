@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import ir
 from ..platforms import Platform
+from ..platforms.arithmetic import Layer
 from ..platforms.limits import MatrixLimits
 from ._base import Attr
 from .elementwise import Binary
@@ -31,6 +32,7 @@ class Bmm(Binary):
     """Matrix product, sample by sample."""
 
     name = "BmmInt"
+    kind = Layer
     floats = (("", "MatMul"),)
     aliases = ("QBmm", "QMatmul")
     attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),

@@ -156,6 +156,7 @@ class AvgPool2d(Op):
     """Mean of a window."""
 
     name = "AvgPool2dInt"
+    kind = Average
     floats = (("", "AveragePool"),)
     aliases = ("QAvgPool2d", "QAvgPool1d")
     attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
@@ -231,6 +232,7 @@ class GlobalAveragePool2d(Op):
     """Mean of the whole map, in generation 3 only; it has no name that the packer knows."""
 
     name = "QGlobalAveragePool2d"
+    kind = Average
     domain = "linger"
     attributes = (Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"), Attr("scale_o", "f", None))
 

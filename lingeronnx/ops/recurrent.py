@@ -198,7 +198,7 @@ class _Recurrent(Op):
     weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
     onnx_gates: ClassVar[str]  # ONNX's order
     kernel_gates: ClassVar[str]  # the simulator's
-    kind: ClassVar[type[kinds.Lstm | kinds.Gru]]
+    kind: type[kinds.Lstm] | type[kinds.Gru]
 
     def data(self, node: ir.Node) -> list[int]:
         """The input, and a state that is computed."""

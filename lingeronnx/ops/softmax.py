@@ -32,6 +32,7 @@ class Softmax(Op):
     """Exponentials over their sum."""
 
     name = "SoftmaxInt"
+    kind = Rows
     floats: tuple[tuple[str, str], ...] = (("", "Softmax"),)
     aliases: tuple[str, ...] = ("QSoftmax",)
     factor = "fixed"

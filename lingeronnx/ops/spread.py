@@ -119,6 +119,7 @@ class Pad(_Spread):
     """Surround with a constant, the edge, or the reflection."""
 
     name = "iqPad"
+    kind = Padding
     domain = "thinker"
     factor = "fixed"
     floats = (("", "Pad"),)

@@ -34,21 +34,24 @@ class Requantize:
     shifts : by powers of two alone; otherwise by a multiplier of 31 bits, any ratio.
     left : what a shift to the left gives; nothing to a multiplier.
     rounding : of a shift to the right; None: as the node says (quant_mode). A multiplier rounds half up.
+    bits : width of the result, whatever o_bits says; None: as it says.
     """
 
     shifts: bool = False
     left: Left = Left.SHIFTED
     rounding: Rounding | None = Rounding.HALF_UP
+    bits: int | None = None
 
     def __post_init__(self) -> None:
         if not self.shifts and self.rounding is not Rounding.HALF_UP:
             raise ValueError("a multiplier rounds half up; other roundings are for platforms that shift")
 
     def __str__(self) -> str:
-        if not self.shifts:
-            return "multiplies"
-        rounding = "as the node says" if self.rounding is None else self.rounding.name.lower().replace("_", " ")
-        return ", ".join([self.left.value, *([f"rounds {rounding}"] if self.rounding is not Rounding.HALF_UP else [])])
+        told = [self.left.value if self.shifts else "multiplies"]
+        if self.rounding is not Rounding.HALF_UP:
+            told.append("rounds " + (self.rounding.name.lower().replace("_", " ") if self.rounding is not None
+                                     else "as the node says"))  # fmt: skip
+        return ", ".join([*told, *([f"gives {self.bits} bits always"] if self.bits is not None else [])])
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,7 @@ class Requantizer(Arithmetic):
 
 @dataclass(frozen=True)
 class Layer(Arithmetic):
-    """Sums of products. out_bits : width of the result, whatever o_bits says."""
-
-    out_bits: int | None = None
+    """Sums of products: layers with weights, BmmInt."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from .arithmetic import (
@@ -75,7 +76,7 @@ def common(transposes: TransposeLimits, *, raises_only: bool = False) -> dict[st
 def layers(requantize: Requantize) -> dict[str, OpRow]:
     """Return layers of two dimensions; a 2-D convolution writes saturated int8, whatever o_bits says."""
     return {
-        **rows(Layer(requantize, out_bits=8), "Conv2dInt"),
+        **rows(Layer(replace(requantize, bits=8)), "Conv2dInt"),
         **rows(Layer(requantize), "ConvTranspose2dInt"),
         **rows(Layer(requantize), "BatchNorm2dInt"),
         **rows(Arithmetic(), "MaxPool"),

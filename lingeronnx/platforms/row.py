@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from ..errors import InternalError
 from .arithmetic import Arithmetic
@@ -73,6 +73,10 @@ class Platform:
     def bytes_only(self) -> bool:
         """Whether operands have 8 bits, and so biases 32."""
         return self.bits == (8,)
+
+    def with_op(self, operator: str, **columns: Any) -> Platform:
+        """Return a copy in which `operator` has other `columns`: arithmetic, limits, right."""
+        return replace(self, ops={**self.ops, operator: replace(self.ops[operator], **columns)})
 
     def runs(self, operator: str) -> bool:
         """Whether the integer operator is in this row's list."""

@@ -62,11 +62,11 @@ class Integer(OpRun):
 
     @staticmethod
     def rescaled(acc: Any, a: Attributes, how: Any, *scales: str) -> np.ndarray:
-        """Return `acc`, whose scale is the product of those named, at scale_o and o_bits."""
+        """Return `acc`, whose scale is the product of those named, at scale_o and o_bits, or the platform's width."""
         held = 1.0
         for key in scales:
             held *= a.scale(key)
-        return requantize(acc, a.scale("scale_o") / held, a.o_bits, how.requantize)
+        return requantize(acc, a.scale("scale_o") / held, how.requantize.bits or a.o_bits, how.requantize)
 
 
 class Standard(Integer):
