@@ -135,6 +135,8 @@ class QuantConfig(BaseModel):
 def _describe(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
+    if first["loc"][0] == "platform":
+        return f"platform = {first.get('input')!r}: it is a name or a Platform"
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         return (

@@ -25,7 +25,7 @@ from .runners import FloatRunner, input_specs
 from .runners import Stream as Tensors
 from .streaming import Stream
 
-__all__ = ["NodeArg", "Session"]
+__all__ = ["NodeArg", "Session", "lowered_session"]
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,11 @@ class Session:
         for name in names:
             if name not in known:
                 raise ConfigError(f"the model has no tensor '{name}'{nearest(name, known)}")
+
+
+def lowered_session(graph: ir.Graph, row: Platform) -> Session:
+    """Return a session on what was lowered for `row`; a graph in which nothing is an integer is of no platform."""
+    return Session(graph, platform=row if is_integer_graph(graph) else None)
 
 
 def is_integer_graph(model: ir.Graph) -> bool:

@@ -26,7 +26,7 @@ from .flow import Planned, QuantizedModel, complete, plan_for, prepare, refined
 from .flow.selectors import Selectors
 from .lower import lower
 from .runners import FloatRunner, input_specs
-from .session import Session
+from .session import lowered_session
 
 __all__ = ["finetune"]
 
@@ -99,7 +99,7 @@ def finetune(
 
     def measure() -> float:
         exact = bridge.parts.on(with_weights(start, bridge.weights()))
-        session = Session(lower(exact, bridge.plan, prepared.row).graph, platform=prepared.row)
+        session = lowered_session(lower(exact, bridge.plan, prepared.row).graph, prepared.row)
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 

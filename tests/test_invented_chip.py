@@ -156,6 +156,10 @@ def test_it_is_a_value_everywhere():
         platform("nimbus")
     from lingeronnx.config import QuantConfig
 
+    with pytest.raises(lo.ConfigError, match="platform = 3: it is a name or a Platform"):
+        QuantConfig.of({"platform": 3})
+    with pytest.raises(lo.ConfigError, match="platform = 'nimbus' is for integer graphs"):
+        lo.Session(plain(), platform=row)
     model = plain()
     by_config = lo.quantize(model, samples(model), config=QuantConfig.of({"platform": row, "effort": "fast"}))
     assert by_config.platform is row

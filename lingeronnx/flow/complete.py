@@ -18,7 +18,7 @@ from ..plan import Plan
 from ..platforms import Platform
 from ..report import Report, describe
 from ..runners import FloatRunner
-from ..session import Session
+from ..session import Session, lowered_session
 from .planned import Planned
 
 __all__ = ["QuantizedModel", "complete"]
@@ -68,7 +68,7 @@ class QuantizedModel:
 
     def session(self) -> Session:
         """Return a session on the integer graph."""
-        return Session(self.graph, platform=self.platform)
+        return lowered_session(self.graph, self.platform)
 
 
 def _converted(graph: ir.Graph, to: str) -> ir.Graph:

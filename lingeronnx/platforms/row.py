@@ -64,6 +64,9 @@ class Platform:
     faults: tuple[Fault, ...] = ()
     training: Mapping[int, Mapping[str, Arithmetic]] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def power_of_two(self) -> bool:
         """Whether the target takes power-of-two scales only: it shifts."""
