@@ -1,11 +1,15 @@
 """How often onnxruntime is opened: every session of a large model costs seconds."""
 
+from pathlib import Path
+
 import numpy as np
 import onnxruntime
 import pytest
 
 import lingeronnx as lo
 from lingeronnx import ir
+from lingeronnx.assign import tie_classes
+from lingeronnx.flow import planned
 from lingeronnx.passes import normalize, straighten
 from lingeronnx.passes.shapes import all_traced, trace_shapes
 from tests import nets
@@ -26,7 +30,7 @@ def opened(monkeypatch):
 
 
 def network():
-    """Return an uneven residual net as a classifier: its Softmax is the host's, one kernel is too large."""
+    """Return an uneven residual net: its Softmax is the host's, and one kernel is too large for the chip."""
     net = nets.Net(3, 16, 16)
     rng = np.random.default_rng(0)
     spread = 2.0 ** rng.uniform(-3, 3, 8)
@@ -50,6 +54,24 @@ def test_quantize_opens_four_sessions(opened, effort):
     assert bool(found.report.fitted)
     assert any(len(t.factor) > 1 for t in found.plan.transforms.values()) == (effort == "normal")
     assert 1 < len(opened) <= 4
+
+
+RESNET8 = Path(__file__).resolve().parents[2] / "shared" / "models" / "mlperf_tiny_resnet8.onnx"
+
+
+@pytest.mark.skipif(not RESNET8.exists(), reason="the larger models do not lie beside the repository")
+def test_resnet8_opens_four_sessions(opened):
+    """A whole network with defaults."""
+    lo.quantize(RESNET8, None)
+    assert 1 < len(opened) <= 4
+
+
+def test_ties_are_looked_for_once(monkeypatch):
+    """Who shares a scale is found once, and handed on."""
+    calls = []
+    monkeypatch.setattr(planned, "tie_classes", lambda *args: calls.append(args) or tie_classes(*args))
+    lo.quantize(network(), {"x": np.ones((2, 3, 16, 16), np.float32)}, platform="venus")
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("net", nets.NETS, ids=lambda net: net.__name__)
