@@ -162,8 +162,13 @@ def _averages(net: Net) -> list[str]:
 
 
 def _sequences(net: Net) -> list[str]:
-    """Return what LSTMInt reads."""
-    return [s.inputs[0] for s in net.steps if s.op == "LSTMInt"]
+    """Return what LSTMInt reads, before it was reshaped."""
+    names = []
+    for name in [s.inputs[0] for s in net.steps if s.op == "LSTMInt"]:
+        while (maker := net.maker(name)) is not None and maker.op in RESHAPED:
+            name = maker.inputs[0]
+        names.append(name)
+    return names
 
 
 def _states(net: Net, row: Platform) -> list[str]:
