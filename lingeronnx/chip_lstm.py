@@ -71,7 +71,7 @@ def lstm_state(graph: ir.Graph, row: Platform) -> list[Fitted]:
                  for start, end in ((0, half), (half, shape[1]))]  # fmt: skip
         scale = float(ir.attr(node, "scale_o"))
         first = next(n for n in graph.graph if any(n is reader for reader, _ in readers))
-        whole = joined(graph, first, parts, 1, scale, f"{y.name}_whole")
+        whole = joined(graph, node, parts, 1, scale, f"{y.name}_whole", before=first)
         for reader, index in readers:
             reader.replace_input_with(index, whole)
         what = "its steps are cut in two and joined again: the packer plans too small a place for its last state"

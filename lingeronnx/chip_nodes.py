@@ -29,9 +29,13 @@ def cut(graph: ir.Graph, node: ir.Node, axis: int, start: int, end: int, shape: 
 
 
 def joined(
-    graph: ir.Graph, node: ir.Node, parts: Sequence[ir.Value], axis: int, scale: float, name: str
+    graph: ir.Graph, node: ir.Node, parts: Sequence[ir.Value], axis: int, scale: float, name: str,
+    before: ir.Node | None = None,
 ) -> ir.Value:  # fmt: skip
-    """Insert an iqCat of `parts`, all held at `scale`, before `node`; return its output."""
+    """Insert an iqCat of `parts`, all held at `scale`, before `before` or else `node`; return its output.
+
+    Where it runs is taken from `node`.
+    """
     extra = {key: node.attributes[key].value for key in ("platform", "platform_quant", "quant_mode")
              if key in node.attributes}  # fmt: skip
     attrs = {"dim": axis, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **extra}
@@ -42,5 +46,5 @@ def joined(
     shape = list(parts[0].shape or ())
     shape[axis] = sum(int((ir.shape(part) or ())[axis] or 0) for part in parts)
     made.outputs[0].shape = ir.oir_shape(shape)
-    graph.graph.insert_before(node, made)
+    graph.graph.insert_before(before or node, made)
     return made.outputs[0]
