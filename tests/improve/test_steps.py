@@ -152,7 +152,7 @@ def test_refined_weights_lie_on_the_grid():
     feed, parts, plan = planned(model)
     before = {str(n.name): [ir.const(v) for v in n.inputs[1:]] for n in model.graph if n.op_type == "Conv"}
     scales = {str(n.name): plan.tensors[ir.read_name(n, 1)].scale for n in model.graph if n.op_type == "Conv"}
-    refine(parts, plan, VENUS, feed)
+    refine(parts, plan, VENUS, feed, FloatRunner(model))
     moved = 0
     for node in model.graph:
         if node.op_type != "Conv":
@@ -182,7 +182,7 @@ def test_a_shared_weight_is_not_rounded_again():
     parts = partition(model, VENUS, {})
     plan = planned_for(parts, observe(FloatRunner(model), [(feed, None)], set(parts.activations)))
     old = ir.const(next(iter(model.graph)).inputs[1])
-    refine(parts, plan, VENUS, feed)
+    refine(parts, plan, VENUS, feed, FloatRunner(model))
     layers = [n for n in model.graph if n.op_type == "Conv"]
     assert layers[0].inputs[1] is layers[1].inputs[1]
     np.testing.assert_array_equal(ir.const(layers[0].inputs[1]), old)
