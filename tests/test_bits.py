@@ -174,13 +174,14 @@ def test_out_bits(mode, width):
 
 
 def test_float_output_on_a_chip():
-    """The format has a LinearInt without scale_o; the graph is chip-ready and a host may go on from there."""
+    """The format has a LinearInt without scale_o, the packer does not: the report says so. A host may go on."""
     net = nets.Net(2, 5, 5, seed=8)
     f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))))
     model = net.graph(net.node("Softmax", net.linear(f, (27, 4), out="z"), out="y", axis=-1))
     feed = nets.samples(model)
     result = lo.quantize(model, feed, overrides={"z": {"out_bits": "float"}})
-    assert result.report.chip_ready
+    assert not result.report.chip_ready
+    assert [(f.level, f.value) for f in result.report.findings] == [("packs", "o_bits, scale_o missing")]
     assert result.report.outputs["y"]["sqnr"] >= lo.quantize(model, feed).report.outputs["y"]["sqnr"] - 0.5
     assert [n.op_type for n in result.graph.graph][-2:] == ["LinearInt", "Softmax"]
     assert list(lo.check(result.graph)) == []

@@ -42,7 +42,7 @@ def test_tiles_of_any_size(seed):
     pads = [int(rng.integers(0, k + 1)) for k in kernel] * 2
     model = conv((8, int(rng.integers(40, 60)), int(rng.integers(40, 60))), (3, 8, *kernel), strides=strides,
                  pads=[min(p, 4) for p in pads])  # fmt: skip
-    row = tight(VENUS, slab=64 * max(strides) * max(kernel), max_map=9000 if seed % 2 else 90000)
+    row = tight(VENUS, slab=64 * max(strides) * max(kernel), max_maps=9000 if seed % 2 else 90000)
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     assert broken(model, row)
     kinds = [n.op_type for n in ir.clone(model).graph]
