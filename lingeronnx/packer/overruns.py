@@ -148,15 +148,15 @@ def _average_spared(node: Node, net: Net, memory: Memory, block: Spot, table: st
 def _norm_spared(node: Node, net: Net, memory: Memory, block: Spot, table: str) -> set[str]:
     """Constants have been copied from the buffer; the input is read into the scratch in front of their copies.
 
-    Of a single row the output is written last, and the input read first, but on venus. Where a graph has several of
-    them, an input that was hit was measured wrong.
+    Neither is known of venus. Of a single row the output is written last, and the input read first. Where a graph has
+    several of them, an input that was hit was measured wrong.
     """
-    spared = {memory.buffers.get(node.step.name, "")}
+    later = OVERRUNS[table]["LayerNormInt"] is not _norm_venus
+    spared = {memory.buffers.get(node.step.name, "")} if later else set()
     row, own = node.inputs[1].elements, memory.spots[node.x.name]
     single = node.x.elements == row
     if single:
         spared |= {node.y.name}
-    later = OVERRUNS[table]["LayerNormInt"] is not _norm_venus
     alone = sum(step.op == "LayerNormInt" for step in net.steps) == 1
     if later and alone and (single or own.offset >= block.offset + 8 * row + 8):
         spared |= {node.x.name} - _kept(node, memory)
