@@ -311,8 +311,10 @@ def test_what_is_masked_gets_nothing(platform, gain):
     model = form(mask=added(-np.inf))
     feed = {"x": gain * data(model, 0)["x"]}
     result = quantize(model, feed, platform=platform, effort="fast")
-    (softmax,) = (n for n in result.graph.graph if n.op_type == "SoftmaxInt")
-    shares = {name: array for name, array, _ in result.session().taps(feed)}[str(softmax.outputs[0].name)]
+    softmax = next(n for n in result.graph.graph if n.op_type == "SoftmaxInt")
+    (reader, _), *_ = softmax.outputs[0].uses()  # on venusA, where rows are taken in parts, the iqCat of these
+    whole = reader.outputs[0] if reader.op_type == "iqCat" else softmax.outputs[0]
+    shares = {name: array for name, array, _ in result.session().taps(feed)}[str(whole.name)]
     assert not shares[:, ~np.broadcast_to(CAUSAL[0], shares.shape[1:])].any()
     sums = shares.sum(axis=-1) / float(softmax.attributes["scale_o"].value)
     assert np.abs(sums - 1).max() <= (T + 2) / 256
