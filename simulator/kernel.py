@@ -74,11 +74,12 @@ class Kernel:
         """
         raise NotImplementedError
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
         """Compile for input specs and layout (of all inputs and outputs); weights are packed here.
 
-        The result takes physical arrays and fills preallocated ones. It must be safe to call from several threads
-        and, where the kernel is per sample, accept any length of axis 0.
+        The result takes physical arrays and fills preallocated ones; of several each fills a part of them. It must be
+        safe to call from several threads and, where the kernel is per sample, accept any length of axis 0. A
+        `native.Loop` costs no time in Python.
         """
         raise NotImplementedError
 

@@ -7,16 +7,18 @@ particular operator, batches, threads.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simulator._jit import jit
 from simulator.kernel import Array, Call, Run, Spec
+from simulator.native import In, Loop, Out
 
-__all__ = ["Buffer", "Layout", "Op", "PLAIN", "copy", "to_last", "to_plain"]
+__all__ = ["LAST", "PLAIN", "Buffer", "Layout", "Op", "to_last", "to_plain"]
 
 PLAIN, LAST = "plain", "channel-last"
 
@@ -30,47 +32,38 @@ def _swap(x: Array, out: Array) -> None:
                 out[n, b, a] = x[n, a, b]
 
 
-def to_last(ins: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Copy plain [N, C, *space] to channel-last [N, *space, C]."""
-    (x,), (out,) = ins, outs
-    samples, channels = x.shape[:2]
-    space = int(np.prod(x.shape[2:]))
-    _swap(x.reshape(samples, channels, space), out.reshape(samples, space, channels))
+def to_last(spec: Spec) -> Loop:
+    """Return the copy of plain [N, C, *space], logical `spec`, to channel-last [N, *space, C]."""
+    channels, space = spec.shape[1], math.prod(spec.shape[2:])
+    return Loop(_swap, (In(0, (-1, channels, space)), Out(0, (-1, space, channels))))
 
 
-def to_plain(ins: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Copy channel-last [N, *space, C] to plain [N, C, *space]."""
-    (x,), (out,) = ins, outs
-    samples, channels = x.shape[0], x.shape[-1]
-    space = int(np.prod(x.shape[1:-1]))
-    _swap(x.reshape(samples, space, channels), out.reshape(samples, channels, space))
-
-
-def copy(ins: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Copy without a change of layout."""
-    np.copyto(outs[0], ins[0])
+def to_plain(spec: Spec) -> Loop:
+    """Return the copy of channel-last [N, *space, C] to plain [N, C, *space], logical `spec`."""
+    channels, space = spec.shape[1], math.prod(spec.shape[2:])
+    return Loop(_swap, (In(0, (-1, space, channels)), Out(0, (-1, channels, space))))
 
 
 @dataclass(frozen=True)
 class Op:
-    """One built step: what to call, on which buffers; which outputs are kept, as (name, buffer, channel-last)."""
+    """One built step: what to call, on which buffers."""
 
     run: Run
     ins: tuple[int, ...]
     outs: tuple[int, ...]
-    kept: tuple[tuple[str, int, bool], ...] = ()
 
 
 @dataclass(frozen=True)
 class Buffer:
     """A physical tensor. Axis 0 follows the block where `batched`; `slot` is the memory it shares with others in turn.
 
-    Slot -1 stands for no memory of its own: fed tensors and constants.
+    Slot -1 stands for no memory of its own: constants, and the arrays of the caller (`name`): fed and kept tensors.
     """
 
     spec: Spec
     batched: bool
     slot: int = -1
+    name: str = ""
 
     def sized(self, samples: int) -> Spec:
         """Return the physical spec for a block of `samples`."""
@@ -107,8 +100,8 @@ class Layout:
         self.ops: list[Op] = []
         self.places: dict[str, dict[str, int]] = defaultdict(dict)
         self.constants: dict[int, Array] = {}
-        self._specs, self._batched, self._kept = specs, batched, kept
-        self._buffers: list[Buffer] = []
+        self._specs, self._batched, self._kept = specs, batched, set(kept)
+        self._fed, self._buffers = set(inputs), list[Buffer]()
         for name in inputs:
             self._new(name, PLAIN)
 
@@ -117,15 +110,17 @@ class Layout:
         last = self._channel_last(step)
         ins = tuple(self._at(name, last) for name in step.inputs)
         outs = tuple(self._new(name, self._layout(name, last)) for name in step.outputs)
-        run = step.fn.build([self._specs[name] for name in step.inputs], last)
+        built = step.fn.build([self._specs[name] for name in step.inputs], last)
+        runs = built if isinstance(built, tuple) else (built,)
         if not step.inputs:
             values = [np.empty(self._buffers[at].spec.shape, self._buffers[at].spec.dtype) for at in outs]
-            run([], values)
+            for run in runs:
+                run([], values)
             self.constants.update(zip(outs, values, strict=True))
-            run = _nothing
-        made = zip(step.outputs, outs, strict=True)
-        kept = tuple((name, at, LAST in self.places[name]) for name, at in made if name in self._kept)
-        self.ops.append(Op(run, ins, outs, kept))
+            return
+        self.ops += [Op(run, ins, outs) for run in runs]
+        for name in self._kept.intersection(step.outputs):
+            self._at(name, last=False)
 
     def largest_step(self) -> int:
         """Return the bytes per sample that the largest step reads and writes."""
@@ -141,7 +136,7 @@ class Layout:
         sizes: list[int] = []
         for place, op in enumerate(self.ops):
             for at in op.outs:
-                if at in self.constants:
+                if at in self.constants or at in slots or self._buffers[at].name:
                     continue
                 size = self._buffers[at].spec.nbytes
                 if free:
@@ -169,7 +164,8 @@ class Layout:
         spec = self._specs[name]
         if layout == LAST:
             spec = Spec((spec.shape[0], *spec.shape[2:], spec.shape[1]), spec.dtype)
-        self._buffers.append(Buffer(spec, name in self._batched))
+        given = layout == PLAIN and (name in self._kept or name in self._fed)
+        self._buffers.append(Buffer(spec, name in self._batched, name=name if given else ""))
         self.places[name][layout] = len(self._buffers) - 1
         return len(self._buffers) - 1
 
@@ -178,9 +174,6 @@ class Layout:
         layout = self._layout(name, last)
         if layout not in self.places[name]:
             (source,) = self.places[name].values()
-            self.ops.append(Op(to_last if layout == LAST else to_plain, (source,), (self._new(name, layout),)))
+            convert = (to_last if layout == LAST else to_plain)(self._specs[name])
+            self.ops.append(Op(convert, (source,), (self._new(name, layout),)))
         return self.places[name][layout]
-
-
-def _nothing(ins: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Stands for a step that was run when it was built."""

@@ -17,6 +17,7 @@ from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply
 from simulator.kernel import Array, Run, Spec, require
 from simulator.kernels._common import Clipped, broadcast, integer, magnitude
+from simulator.native import In, Loop, Out
 
 __all__ = ["MatMul"]
 
@@ -24,11 +25,11 @@ __all__ = ["MatMul"]
 @jit
 def _matmul(x: Array, y: Array, zero: Array, rescale: Form, out: Array) -> None:
     acc = np.empty(y.shape[2], zero.dtype)
-    for b in range(x.shape[0]):
+    for b in range(out.shape[0]):
         for n in range(x.shape[1]):
             acc[:] = 0
             for m in range(x.shape[2]):
-                value, row = np.int64(x[b, n, m]), y[b, m]
+                value, row = np.int64(x[b % len(x), n, m]), y[b % len(y), m]
                 for p in range(acc.size):
                     acc[p] += value * row[p]
             target = out[b, n]
@@ -61,6 +62,10 @@ class MatMul(Clipped):
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
         form = self.rescale.within(bound, self.clip)
         zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # its dtype is the accumulator's
+        (y,) = self.infer(*specs)
+        if all(spec.shape[1:-2] == y.shape[1:-2] and len(spec.shape) > 2 for spec in specs):
+            sides = (In(i, (-1, *spec.shape[-2:])) for i, spec in enumerate(specs))
+            return Loop(_matmul, (*sides, zero, form, Out(0, (-1, *y.shape[-2:]))))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             x, y = (_matrices(array, outs[0].shape[:-2]) for array in ins)

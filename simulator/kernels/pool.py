@@ -19,7 +19,8 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import INT32_MIN, Chain, Form, LunaDivide, Rescale, apply
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._common import Clipped, Window, as_image, integer, magnitude, window_of
+from simulator.kernels._common import Clipped, Window, integer, last_image, magnitude, window_of
+from simulator.native import In, Loop, Out
 
 __all__ = ["AvgPool", "MaxPool", "luna_average"]
 
@@ -110,7 +111,8 @@ class MaxPool(Kernel):
         """Fix the geometry."""
         geometry = _geometry(self._window())
         lowest = int(np.iinfo(specs[0].dtype).min)
-        return lambda ins, outs: _max_pool(as_image(ins[0]), geometry, lowest, as_image(outs[0]))
+        (y,) = self.infer(*specs)
+        return Loop(_max_pool, (In(0, last_image(specs[0])), geometry, lowest, Out(0, last_image(y))))
 
     def _window(self) -> Window:
         return window_of(self.kernel, self.strides, self.pads, self.dilations)
@@ -150,7 +152,8 @@ class AvgPool(Clipped):
         require(bound < 1 << 62, f"the sum of {list(window.kernel)} values of {specs[0]} does not fit 62 bits")
         form, geometry = self.rule.within(bound, self.clip), _geometry(window)
         zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # its dtype is the accumulator's
-        return lambda ins, outs: _sum_pool(as_image(ins[0]), geometry, zero, form, as_image(outs[0]))
+        (y,) = self.infer(*specs)
+        return Loop(_sum_pool, (In(0, last_image(specs[0])), geometry, zero, form, Out(0, last_image(y))))
 
     def _window(self) -> Window:
         return window_of(self.kernel, self.strides, self.pads, None)
