@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from llvmlite import binding
@@ -52,9 +53,20 @@ def assembly(text: str, triple: str, features: Sequence[str]) -> str:
     return str(machine.emit_assembly(_optimized(text, machine)))
 
 
-@cache
 def address(text: str, name: str, features: tuple[str, ...]) -> int:
-    """Return the address of function `name` of the LLVM module `text`, compiled for this processor with `features`."""
+    """Return the address of function `name` of the LLVM module `text`, compiled for this processor with `features`.
+
+    The code lives as long as the process.
+    """
+    with _LOCK:
+        return int(_linked(text, name, features)[name])
+
+
+_LOCK = Lock()  # two threads must not link the same code
+
+
+@cache
+def _linked(text: str, name: str, features: tuple[str, ...]) -> Any:
     _initialize(False)
     machine = _machine("", features, jit=True)
     key = hashlib.sha256("\n".join([text, *features, machine.triple, binding.llvm_version_info.__repr__()]).encode())
@@ -63,15 +75,13 @@ def address(text: str, name: str, features: tuple[str, ...]) -> int:
     if code is None:
         code = machine.emit_object(_optimized(text, machine))
         _write(path, code)
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-    engine.add_object_file(binding.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    _ENGINES.append(engine)
-    return int(engine.get_function_address(name))
+    library = binding.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
+    return library.link(_linker(), key.hexdigest())
 
 
-#: Compiled code lives as long as the process.
-_ENGINES: list[Any] = []
+@cache
+def _linker() -> Any:
+    return binding.create_lljit_compiler(_machine("", (), jit=True))
 
 
 def _file(key: str) -> Path | None:

@@ -81,6 +81,10 @@ class Loop:
         """Return the bytes of scratch memory that it needs."""
         return sum(-(-a.sized(samples) // 64) * 64 + 64 for a in self.arguments if isinstance(a, Scratch))
 
+    def scratched(self, samples: int) -> tuple[Any, ...]:
+        """Return the arguments with fresh memory for `Scratch`."""
+        return tuple(self._given(a, (), (), samples) if isinstance(a, Scratch) else a for a in self.arguments)
+
     @staticmethod
     def _given(argument: Any, ins: Sequence[Array], outs: Sequence[Array], samples: int) -> Any:
         if isinstance(argument, In | Out):

@@ -34,7 +34,7 @@ from simulator.kernels._common import Window, image_size
 from simulator.native import In, Loop, Out, Scratch
 from simulator.rows import Row, row
 
-__all__ = ["available", "fits", "pack"]
+__all__ = ["Dense", "available", "fits", "pack", "product"]
 
 _emits: Any = intrinsic  # a call leaves out the first argument, the typing context
 _BAND = 64 * 1024  # bytes of the padded image that are held at a time, so that they stay in a core's own cache
@@ -166,6 +166,16 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
         return Loop(_convolve, (source, constants, geometry, spread, late, padded, memory, sums, target))
 
     return loop
+
+
+class Dense(NamedTuple):
+    """What `product` needs of a packed matrix."""
+
+    constants: Packed
+    geometry: Geometry
+    line: np.ndarray
+    padded: np.ndarray
+    sums: np.ndarray
 
 
 def _lined(weight: np.ndarray, window: Window, per: int, deep: bool) -> tuple[np.ndarray, tuple[int, int]]:
@@ -328,6 +338,14 @@ def _convolve(
                 ))  # fmt: skip
                 if late is not None:
                     _finish(sums, g.lanes, late, flat, at, outputs, pixels, count)
+
+
+@inline
+def product(x: Any, dense: Any, late: Any, out: Any) -> Any:
+    """Fill int32 out [R, O] with rescale(x [R, I] weight + bias); `late` is the form where the tile leaves it."""
+    rows = x.shape[0]
+    source, target = x.reshape((1, rows, 1, x.shape[1])), out.reshape((1, rows, 1, out.shape[1]))
+    _convolve(source, dense.constants, dense.geometry, None, late, dense.line, dense.padded, dense.sums, target)
 
 
 @jit
