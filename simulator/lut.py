@@ -47,7 +47,7 @@ class Curve(NamedTuple):
     values: np.ndarray
     pieces: np.ndarray
     grain: int
-    rows: np.ndarray  # borders, slopes, biases of x >= 0 and x < 0 in the format of the product, down
+    rows: np.ndarray  # 16 borders, slopes, biases of x >= 0 and of x < 0 in the format of the product, downs
     least: int
     shift: int
     bits: int
@@ -62,9 +62,9 @@ def follow(curve: Any, x: Any) -> Any:
     x = max(np.int64(x), curve.least)
     size = abs(x)
     piece = np.int64(curve.pieces[min(size >> curve.grain, curve.pieces.size - 1)])
-    piece += size > rows[0, piece]
-    bias = rows[3, piece] if x < 0 else rows[2, piece]
-    return sat(rsh((rows[1, piece] * x + bias) >> rows[4, piece], curve.shift), curve.bits)
+    piece += size > rows[piece]
+    bias = rows[32 + 16 * (x < 0) + piece]
+    return sat(rsh((rows[16 + piece] * x + bias) >> rows[64 + piece], curve.shift), curve.bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ class Piecewise:
             grain = int(np.diff(self.borders).min()).bit_length() - 1
             starts = np.arange((int(self.borders[-2]) >> grain) + 2) << grain
             pieces = np.searchsorted(self.borders, starts).astype(np.int8)
-        return Curve(values, pieces, grain, rows, least, self.fraction - (bits - 1), bits)
+        return Curve(values, pieces, grain, rows.reshape(-1), least, self.fraction - (bits - 1), bits)
 
 
 @cache

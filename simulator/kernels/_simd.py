@@ -69,10 +69,12 @@ class Geometry(NamedTuple):
 class Spread(NamedTuple):
     """How a padded line is spread for `own` convolutions."""
 
+    code: int  # address of `_tile.spread`
     dwords: int  # for each pixel
+    each: int  # numbers in a dword
     kernel: int  # elements of a kernel row
-    stride: int
     dilation: int
+    columns: int  # windows of a line, were the stride 1
 
 
 class Packed(NamedTuple):
@@ -119,10 +121,14 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
     columns, flat = width + left + right, (kh, kw, *window.strides, *window.pads) == (1, 1, 1, 1, 0, 0, 0, 0)
     if flat and not deep:
         columns, rows, out_rows, out_columns = 1, rows * width, 1 << 20, 1
-    spread = Spread(-(-kw // per), kw, window.strides[1], window.dilations[1]) if deep else None
+    spread = None
+    if deep:
+        code = _llvm.address(_tile.spread(row, operands, 8 * x.dtype.itemsize), _tile.NAME, row.features)
+        across = (out_columns - 1) * window.strides[1] + 1
+        spread = Spread(code, -(-kw // per), per, kw, window.dilations[1], across)
 
     # bytes of one row of the padded image, and of the steps in it
-    line = out_columns * spread.dwords * outputs * 4 if spread else columns * channels * group * size
+    line = spread.columns * spread.dwords * outputs * 4 if spread else columns * channels * group * size
     reach = window.dilations[0] * (kh - 1) + 1
     band = max((_BAND // line - reach) // window.strides[0] + 1, min(4, out_rows)) if line else 1
     band = max(min(band, out_rows, max(_PIXELS // out_columns, 1)), 1)
@@ -144,10 +150,10 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
     biases = np.zeros((group, blocks * lanes), np.int32)
     biases[:, :own] = (bias - excess).reshape(group, own)
 
-    pixel = outputs * 4 if spread else channels * group * size * window.strides[1]
+    pixel = (outputs * 4 if spread else channels * group * size) * window.strides[1]
     table = np.add.outer(np.arange(band) * window.strides[0] * line, np.arange(out_columns) * pixel).reshape(-1)
     table = np.concatenate([table, np.repeat(table[-1:], -len(table) % p)]).astype(np.int32)
-    taps = _taps(offsets, window, line, columns, channels * group * size, spread, out_columns * outputs * 4)
+    taps = _taps(offsets, window, line, columns, channels * group * size, spread)
     geometry = Geometry(
         blocks, group, lanes, own, lanes * 4 if deep else 0, channels * size, window.strides[0], reach, top, left,
         columns, band, len(taps), zero,
@@ -192,12 +198,12 @@ def _lined(weight: np.ndarray, window: Window, per: int, deep: bool) -> tuple[np
 
 
 def _taps(
-    offsets: tuple[int, int], window: Window, line: int, columns: int, pixel: int, spread: Spread | None, step: int
+    offsets: tuple[int, int], window: Window, line: int, columns: int, pixel: int, spread: Spread | None
 ) -> np.ndarray:
-    """Return the byte offset of every dword of a window, int32; `step` is that of the spread dwords of a line."""
+    """Return the byte offset of every dword of a window, int32."""
     runs, dwords = offsets
     if spread is not None:
-        starts, inner = np.arange(runs) * window.dilations[0] * line, np.arange(dwords) * step
+        starts, inner = np.arange(runs) * window.dilations[0] * line, np.arange(dwords) * (line // dwords)
     else:
         kh, kw = window.kernel
         rows, inner = np.arange(kh) * window.dilations[0] * line, np.arange(dwords) * 4
@@ -254,11 +260,12 @@ def _fill(x: Any, first: Any, rows: Any, g: Any, padded: Any) -> Any:
 
 
 @inline
-def _spread(x: Any, first: Any, rows: Any, g: Any, s: Any, columns: Any, line: Any, padded: Any) -> Any:
+def _spread(x: Any, first: Any, rows: Any, g: Any, s: Any, line: Any, padded: Any) -> Any:
     """Spread `rows` rows of the padded image, the first of them `first`, over dwords [row, dword, column, C]."""
     height, width, channels = x.shape
-    size, flat = width * channels, x.reshape(x.size)
-    length, place = columns * channels, 0
+    size, flat, item = width * channels, x.reshape(x.size), x.itemsize
+    step, source = s.dilation * channels * item, _address(line)
+    length, place = s.columns * channels, _address(padded)
     line[:] = 0
     for r in range(rows):
         y = first + r - g.top
@@ -267,42 +274,10 @@ def _spread(x: Any, first: Any, rows: Any, g: Any, s: Any, columns: Any, line: A
         else:
             line[:] = 0
         for j in range(s.dwords):
-            if s.stride == 1:
-                _words(line, j, s, channels, 0, length, g, padded[place : place + length])
-            else:
-                for ox in range(columns):
-                    at = place + ox * channels
-                    _words(line, j, s, channels, ox * s.stride * channels, channels, g, padded[at : at + channels])
-            place += length
-
-
-@inline
-def _words(line: Any, j: Any, s: Any, channels: Any, at: Any, count: Any, g: Any, out: Any) -> Any:
-    """Fill dwords `out` [count] with the neighbours of the numbers of `line` from `at` on."""
-    step = s.dilation * channels
-    if g.zero:
-        a, b, c, d = at + 4 * j * step, at + (4 * j + 1) * step, at + (4 * j + 2) * step, at + (4 * j + 3) * step
-        b, c, d = (
-            (b if 4 * j + 1 < s.kernel else a),
-            (c if 4 * j + 2 < s.kernel else a),
-            (d if 4 * j + 3 < s.kernel else a),
-        )
-        first, second, third, fourth = (
-            line[a : a + count],
-            line[b : b + count],
-            line[c : c + count],
-            line[d : d + count],
-        )
-        for i in range(count):
-            low = np.uint32(np.uint8(first[i])) | np.uint32(np.uint8(second[i])) << np.uint32(8)
-            high = np.uint32(np.uint8(third[i])) | np.uint32(np.uint8(fourth[i])) << np.uint32(8)
-            out[i] = np.int32((low | high << np.uint32(16)) ^ np.uint32(0x80808080))
-    else:
-        a, b = at + 2 * j * step, at + (2 * j + 1) * step
-        b = b if 2 * j + 1 < s.kernel else a
-        first, second = line[a : a + count], line[b : b + count]
-        for i in range(count):
-            out[i] = np.int32(np.uint32(np.uint16(first[i])) | np.uint32(np.uint16(second[i])) << np.uint32(16))
+            at, left = s.each * j, s.kernel - 1 - s.each * j  # neighbours beyond the kernel meet zero weights
+            start = source + at * step
+            _call(s.code, (start, place, length, min(1, left) * step, min(2, left) * step, min(3, left) * step))
+            place += 4 * length
 
 
 @jit
@@ -321,7 +296,7 @@ def _convolve(
             if spread is None:
                 _fill(x[n], first * g.stride, held, g, padded)
             else:
-                _spread(x[n], first * g.stride, held, g, spread, columns, line, padded)
+                _spread(x[n], first * g.stride, held, g, spread, line, padded)
             place, pixels = (n * out_rows + first) * columns * outputs, rows * columns
             for block in range(g.groups * g.blocks):
                 group, inner = block // g.blocks, block % g.blocks

@@ -26,7 +26,7 @@ Owns: the instructions. Must not know: windows, layouts, how weights are packed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from llvmlite import ir
 
 from simulator.rows import Row
 
-__all__ = ["ARGUMENTS", "NAME", "Shape", "text", "tile"]
+__all__ = ["ARGUMENTS", "NAME", "SPREAD", "Shape", "spread", "text", "tile"]
 
 NAME = "tile"
 ARGUMENTS = (
@@ -90,13 +90,51 @@ def text(row: Row, shape: Shape) -> str:
     return str(module)
 
 
+#: Arguments of `spread`: addresses of the numbers and of the dwords, how many; bytes from one number to its neighbours.
+SPREAD = ("source", "out", "count", "second", "third", "fourth")
+
+
+def spread(row: Row, operands: str, bits: int) -> str:
+    """Return the LLVM module with a function `NAME` that joins numbers that are apart into dwords, one for each lane.
+
+    Dword i holds the number i of `source`, of `bits` bits, and its neighbours. Up to a vector more than `count` is read
+    and written.
+    """
+    module = ir.Module(NAME)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_INDEX] * len(SPREAD)), NAME)
+    writer = _Writer(row, Shape(operands, True, 1, 1, "sums", 32), module, function, SPREAD)
+    b, a, lanes = writer.b, writer.a, row.lanes
+    narrow = ir.VectorType(ir.IntType(bits), lanes)
+    with writer._loop(a["count"], lanes) as index:
+        start = writer._at(a["source"], index, bits // 8)
+        places = [start, *(b.add(start, a[name]) for name in SPREAD[3:])][: 2 if operands == "pairs" else 4]
+        width = 32 // len(places)
+        total = None
+        for number, place in enumerate(places):
+            last = number == len(places) - 1
+            value = writer._load(place, narrow)
+            value = b.sext(value, writer.vector) if bits < width else b.zext(value, writer.vector)
+            if bits < width and not last:
+                value = b.and_(value, writer._splat(ir.Constant(_DWORD, (1 << width) - 1)))
+            value = b.shl(value, writer._splat(ir.Constant(_DWORD, width * number))) if number else value
+            total = value if total is None else b.or_(total, value)
+        if operands == "quads":
+            total = b.xor(total, writer._splat(ir.Constant(_DWORD, 0x80808080)))
+        place = b.inttoptr(writer._at(a["out"], index, 4), writer.vector.as_pointer())
+        b.store(total, place).align = 1
+    b.ret_void()
+    return str(module)
+
+
 class _Writer:
     """Writes one function; `a` holds its arguments by name."""
 
-    def __init__(self, row: Row, shape: Shape, module: ir.Module, function: ir.Function) -> None:
+    def __init__(
+        self, row: Row, shape: Shape, module: ir.Module, function: ir.Function, names: Sequence[str] = ARGUMENTS
+    ) -> None:
         self.row, self.shape, self.module = row, shape, module
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
-        self.a = dict(zip(ARGUMENTS, function.args, strict=True))
+        self.a = dict(zip(names, function.args, strict=True))
         self.vector = ir.VectorType(_DWORD, row.lanes)
 
     def write(self) -> None:
