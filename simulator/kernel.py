@@ -58,6 +58,8 @@ class Kernel:
     """
 
     layout: ClassVar[str] = "plain"
+    #: Whether the plain output holds the numbers of the plain input in their order, and nothing need be computed.
+    same_numbers: ClassVar[bool] = False
 
     @property
     def per_sample(self) -> bool:

@@ -26,6 +26,13 @@ PLAIN, LAST = "plain", "channel-last"
 @jit
 def _swap(x: Array, out: Array) -> None:
     """Transpose every matrix of x [N, A, B] into out [N, B, A]."""
+    if x.shape[1] == 3:  # colours; a known step lets vectors be stored
+        for n in range(x.shape[0]):
+            for b in range(x.shape[2]):
+                out[n, b, 0] = x[n, 0, b]
+                out[n, b, 1] = x[n, 1, b]
+                out[n, b, 2] = x[n, 2, b]
+        return
     for n in range(x.shape[0]):
         for b in range(x.shape[2]):
             for a in range(x.shape[1]):
@@ -58,12 +65,14 @@ class Buffer:
     """A physical tensor. Axis 0 follows the block where `batched`; `slot` is the memory it shares with others in turn.
 
     Slot -1 stands for no memory of its own: constants, and the arrays of the caller (`name`): fed and kept tensors.
+    `of` is the buffer whose numbers these are, in another shape.
     """
 
     spec: Spec
     batched: bool
     slot: int = -1
     name: str = ""
+    of: int = -1
 
     def sized(self, samples: int) -> Spec:
         """Return the physical spec for a block of `samples`."""
@@ -109,6 +118,9 @@ class Layout:
         """Build one step in the layout it wants."""
         last = self._channel_last(step)
         ins = tuple(self._at(name, last) for name in step.inputs)
+        if step.fn.same_numbers and not self._kept.intersection((*step.inputs, *step.outputs)):
+            self._new(step.outputs[0], PLAIN, of=ins[0])
+            return
         outs = tuple(self._new(name, self._layout(name, last)) for name in step.outputs)
         built = step.fn.build([self._specs[name] for name in step.inputs], last)
         runs = built if isinstance(built, tuple) else (built,)
@@ -130,7 +142,7 @@ class Layout:
 
     def finish(self) -> tuple[Buffer, ...]:
         """Give every buffer a slot, one slot serving several buffers whose lives do not overlap."""
-        ends = {at: place for place, op in enumerate(self.ops) for at in (*op.ins, *op.outs)}
+        ends = {self._root(at): place for place, op in enumerate(self.ops) for at in (*op.ins, *op.outs)}
         free: list[int] = []
         slots: dict[int, int] = {}
         sizes: list[int] = []
@@ -146,7 +158,8 @@ class Layout:
                     slot = len(sizes)
                     sizes.append(0)
                 slots[at], sizes[slot] = slot, max(sizes[slot], size)
-            free += [slots[at] for at in {*op.ins, *op.outs} if ends[at] == place and at in slots]
+            used = {self._root(at) for at in (*op.ins, *op.outs)}
+            free += [slots[at] for at in used if ends[at] == place and at in slots]
         return tuple(replace(buffer, slot=slots.get(at, -1)) for at, buffer in enumerate(self._buffers))
 
     def _channel_last(self, step: Call) -> bool:
@@ -159,21 +172,31 @@ class Layout:
     def _layout(self, name: str, last: bool) -> str:
         return LAST if last and len(self._specs[name].shape) in (3, 4) else PLAIN
 
-    def _new(self, name: str, layout: str) -> int:
-        """Number a new buffer for `name`."""
+    def _root(self, at: int) -> int:
+        """Return the buffer that has the memory of buffer `at`."""
+        return at if self._buffers[at].of < 0 else self._buffers[at].of
+
+    def _new(self, name: str, layout: str, of: int = -1) -> int:
+        """Number a new buffer for `name`, for the numbers of buffer `of` where that is given."""
         spec = self._specs[name]
         if layout == LAST:
             spec = Spec((spec.shape[0], *spec.shape[2:], spec.shape[1]), spec.dtype)
-        given = layout == PLAIN and (name in self._kept or name in self._fed)
-        self._buffers.append(Buffer(spec, name in self._batched, name=name if given else ""))
-        self.places[name][layout] = len(self._buffers) - 1
-        return len(self._buffers) - 1
+        given, number = layout == PLAIN and (name in self._kept or name in self._fed), len(self._buffers)
+        if of in self.constants:
+            self.constants[number], of = self.constants[of].reshape(spec.shape), -1
+        root = -1 if of < 0 else self._root(of)
+        self._buffers.append(Buffer(spec, name in self._batched, name=name if given else "", of=root))
+        self.places[name][layout] = number
+        return number
 
     def _at(self, name: str, last: bool) -> int:
         """Return the buffer that holds `name` in the wanted layout, converting it if there is none yet."""
         layout = self._layout(name, last)
         if layout not in self.places[name]:
             (source,) = self.places[name].values()
+            channels, space = self._specs[name].shape[1], math.prod(self._specs[name].shape[2:])
+            if 1 in (channels, space) and (layout == LAST or name not in self._kept):
+                return self._new(name, layout, of=source)
             convert = (to_last if layout == LAST else to_plain)(self._specs[name])
             self.ops.append(Op(convert, (source,), (self._new(name, layout),)))
         return self.places[name][layout]

@@ -64,9 +64,9 @@ class Worker:
     def run_forced(self, arrays: Mapping[str, Array], part: slice, force: Mapping[int, Mapping[int, Array]]) -> None:
         """Run step by step; once a buffer of `force` is written, the buffers named there hold other values."""
         values = list(self._values)
-        for at, buffer in enumerate(self._buffers):
-            if buffer.name and values[at] is None:
-                values[at] = _part(arrays[buffer.name], part if buffer.batched else None)
+        for at in range(len(values)):
+            if values[at] is None:
+                values[at] = self._callers(at, arrays, part)
         made = {at: op for op in self._ops for at in op.outs}
         for at, given in force.items():
             if at not in made:
@@ -78,12 +78,15 @@ class Worker:
                     values[other] = value
 
     def _arrays(self, numbers: Sequence[int], arrays: Mapping[str, Array], part: slice) -> list[Array]:
-        found = []
-        for at in numbers:
-            buffer = self._buffers[at]
-            value = self._values[at]
-            found.append(_part(arrays[buffer.name], part if buffer.batched else None) if value is None else value)
-        return found
+        given = (self._values[at] for at in numbers)
+        return [self._callers(at, arrays, part) if x is None else x for at, x in zip(numbers, given, strict=True)]
+
+    def _callers(self, at: int, arrays: Mapping[str, Array], part: slice) -> Array:
+        """Return the part of the caller's array that a buffer stands for."""
+        buffer = self._buffers[at]
+        if buffer.of >= 0:
+            return self._callers(buffer.of, arrays, part).reshape(buffer.sized(self._samples).shape)
+        return _part(arrays[buffer.name], part if buffer.batched else None)
 
     def _allocate(self) -> int:
         """Give every buffer of a slot its memory, those of one slot the same; return all bytes."""
@@ -102,6 +105,9 @@ class Worker:
             if buffer.slot >= 0:
                 spec, start = buffer.sized(self._samples), starts[buffer.slot]
                 self._values[at] = memory[start : start + spec.nbytes].view(spec.dtype).reshape(spec.shape)
+        for at, buffer in enumerate(self._buffers):
+            if buffer.of >= 0 and self._values[buffer.of] is not None:
+                self._values[at] = self._values[buffer.of].reshape(buffer.sized(self._samples).shape)
         return total
 
     def _record(self) -> None:
@@ -116,6 +122,7 @@ class Worker:
             words = np.array(numbers, np.int64)
             for word, is_input, index in places:
                 at = (op.ins if is_input else op.outs)[index]
+                at = at if self._buffers[at].of < 0 else self._buffers[at].of
                 if self._buffers[at].name and self._values[at] is None:
                     self._patches[at].append((words, word))
             self._records.append(words)

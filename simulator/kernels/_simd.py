@@ -266,13 +266,16 @@ def _spread(x: Any, first: Any, rows: Any, g: Any, s: Any, line: Any, padded: An
     size, flat, item = width * channels, x.reshape(x.size), x.itemsize
     step, source = s.dilation * channels * item, _address(line)
     length, place = s.columns * channels, _address(padded)
+    middle = line[g.left * channels : g.left * channels + size]
     line[:] = 0
     for r in range(rows):
         y = first + r - g.top
         if 0 <= y < height:
-            line[g.left * channels : g.left * channels + size] = flat[y * size : (y + 1) * size]
+            row = flat[y * size : (y + 1) * size]
+            for i in range(size):
+                middle[i] = row[i]
         else:
-            line[:] = 0
+            middle[:] = 0
         for j in range(s.dwords):
             at, left = s.each * j, s.kernel - 1 - s.each * j  # neighbours beyond the kernel meet zero weights
             start = source + at * step

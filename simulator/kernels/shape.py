@@ -102,6 +102,8 @@ class Reshape(Kernel):
     shape: Sequence[int]
     per_sample: bool = True
 
+    same_numbers: ClassVar[bool] = True
+
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y."""
         (x,) = specs
