@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from simulator._jit import inline, jit
+from simulator._jit import jit
 from simulator.kernel import Array, Spec
 from simulator.native import In, Loop, Out, Scratch
 
-__all__ = ["FLAT_IN", "FLAT_OUT", "copied", "four", "physical", "strided", "stretch", "stretching", "taken"]
+__all__ = ["FLAT_IN", "FLAT_OUT", "copied", "fill", "four", "physical", "strided", "stretch", "stretching", "taken"]
 
 FLAT_IN, FLAT_OUT = In(0, (-1,)), Out(0, (-1,))
 _AXES = 5
@@ -33,7 +33,9 @@ def _strided(x: Array, first: int, steps: tuple[int, ...], out: Array) -> None:
                 at = first + i * step_a + j * step_b + k * step_c
                 if step_e == 1:
                     for m in range(d):
-                        out[i, j, k, m] = x[at + m * step_d : at + m * step_d + e]
+                        row, source = out[i, j, k, m], x[at + m * step_d : at + m * step_d + e]
+                        for n in range(e):
+                            row[n] = source[n]
                 else:
                     for m in range(d):
                         row, start = out[i, j, k, m], at + m * step_d
@@ -52,7 +54,15 @@ def _take(x: Array, index: Array, fill: Any, out: Array) -> None:
 
 @jit
 def _copy(x: Array, out: Array) -> None:
-    out[:] = x
+    for i in range(out.size):
+        out[i] = x[i]
+
+
+@jit
+def fill(x: Array, value: int) -> None:
+    """Fill flat x; NumPy's way compiles far longer."""
+    for i in range(x.size):
+        x[i] = value
 
 
 def copied() -> Loop:
@@ -106,21 +116,20 @@ def four(shape: Sequence[int], rank: int) -> tuple[int, ...] | None:
     return (-1, *[1] * (4 - rank), *shape[1:])
 
 
-@inline
-def stretch(x: Any, shape: Any, scratch: Any) -> Any:
+@jit
+def stretch(x: Array, shape: tuple[int, ...], scratch: Array) -> Array:
     """Return x [A, B, C, D] broadcast to `shape`, flat: itself, or in `scratch`."""
     a, b, c, d = shape
     if x.size == a * b * c * d:
         return x.reshape(x.size)
-    wide = scratch[: a * b * c * d].reshape(shape)
     for i in range(a):
         for j in range(b):
             for k in range(c):
                 row = x[i if x.shape[0] > 1 else 0, j if x.shape[1] > 1 else 0, k if x.shape[2] > 1 else 0]
-                if x.shape[3] == d:
-                    wide[i, j, k] = row
-                else:
-                    wide[i, j, k] = row[0]
+                first = ((i * b + j) * c + k) * d
+                target = scratch[first : first + d]
+                for m in range(d):
+                    target[m] = row[m if x.shape[3] == d else 0]
     return scratch[: a * b * c * d]
 
 

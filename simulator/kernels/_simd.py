@@ -31,10 +31,13 @@ from simulator.fixed import Form, Scale, Shift, apply
 from simulator.kernel import Array, Spec
 from simulator.kernels import _tile
 from simulator.kernels._common import Window, image_size
+from simulator.kernels._move import fill
 from simulator.native import In, Loop, Out, Scratch
 from simulator.rows import Row, row
 
-__all__ = ["Dense", "available", "fits", "pack", "product"]
+__all__ = [
+    "Dense", "Geometry", "Packed", "address", "available", "call", "convolve", "fits", "pack", "product",
+]  # fmt: skip
 
 _emits: Any = intrinsic  # a call leaves out the first argument, the typing context
 _BAND = 64 * 1024  # bytes of the padded image that are held at a time, so that they stay in a core's own cache
@@ -140,7 +143,7 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
     lanes = v * row.lanes
     blocks = -(-own // lanes)
     shape = _tile.Shape(operands, deep, p, v, form_name, 32 if form_name == "sums" else 8 * dtype.itemsize)
-    address = _llvm.address(_tile.text(row, shape), _tile.NAME, row.features)
+    tile = _llvm.address(_tile.text(row, shape), _tile.NAME, row.features)
 
     lined, offsets = _lined(weight, window, per, deep)
     wide = np.zeros((group, blocks * lanes, *lined.shape[1:]), kind if kind != np.uint8 else np.int8)
@@ -158,7 +161,7 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
         blocks, group, lanes, own, lanes * 4 if deep else 0, channels * size, window.strides[0], reach, top, left,
         columns, band, len(taps), zero,
     )  # fmt: skip
-    constants = Packed(address, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, numbers)
+    constants = Packed(tile, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, numbers)
     held = ((band - 1) * window.strides[0] + reach) * line // size + 256
     late = form if form_name == "sums" else None
     sums = Scratch(p * -(-band * out_columns // p) * lanes if late is not None else 1, np.int32)
@@ -169,7 +172,7 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
             source = In(source.index, (1, -1, 1, channels * window.group))
             target = Out(target.index, (1, -1, 1, outputs))
         memory = Scratch(held * size // 4 if deep else held, np.int32 if deep else kind)
-        return Loop(_convolve, (source, constants, geometry, spread, late, padded, memory, sums, target))
+        return Loop(convolve, (source, constants, geometry, spread, late, padded, memory, sums, target))
 
     return loop
 
@@ -213,8 +216,8 @@ def _taps(
 
 
 @_emits
-def _call(typingctx: Any, address: Any, arguments: Any) -> Any:
-    """Call the tile at `address` with a tuple of 64-bit integers."""
+def call(typingctx: Any, place: Any, arguments: Any) -> Any:
+    """Call the code at address `place` with a tuple of 64-bit integers."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address_, arguments_ = args
@@ -227,64 +230,67 @@ def _call(typingctx: Any, address: Any, arguments: Any) -> Any:
 
 
 @inline
-def _address(x: Any) -> Any:
+def address(x: Any) -> Any:
+    """Return the address of an array's numbers; NumPy's would make a float of a sum."""
     return np.int64(x.ctypes.data)
 
 
-@inline
-def _fill(x: Any, first: Any, rows: Any, g: Any, padded: Any) -> Any:
-    """Copy `rows` rows of the padded image [H + pads, columns, C], the first of them `first`, to flat `padded`."""
-    height, width, channels = x.shape
+@jit
+def _put(x: Array, flip: int, out: Array) -> None:
+    """Copy flat x, all bits of `flip` turned."""
+    for i in range(out.size):
+        out[i] = x[i] ^ flip
+
+
+@jit
+def _fill(x: Array, n: int, first: int, rows: int, g: Geometry, padded: Array) -> None:
+    """Copy `rows` rows of padded image n of x [N, H, W, C], the first of them `first`, to flat `padded`."""
+    _, height, width, channels = x.shape
     flip = -128 if g.zero else 0
-    size, flat = width * channels, x.reshape(x.size)
+    size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
     if g.columns == width:  # what lies between the rows above and below is one stretch of memory
         begin, end = min(max(g.top - first, 0), rows), min(max(g.top + height - first, 0), rows)
-        padded[: begin * size] = g.zero
-        source = flat[(first + begin - g.top) * size : (first + end - g.top) * size]
-        target = padded[begin * size : end * size]
-        for i in range(target.size):
-            target[i] = source[i] ^ flip
-        padded[end * size : rows * size] = g.zero
+        fill(padded[: begin * size], g.zero)
+        at = base + (first + begin - g.top) * size
+        _put(flat[at : at + (end - begin) * size], flip, padded[begin * size : end * size])
+        fill(padded[end * size : rows * size], g.zero)
         return
     line, left = g.columns * channels, g.left * channels
     for r in range(rows):
         y = first + r - g.top
+        target = padded[r * line : (r + 1) * line]
         if 0 <= y < height:
-            padded[r * line : r * line + left] = g.zero
-            source, target = flat[y * size : (y + 1) * size], padded[r * line + left : r * line + left + size]
-            for i in range(size):
-                target[i] = source[i] ^ flip
-            padded[r * line + left + size : (r + 1) * line] = g.zero
+            fill(target[:left], g.zero)
+            _put(flat[base + y * size : base + (y + 1) * size], flip, target[left : left + size])
+            fill(target[left + size :], g.zero)
         else:
-            padded[r * line : (r + 1) * line] = g.zero
+            fill(target, g.zero)
 
 
-@inline
-def _spread(x: Any, first: Any, rows: Any, g: Any, s: Any, line: Any, padded: Any) -> Any:
-    """Spread `rows` rows of the padded image, the first of them `first`, over dwords [row, dword, column, C]."""
-    height, width, channels = x.shape
-    size, flat, item = width * channels, x.reshape(x.size), x.itemsize
-    step, source = s.dilation * channels * item, _address(line)
-    length, place = s.columns * channels, _address(padded)
+@jit
+def _spread(x: Array, n: int, first: int, rows: int, g: Geometry, s: Spread, line: Array, padded: Array) -> None:
+    """Spread `rows` rows of padded image n, the first of them `first`, over dwords [row, dword, column, C]."""
+    _, height, width, channels = x.shape
+    size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
+    step, source = s.dilation * channels * x.itemsize, address(line)
+    length, place = s.columns * channels, address(padded)
     middle = line[g.left * channels : g.left * channels + size]
-    line[:] = 0
+    fill(line, 0)
     for r in range(rows):
         y = first + r - g.top
         if 0 <= y < height:
-            row = flat[y * size : (y + 1) * size]
-            for i in range(size):
-                middle[i] = row[i]
+            _put(flat[base + y * size : base + (y + 1) * size], 0, middle)
         else:
-            middle[:] = 0
+            fill(middle, 0)
         for j in range(s.dwords):
             at, left = s.each * j, s.kernel - 1 - s.each * j  # neighbours beyond the kernel meet zero weights
             start = source + at * step
-            _call(s.code, (start, place, length, min(1, left) * step, min(2, left) * step, min(3, left) * step))
+            call(s.code, (start, place, length, min(1, left) * step, min(2, left) * step, min(3, left) * step))
             place += 4 * length
 
 
 @jit
-def _convolve(
+def convolve(
     x: Array, packed: Packed, g: Geometry, spread: Spread | None, late: Form | None, line: Array, padded: Array,
     sums: Array, out: Array,
 ) -> None:  # fmt: skip
@@ -297,22 +303,22 @@ def _convolve(
             rows = min(g.band, out_rows - first)
             held = (rows - 1) * g.stride + g.reach
             if spread is None:
-                _fill(x[n], first * g.stride, held, g, padded)
+                _fill(x, n, first * g.stride, held, g, padded)
             else:
-                _spread(x[n], first * g.stride, held, g, spread, line, padded)
+                _spread(x, n, first * g.stride, held, g, spread, line, padded)
             place, pixels = (n * out_rows + first) * columns * outputs, rows * columns
             for block in range(g.groups * g.blocks):
                 group, inner = block // g.blocks, block % g.blocks
                 at, count = place + group * g.own + inner * g.lanes, min(g.lanes, g.own - inner * g.lanes)
-                target, step = _address(out) + at * out.itemsize, outputs
+                target, step = address(out) + at * out.itemsize, outputs
                 if late is not None:
-                    target, step = _address(sums), g.lanes
-                _call(packed.tile, (
-                    _address(padded) + group * g.group_bytes + inner * g.block_bytes, _address(packed.table),
-                    pixels, _address(packed.weight) + block * g.taps * g.lanes * 4,
-                    _address(packed.bias) + block * g.lanes * 4, target, step,
+                    target, step = address(sums), g.lanes
+                call(packed.tile, (
+                    address(padded) + group * g.group_bytes + inner * g.block_bytes, address(packed.table),
+                    pixels, address(packed.weight) + block * g.taps * g.lanes * 4,
+                    address(packed.bias) + block * g.lanes * 4, target, step,
                     g.lanes if late is not None else count,
-                    _address(packed.taps), g.taps, limit, multiplier, half, shift, low, high,
+                    address(packed.taps), g.taps, limit, multiplier, half, shift, low, high,
                 ))  # fmt: skip
                 if late is not None:
                     _finish(sums, g.lanes, late, flat, at, outputs, pixels, count)
@@ -323,7 +329,7 @@ def product(x: Any, dense: Any, late: Any, out: Any) -> Any:
     """Fill int32 out [R, O] with rescale(x [R, I] weight + bias); `late` is the form where the tile leaves it."""
     rows = x.shape[0]
     source, target = x.reshape((1, rows, 1, x.shape[1])), out.reshape((1, rows, 1, out.shape[1]))
-    _convolve(source, dense.constants, dense.geometry, None, late, dense.line, dense.padded, dense.sums, target)
+    convolve(source, dense.constants, dense.geometry, None, late, dense.line, dense.padded, dense.sums, target)
 
 
 @jit

@@ -33,16 +33,12 @@ __all__ = ["AddScaled", "AddShift", "Affine", "Clip", "Dequant", "Mul", "Quant",
 
 @jit
 def _add(
-    x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale_x: Form, rescale_y: Form, negative: bool,
+    x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale_x: Form, rescale_y: Form, sign: int,
     rescale: Form,
 ) -> None:  # fmt: skip
     a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
-    if negative:
-        for i in range(flat.size):
-            flat[i] = apply(rescale, np.int64(apply(rescale_x, a[i])) - np.int64(apply(rescale_y, b[i])))
-    else:
-        for i in range(flat.size):
-            flat[i] = apply(rescale, np.int64(apply(rescale_x, a[i])) + np.int64(apply(rescale_y, b[i])))
+    for i in range(flat.size):
+        flat[i] = apply(rescale, np.int64(apply(rescale_x, a[i])) + sign * np.int64(apply(rescale_y, b[i])))
 
 
 @jit
@@ -175,7 +171,7 @@ class _Sum(_Binary):
         form_x, form_y = (narrow(r.within(b), b) for r, b in zip((rescale_x, rescale_y), bounds, strict=True))
         bound = rescale_x.bound(bounds[0]) + rescale_y.bound(bounds[1])
         form = narrow(rescale.within(bound, self.clip), bound)
-        return binary(self, specs, channel_last, _add, (form_x, form_y, self.sign < 0, form))
+        return binary(self, specs, channel_last, _add, (form_x, form_y, np.int32(self.sign), form))
 
 
 @dataclass(frozen=True, eq=False)

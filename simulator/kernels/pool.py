@@ -20,6 +20,7 @@ from simulator._jit import jit
 from simulator.fixed import INT32_MIN, Chain, Form, LunaDivide, Rescale, apply
 from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels._common import Clipped, Window, integer, last_image, magnitude, window_of
+from simulator.kernels._move import fill
 from simulator.native import In, Loop, Out
 
 __all__ = ["AvgPool", "MaxPool", "luna_average"]
@@ -33,7 +34,7 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
     line = np.empty(columns * channels, x.dtype)  # the window's rows joined, for every column
     for n in range(samples):
         for oy in range(out_rows):
-            line[:] = lowest
+            fill(line, lowest)
             for r in range(kh):
                 y = oy * stride_y - top + r * dilation_y
                 if 0 <= y < rows:
@@ -42,7 +43,7 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
                         line[i] = max(line[i], source[i])
             for ox in range(out_columns):
                 target = out[n, oy, ox]
-                target[:] = lowest
+                fill(target, lowest)
                 for c in range(kw):
                     z = ox * stride_x - left + c * dilation_x
                     if 0 <= z < columns:
@@ -60,7 +61,7 @@ def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: Form, o
     acc = np.empty(channels, zero.dtype)
     for n in range(samples):
         for oy in range(out_rows):
-            line[:] = 0
+            fill(line, 0)
             for r in range(kh):
                 y = oy * stride_y - top + r * dilation_y
                 if 0 <= y < rows:
@@ -68,7 +69,7 @@ def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: Form, o
                     for i in range(line.size):
                         line[i] += source[i]
             for ox in range(out_columns):
-                acc[:] = 0
+                fill(acc, 0)
                 for c in range(kw):
                     z = ox * stride_x - left + c * dilation_x
                     if 0 <= z < columns:
