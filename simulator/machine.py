@@ -136,6 +136,11 @@ def _fuse(steps: Sequence[Call], kept: Collection[str]) -> list[Call]:
     return fused
 
 
+def _placed(x: Array) -> Array:
+    """Return `x` where compiled code can read it."""
+    return x if x.flags.c_contiguous and x.flags.aligned else np.require(x, requirements="CA")
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Built steps. `run` may be called from several threads.
@@ -189,7 +194,7 @@ class Program:
         """
         samples = self._check(feed)
         forced = self._check_forced(force or {}, samples)
-        arrays = {name: np.require(feed[name], requirements="CA") for name in self.inputs}
+        arrays = {name: _placed(feed[name]) for name in self.inputs}
         fed = dict(arrays)
         for name in self.names:
             if name not in arrays:
@@ -213,22 +218,27 @@ class Program:
 
     def _check(self, feed: Mapping[str, Array]) -> int:
         """Return the number of samples fed, after checking the feeds."""
-        require(set(feed) == set(self.inputs), f"the program takes {sorted(self.inputs)}, not {sorted(feed)}")
+        if feed.keys() != self.inputs.keys():
+            raise MachineError(f"the program takes {sorted(self.inputs)}, not {sorted(feed)}")
         lengths = set()
         for name, spec in self.inputs.items():
             x = feed[name]
-            require(x.dtype == spec.dtype, f"{name} must be an array of {spec.dtype}, not {x.dtype}")
+            if x.dtype != spec.dtype:
+                raise MachineError(f"{name} must be an array of {spec.dtype}, not {x.dtype}")
+            if not self.per_sample and x.shape != spec.shape:
+                raise MachineError(f"{name} must be exactly {spec}, not {list(x.shape)}")
+            if x.ndim != len(spec.shape) or x.shape[1:] != spec.shape[1:]:
+                raise MachineError(f"{name} must be {spec} with any batch, not {list(x.shape)}")
             if self.per_sample:
-                fits = x.ndim == len(spec.shape) and x.shape[1:] == spec.shape[1:]
-                require(fits, f"{name} must be {spec} with any batch, not {list(x.shape)}")
                 lengths.add(len(x))
-            else:
-                require(x.shape == spec.shape, f"{name} must be exactly {spec}, not {list(x.shape)}")
-        require(len(lengths) <= 1, f"the feeds have different batches: {sorted(lengths)}")
+        if len(lengths) > 1:
+            raise MachineError(f"the feeds have different batches: {sorted(lengths)}")
         return lengths.pop() if lengths else 1
 
     def _check_forced(self, force: Mapping[str, Array], samples: int) -> dict[str, Array]:
         """Return the forced arrays, contiguous, after checking them."""
+        if not force:
+            return {}
         unknown = sorted(set(force) - set(self.names))
         require(not unknown, f"only kept tensors can be forced, not {unknown}")
         for name, x in force.items():
