@@ -124,8 +124,8 @@ def _fidelity(planned: Planned, result: QuantizedModel, progress: Progress | Non
         for name, want, _ in runner.run(part, names):  # in graph order
             if want.shape != integers[name].shape:
                 raise ModelError(
-                    f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it out "
-                    "of the graph's outputs"
+                    f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it "
+                    "out of the graph's outputs"
                 )
             found[name].add(want, integers[name])
     return {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
