@@ -180,7 +180,10 @@ class _Walk:
         return _View(view.of, held, (*front, tuple(atoms), *back[::-1]))
 
     def _picked(self, node: ir.Node, view: _View) -> _View | None:
-        """Gather of one position of an axis that is the first part of an axis of what is held: a Slice of that."""
+        """Gather of one position of an axis that is the first part of an axis of what is held: a Slice of that.
+
+        Of a layer's outputs: the layer that makes these alone, so that a factor behind it can go into its weights.
+        """
         index, axis = ir.const(node.inputs[1]), ir.attr(node, "axis", 0) % len(view.axes)
         if index is None or index.ndim or len(view.axes[axis]) != 1:
             return None
@@ -192,7 +195,9 @@ class _Walk:
         start = int(index) % atom.size * rest
         bounds = [np.array([n], np.int64) for n in (start, start + rest, place)]
         held = tuple(group[1:] if i == place else group for i, group in enumerate(view.held))
-        made = _Made(node, "Slice", ((view, view.held), *bounds), {})
+        made = _cut(view.of, start, held[-1]) if place == len(held) - 1 else None
+        if made is None:
+            made = _Made(node, "Slice", ((view, view.held), *bounds), {})
         return _View(made, held, view.axes[:axis] + view.axes[axis + 1 :])
 
     # ---- what computes ----
@@ -371,6 +376,28 @@ class _Walk:
         self.model.graph.insert_before(at, node)
         self._nameless.add(node.outputs[0])
         return node.outputs[0]
+
+
+def _cut(of: ir.Value | _Made, start: int, last: tuple[_Atom, ...]) -> _Made | None:
+    """Return the layer, a product and perhaps a bias, that makes only `last` of the outputs of `of`, from `start`."""
+    stop = start + math.prod(a.size for a in last)
+    if not isinstance(of, _Made) or of.op_type not in ("MatMul", "Add") or len(of.inputs) != 2:
+        return None
+    index = 0 if isinstance(of.inputs[0], tuple) else 1
+    given, constant = of.inputs[index], of.inputs[1 - index]
+    array = (
+        constant if isinstance(constant, np.ndarray) else None if isinstance(constant, tuple) else ir.const(constant)
+    )
+    if not isinstance(given, tuple) or array is None or (of.op_type == "MatMul" and index):
+        return None
+    if of.op_type == "MatMul":
+        return replace(of, inputs=(given, np.ascontiguousarray(array[:, start:stop])))
+    view, target = given
+    inner = _cut(view.of, start, last) if array.ndim == 1 and view.held[-1] == target[-1] else None
+    if inner is None or array.size == 1:
+        return None
+    less = _View(inner, (*view.held[:-1], last), view.axes)
+    return replace(of, inputs=((less, (*target[:-1], last)), np.ascontiguousarray(array[start:stop])))
 
 
 def _runs(have: Sequence[_Atom], want: Sequence[_Atom]) -> list[tuple[_Atom, ...]]:
