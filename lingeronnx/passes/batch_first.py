@@ -366,7 +366,8 @@ class _Walk:
              of: ir.Node, at: ir.Node) -> ir.Value:  # fmt: skip
         """Add a node in front of `at`, made after `of`; return its output."""
         name = ir.fresh_name(self.model, f"{of.outputs[0].name}_front")
-        node = ir.make_node(op_type, inputs, attributes, of=of, what="front", output=name)
+        self._count += 1
+        node = ir.make_node(op_type, inputs, attributes, of=of, what=f"front{self._count}", output=name)
         node.outputs[0].type = of.outputs[0].type
         sizes = [math.prod(a.size for a in group) for group in axes]
         node.outputs[0].shape = ir.oir_shape(
@@ -385,9 +386,9 @@ def _cut(of: ir.Value | _Made, start: int, last: tuple[_Atom, ...]) -> _Made | N
         return None
     index = 0 if isinstance(of.inputs[0], tuple) else 1
     given, constant = of.inputs[index], of.inputs[1 - index]
-    array = (
-        constant if isinstance(constant, np.ndarray) else None if isinstance(constant, tuple) else ir.const(constant)
-    )
+    if isinstance(constant, tuple):
+        return None
+    array = constant if isinstance(constant, np.ndarray) else ir.const(constant)
     if not isinstance(given, tuple) or array is None or (of.op_type == "MatMul" and index):
         return None
     if of.op_type == "MatMul":
