@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 
@@ -309,7 +308,7 @@ class _Walk:
         new = self._arranged(view, view.axes, node)
         if value.is_graph_output() and new not in self._nameless:
             new = self._add("Identity", [new], {}, view.axes, node, node)
-        oir.convenience.replace_all_uses_with(value, new, replace_graph_outputs=True)
+        ir.replace_readers(value, new)
         if new in self._nameless:  # what is made anew is the tensor that was there, and has its name
             self._nameless.remove(new)
             name, value.name = value.name, ir.fresh_name(self.model, f"{value.name}_before")
