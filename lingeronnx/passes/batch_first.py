@@ -7,8 +7,9 @@ batch in front and every other atom, or the last axis as a whole, on an axis of 
 
     x @ W, Gemm, mean, softmax and layer norm along one axis, products and sums of two such tensors, element by element
 
-A stretch begins at a Transpose that moves the batch away, and ends where the batch is in front again or at a graph
-output. What is read by other operators stays as it was. Needs traced shapes, in which only the batch is not known.
+A stretch begins at a Transpose that moves the batch away, or at a graph input that has it elsewhere. It ends where the
+batch is in front again, or at a graph output. What is read by other operators stays as it was. Needs traced shapes, in
+which only the batch is not known.
 """
 
 from __future__ import annotations
@@ -78,11 +79,14 @@ class _Walk:
         self._told: list[ir.Node] = []
         self._made: dict[tuple[int, _Axes | None], ir.Value] = {}
         self._nameless: set[ir.Value] = set()
+        self._entries: set[Any] = set()
         self._batch: Any = "N"
 
     def run(self) -> int:
         """Tell every node; make anew what ends a stretch, and take out what nobody reads any more."""
         changed = 0
+        for value in self.model.graph.inputs:
+            self._enter(value)
         for node in list(self.model.graph):
             view = self._tell(node) if not node.domain and len(node.outputs) == 1 else None
             if view is None:
@@ -114,6 +118,19 @@ class _Walk:
         axes = (*_FRONT, *(self._atom(int(size or 1)) for size in sizes[1:]))
         return _View(value, axes, axes)
 
+    def _enter(self, value: ir.Value) -> None:
+        """Tell a graph input whose batch is on another axis than 0."""
+        sizes, readers = ir.shape(value), [use.node for use in value.uses()]
+        if not sizes or sizes[0] is None or sizes.count(None) != 1 or value.shape is None or not readers:
+            return
+        place = sizes.index(None)
+        self._batch = value.shape[place]
+        axes = tuple((_BATCH,) if size is None else self._atom(size) for size in sizes)
+        order = [place, *(i for i in range(len(axes)) if i != place)]
+        made = _Made(readers[0], "Transpose", ((_View(value, axes, axes), axes),), {"perm": order})
+        self._entries.add(made)
+        self.views[value] = _View(made, tuple(axes[i] for i in order), axes)
+
     def _tell(self, node: ir.Node) -> _View | None:
         """Return the view of the node's output; None where it is in no stretch, or cannot be told."""
         source = node.inputs[0] if node.inputs else None
@@ -123,7 +140,10 @@ class _Walk:
             perm = ir.attr(node, "perm") or ()
             if view is None and source is not None and perm and perm[0] != 0:
                 view = self._begin(source)
-            return None if view is None or not perm else replace(view, axes=tuple(view.axes[p] for p in perm))
+            if view is None or not perm:
+                return None
+            axes = tuple(view.axes[p] for p in perm)
+            return None if view.of in self._entries and axes[:1] == _FRONT else replace(view, axes=axes)
         if kind in _BINARY:
             return self._binary(node)
         if view is None:

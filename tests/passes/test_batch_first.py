@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx import ir
+from lingeronnx.batch_axes import tell_batch_axes
 from lingeronnx.passes.batch_first import batch_first
 from lingeronnx.passes.shapes import trace_shapes
 from tests.passes.helpers import feeds, fires, graph, interface, outputs, rand, stays
@@ -126,6 +127,29 @@ def test_output_elsewhere():
     """A graph output with the batch elsewhere is turned at the end alone."""
     made = model("t = Transpose<perm=[1,0,2]>(x) z = MatMul(t, weight) y = Relu(z)", f"float[{T},N,4] y")
     fires(made, batch_first, 1, ["MatMul", "Relu", "Transpose"], atol=1e-6)
+
+
+def turned(body, result):
+    """Run the pass on a graph whose input has the batch on axis 1; return its count and the operators left."""
+    made = model(body, result, f"float[{T},N,{E}] x")
+    tell_batch_axes(made, {"x": 1})
+    feed = {"x": rand(T, 3, E, seed=20)}
+    trace_shapes(made, {"x": feed["x"][:, :1]})
+    before = outputs(made, feed)
+    count = batch_first(made)
+    for name, want in before.items():
+        np.testing.assert_allclose(outputs(made, feed)[name], want, rtol=0, atol=1e-6)
+    trace_shapes(made, {"x": feed["x"][:, :1]})
+    assert batch_first(made) == 0
+    return count, [node.op_type for node in made.graph]
+
+
+def test_input_elsewhere():
+    """A graph input with the batch on axis 1 is turned once, at its entry."""
+    body = "m = MatMul(x, wout) s = Add(x, m) r = ReduceMean<axes=[0], keepdims=0>(s) y = Abs(r)"
+    assert turned(body, f"float[N,{E}] y") == (1, ["Transpose", "MatMul", "Add", "ReduceMean", "Abs"])
+    alone = "t = Transpose<perm=[1,0,2]>(x) y = Relu(t)"  # it is turned where it should be
+    assert turned(alone, f"float[N,{T},{E}] y") == (0, ["Transpose", "Relu"])
 
 
 @pytest.mark.parametrize(
