@@ -53,7 +53,7 @@ def _counted(model: ir.Graph) -> list[ir.Node]:
         for node in model.graph
         if (perm := _perm(node)) is not None
         and (
-            perm[:1] != (0,)
+            (perm[:1] != (0,) and node.outputs[0].uses())
             or node.outputs[0].is_graph_output()
             or not all(use.node.op_type in ("Reshape", "Flatten") for use in node.outputs[0].uses())
         )
