@@ -56,6 +56,14 @@ class Session:
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[Any, FloatRunner] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that an integer session holds for tensors between inputs and outputs; 0 before the first run.
+
+        A batch is computed in blocks, so that this does not grow with it beyond a block for each thread.
+        """
+        return 0 if self._runner is None else int(self._runner.nbytes)
+
     def get_inputs(self) -> list[NodeArg]:
         """Return the graph inputs."""
         return [_arg(v) for v in self.model.graph.inputs if v.const_value is None]

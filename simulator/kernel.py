@@ -118,7 +118,7 @@ class PlainKernel(Kernel):
         """Compute the outputs."""
         raise NotImplementedError
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
         """Wrap `__call__` so that it fills preallocated arrays."""
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:

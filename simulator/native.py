@@ -127,7 +127,8 @@ def _type(value: Any) -> Any:
         return types.Array(typeof(value.dtype).dtype, value.ndim, "C")
     if isinstance(value, tuple):
         return _typeof_tuple(type(value), tuple(_type(v) for v in value))
-    return _typeof(type(value))
+    kind: Any = type(value)
+    return _typeof(kind)
 
 
 @cache
@@ -156,7 +157,7 @@ def _flat(value: Any) -> list[tuple[str, int]]:
         return [("b", int(value))]
     if isinstance(value, int):
         return [("q", value)]
-    if isinstance(value, float) and not isinstance(value, np.floating):
+    if type(value) is float:
         return [("d", struct.unpack("q", struct.pack("d", value))[0])]
     letter = value.dtype.char if value.dtype.char in _KINDS else {"l": "q"}[value.dtype.char]
     padded = value.tobytes().ljust(8, b"\0")

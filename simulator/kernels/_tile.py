@@ -164,10 +164,9 @@ class _Writer:
             weights = [self._load(self._plus(weight, size * v), self.vector) for v in range(len(sums[0]))]
             for start, totals in zip(starts, sums, strict=True):
                 place = self.b.add(start, at)
-                if not self.shape.own:
-                    same = self._splat(self._load(place, _DWORD))
+                same = None if self.shape.own else self._splat(self._load(place, _DWORD))
                 for v, total in enumerate(totals):
-                    x = self._load(self._plus(place, size * v), self.vector) if self.shape.own else same
+                    x = self._load(self._plus(place, size * v), self.vector) if same is None else same
                     self.b.store(self._dot(self.b.load(total), x, weights[v]), total)
 
     def _dot(self, total: Any, x: Any, w: Any) -> Any:
@@ -220,10 +219,10 @@ class _Writer:
         """Return the numbers of the form in every lane."""
         if self.shape.form == "sums":
             return {}
-        if self.shape.form == "shift":
-            names, kind = ("half", "shift", "low", "high"), _DWORD
-        else:
-            names, kind = ("limit", "multiplier", "half", "shift", "low", "high"), _INDEX
+        names: tuple[str, ...] = ARGUMENTS[-4:]
+        kind = _DWORD
+        if self.shape.form == "scale":
+            names, kind = ARGUMENTS[-6:], _INDEX
         found = {}
         for name in names:
             narrow = _DWORD if name in ("limit", "multiplier") else kind

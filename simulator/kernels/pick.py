@@ -151,7 +151,7 @@ class Gather(PlainKernel):
         """Take."""
         return (arrays[0].take(self.indices, self.axis),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
         """As a choice along one axis, compiled where that is possible."""
         shape, axis = specs[0].shape, _axis_of(self.axis, specs[0])
         along: list[Any] = [None] * len(shape)
