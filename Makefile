@@ -3,10 +3,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+CORE   := $(VENV)/.installed
+TESTS  := $(VENV)/.installed-tests
 PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 # Test processes side by side; one file stays in one process, so that what it compiles or loads serves all its tests.
 JOBS   ?= 2
+# The release of torch that the tests take, as setup.cfg names it. Its CPU build is `+cpu`; not every index has it.
+TORCH  := $(shell sed -n 's/^ *\(torch==[0-9.]*\)$$/\1/p' setup.cfg | head -n 1)
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
@@ -16,40 +19,49 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-venv: $(STAMP) ## set up .venv with the package and its test tools (again only when setup.cfg changes)
+venv: $(TESTS) ## set up .venv with the package and its test tools (again only when setup.cfg changes)
 
-$(STAMP): setup.cfg
+$(CORE): setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "lingeronnx needs Python 3.11 or newer; '$(PYTHON)' is older or not there." \
 	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); } || { \
 	  echo "'$(PYTHON) -m venv' failed; some systems ship it apart (Debian, Ubuntu: package python3-venv)." >&2; exit 1; }
-	@echo "installing lingeronnx and its test tools into $(VENV)"
+	@echo "installing lingeronnx into $(VENV)"
+	@$(PIP) install -e .
+	@touch $@
+
+# torch first, so that its CPU build is there when the extra asks for torch.
+$(TESTS): $(CORE)
+	@echo "installing the test tools into $(VENV)"
+	@$(PIP) install '$(TORCH)+cpu' 2>/dev/null || \
+	  echo "no CPU build of $(TORCH) at hand; what comes instead brings gigabytes of CUDA on Linux." \
+	       "CONTRIBUTING.md tells how to name an index that has the CPU build."
 	@$(PIP) install -e '.[test]'
 	@touch $@
 
-demo: $(STAMP) ## quantize the digits model and print its accuracy, float against integer
+demo: $(CORE) ## quantize the digits model and print its accuracy, float against integer
 	@$(BIN)/lingeronnx demo
 
 test: lint ## lint, then all tests
 	$(PYTEST)
 
-test-fast: $(STAMP) ## the tests that take no more than a few seconds each
+test-fast: $(TESTS) ## the tests that take no more than a few seconds each
 	$(PYTEST) -m "not slow"
 
-lint: $(STAMP) ## ruff (rules and layout) and mypy
+lint: $(TESTS) ## ruff (rules and layout) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(STAMP) ## let ruff mend layout and what it can mend of its rules
+format: $(TESTS) ## let ruff mend layout and what it can mend of its rules
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## run every benchmarks/bench_*.py
+bench: $(TESTS) ## run every benchmarks/bench_*.py
 	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
-warmup: $(STAMP) ## compile the simulator's kernels into the cache
+warmup: $(CORE) ## compile the simulator's kernels into the cache
 	@$(BIN)/lingeronnx warmup
 
 clean: ## remove what these targets made, .venv included

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from lingeronnx import ir
 from lingeronnx.files import write_text
 from lingeronnx.lower import lower
+from lingeronnx.partition import Partition
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import platform
 from lingeronnx.session import Session
@@ -145,10 +146,11 @@ def operator(name: str, where: str, q: int) -> tuple[str, np.ndarray]:
     graph = helper.make_graph([node], "g", ends[:1], ends[1:])
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", it.opset)], ir_version=10))
     scales = {"x": QParams(2.0**q), "y": QParams(it.scale(q))}
-    lowered = lower(model, Plan(platform=row.name, executor=row.executor, mode="q-value", tensors=scales), row)
+    plan = Plan(platform=row.name, executor=row.executor, mode="q-value", tensors=scales)
+    lowered = lower(Partition.of(model, {}), plan, row).graph
     steps = [n.op_type for n in lowered.graph if n.op_type not in ("Quant", "Dequant", "Reshape", "Requant")]
     feed = {"x": INT8.reshape(64, 4)}
-    got = next(array for tensor, array, _ in Session(lowered).taps(feed) if tensor == "y@q")
+    got = next(array for tensor, array, _ in Session(lowered).taps(feed) if tensor == "y_q")
     return " + ".join(steps), got.reshape(-1).astype(np.int64)
 
 

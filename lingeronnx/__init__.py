@@ -5,13 +5,42 @@
     q.save("model_quant.onnx")
     logits = lo.Session("model_quant.onnx").run(None, {"input": x})
 
-Importing the package loads none of the heavy dependencies; names are loaded when they are first used.
+Importing the package loads none of the heavy dependencies; names are loaded when they are first used. Type checkers
+read the imports under TYPE_CHECKING instead, which say the same as `_HOME`.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .analysis.check import Check as Check
+    from .api import check as check
+    from .api import convert as convert
+    from .api import export as export
+    from .api import fix_dequant as fix_dequant
+    from .api import quantize as quantize
+    from .config import QuantConfig as QuantConfig
+    from .errors import ConfigError as ConfigError
+    from .errors import ConstraintError as ConstraintError
+    from .errors import DataError as DataError
+    from .errors import InternalError as InternalError
+    from .errors import LingerOnnxError as LingerOnnxError
+    from .errors import ModelError as ModelError
+    from .errors import RepairError as RepairError
+    from .evaluation import Evaluation as Evaluation
+    from .evaluation import evaluate as evaluate
+    from .flow import QuantizedModel as QuantizedModel
+    from .ops import Violation as Violation
+    from .pictures import Pictures as Pictures
+    from .plan import Plan as Plan
+    from .plan import QParams as QParams
+    from .reference import reference_ops as reference_ops
+    from .schemas import check_model as check_model
+    from .schemas import register_schemas as register_schemas
+    from .session import Session as Session
+    from .tuning import finetune as finetune
 
 __version__ = "0.1.0"
 
@@ -24,10 +53,11 @@ _HOME = {
     "InternalError": "errors",
     "LingerOnnxError": "errors",
     "ModelError": "errors",
+    "Pictures": "pictures",
     "Plan": "plan",
     "QParams": "plan",
     "QuantConfig": "config",
-    "QuantizedModel": "api",
+    "QuantizedModel": "flow",
     "RepairError": "errors",
     "Session": "session",
     "Violation": "ops",
@@ -46,10 +76,12 @@ _HOME = {
 __all__ = sorted(_HOME)  # noqa: PLE0605
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'lingeronnx' has no attribute '{name}'")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+if not TYPE_CHECKING:  # to a type checker a misspelt name shall be a mistake, not an Any
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module 'lingeronnx' has no attribute '{name}'")
+        return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import ir
-from .analysis.check import Check, check_float, check_integer
+from .analysis.check import Check, check_float
+from .analysis.packed import check_packed, read_packable
 from .config import QuantConfig
 from .data import Progress
+from .errors import ConfigError
 from .evaluation import Evaluation, evaluate
-from .flow import QuantizedModel, complete, normalised, prepare, refined
-from .int_runner import row_of
+from .flow import QuantizedModel, complete, normalised, plan_for, prepare, refined
+from .packer.names import restored, written
 from .plan import Plan
+from .platforms import Platform
 from .platforms import platform as platform_row
 from .session import is_integer_graph
 from .simulation import Simulation, simulate
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from .conversion import Converted
     from .repair import Repaired
     from .torch.export import Exported
+    from .torch.lstmp_layouts import Converted as ConvertedCheckpoint
 
 __all__ = [
     "Check",
@@ -32,6 +36,7 @@ __all__ = [
     "Simulation",
     "check",
     "convert",
+    "convert_checkpoint",
     "evaluate",
     "export",
     "finetune",
@@ -45,7 +50,7 @@ def quantize(
     model: str | os.PathLike[str] | ir.Graph,
     calib: Any = None,
     *,
-    platform: str | None = None,
+    platform: str | Platform | None = None,
     mode: str | None = None,
     skip: Sequence[str] = (),
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
@@ -60,27 +65,43 @@ def quantize(
     calib : calibration data as `data.Data` takes it; None runs on synthetic inputs, and the report says so.
         With the setting state = {output: input}, an item is one call of a model that is fed its own states
         (`streaming`).
+    platform : a platform's name, or a row of one's own.
     config : a `QuantConfig` or a YAML file; the other settings win over it. plan : use these scales; nothing is
         calibrated.
     Raises ModelError, DataError, ConfigError; ConstraintError with require_chip where the result is not chip-ready.
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
-    ready = prepare(model, calib, config, {**given, **settings}, plan, progress)
-    return complete(ready, refined(ready), progress)
+    planned = plan_for(prepare(model, calib, config, {**given, **settings}), plan, progress)
+    return complete(planned, refined(planned), progress)
 
 
 # ---- check -------------------------------------------------------------------------------------------------------
 
 
-def check(model: str | os.PathLike[str] | ir.Graph, *, platform: str | None = None, calib: Any = None) -> Check:
+def check(
+    model: str | os.PathLike[str] | ir.Graph,
+    *,
+    platform: str | Platform | None = None,
+    calib: Any = None,
+    packer_args: str | Sequence[str] | None = None,
+) -> Check:
     """Return every limit of a platform that a model breaks, float (normalised as `quantize` would) or integer.
 
+    Of an integer graph also what the chip's packer and executor make of it: `.packs`, `.runs_right`, `.findings`.
+
     platform : default the one an integer graph was made for, else venus. calib : data that give the sizes of inputs
-    where the file leaves them open. Raises ModelError and ConfigError for what cannot be judged at all.
+    where the file leaves them open. packer_args : the packer's arguments, words or a line; default those that are
+    chosen for the graph. Raises ModelError and ConfigError for what cannot be judged at all.
     """
+    if isinstance(model, str | os.PathLike):
+        proto = read_packable(model)
+    else:
+        proto = ir.to_proto(written(model)) if is_integer_graph(model) else None
+    if proto is not None:
+        return check_packed(proto, None if platform is None else platform_row(platform), packer_args)
+    if packer_args is not None:
+        raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     loaded = ir.load(model) if isinstance(model, str | os.PathLike) else model
-    if is_integer_graph(loaded):
-        return check_integer(loaded, row_of(loaded) if platform is None else platform_row(platform))
     row = platform_row(platform or QuantConfig().platform)
     graph, notes = normalised(loaded, row, calib)
     return check_float(graph, row, notes)
@@ -97,7 +118,7 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str) -> Converted:
     """
     from .conversion import convert as run
 
-    return run(ir.load(model) if isinstance(model, str | os.PathLike) else model, to)
+    return run(restored(ir.load(model) if isinstance(model, str | os.PathLike) else model), to)
 
 
 # ---- export ------------------------------------------------------------------------------------------------------
@@ -112,6 +133,19 @@ def export(model: Any, args: Any = None, path: str | os.PathLike[str] = "model.o
     from .torch.export import export as run
 
     return run(model, args, path, **settings)
+
+
+def convert_checkpoint(
+    source: str | os.PathLike[str], path: str | os.PathLike[str], to: str, layout: str = "auto"
+) -> ConvertedCheckpoint:
+    """Write a checkpoint of LSTM layers with projection in another layout: asr, plain, torch or ub.
+
+    See `lingeronnx.torch.lstmp_layouts`. Raises ModelError for what is not in `layout`, and ConfigError also where
+    PyTorch is not installed.
+    """
+    from .torch.lstmp_layouts import convert_checkpoint as run
+
+    return run(source, path, to, layout)
 
 
 # ---- repair ------------------------------------------------------------------------------------------------------

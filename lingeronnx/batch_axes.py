@@ -1,19 +1,23 @@
-"""Which axis of a graph's inputs counts the samples: axis 0, but for what recurrent layers read time first.
+"""Which axis of a graph's inputs counts the samples: axis 0, but for what recurrent layers read and for other states.
 
 ONNX's recurrent operators take x [T, N, I] and states [D, N, H]. An input that reaches one of them through operators
-that only move or choose data keeps its samples where the layer has them. Graphs in which these operators are gone
-carry the answer in their metadata (`KEY`). Knows nothing of data and runners.
+that only move or choose data keeps its samples where the layer has them. A file may also name the sizes: [2, batch,
+128] beside [batch, 576]. Where the file is made for one sample, a cache [2, 1, 16, 33] can only have it where the size
+is 1. A single number has no samples. What a user says wins. Graphs in which the evidence is gone carry the answer in
+their metadata (`KEY`). Knows nothing of data and runners.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from . import ir
+from .errors import ConfigError, nearest
 
-__all__ = ["KEY", "batch_axes", "note_batch_axes", "open_axis"]
+__all__ = ["KEY", "batch_axes", "note_batch_axes", "open_axis", "tell_batch_axes"]
 
-#: Metadata key of {input: axis} as JSON, for the inputs whose samples are not on axis 0.
+#: Metadata key of {input: axis or null} as JSON, for the inputs whose samples are not on axis 0.
 KEY = "lingeronnx.batch_axes"
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
@@ -24,11 +28,70 @@ _SAME = (
 )  # fmt: skip
 
 
-def batch_axes(model: ir.Graph) -> dict[str, int]:
-    """Return {input: axis} for the inputs of `model` whose samples are not counted on axis 0."""
+def batch_axes(model: ir.Graph) -> dict[str, int | None]:
+    """Return {input: axis} for the inputs of `model` whose samples are not counted on axis 0; None: it has none."""
     held = model.metadata_props.get(KEY)
     if held is not None:
-        return {str(name): int(axis) for name, axis in json.loads(held).items()}
+        return {str(name): None if axis is None else int(axis) for name, axis in json.loads(held).items()}
+    inputs = [value for value in model.graph.inputs if value.const_value is None]
+    found: dict[str, int | None] = {**_of_recurrent(model)}
+    symbols = {_size(value, found.get(str(value.name)) or 0) for value in inputs if value.shape}
+    symbols = {size for size in symbols if isinstance(size, str)}
+    ones = any(_size(value, 0) == 1 for value in inputs if value.shape)
+    for value in inputs:
+        name = str(value.name)
+        if value.shape is not None and not value.shape:
+            found[name] = None
+        elif (ones if name in found else symbols or ones) and _fixed(_size(value, found.get(name) or 0)):
+            found[name] = _other_axis(value, symbols)
+    return {name: axis for name, axis in found.items() if axis != 0}
+
+
+def _size(value: ir.Value, axis: int) -> int | str | None:
+    """Return the size of an axis: a number, the name the file gives it, or None."""
+    if value.shape is None or len(value.shape) <= axis:
+        return None
+    size = value.shape[axis]
+    return size if isinstance(size, int) else size.value
+
+
+def _fixed(size: int | str | None) -> bool:
+    """Whether the file fixes a number of samples, and not to 1."""
+    return isinstance(size, int) and size != 1
+
+
+def _other_axis(value: ir.Value, symbols: set[int | str | None]) -> int | None:
+    """Return the axis that counts the samples of an input whose axis 0 has a fixed size; None where there is none.
+
+    That is the one of the same name as other inputs' batch, else where nothing is open the first of size 1.
+    """
+    sizes = [_size(value, axis) for axis in range(len(value.shape or ()))]
+    named = [axis for axis, size in enumerate(sizes) if size in symbols and isinstance(size, str)]
+    if named:
+        return named[0]
+    return sizes.index(1) if 1 in sizes and not symbols else None
+
+
+def tell_batch_axes(model: ir.Graph, told: Mapping[str, int | None]) -> None:
+    """Write what the user says of the axes, beside what is found, into the metadata of `model`.
+
+    Raises ConfigError for an input or an axis that the model does not have.
+    """
+    if not told:
+        return
+    inputs = {str(value.name): value for value in model.graph.inputs if value.const_value is None}
+    for name, axis in told.items():
+        if name not in inputs:
+            raise ConfigError(f"batch axis of '{name}': the model has no such input{nearest(name, inputs)}")
+        rank = len(ir.shape(inputs[name]) or ())
+        if axis is not None and not 0 <= axis < rank:
+            raise ConfigError(f"batch axis {axis} of '{name}': the input has {rank} axes, 0 to {rank - 1}")
+    axes = {name: axis for name, axis in {**batch_axes(model), **told}.items() if axis != 0}
+    model.metadata_props[KEY] = json.dumps(axes)
+
+
+def _of_recurrent(model: ir.Graph) -> dict[str, int]:
+    """Return {input: axis} of what reaches a recurrent layer."""
     found: dict[str, set[int]] = {}
     for node in model.graph:
         if node.domain or node.op_type not in _RECURRENT:
@@ -39,7 +102,7 @@ def batch_axes(model: ir.Graph) -> dict[str, int]:
             entry = _traced(value, 0 if first else 1)
             if entry is not None:
                 found.setdefault(entry[0], set()).add(entry[1])
-    return {name: axes.pop() for name, axes in found.items() if len(axes) == 1 and axes != {0}}
+    return {name: axes.pop() for name, axes in found.items() if len(axes) == 1}
 
 
 def note_batch_axes(model: ir.Graph) -> None:
@@ -79,9 +142,8 @@ def _before(node: ir.Node, axis: int) -> int | None:
             return None
         return axis if axis < along else axis - index.ndim + 1
     if node.op_type in ("Unsqueeze", "Squeeze"):
-        axes = ir.attr(node, "axes")
-        array = ir.const(node.inputs[1]) if axes is None and len(node.inputs) > 1 else axes
-        places = None if array is None else sorted(int(a) for a in array)
+        axes = ir.axes(node)
+        places = None if axes is None else sorted(axes)
         if places is None or min(places) < 0:
             return None
         if node.op_type == "Unsqueeze":

@@ -6,11 +6,8 @@ names stay: the cut graph's inputs and outputs are the float tensors at the bord
 
 from __future__ import annotations
 
-import onnx_ir as oir
-from onnx_ir.passes import common
-
 from . import ir
-from .lower import OPSET
+from .emit import OPSET
 from .ops import integer_op, is_quantized_domain
 
 __all__ = ["chip_part"]
@@ -28,17 +25,17 @@ def chip_part(graph: ir.Graph) -> ir.Graph:
         if node.op_type == "Quant":
             source = ir.source(node)
             if not source.is_graph_input():
-                entry = oir.Value(name=source.name, type=source.type, shape=source.shape)
+                entry = ir.Value(name=source.name, type=source.type, shape=source.shape)
                 for user, index in list(source.uses()):
                     if _integer(user):
                         user.replace_input_with(index, entry)
-                source.name = f"{source.name}@host"
+                source.name = ir.fresh_name(part, f"{source.name}_host")
                 source = entry
             if source not in inputs:
                 inputs.append(source)
     outputs = [node.outputs[0] for node in kept if node.op_type == "Dequant" or _real(node)]
     inner.outputs[:] = outputs
-    common.RemoveUnusedNodesPass()(part)
+    ir.remove_unused(part)
     inner.inputs[:] = inputs
     part.functions.clear()
     inner.opset_imports.clear()

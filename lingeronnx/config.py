@@ -6,20 +6,19 @@ error that names the nearest known one.
 
 from __future__ import annotations
 
-import fnmatch
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, field_validator
 
-from . import ir
 from .errors import ConfigError, nearest
 from .platforms import Platform
 
-__all__ = ["Override", "QuantConfig", "parse_override", "select"]
+__all__ = ["Override", "QuantConfig", "merge_overrides", "parse_override"]
 
 
 class Override(BaseModel):
@@ -46,11 +45,14 @@ class Override(BaseModel):
 
 
 class QuantConfig(BaseModel):
-    """Everything `quantize` may be told; the defaults are meant to be good."""
+    """Everything `quantize` may be told; the defaults are meant to be good.
+
+    platform : the name of a row of `platforms.PLATFORMS`, or a row of one's own.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    platform: str = "venus"
+    platform: str | InstanceOf[Platform] = "venus"
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8
@@ -61,10 +63,19 @@ class QuantConfig(BaseModel):
     require_chip: bool = False
     skip: tuple[str, ...] = ()
     state: Mapping[str, str] = Field(default_factory=dict)
+    fix: Mapping[str, float | str | tuple[float, ...]] = Field(default_factory=dict)
+    batch_axis: Mapping[str, int | None] = Field(default_factory=dict)
     overrides: Mapping[str, Override] = Field(default_factory=dict)
     batch: int = Field(default=32, ge=1)
     limit: int | None = Field(default=None, ge=1)
     seed: int = 0
+    notes: Literal["short", "full"] = "short"
+    debug_dump: str | None = None
+
+    @field_validator("debug_dump", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], where: str = "the options") -> QuantConfig:
@@ -132,6 +143,8 @@ class QuantConfig(BaseModel):
 def _describe(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
+    if first["loc"][0] == "platform":
+        return f"platform = {first.get('input')!r}: it is a name or a Platform"
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         return (
@@ -154,39 +167,6 @@ def parse_override(text: str) -> tuple[str, dict[str, Any]]:
         power = re.fullmatch(r"2\^(-?\d{1,3})", value.strip())
         settings[key.strip()] = 2.0 ** int(power[1]) if power else value.strip()
     return selector, settings
-
-
-def select(model: ir.Graph, selector: str) -> list[ir.Node]:
-    """Return the nodes a selector names: a node name, a tensor name, a glob over both, or ``type:Conv``.
-
-    A graph input's name selects no node; see `select_tensors`. ConfigError when nothing matches.
-    """
-    if selector.startswith("type:"):
-        kind = selector[5:]
-        found = [node for node in model.graph if node.op_type == kind]
-        if not found:
-            kinds = {node.op_type for node in model.graph}
-            raise ConfigError(
-                f"selector '{selector}' matches no node{nearest(kind, kinds)}; "
-                f"this model has {', '.join(sorted(kinds))}"
-            )
-        return found
-    exact = [n for n in model.graph if n.name == selector or any(o.name == selector for o in n.outputs)]
-    if exact:
-        return exact
-    names = {str(n.name): n for n in model.graph} | {str(o.name): n for n in model.graph for o in n.outputs}
-    hits = {id(node): node for name, node in names.items() if fnmatch.fnmatchcase(name, selector)}
-    if not hits:
-        raise ConfigError(f"selector '{selector}' matches no node or tensor{nearest(selector, names)}")
-    return [node for node in model.graph if id(node) in hits]
-
-
-def select_tensors(model: ir.Graph, selector: str) -> list[str]:
-    """Return the names of the tensors a selector stands for: a graph input, or the outputs of `select`'s nodes."""
-    inputs = [str(v.name) for v in model.graph.inputs if fnmatch.fnmatchcase(str(v.name), selector)]
-    if inputs:
-        return inputs
-    return [str(value.name) for node in select(model, selector) for value in node.outputs if value.name]
 
 
 def merge_overrides(texts: Iterable[str]) -> dict[str, dict[str, Any]]:

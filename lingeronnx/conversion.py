@@ -21,7 +21,9 @@ from .errors import ConfigError, ModelError
 from .generations import THIRD, generation
 from .int_runner import row_of
 from .ops import RENAMED, Op, integer_op, is_quantized_domain
+from .packer.names import written
 from .platforms import Platform
+from .platforms.arithmetic import Curve, Reading
 
 __all__ = ["TARGETS", "Converted", "convert"]
 
@@ -65,8 +67,8 @@ class Converted:
     notes: tuple[str, ...]
 
     def save(self, path: Any) -> None:
-        """Write the graph to `path`, as a whole or not at all."""
-        ir.save(self.graph, path)
+        """Write the graph to `path`, as a whole or not at all, with names that the packer takes."""
+        ir.save(written(self.graph), path)
 
 
 @dataclass
@@ -199,13 +201,19 @@ def _widens_for_curves(node: ir.Node) -> bool:
 def _take_requant_in(work: _Work, node: ir.Node, attrs: dict[str, Any]) -> None:
     requant = ir.producer(node.inputs[0])
     if requant is None or requant.op_type != "Requant" or not _widens_for_curves(requant):
-        attrs["data_bits"] = 16 if work.row.ops.get(node.op_type) == "luna-q11" else attrs["data_bits"]
+        attrs["data_bits"] = 16 if _reads_wide(work.row, node.op_type) else attrs["data_bits"]
         return
     attrs["scale_x"] = ir.attr(requant, "scale_x")
     work.note(f"Requant {requant.name} is part of {THIRD[node.op_type]} {node.name}")
     node.replace_input_with(0, requant.inputs[0])
     if not requant.outputs[0].uses():
         work.model.graph.remove(requant, safe=True)
+
+
+def _reads_wide(row: Platform, name: str) -> bool:
+    """Whether the row's table takes int16."""
+    how = row.computes(name, Curve)
+    return how is not None and how.reading is Reading.RIGHT_ONLY
 
 
 def _third_layer(work: _Work, node: ir.Node, attrs: dict[str, Any]) -> bool:
@@ -349,14 +357,14 @@ def _coarser(work: _Work, node: ir.Node, attrs: dict[str, Any]) -> None:
 
 def _put_requant_before(work: _Work, name: str, node: ir.Node, attrs: dict[str, Any]) -> None:
     """Widen an int8 input where the row's table takes int16."""
-    if work.row.ops.get(name) != "luna-q11" or ir.attr(node, "x_bits", 8) > 8:
+    if not _reads_wide(work.row, name) or ir.attr(node, "x_bits", 8) > 8:
         return
     source = ir.source(node)
     known = next((use.node for use in source.uses() if use.node.op_type == "Requant"
                   and _widens_for_curves(use.node)), None)  # fmt: skip
     scale = float(attrs["scale_x"])
     if known is None:
-        output = ir.fresh_name(work.model, f"{source.name}@q16")
+        output = ir.fresh_name(work.model, f"{source.name}_q16")
         known = ir.make_node("Requant", [source], {}, name=f"{node.name}_wide", output=output, domain="thinker")
         known.outputs[0].shape, known.outputs[0].type = source.shape, ir.tensor_type(np.dtype(np.int16))
         packer = work.row.node_attributes.get("", {})

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from .errors import DataError, LingerOnnxError, nearest
+from .pictures import is_picture
 
 __all__ = ["Batch", "Data", "InputSpec", "Progress", "load_function"]
 
@@ -31,34 +32,63 @@ Progress = Callable[[str, int, int | None], None]
 class InputSpec:
     """A graph input: name, shape with None where any size is accepted, dtype, and the axis that counts the samples.
 
-    Of that axis any size is accepted.
+    Of that axis any size is accepted. An axis of None is an input without samples, such as a setting (a single number):
+    it is fed as it is.
     """
 
     name: str
     shape: tuple[int | None, ...] | None
     dtype: np.dtype[Any]
-    axis: int = 0
+    axis: int | None = 0
+
+    @property
+    def batched(self) -> bool:
+        """Whether any number of samples may be fed: not where the model fixes the axis to a size other than 1."""
+        return self.axis is not None and (not self.shape or self.shape[self.axis] in (None, 1))
+
+    @property
+    def single(self) -> bool:
+        """Whether the file fixes the number of samples to 1."""
+        return self.axis is not None and bool(self.shape) and self.shape[self.axis] == 1  # type: ignore[index]
+
+    def count(self, array: np.ndarray) -> int:
+        """Return the number of samples in `array`, 1 where the input has none."""
+        return 1 if self.axis is None or array.ndim <= self.axis else int(array.shape[self.axis])
 
     def samples(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return the samples start..stop-1 of `array`."""
-        return array[(slice(None),) * self.axis + (slice(start, stop),)]
+        """Return the samples start..stop-1 of `array`; the array itself where the input has no samples."""
+        return array if self.axis is None else array[(slice(None),) * self.axis + (slice(start, stop),)]
+
+    def joined(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the samples of all `arrays`, one after another; the first array where the input has no samples."""
+        return arrays[0] if self.axis is None else np.concatenate(arrays, self.axis)
+
+    def kind(self, array: np.ndarray) -> tuple[Any, ...]:
+        """Return what two arrays must have in common to be `joined`: the sizes beside the samples, or all values."""
+        if self.axis is None:
+            return array.shape, array.tobytes()
+        return tuple(size for axis, size in enumerate(array.shape) if axis != self.axis)
 
 
 class Data:
     """Batches from `source`, checked against `inputs`.
 
     source : a path (.npz, .npy, a folder of them), "module:function" or "file.py:function" returning an iterable, an
-        array (single input), a dict of arrays, or an iterable of feeds: dicts or (dict, labels) pairs.
-    optional : inputs that feeds may do without.
+        array (single input), a dict of arrays, or an iterable of feeds: arrays or dicts, alone or with labels, as a
+        torch DataLoader yields them; `Pictures`; a calibration data reader of onnxruntime (`get_next`); a data set
+        whose entries, dicts or (array, label), are one sample each (`__getitem__` and `__len__`).
+    optional : inputs that feeds may do without. fixed : {name: value} of inputs that the model had once and that are
+        constants now: feeds may hold them still, with that value.
     Raises DataError, naming the sample, when names, shapes, types or values do not fit.
     """
 
     def __init__(
         self, source: Any, inputs: Sequence[InputSpec], *, limit: int | None = None, what: str = "data",
-        optional: Collection[str] = (),
+        optional: Collection[str] = (), fixed: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         self.inputs = {spec.name: spec for spec in inputs}
         self.optional = optional
+        self.fixed = fixed or {}
         self.limit = limit
         self.what = what
         self.notes: list[str] = []
@@ -91,18 +121,32 @@ class Data:
             raise DataError(f"{self.what} holds no sample; give at least one")
 
     def peek(self, size: int) -> Iterator[Batch]:
-        """Yield one batch of at most `size` samples of the first item, without using up a generator."""
-        feeds, labels = self._open.peek()
-        feeds, total = self._check(feeds, labels, f"{self.what}, item 0")
-        count = min(size, total, total if self.limit is None else self.limit)
-        yield {n: self._part(n, array, 0, count) for n, array in feeds.items()}, None
+        """Yield one batch of at most `size` samples, of the first items that can be joined; no generator is used up.
+
+        What is looked at stays in memory where it cannot be read again.
+        """
+        size = size if self.limit is None else min(size, self.limit)
+        parts: list[dict[str, np.ndarray]] = []
+        found = 0
+        for index, (feeds, labels) in enumerate(self._open.peek()):
+            feeds, total = self._check(feeds, labels, f"{self.what}, item {index}")
+            if parts and any(self.inputs[n].kind(a) != self.inputs[n].kind(parts[0][n]) for n, a in feeds.items()):
+                break
+            count = min(size - found, total)
+            parts.append({n: self._part(n, array, 0, count) for n, array in feeds.items()})
+            found += count
+            if found >= size or not all(self.inputs[n].batched or self.inputs[n].axis is None for n in feeds):
+                break
+        if not parts:
+            raise DataError(f"{self.what} holds no sample; give at least one")
+        yield {n: self.inputs[n].joined([part[n] for part in parts]) for n in parts[0]}, None
 
     def first(self) -> dict[str, np.ndarray]:
-        """Return the first sample as a batch of one (a generator is left untouched by peeking at its first item)."""
+        """Return the first sample as a batch of one; no generator is used up."""
         return next(iter(self.peek(1)))[0]
 
     def _check(self, feeds: Any, labels: Any, where: str) -> tuple[dict[str, np.ndarray], int]:
-        feeds = self._named(feeds, where)
+        feeds = self._without_fixed(self._named(feeds, where), where)
         for name in feeds:
             if name not in self.inputs:
                 raise DataError(
@@ -114,7 +158,7 @@ class Data:
             raise DataError(f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}")
         checked = {name: self._fit(_array(feeds[name], name, where), spec, where)
                    for name, spec in self.inputs.items() if name in feeds}  # fmt: skip
-        sizes = {n: array.shape[self.inputs[n].axis] for n, array in checked.items() if self._has_batch(n)}
+        sizes = {n: self.inputs[n].count(array) for n, array in checked.items() if self.inputs[n].batched}
         sizes = sizes or {"input": 1}
         if labels is not None:
             sizes["labels"] = len(np.atleast_1d(_array(labels, "labels", where)))
@@ -122,13 +166,20 @@ class Data:
             raise DataError(f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())})")
         return checked, next(iter(sizes.values()))
 
-    def _has_batch(self, name: str) -> bool:
-        """Whether input `name` has a batch: not where the model fixes its axis to a size other than 1."""
-        shape = self.inputs[name].shape
-        return not shape or shape[self.inputs[name].axis] in (None, 1)
+    def _without_fixed(self, feeds: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Drop the inputs that are constants of the model now; DataError where the data hold another value."""
+        for name in feeds.keys() & self.fixed.keys():
+            given, held = np.asarray(feeds[name]), self.fixed[name]
+            if (
+                given.dtype.kind not in "fiub"
+                or given.size % max(held.size, 1)
+                or not np.all(given.reshape(-1, held.size) == held.reshape(-1))
+            ):
+                raise DataError(f"{where}: input '{name}' is fixed at {_short(held)}; the data hold {_short(given)}")
+        return {name: value for name, value in feeds.items() if name not in self.fixed}
 
     def _part(self, name: str, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        return self.inputs[name].samples(array, start, stop) if self._has_batch(name) else array
+        return self.inputs[name].samples(array, start, stop) if self.inputs[name].batched else array
 
     def _named(self, feeds: Any, where: str) -> dict[str, Any]:
         """Give a bare array, or the only array of a file, the name of the only input."""
@@ -162,12 +213,12 @@ class Data:
                     f"{where}: input '{spec.name}' has shape {list(array.shape)}, the model takes "
                     f"[{', '.join(map(str, want))}]{hint}"
                 )
-        if array.ndim == 0:
+        if array.ndim == 0 and spec.axis is not None:
             raise DataError(f"{where}: input '{spec.name}' is a single number; the batch axis is missing")
         if spec.dtype.kind == "f" and array.dtype.kind == "f":
             array = array.astype(spec.dtype, copy=False)
             if not np.isfinite(array).all():
-                bad = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
+                bad = int(np.argwhere(~np.isfinite(array))[0][spec.axis]) if spec.axis is not None else 0
                 raise DataError(f"{where}: input '{spec.name}' holds NaN or infinity in sample {bad}; clean the data")
         elif spec.dtype.kind == "f" and array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
             self._note(f"{self.what}: input '{spec.name}' is {array.dtype}, converted to {spec.dtype} as it is")
@@ -203,15 +254,16 @@ class _Opener:
         self.rest = self.rest or self._items()
         yield from self.rest
 
-    def peek(self) -> tuple[Any, Any]:
-        """Return the first item without using it up."""
-        source = self._items() if self.again else (self.rest or self._items())
-        item = self.head[0] if self.head else next(source, None)
-        if item is None:
-            raise DataError(f"{self.what} holds no sample; give at least one")
-        if not self.again and not self.head:
-            self.head, self.rest = [item], source
-        return item
+    def peek(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the first items without using them up."""
+        if self.again:
+            yield from self._items()
+            return
+        yield from self.head
+        self.rest = self.rest or self._items()
+        for item in self.rest:
+            self.head.append(item)
+            yield item
 
     def _items(self) -> Iterator[tuple[Any, Any]]:
         try:
@@ -229,7 +281,11 @@ def _opener(source: Any, what: str) -> _Opener:
         return _Opener(lambda: iter([(source, None)]), True, what)
     if isinstance(source, Mapping):
         return _Opener(lambda: iter([_split(source)]), True, what)
-    if callable(source):
+    if hasattr(source, "get_next"):
+        return _Opener(lambda: _read_out(source), hasattr(source, "rewind"), what)
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Sequence):
+        return _Opener(lambda: (_one_sample(source[index]) for index in range(len(source))), True, what)
+    if callable(source) and not isinstance(source, Iterable):
         return _Opener(lambda: map(_pair, _iterate(source(), what)), True, what)
     if isinstance(source, Iterable):
         again = not isinstance(source, Iterator)
@@ -241,6 +297,11 @@ def _from_text(text: str, what: str) -> _Opener:
     path = Path(text)
     if path.is_dir():
         files = sorted(f for f in path.iterdir() if f.suffix in (".npz", ".npy"))
+        if not files and any(is_picture(f) for f in [*path.iterdir(), *path.glob("*/*")]):
+            raise DataError(
+                f"{what}: the folder {path} holds pictures: say how the model wants them with --image-size W,H (--mean"
+                ", --std, --layout, --color, --resize) or lingeronnx.Pictures"
+            )
         if not files:
             raise DataError(f"{what}: the folder {path} holds no .npz or .npy file")
         return _Opener(lambda: (_load(file, what) for file in files), True, what)
@@ -269,11 +330,17 @@ def _load(path: Path, what: str) -> tuple[Any, Any]:
         ) from error
 
 
+def _short(array: np.ndarray) -> str:
+    flat = array.reshape(-1)[:4].tolist()
+    return str(flat[0]) if array.size == 1 else f"{flat} ...".replace("] ...", ", ...]" if array.size > 4 else "]")
+
+
 def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Take `labels` out; drop arrays that are not numbers (class names and the like)."""
-    feeds = {key: np.asarray(value) for key, value in arrays.items() if key != "labels"}
-    numeric = {key: value for key, value in feeds.items() if value.dtype.kind in "fiub"}
-    return numeric, arrays.get("labels")
+    """Take the labels out; drop arrays that are not numbers (class names and the like)."""
+    key = next((key for key in ("labels", "label") if key in arrays), None)
+    feeds = {name: np.asarray(value) for name, value in arrays.items() if name != key}
+    numeric = {name: value for name, value in feeds.items() if value.dtype.kind in "fiub"}
+    return numeric, None if key is None else arrays[key]
 
 
 def _array(value: Any, name: str, where: str) -> np.ndarray:
@@ -321,6 +388,27 @@ def _iterate(items: Any, what: str) -> Iterable[Any]:
 
 
 def _pair(item: Any) -> tuple[Any, Any]:
-    if isinstance(item, tuple) and len(item) == 2:
-        return item
+    """Return (feeds, labels) of what an iterable yields: a dict, an array, or two things as data loaders give them."""
+    if isinstance(item, tuple | list) and len(item) == 2 and (isinstance(item, tuple) or hasattr(item[0], "shape")):
+        return _split(item[0])[0] if isinstance(item[0], Mapping) else item[0], item[1]
+    if isinstance(item, tuple | list) and len(item) == 1:
+        return item[0], None
     return _split(item) if isinstance(item, Mapping) else (item, None)
+
+
+def _one_sample(item: Any) -> tuple[Any, Any]:
+    """Return (feeds, labels) of one entry of a data set: one sample, to which the batch axis is added."""
+    feeds, label = _pair(item)
+    if isinstance(feeds, Mapping):
+        feeds = {name: np.asarray(value)[None] for name, value in feeds.items()}
+    else:
+        feeds = np.asarray(feeds)[None]
+    return feeds, None if label is None else np.asarray(label)[None]
+
+
+def _read_out(reader: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield what a calibration data reader, as onnxruntime has them, gives until it gives None."""
+    if hasattr(reader, "rewind"):
+        reader.rewind()
+    while (feeds := reader.get_next()) is not None:
+        yield _pair(feeds)

@@ -1,4 +1,4 @@
-"""The demo on the digits of `models/`, and the warm-up that compiles the simulator's kernels.
+"""The demo on the digits that ship with the package, and the warm-up that compiles the simulator's kernels.
 
 Knows files and small models only; what is printed is the command line's business.
 """
@@ -16,7 +16,7 @@ from .errors import ConfigError
 
 __all__ = ["Demo", "demo", "warmup"]
 
-_MODELS = Path(__file__).resolve().parent.parent / "models"
+_DIGITS = Path(__file__).resolve().parent / "digits"
 _SHOWN = 6  # digits to show
 _WARMUP_SEED = 0
 
@@ -41,12 +41,9 @@ class Demo:
 def demo(folder: Path = Path("build"), progress: api.Progress | None = None) -> Demo:
     """Quantize the digits model for venus, measure it on digits it never saw, write the graph into `folder`.
 
-    Raises ConfigError where `models/` is not beside the package: the demo needs a checkout of the repository.
+    Raises ConfigError where `folder` cannot be made.
     """
-    model, calib, test = (_MODELS / n for n in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz"))
-    for path in (model, calib, test):
-        if not path.is_file():
-            raise ConfigError(f"the demo needs a checkout of the lingeronnx repository: there is no {path}")
+    model, calib, test = (_DIGITS / n for n in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz"))
     start = time.perf_counter()
     result = api.quantize(model, str(calib), platform="venus", progress=progress)
     session = result.session()

@@ -3,7 +3,7 @@
     generation 1    domain `thinker`, operators called Conv2dInt, iqAdd, ...      by default the executor's arithmetic
     generation 3    domain `linger`, operators called QConv2d, QAdd, ...          by default the training side's
 
-Owns the names of both and the choice of an algorithm per operator. Must not know what an algorithm computes.
+Owns the names of both and the choice between the two arithmetics. Must not know what either computes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from . import ir
 from .errors import ConfigError, ModelError
 from .ops import Op
 from .platforms import Platform
+from .platforms.arithmetic import Arithmetic
 
-__all__ = ["ARITHMETICS", "THIRD", "Arithmetic", "generation"]
+__all__ = ["ARITHMETICS", "THIRD", "Side", "generation"]
 
 ARITHMETICS = ("executor", "training")
 
@@ -52,8 +53,8 @@ def generation(model: ir.Graph) -> int:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
-    """Which algorithm computes an operator of a graph.
+class Side:
+    """Whose arithmetic a graph's operators have: the executor's or the training side's.
 
     row : the platform. generation : of the graph, where the training side's arithmetic is meant; 0: the executor's.
     """
@@ -62,22 +63,24 @@ class Arithmetic:
     generation: int = 0
 
     @classmethod
-    def of(cls, model: ir.Graph, row: Platform, name: str | None) -> Arithmetic:
-        """Return the arithmetic called `name`, None for the graph's default; ConfigError for an unknown name."""
+    def of(cls, model: ir.Graph, row: Platform, name: str | None) -> Side:
+        """Return the side called `name`, None for the graph's default; ConfigError for an unknown name."""
         if name not in (None, *ARITHMETICS):
             raise ConfigError(f"arithmetic '{name}'; it is {' or '.join(repr(a) for a in ARITHMETICS)}")
         number = generation(model)
         trains = name == "training" or (name is None and number == 3)
         return cls(row, number if trains else 0)
 
-    def algorithm(self, op: Op, node: ir.Node) -> str:
-        """Return the word for `op`; ModelError where the training side's arithmetic is not known."""
-        if not self.generation:
-            return self.row.ops.get(op.name, next(iter(self.row.ops.values())))
-        word = self.row.training.get(self.generation, {}).get(op.name)
-        if word is None:
+    def arithmetic(self, op: Op, node: ir.Node) -> Arithmetic:
+        """Return how `op` is computed; ModelError where that is not known."""
+        trained = self.row.training.get(self.generation or 3, {}).get(op.name)
+        found = trained if self.generation else self.row.arithmetic(op.name)
+        if found is not None:
+            return found
+        if self.generation:
             raise ModelError(
                 f"{node.op_type} {node.name}: what the training side computes for it on {self.row.name}, in a graph of "
                 f"generation {self.generation}, is not known; use arithmetic='executor'"
             )
-        return word
+        more = "; it exists in arithmetic='training' only" if trained is not None else ""
+        raise ModelError(f"{node.op_type} {node.name}: {self.row.name} has no such operator{more}")

@@ -18,10 +18,11 @@ from simulator.kernel import Call, MachineError, Spec
 from . import ir
 from .batch_axes import open_axis
 from .errors import DataError, ModelError
-from .generations import Arithmetic
+from .generations import Side
 from .ops import Bound, Op, attributes, integer_op, is_quantized_domain
-from .platforms import Platform, platform
-from .runners import FloatIsland, Stream, input_specs
+from .platforms import GENERIC, Platform, platform
+from .platforms.arithmetic import Quantizer
+from .runners import FloatIsland, Stream, input_specs, reads
 
 __all__ = ["IntRunner", "Steps", "Walk", "WalkStep", "row_of", "sizes"]
 
@@ -34,25 +35,26 @@ class IntRunner:
 
     model : a graph after lowering, or a vendor's. Raises ModelError for operators and attributes it cannot take.
     arithmetic : "executor" or "training"; None is what the graph's generation means by default.
+    row : the platform; None is the one that the graph was made for.
     """
 
-    def __init__(self, model: ir.Graph, arithmetic: str | None = None) -> None:
+    def __init__(self, model: ir.Graph, arithmetic: str | None = None, row: Platform | None = None) -> None:
         self.model = model
-        self.row = row_of(model)
-        self.arithmetic = Arithmetic.of(model, self.row, arithmetic)
-        #: Inputs of Quants to more than 16 bits, which no chip's Quant can write: they are fed as integers.
-        self._wide = _wide_inputs(model)
+        self.row = row_of(model) if row is None else row
+        self.side = Side.of(model, self.row, arithmetic)
+        #: Inputs of Quants to more bits than the platform's Quant can write: they are fed as integers.
+        self._wide = _wide_inputs(model, self.row)
         self.inputs = [replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec
                        for spec in input_specs(model)]  # fmt: skip
         self._consts = {name: ir.const(value) for name, value in model.graph.initializers.items()}
         for node in model.graph:
             if node.op_type == "Constant" and not node.domain:
                 self._consts[ir.written_name(node)] = np.asarray(ir.attr(node, "value"))
-        #: Whether axis 0 of some input is a fixed size other than 1: no batch axis, shapes are exact.
-        self.whole = any(spec.shape and spec.shape[spec.axis] not in (None, 1) for spec in self.inputs)
+        #: Whether some input has no batch axis, or one of a fixed size other than 1: shapes are exact.
+        self.whole = any(not spec.batched for spec in self.inputs)
         #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
         self.batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := open_axis(v))}
-        self.batch_axes.update({spec.name: spec.axis for spec in self.inputs})
+        self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
         self._programs: dict[Any, tuple[Any, dict[str, float]]] = {}
         self._direct: dict[Any, _Direct] = {}
 
@@ -116,25 +118,35 @@ class IntRunner:
         if as_it_is and plain and len(self._direct) < _SHAPES:
             self._direct[known] = _Direct(program, {to: names[id(array)] for to, array in fed.items()}, scales)
 
-    def walk(self, feed: Mapping[str, np.ndarray]) -> Walk:
-        """Return a walk through the steps on one batch of real inputs; see `Walk`."""
+    def walk(self, feed: Mapping[str, np.ndarray], wanted: Collection[str] | None = None) -> Walk:
+        """Return a walk on one batch of real inputs through the steps that lead to `wanted` (None: all); see `Walk`."""
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
-        count, given = self._count(given), self._stacked(given)
-        specs = {n: Spec((len(a) // count, *a.shape[1:]), a.dtype) for n, a in given.items()}
-        binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole)
-        binder.run()
+        count = self._count(given)
+        given = given if self.whole else self._stacked(given)
+        specs = {n: Spec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
+        binder = _Binder(self.model, self.side, self._consts, specs, not self.whole)
+        binder.run(None if wanted is None else self._leading_to(wanted))
         return Walk(binder, given)
+
+    def _leading_to(self, wanted: Collection[str]) -> list[ir.Node]:
+        """Return the nodes that the tensors `wanted` depend on, in graph order."""
+        needed, found = set(wanted), []
+        for node in reversed(list(self.model.graph)):
+            if any(value.name in needed for value in node.outputs):
+                found.append(node)
+                needed.update(str(value.name) for value in reads(node) if value is not None)
+        return found[::-1]
 
     def bind(self, specs: Mapping[str, Spec]) -> Steps:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
-        binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole)
+        binder = _Binder(self.model, self.side, self._consts, specs, not self.whole)
         binder.run()
-        return Steps(binder.steps, binder.specs, binder.scales)
+        return Steps(binder.steps, binder.specs, binder.scales, binder.inner)
 
     def _count(self, given: Mapping[str, np.ndarray]) -> int:
         """Return the number of samples fed."""
         first = next(iter(self.inputs), None)
-        return 1 if self.whole or first is None else given[first.name].shape[first.axis]
+        return 1 if self.whole or first is None else first.count(given[first.name])
 
     def _stacked(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the feed with the samples of every input one after another along axis 0."""
@@ -182,7 +194,7 @@ class IntRunner:
     ) -> tuple[Any, dict[str, float]]:
         from simulator import machine
 
-        binder = _Binder(self.model, self.arithmetic, self._consts, specs, not self.whole, keep)
+        binder = _Binder(self.model, self.side, self._consts, specs, not self.whole, keep)
         binder.run()
         for value in self.model.graph.inputs:
             found = self.input_scales[str(value.name)] if value.name in quantized else None
@@ -208,16 +220,23 @@ class _Direct:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a graph, and of every tensor its type, of the integer ones their scale."""
+    """The steps of a graph, and of every tensor its type, of the integer ones their scale.
+
+    inner : {tensor that the graph does not have: the float tensor of the graph whose integers it holds}
+    """
 
     steps: Sequence[Call]
     specs: Mapping[str, Spec]
     scales: Mapping[str, float]
+    inner: Mapping[str, str]
 
 
 @dataclass
 class WalkStep:
-    """One step of a walk: the tensor it writes, the kernel that computed it, what it read and wrote (whole batch)."""
+    """One step of a walk: the tensor it writes, the kernel that computed it, what it read and wrote (whole batch).
+
+    Where a node writes floats, two steps have its output: that with the integers, and their Dequant.
+    """
 
     output: str
     kernel: Any
@@ -238,8 +257,9 @@ class Walk:
             self._step = call
             self._compute(call)
             read = [self._arrays[name] for name in call.inputs]
-            yield WalkStep(call.outputs[0], call.fn, read, self._arrays[call.outputs[0]])
-            for name in call.inputs:
+            name = call.outputs[0]
+            yield WalkStep(self._binder.inner.get(name, name), call.fn, read, self._arrays[name])
+            for name in dict.fromkeys(call.inputs):  # a step may read one tensor twice
                 if self._last[name] == index:
                     del self._arrays[name]
 
@@ -292,31 +312,33 @@ def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
     return np.concatenate(np.split(array, count), axis=axis)
 
 
-def _wide_inputs(model: ir.Graph) -> set[str]:
-    quants = [node for node in model.graph if node.op_type == "Quant" and 16 < int(ir.attr(node, "data_bits", 8)) <= 32]
-    return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input() and row_of(model).chip}
+def _wide_inputs(model: ir.Graph, row: Platform) -> set[str]:
+    quantizer = row.computes("Quant", Quantizer)
+    widest = 32 if quantizer is None else quantizer.widest
+    quants = [node for node in model.graph
+              if node.op_type == "Quant" and widest < int(ir.attr(node, "data_bits", 8)) <= 32]  # fmt: skip
+    return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input()}
 
 
 class _Binder:
     """Turns the nodes of an integer graph into simulator steps, inferring types on the way."""
 
     def __init__(
-        self, model: ir.Graph, arithmetic: Arithmetic, consts: Mapping[str, Any], specs: Mapping[str, Spec],
+        self, model: ir.Graph, side: Side, consts: Mapping[str, Any], specs: Mapping[str, Spec],
         batched: bool, keep: Collection[str] | None = (),
     ) -> None:  # fmt: skip
-        self._model, self._arithmetic, self._consts, self._batched, self._keep = (
-            model, arithmetic, consts, batched, keep
-        )  # fmt: skip
+        self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
         self.specs = dict(specs)
         self.scales: dict[str, float] = {}
         self.steps: list[Call] = []
-        #: Tensors that the graph does not have.
-        self.inner: set[str] = set()
+        #: Tensors that the graph does not have: the integers behind an output that a node writes in float.
+        self.inner: dict[str, str] = {}
+        self._taken = {str(v.name) for v in ir.values(model)}
         self._pending: list[ir.Node] = []
 
-    def run(self) -> None:
-        """Fill `steps`, `specs` of every tensor and `scales` of the integer ones."""
-        for node in self._model.graph:
+    def run(self, nodes: Sequence[ir.Node] | None = None) -> None:
+        """Fill `steps`, `specs` of every tensor and `scales` of the integer ones, for some nodes or all."""
+        for node in self._model.graph if nodes is None else nodes:
             if all(str(v.name) in self.specs for v in node.outputs if v.name):
                 continue  # a Quant whose output is fed, already quantized
             if node.op_type == "Constant" and not node.domain:
@@ -354,7 +376,7 @@ class _Binder:
                 raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
         self._check_scales(op, node, attrs, names)
         bound = Bound(
-            node, attrs, consts, self._arithmetic.algorithm(op, node),
+            node, attrs, consts, self._side.arithmetic(op, node),
             [self.specs[name].shape if name in self.specs else () for name in names], self._batched,
             [self.specs[name].dtype if name in self.specs else None for name in names],
         )  # fmt: skip
@@ -362,20 +384,22 @@ class _Binder:
         inputs = tuple(names[i] for i in op.operands(node))
         reals = {str(node.outputs[i].name) for i in op.reals(bound)}
         outputs = tuple(str(v.name) for v in node.outputs if v.name)
-        self._append(Call(fn, inputs, tuple(f"{name}@q" if name in reals else name for name in outputs)))
+        held = {name: ir.free_name(f"{name}_q", self._taken) for name in outputs if name in reals}
+        self._append(Call(fn, inputs, tuple(held.get(name, name) for name in outputs)))
         scales = op.out_scales(bound, [self.scales.get(name) for name in names])
         for value, scale in zip(node.outputs, scales, strict=False):
             if value.name in reals and scale is not None:
-                self._real(value.name, scale)
+                self._real(value.name, held[value.name], scale)
             elif value.name and scale is not None:
                 self.scales[value.name] = scale
 
-    def _real(self, name: str, scale: float) -> None:
-        """Dequantize the integers of tensor `name`."""
+    def _real(self, name: str, held: str, scale: float) -> None:
+        """Dequantize the integers `held` of tensor `name`."""
         from simulator.kernels import Dequant
 
-        self._append(Call(Dequant(scale), (f"{name}@q",), (name,)))
-        self.inner.add(f"{name}@q")
+        self._append(Call(Dequant(scale), (held,), (name,)))
+        self.inner[held] = name
+        self._taken.add(held)
 
     def _check_scales(self, op: Op, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
         for index, scale in op.read_scales(attrs).items():
@@ -410,7 +434,11 @@ class _Binder:
 
 
 def bound_kernel(op: Op, bound: Bound) -> Any:
-    """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node."""
+    """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node.
+
+    Raises InternalError for a platform's row that has an arithmetic of another kind for the operator.
+    """
+    bound.how(op.kind)
     try:
         return op.bind(bound)
     except ModelError:
@@ -443,10 +471,9 @@ def sizes(model: ir.Graph) -> dict[ir.Value, tuple[int | None, ...]]:
 
     Nothing is run and no scale is looked at, so that a graph with mistakes has sizes too.
     """
-    runner = IntRunner(model)
+    runner = IntRunner(model, row=GENERIC)
     specs = {s.name: Spec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype) for s in runner.inputs
              if s.shape and None not in s.shape[1:]}  # fmt: skip
-    anything = Arithmetic(replace(runner.row, ops={"": "generic"}))
-    binder = _Sizer(model, anything, runner._consts, specs, not runner.whole)
+    binder = _Sizer(model, Side(GENERIC), runner._consts, specs, not runner.whole)
     binder.run()
     return {v: binder.specs[v.name].shape for node in model.graph for v in node.outputs if v.name in binder.specs}

@@ -1,376 +1,32 @@
-"""Lowering: a normalised float graph and a plan become the integer graph of the `thinker` format.
+"""Lowering: a normalised float graph and a plan become the integer graph of the `thinker` format, and the way back.
 
-Float tensors keep their names; where a tensor exists in integers and in float, the integer one is `name@q` (`name@q16`
-for another width). Quant, Dequant and Requant stand only at borders, one per tensor. The integer graph's attributes
-carry every scale: `plan_of` reads the plan back from them.
+The integer graph's attributes carry every scale: `plan_of` reads the plan back from them. Which float tensor an integer
+one holds is returned by `lower`, and read off a file by `borders`; a name says nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-import onnx_ir as oir
 
 from . import ir
-from .assign import integer_nodes
-from .batch_axes import KEY
-from .errors import InternalError, ModelError
-from .ops import OPS, Op, attributes, integer_op, is_quantized_domain
+from .borders import float_names
+from .emit import Borders, Lowered, Lowering
+from .ops import OPS, attributes, integer_op, is_quantized_domain
+from .partition import Partition
 from .plan import Plan, QParams, Transform
 from .platforms import Platform
 
-__all__ = ["Lowering", "Source", "lower", "plan_of"]
+__all__ = ["lower", "plan_of"]
 
-_QUANT = next(op for op in OPS if op.name == "Quant")
-_DEQUANT = next(op for op in OPS if op.name == "Dequant")
-_REQUANT = next(op for op in OPS if op.name == "Requant")
-
-#: The opset and IR versions of the vendor's graphs: Squeeze carries its axes as an attribute.
-OPSET, IR_VERSION = 12, 6
-
-#: Rearranges an array.
-View = Callable[[np.ndarray], np.ndarray]
-
-_TYPES = {8: oir.DataType.INT8, 16: oir.DataType.INT16, 32: oir.DataType.INT32}
+_BORDERS = Borders(*(next(op for op in OPS if op.name == name) for name in ("Quant", "Dequant", "Requant")))
 
 
-def integer_type(bits: int) -> oir.DataType:
-    """Return the storage type of signed `bits`."""
-    return _TYPES[next(width for width in sorted(_TYPES) if bits <= width)]
-
-
-def _as_it_is(array: np.ndarray) -> np.ndarray:
-    return array
-
-
-@dataclass(frozen=True)
-class Source:
-    """How an integer initializer follows from a float one: ``clamp(floor(view(float) * scale + 1/2), low, high)``.
-
-    name : the float initializer. view : puts its elements elsewhere, repeats them or puts zeros between, nothing else.
-    """
-
-    name: str
-    view: View
-    scale: float
-    low: float
-    high: float
-    dtype: Any
-
-    def quantized(self, array: np.ndarray) -> np.ndarray:
-        """Return the integers of `array`."""
-        held = np.floor(self.view(array).astype(np.float64) * self.scale + 0.5)
-        return np.clip(held, self.low, self.high).astype(self.dtype)
-
-
-def _accumulator(wide: bool) -> tuple[float, float, Any]:
-    """Return the bounds and the type of a bias: saturated to 32 bits, or 61 where `wide`."""
-    top = 2.0**60 if wide else 2.0**31 - 1
-    return -top - 1, top, np.int64 if wide else np.int32
-
-
-class Lowering:
-    """The integer graph while it is built; operators' `lower` emit their nodes through it."""
-
-    def __init__(self, model: ir.Graph, plan: Plan, row: Platform) -> None:
-        self.model, self.plan, self.row = model, plan, row
-        self._nodes: list[ir.Node] = []
-        self._initializers: dict[str, ir.Value] = {}
-        #: The integer initializers that hold a float one, by name.
-        self.sources: dict[str, Source] = {}
-        self._floats: dict[str, ir.Value] = {}
-        self._integers: dict[tuple[str, QParams], ir.Value] = {}
-        self._copied = False
-        lowered = {id(node): op for node, op in integer_nodes(model, plan.floats)}
-        self._lowered = lowered
-        self._border = {
-            str(v.name) for node in model.graph for v in node.outputs
-            if v.name and id(node) in lowered
-            and (v.is_graph_output() or any(id(use.node) not in lowered for use in v.uses()))
-        }  # fmt: skip
-
-    # ---- what operators ask --------------------------------------------------------------------------------------
-
-    def read(self, node: ir.Node, index: int) -> QParams:
-        """Return how `node` reads input `index`."""
-        found = self.plan.reads.get((str(node.name), index))
-        return found or self._qparams(ir.read_name(node, index))
-
-    def written(self, node: ir.Node) -> QParams:
-        """Return how `node`'s output is held."""
-        return self._qparams(ir.written_name(node))
-
-    def _qparams(self, name: str) -> QParams:
-        if name not in self.plan.tensors:
-            raise ModelError(f"the plan has no scale for tensor '{name}'; was it made for another model or skip list?")
-        return self.plan.tensors[name]
-
-    def integer(self, node: ir.Node, index: int) -> ir.Value:
-        """Return input `index` of `node` in integers, inserting Quant or Requant where it is needed."""
-        return self.integer_as(node, index, self.read(node, index))
-
-    def integer_as(self, node: ir.Node, index: int, wanted: QParams) -> ir.Value:
-        """Return input `index` of `node` held as `wanted`, however the plan has it read."""
-        name = ir.read_name(node, index)
-        own = self._qparams(name)
-        value = self._integers.get((name, own)) or self._quantize(name, own)
-        if wanted != own:
-            value = self._integers.get((name, wanted)) or self._requantize(name, value, own, wanted)
-        return value
-
-    def integer_at(self, node: ir.Node, index: int, q: QParams) -> ir.Value:
-        """Return input `index` of `node` held as `q`, which the operator fixes and the plan does not speak of."""
-        name = ir.read_name(node, index)
-        return self._integers.get((name, q)) or self._quantize(name, q)
-
-    def leaves_in_float(self, node: ir.Node) -> bool:
-        """Whether `node` gives float values: the plan has no scale for its output, and nothing in integers reads it."""
-        readers = [use.node for use in node.outputs[0].uses()]
-        inside = any(id(reader) in self._lowered for reader in readers)
-        return self._lowered[id(node)].wide and ir.written_name(node) not in self.plan.tensors and not inside
-
-    def real(self, node: ir.Node, index: int) -> ir.Value:
-        """Return input `index` of `node` as it is, such as an index."""
-        return self._floats[ir.read_name(node, index)]
-
-    def inputs(self, node: ir.Node) -> list[ir.Value]:
-        """Return all inputs of `node` in integers."""
-        return [self.integer(node, index) for index in range(len(node.inputs))]
-
-    def weight(self, node: ir.Node, index: int, view: View = _as_it_is) -> ir.Value:
-        """Return constant input `index`, rearranged by `view`, quantized at the plan's scale."""
-        return self.constant(node, index, self.read(node, index), view)
-
-    def constant(self, node: ir.Node, index: int, q: QParams, view: View = _as_it_is, name: str = "") -> ir.Value:
-        """Return constant input `index`, rearranged by `view`, held as `q`, under `name` or its own."""
-        source = Source(ir.read_name(node, index), view, q.scale, q.low, q.high, integer_type(q.bits).numpy())
-        return self._parameter(node, index, source, name)
-
-    def bias(self, node: ir.Node, index: int, scale: float, view: View = _as_it_is, name: str = "") -> list[ir.Value]:
-        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias."""
-        if len(node.inputs) <= index or ir.const(node.inputs[index]) is None:
-            return []
-        source = Source(ir.read_name(node, index), view, scale, *_accumulator(self.is_wide(node)))
-        return [self._parameter(node, index, source, name)]
-
-    def widened(self, value: ir.Value) -> ir.Value:
-        """Return the integer initializer `value` in int16."""
-        held = ir.const(value)
-        assert held is not None
-        wide = self.array(f"{value.name}@wide", held.astype(np.int16))
-        self.sources[str(wide.name)] = replace(self.sources[str(value.name)], dtype=np.int16)
-        return wide
-
-    def _parameter(self, node: ir.Node, index: int, source: Source, name: str) -> ir.Value:
-        array = ir.const(node.inputs[index])
-        assert array is not None
-        value = self.array(name or source.name, source.quantized(array))
-        self.sources[str(value.name)] = source
-        return value
-
-    def is_wide(self, node: ir.Node) -> bool:
-        """Whether `node` multiplies 16-bit operands, so that its bias is int64."""
-        return max(self.read(node, 0).bits, self.read(node, 1).bits) > 8
-
-    def integers(self, name: str, values: np.ndarray, scale: float, wide: bool = False) -> ir.Value:
-        """Return `values`, which no initializer holds as they are, at `scale` in int32, or int64 where `wide`."""
-        return self.array(name, Source(name, _as_it_is, scale, *_accumulator(wide)).quantized(values))
-
-    def array(self, name: str, array: np.ndarray) -> ir.Value:
-        """Return an initializer called `name`, or `name` with a number when that holds something else."""
-        base, number = name, 1
-        while name in self._initializers:
-            known = ir.const(self._initializers[name])
-            if known is not None and known.dtype == array.dtype and np.array_equal(known, array):
-                return self._initializers[name]
-            number += 1
-            name = f"{base}@{number}"
-        tensor = oir.tensor(np.asarray(array, order="C"), name=name)
-        value = oir.Value(
-            name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor
-        )
-        self._initializers[name] = value
-        return value
-
-    def emit(
-        self, op: Op, node: ir.Node, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
-        domain: str = "thinker", also: Sequence[tuple[str, Sequence[int | None], int]] = (),
-    ) -> None:  # fmt: skip
-        """Append the integer node for the float `node`: its name, its output, the row's attributes added.
-
-        The output is float where it `leaves_in_float`.
-        also : further outputs that nobody reads but the format has: (what, shape, bits).
-        """
-        name = ir.written_name(node)
-        if self.leaves_in_float(node):
-            self._floats[name] = self._append(op.name, domain, inputs, attrs, str(node.name), name, node.outputs[0],
-                                              None)  # fmt: skip
-            return
-        q = self.written(node)
-        integer_name = self._integer_name(name, q) if name in self._border else name
-        value = self._append(op.name, domain, inputs, attrs, str(node.name), integer_name, node.outputs[0], q)
-        self._integers[name, q] = value
-        self._more_outputs(name, also)
-
-    def insert(
-        self, op_type: str, node: ir.Node, what: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
-        shape: Sequence[int | None], q: QParams, domain: str = "thinker",
-        also: Sequence[tuple[str, Sequence[int | None], int]] = (),
-    ) -> ir.Value:  # fmt: skip
-        """Append a node on the way to the float `node`'s output; return its output, `<node's output>@<what>`."""
-        like = oir.Value(shape=oir.Shape(["N" if d is None else d for d in shape]))
-        name = f"{ir.written_name(node)}@{what}"
-        value = self._append(op_type, domain, inputs, attrs, f"{node.name}@{what}", name, like, q)
-        self._more_outputs(ir.written_name(node), also)
-        return value
-
-    def real_output(self, node: ir.Node, index: int, what: str, scale: float) -> None:
-        """Make output `index` of the float `node` from output ``@what`` of the integer nodes made for it."""
-        wanted = f"{ir.written_name(node)}@{what}"
-        source = next(v for made in reversed(self._nodes) for v in made.outputs if v.name == wanted)
-        value = node.outputs[index]
-        name = str(value.name)
-        self._floats[name] = self._append(_DEQUANT.name, _DEQUANT.domain, [source], {"scale_o": scale},
-                                          f"Dequant_{name}", name, value, None)  # fmt: skip
-
-    def further_output(self, node: ir.Node, index: int, what: str) -> None:
-        """Make output ``@what`` of the last integer node output `index` of the float `node`, held as the plan says."""
-        name = str(node.outputs[index].name)
-        q = self._qparams(name)
-        value = next(v for v in self._nodes[-1].outputs if v.name == f"{ir.written_name(node)}@{what}")
-        value.name = self._integer_name(name, q) if name in self._border else name
-        self._integers[name, q] = value
-
-    def _more_outputs(self, name: str, also: Sequence[tuple[str, Sequence[int | None], int]]) -> None:
-        """Give the last node further outputs `<name>@<what>`."""
-        self._nodes[-1].resize_outputs(1 + len(also))
-        for extra, (what, shape, bits) in zip(self._nodes[-1].outputs[1:], also, strict=True):
-            extra.name, extra.type = f"{name}@{what}", oir.TensorType(integer_type(bits))
-            extra.shape = self._shape(oir.Value(shape=oir.Shape(["N" if d is None else d for d in shape])))
-
-    # ---- borders -------------------------------------------------------------------------------------------------
-
-    def _integer_name(self, name: str, q: QParams) -> str:
-        return f"{name}@q" if q.bits == 8 else f"{name}@q{q.bits}"
-
-    def _quantize(self, name: str, q: QParams) -> ir.Value:
-        source = self._floats.get(name)
-        if source is None:
-            raise InternalError(f"tensor '{name}' is read in integers before it exists")
-        value = self._append(_QUANT.name, _QUANT.domain, [source], {"data_bits": q.bits, "scale_x": q.scale},
-                             f"Quant_{name}", self._integer_name(name, q), source, q)  # fmt: skip
-        self._integers[name, q] = value
-        return value
-
-    def _requantize(self, name: str, value: ir.Value, own: QParams, q: QParams) -> ir.Value:
-        attrs = {"data_bits": own.bits, "o_bits": q.bits, "scale_x": own.scale, "scale_o": q.scale}
-        base = f"{self._integer_name(name, q)}@{q.scale:g}"
-        result = self._append(_REQUANT.name, _REQUANT.domain, [value], attrs, f"Requant_{base}", base, value, q)
-        self._integers[name, q] = result
-        return result
-
-    def _dequantized(self, name: str) -> ir.Value:
-        if name not in self._floats:
-            q = self._qparams(name)
-            source = self._integers[name, q]
-            self._floats[name] = self._append(
-                _DEQUANT.name, _DEQUANT.domain, [source], {"scale_o": q.scale}, f"Dequant_{name}", name, source, None
-            )
-        return self._floats[name]
-
-    def _append(
-        self, op_type: str, domain: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any], name: str,
-        output: str, like: ir.Value, q: QParams | None,
-    ) -> ir.Value:  # fmt: skip
-        extra: dict[str, Any] = {}
-        if domain:
-            extra = {**self.row.node_attributes.get("", {}), **self.row.node_attributes.get(op_type, {})}
-        node = ir.make_node(op_type, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output,
-                            domain=domain)  # fmt: skip
-        value = node.outputs[0]
-        value.type = oir.TensorType(oir.DataType.FLOAT if q is None else integer_type(q.bits))
-        value.shape = self._shape(like)
-        self._nodes.append(node)
-        return value
-
-    def _shape(self, like: ir.Value) -> oir.Shape | None:
-        if like.shape is None:
-            return None
-        dims = list(like.shape)
-        if self.row.chip and dims and not isinstance(dims[0], int):
-            dims[0] = 1
-        return oir.Shape(dims)
-
-    # ---- the walk ------------------------------------------------------------------------------------------------
-
-    def run(self) -> ir.Graph:
-        """Build and return the integer graph."""
-        inputs = []
-        for value in self.model.graph.inputs:
-            copy = oir.Value(name=value.name, type=value.type, shape=self._shape(value))
-            inputs.append(copy)
-            self._floats[str(value.name)] = copy
-        for node in self.model.graph:
-            if id(node) in self._lowered:
-                op = self._lowered[id(node)]
-                op.lower(node, self)
-                for index in op.results(node):
-                    name = str(node.outputs[index].name)
-                    if name in self._border:
-                        self._dequantized(name)
-            else:
-                self._copy(node)
-        outputs = [self._floats[str(value.name)] for value in self.model.graph.outputs]
-        return self._finish(inputs, outputs)
-
-    def _copy(self, node: ir.Node) -> None:
-        """Take over a float node as it is."""
-        inputs: list[ir.Value | None] = []
-        for value in node.inputs:
-            if value is None:
-                inputs.append(None)
-            elif (array := ir.const(value)) is not None:
-                inputs.append(self.array(str(value.name), array))
-            else:
-                inputs.append(self._floats[str(value.name)])
-        results = [oir.Value(name=v.name, type=v.type, shape=self._shape(v)) for v in node.outputs]
-        self._copied = True
-        copy = oir.Node(node.domain, node.op_type, inputs, dict(node.attributes), outputs=results, name=node.name)
-        self._nodes.append(copy)
-        self._floats.update({str(v.name): v for v in results if v.name})
-
-    def _finish(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Graph:
-        version = max(OPSET, self.model.opset_imports.get("", OPSET)) if self._copied else OPSET
-        opsets = {"": version, "thinker": 1}
-        functions = list(self.model.functions.values()) if any(n.domain == ir.DOMAIN for n in self._nodes) else []
-        if functions:
-            opsets[ir.DOMAIN] = 1
-        used = {id(v) for node in self._nodes for v in node.inputs if v is not None}
-        graph = oir.Graph(
-            inputs, outputs, nodes=self._nodes, opset_imports=opsets, name=self.model.graph.name or "lingeronnx",
-            initializers=[v for v in self._initializers.values() if id(v) in used],
-        )  # fmt: skip
-        props = {"lingeronnx.platform": self.row.name}
-        if KEY in self.model.metadata_props:
-            props[KEY] = self.model.metadata_props[KEY]
-        if self.plan.transforms:
-            props["lingeronnx.transforms"] = json.dumps(
-                {name: [list(t.factor), t.offset] for name, t in sorted(self.plan.transforms.items())}
-            )
-        return oir.Model(graph, ir_version=8 if functions else IR_VERSION, producer_name="lingeronnx",
-                         functions=functions, metadata_props=props)  # fmt: skip
-
-
-def lower(model: ir.Graph, plan: Plan, row: Platform) -> ir.Graph:
-    """Return the integer graph of the normalised float `model` under `plan`; `model` is left as it is.
+def lower(parts: Partition, plan: Plan, row: Platform) -> Lowered:
+    """Return the integer graph of the normalised float graph of `parts` under `plan`; it is left as it is.
 
     Raises ModelError when the plan lacks a tensor.
     """
-    return Lowering(model, plan, row).run()
+    return Lowering(parts.graph, plan, row, parts.ops, _BORDERS).run()
 
 
 def plan_of(graph: ir.Graph) -> Plan:
@@ -378,6 +34,7 @@ def plan_of(graph: ir.Graph) -> Plan:
     tensors: dict[str, QParams] = {}
     scales: dict[str, float] = {}
     widths: dict[str, int] = {}
+    names = float_names(graph)
     chip = graph.metadata_props.get("lingeronnx.platform", "venus")
     for node in graph.graph:
         op = integer_op(node)
@@ -394,7 +51,7 @@ def plan_of(graph: ir.Graph) -> Plan:
             own = attrs.get("data_bits" if op.name == "Quant" else "o_bits")
             bits = widths[name] = int(own or widths.get(str(source.name) if source is not None else "", 8))
             if op.name != "Requant":
-                tensors[name.partition("@q")[0]] = QParams(scale, bits)
+                tensors[names.get(name, name)] = QParams(scale, bits)
         for key, index in op.weight_scales.items():
             if key in attrs:
                 tensors[ir.read_name(node, index)] = QParams(float(attrs[key]), int(attrs["parameter_bits"]))

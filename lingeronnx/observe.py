@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -143,23 +144,27 @@ def observe(
     batches: Iterable[tuple[Mapping[str, np.ndarray], object]],
     names: Collection[str],
     *,
+    factors: Mapping[str, np.ndarray] = MappingProxyType({}),
     on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStats]:
     """Run the data once and return the statistics of the tensors `names`.
 
+    factors : {tensor: float64 [channels of axis 1] or [1]}, what tensors are multiplied by before they are looked at.
     on_batch is called with the number of samples after each batch. Raises DataError when a tensor turns out NaN or
     infinite, with its name.
     """
     stats: dict[str, TensorStats] = {}
     for feeds, _ in batches:
-        for name, array, _scale in runner.run(feeds):
-            if name not in names or array.size == 0:
+        for name, array, _scale in runner.run(feeds, names):
+            if array.size == 0:
                 continue
             if not np.isfinite(array).all():
                 raise DataError(
                     f"tensor '{name}' becomes NaN or infinite on the calibration data; "
                     "check the model and how its inputs are scaled"
                 )
+            if name in factors:
+                array = (array * factors[name].reshape(-1, *[1] * (array.ndim - 2))).astype(array.dtype)
             new = TensorStats.of(array)
             stats[name] = stats[name].merge(new) if name in stats else new
         if on_batch is not None:

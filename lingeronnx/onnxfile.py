@@ -1,13 +1,17 @@
 """ONNX files as they lie on disk: reading, writing, external data, and the structure every graph must have.
 
 Works on protobuf models, before and after they are an `ir.Graph`. A protobuf message cannot be larger than 2 GiB:
-above a limit the tensors are written into a second file beside the model, ``<name>.onnx.data``.
+above a limit the tensors are written into a second file beside the model, ``<name>.onnx.<digest>.data``. Its name
+follows from its content, so that a model is never read with the data of another one, whenever a write is cut short.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,16 +120,48 @@ def write(proto: ModelProto, path: str | os.PathLike[str], limit: int) -> None:
 
     `proto` is used up where it is large: its tensors move to the file.
     """
-    if not is_large(proto, limit):
-        data = proto.SerializeToString(deterministic=True)
-        with replacing(path) as temporary:
-            temporary.write_bytes(data)
-        return
     where = Path(path)
-    beside = where.with_name(f"{where.name}.data")
-    with replacing(where) as temporary, replacing(beside) as store:
-        to_external(proto, store, beside.name)
-        temporary.write_bytes(proto.SerializeToString(deterministic=True))
+    if is_large(proto, limit):
+        beside = where.with_name(f"{where.name}.{_digest(proto)}.data")
+        _write_both(proto, where, beside)
+    else:
+        beside = where
+        data = proto.SerializeToString(deterministic=True)
+        with replacing(where) as temporary:
+            temporary.write_bytes(data)
+    _remove_stale(where, beside)
+
+
+def _write_both(proto: ModelProto, where: Path, beside: Path) -> None:
+    """Write the data to `beside`, a name no other content has, and then the model that refers to it to `where`."""
+    new = not beside.exists()
+    try:
+        with replacing(where) as temporary:
+            with replacing(beside) as store:
+                to_external(proto, store, beside.name)
+            temporary.write_bytes(proto.SerializeToString(deterministic=True))
+    except BaseException:
+        if new:
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def _digest(proto: ModelProto) -> str:
+    """Return 16 hexadecimal digits that say what `to_external` will move."""
+    found = hashlib.blake2b(digest_size=8)
+    for tensor in tensors(proto):
+        if len(tensor.raw_data) >= _SMALL:
+            found.update(tensor.raw_data)
+    return found.hexdigest()
+
+
+def _remove_stale(where: Path, kept: Path) -> None:
+    """Remove what earlier models of the name `where` kept their data in; what cannot be removed is only in the way."""
+    name = re.compile(re.escape(where.name) + r"\.[0-9a-f]{16}\.data")
+    for other in where.parent.iterdir():
+        if name.fullmatch(other.name) and other.name != kept.name:
+            with contextlib.suppress(OSError):
+                other.unlink()
 
 
 def to_external(proto: ModelProto, store: Path, location: str) -> None:

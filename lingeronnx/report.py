@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import ir
-from .assign import integer_nodes
+from .chip import chip_part
 from .fit import Fitted
-from .ops import integer_op
 from .ops.macs import macs
+from .packer.arguments import choose, shell
+from .packer.cost import Cost
+from .packer.names import Names, safe_names, written
+from .packer.net import Finding
+from .partition import Partition
 from .plan import Plan
 from .platforms import Platform
 
@@ -30,10 +34,13 @@ class FloatNode:
 class Report:
     """The outcome of `quantize`.
 
-    chip_ready : no float operator stands between the first Quant and the last Dequant (False on non-chips)
+    chip_ready : no float operator stands between the first Quant and the last Dequant, and the packer takes the part
+        between them, packed with packer_args, and the chip computes it right (False without a packer)
+    findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
     outputs : per graph output, cosine and SQNR against the float model on the calibration data
+    names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
@@ -49,6 +56,9 @@ class Report:
     packer: str
     packer_args: str
     notes: Sequence[str]
+    findings: Sequence[Finding] = ()
+    cost: Cost | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     accuracy: Mapping[str, Any] | None = None
     training: Sequence[Mapping[str, Any]] = ()
@@ -67,61 +77,55 @@ class Report:
             "packer": self.packer,
             "packer_args": self.packer_args,
             "notes": list(self.notes),
+            "findings": [vars(f) for f in self.findings],
+            "cost": None if self.cost is None else self.cost.to_dict(),
+            "names": dict(self.names),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "training": [dict(line) for line in self.training],
         }
 
 
-def _joined(args: Sequence[str]) -> list[str]:
-    """Return the packer's arguments with all placements behind one -m: of several the last would count."""
-    places: list[str] = []
-    rest: list[str] = []
-    for text in args:
-        words = text.split()
-        while words:
-            word = words.pop(0)
-            target = places if word == "-m" else rest
-            part = words.pop(0) if word == "-m" else word
-            while word.startswith("--") and words and not words[0].startswith("-"):
-                part += f" {words.pop(0)}"
-            if part not in target:
-                target.append(part)
-    return rest + ([f"-m {','.join(places)}"] if places else [])
-
-
 def describe(
-    model: ir.Graph, lowered: ir.Graph, plan: Plan, row: Platform, fitted: Sequence[Fitted], notes: Sequence[str],
+    parts: Partition, lowered: ir.Graph, plan: Plan, row: Platform, fitted: Sequence[Fitted], notes: Sequence[str],
     stem: str,
 ) -> Report:  # fmt: skip
-    """Return the report (without outputs and accuracy) on `lowered`, made from the normalised `model` under `plan`."""
-    whole = {id(node): op for node, op in integer_nodes(model, plan.floats)}
-    islands, host = float_nodes(model, plan.floats, set(whole))
+    """Return the report (without outputs and accuracy) on `lowered`, made from `parts` under `plan`."""
+    islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
     counts: dict[str, int] = {}
-    names = {str(node.name) for node in model.graph if id(node) in whole}
     for node in lowered.graph:
-        if str(node.name) in names:
+        if str(node.name) in parts.ops:
             counts[node.op_type] = counts.get(node.op_type, 0) + 1
-    work = {id(node): macs(node) for node in model.graph}
+    work = {id(node): macs(node) for node in parts.graph.graph}
     total = sum(work.values())
-    share = sum(count for key, count in work.items() if key in whole) / total if total else float(bool(whole))
-    args: list[str] = []
-    for node in lowered.graph:
-        found = integer_op(node)
-        text = found.packer_args(node, row) if found is not None else ""
-        if text and text not in args:
-            args.append(text)
-    args = _joined(args)
-    ready = row.chip and bool(whole) and not islands
-    packer = row.packer.format(model=f"{stem}.onnx", stem=stem)
+    share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
+    renamed = safe_names(lowered) if row.packing is not None else Names()
+    packed = None
+    if row.packing is not None and parts.ops and not islands:
+        packed = choose(chip_part(written(lowered, renamed)), row)
     return Report(
-        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready, is_chip=row.chip,
+        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())),
+        chip_ready=packed is not None and packed.verdict.chip_ready, is_chip=row.packing is not None,
         integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
-        packer=" ".join([packer, *args]) if packer else "", packer_args=" ".join(args), notes=list(notes),
+        packer="" if packed is None else shell(packed.words, f"{stem}.onnx", f"{stem}.pkg"),
+        packer_args="" if packed is None else packed.line, notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
+        findings=() if packed is None else packed.verdict.findings,
+        cost=None if packed is None else packed.verdict.cost(row),
     )  # fmt: skip
 
 
-def float_nodes(model: ir.Graph, floats: Mapping[str, str], whole: set[int]) -> tuple[list[FloatNode], list[FloatNode]]:
+def _renamed(names: Names) -> list[str]:
+    """Return what the user should know of names that change."""
+    if not names.tensors:
+        return []
+    (user, other), more = next(iter(names.tensors.items())), len(names.tensors) - 1
+    rest = f"; {more} more change likewise (--json lists them)" if more else ""
+    return [f"tensor '{user}' is called '{other}' in the file, for the packer does not take all names{rest}"]
+
+
+def float_nodes(
+    model: ir.Graph, floats: Mapping[str, str], whole: Collection[int]
+) -> tuple[list[FloatNode], list[FloatNode]]:
     """Split the float nodes into those with integer nodes both before and after them, and the host part.
 
     floats : {node: why it stays in float}. whole : the ids of the integer nodes.

@@ -7,11 +7,11 @@ yields, in graph order: `(tensor name, array, scale or None)`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as oir
 
 from simulator.kernel import PlainKernel, Spec
 
@@ -20,7 +20,7 @@ from .batch_axes import batch_axes, open_axis
 from .data import InputSpec
 from .errors import ModelError
 
-__all__ = ["FloatIsland", "FloatRunner", "Item", "Stream", "input_specs"]
+__all__ = ["FloatIsland", "FloatRunner", "Item", "Stream", "input_specs", "reads"]
 
 Item = tuple[str, np.ndarray, float | None]
 Stream = Iterator[Item]
@@ -72,39 +72,48 @@ class FloatRunner:
         del proto.graph.output[:]
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in fetch)
         self._names = wanted
-        self._fetch = fetch
         specs = input_specs(model)
         #: The inputs of a model that is written for one sample: larger batches are run one by one.
-        self._single = {spec.name: spec for spec in specs if spec.shape and spec.shape[spec.axis] == 1}
+        self._single = {spec.name: spec for spec in specs if spec.single}
         sized = all(spec.shape is not None and None not in spec.shape for spec in specs)  # else open axes mean nothing
-        self._axes = {str(v.name): open_axis(v) if sized else 0 for v in ir.values(model)}
-        self._axes.update({name: spec.axis for name, spec in self._single.items()})
+        self._model, self._sized = model, sized
         self._session = ort_session(proto, "the float model")
 
-    def run(self, feed: Mapping[str, np.ndarray]) -> Stream:
-        """Run one batch and yield `(name, array, None)`; arrays as onnxruntime computed them."""
+    @cached_property
+    def _axes(self) -> dict[str, int]:
+        """The axis of the samples in every tensor; asked for late, when the graph's shapes may have been traced."""
+        axes = {str(v.name): open_axis(v) if self._sized else 0 for v in ir.values(self._model)}
+        return {**axes, **{name: spec.axis or 0 for name, spec in self._single.items()}}
+
+    def run(self, feed: Mapping[str, np.ndarray], names: Collection[str] | None = None) -> Stream:
+        """Run one batch and yield `(name, array, None)`; arrays as onnxruntime computed them.
+
+        names : those to yield of the outputs that the runner has; None for all.
+        """
+        wanted = [name for name in self._names if names is None or name in names]
         given = {name: np.asarray(feed[name]) for name in self._inputs}
-        count = max((given[name].shape[spec.axis] for name, spec in self._single.items()), default=1)
+        count = max((spec.count(given[name]) for name, spec in self._single.items()), default=1)
         if count == 1:
-            yield from self._run(given)
+            yield from self._run(given, wanted)
             return
 
         def sample(name: str, i: int) -> np.ndarray:
             return self._single[name].samples(given[name], i, i + 1) if name in self._single else given[name]
 
-        runs = [list(self._run({name: sample(name, i) for name in given})) for i in range(count)]
+        runs = [list(self._run({name: sample(name, i) for name in given}, wanted)) for i in range(count)]
         for items in zip(*runs, strict=True):
             name = items[0][0]
             yield name, np.concatenate([np.atleast_1d(array) for _, array, _ in items], self._axes[name]), None
 
-    def _run(self, given: Mapping[str, np.ndarray]) -> Stream:
+    def _run(self, given: Mapping[str, np.ndarray], wanted: Sequence[str]) -> Stream:
+        fetch = [name for name in wanted if name not in given]
         try:
-            arrays = self._session.run(self._fetch, given) if self._fetch else []
-            results = dict(zip(self._fetch, arrays, strict=True))
+            arrays = self._session.run(fetch, given) if fetch else []
+            results = dict(zip(fetch, arrays, strict=True))
         except Exception as error:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
             raise ModelError(f"onnxruntime failed on inputs {shapes}: {_clean(error)}") from error
-        for name in self._names:
+        for name in wanted:
             array = given[name] if name in given else results[name]
             yield name, array, None
 
@@ -115,12 +124,12 @@ def _trial(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
     return values.astype(like.dtype)
 
 
-def _reads(node: ir.Node) -> Iterator[ir.Value | None]:
+def reads(node: ir.Node) -> Iterator[ir.Value | None]:
     """Yield what a node reads: its inputs, and what its subgraphs take from around them."""
     yield from node.inputs
     for attribute in node.attributes.values():
-        if attribute.type == oir.AttributeType.GRAPH:
-            inner = list(oir.traversal.RecursiveGraphIterator(attribute.value))
+        if attribute.type == ir.AttributeType.GRAPH:
+            inner = list(ir.all_nodes(attribute.value))
             for value in (v for part in inner for v in part.inputs if v is not None):
                 maker = value.producer()
                 if (maker is None and value.graph is node.graph) or (maker is not None and maker.graph is node.graph):
@@ -151,7 +160,7 @@ class FloatIsland(PlainKernel):
         seen: dict[str, ir.Value] = {}
         constants: dict[str, ir.Value] = {}
         for node in nodes:
-            for value in _reads(node):
+            for value in reads(node):
                 if value is None or value.name in inside:
                     continue
                 (constants if _constant(value) is not None else seen)[str(value.name)] = value
@@ -170,7 +179,7 @@ class FloatIsland(PlainKernel):
         self, model: ir.Graph, nodes: Sequence[ir.Node], seen: Mapping[str, ir.Value], constants: Mapping[str, ir.Value]
     ) -> onnx.ModelProto:
         graph = onnx.GraphProto(name="island")
-        graph.node.extend(oir.serde.serialize_node(node) for node in nodes)
+        graph.node.extend(ir.node_proto(node) for node in nodes)
         for name, value in constants.items():
             array = _constant(value)
             assert array is not None
@@ -185,7 +194,7 @@ class FloatIsland(PlainKernel):
             if domain in used or domain in ("", "ai.onnx"):
                 proto.opset_import.append(onnx.helper.make_opsetid(domain, version))
         for function in model.functions.values():
-            proto.functions.append(oir.to_proto(function))
+            proto.functions.append(ir.function_proto(function))
         return proto
 
     def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -15,15 +15,19 @@ from typing import Any
 import numpy as np
 
 from . import ir
+from .borders import float_names
 from .data import InputSpec
 from .errors import ConfigError, DataError, nearest
 from .int_runner import IntRunner
 from .ops import is_quantized_domain
+from .packer.names import restored
+from .platforms import Platform
+from .platforms import platform as platform_row
 from .runners import FloatRunner, input_specs
 from .runners import Stream as Tensors
 from .streaming import Stream
 
-__all__ = ["NodeArg", "Session"]
+__all__ = ["NodeArg", "Session", "lowered_session"]
 
 
 @dataclass(frozen=True)
@@ -38,21 +42,29 @@ class NodeArg:
 class Session:
     """A runner for the model at `path` (or an in-memory graph).
 
+    A file whose tensors were renamed for a chip's packer is spoken of by the user's own names.
     Float outputs are real values, integer outputs integers. An input that feeds a Quant takes real values or an array
     of the Quant's integer type, which is taken as quantized already.
 
     arithmetic : whose integers are computed: the chip's ("executor"), or those of the software that the network was
         trained with ("training"). None, the default, takes the training side's for graphs of domain `linger` and the
         executor's for all others. ModelError where the training side's are not known, ConfigError for another word.
+    platform : the platform that computes an integer graph, by name or as a row of one's own; None: the one that the
+        graph was made for.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | ir.Graph, arithmetic: str | None = None) -> None:
-        self.model = ir.load(path) if isinstance(path, str | os.PathLike) else path
+    def __init__(
+        self, path: str | os.PathLike[str] | ir.Graph, arithmetic: str | None = None,
+        platform: str | Platform | None = None,
+    ) -> None:  # fmt: skip
+        self.model = restored(ir.load(path) if isinstance(path, str | os.PathLike) else path)
         self.is_integer = is_integer_graph(self.model)
-        if not self.is_integer and arithmetic is not None:
-            raise ConfigError(f"arithmetic = '{arithmetic}' is for integer graphs; this one has no integer operator")
+        for what, given in (("arithmetic", arithmetic), ("platform", platform)):
+            if not self.is_integer and given is not None:
+                raise ConfigError(f"{what} = '{given}' is for integer graphs; this one has no integer operator")
+        row = None if platform is None else platform_row(platform)
         self._names = [str(v.name) for v in self.model.graph.outputs]
-        self._runner: Any = IntRunner(self.model, arithmetic) if self.is_integer else None
+        self._runner: Any = IntRunner(self.model, arithmetic, row) if self.is_integer else None
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[Any, FloatRunner] = {}
 
@@ -71,6 +83,11 @@ class Session:
     def get_outputs(self) -> list[NodeArg]:
         """Return the graph outputs."""
         return [_arg(v) for v in self.model.graph.outputs]
+
+    @property
+    def floats(self) -> dict[str, str]:
+        """{integer tensor: the float tensor whose values it holds}, of those that meet a Quant or a Dequant."""
+        return float_names(self.model)
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
         """Return the tensors `names` (None: the graph outputs) for a batch; any tensor of the graph may be named."""
@@ -123,16 +140,16 @@ class Session:
         given, counts = dict(feeds), set()
         for spec in self.inputs:
             array = given.get(spec.name)
-            if type(array) is not np.ndarray or array.dtype != spec.dtype or spec.shape is None or not array.size:
+            if type(array) is not np.ndarray or array.dtype != spec.dtype or not spec.shape or not array.size:
                 return None
-            shape, want = array.shape, spec.shape
-            if len(shape) != len(want) or want[spec.axis] not in (None, 1):
+            shape, want, axis = array.shape, spec.shape, spec.axis
+            if axis is None or not spec.batched or len(shape) != len(want):
                 return None
-            if any(w not in (None, h) for i, (h, w) in enumerate(zip(shape, want, strict=True)) if i != spec.axis):
+            if any(w not in (None, h) for i, (h, w) in enumerate(zip(shape, want, strict=True)) if i != axis):
                 return None
             if spec.dtype.kind == "f" and not math.isfinite(array.sum(dtype=np.float64)):
                 return None
-            counts.add(shape[spec.axis])
+            counts.add(shape[axis])
         return given if len(given) == len(self.inputs) and len(counts) == 1 else None
 
     @cached_property
@@ -144,6 +161,11 @@ class Session:
         for name in names:
             if name not in self._known:
                 raise ConfigError(f"the model has no tensor '{name}'{nearest(name, list(self._known))}")
+
+
+def lowered_session(graph: ir.Graph, row: Platform) -> Session:
+    """Return a session on what was lowered for `row`; a graph in which nothing is an integer is of no platform."""
+    return Session(graph, platform=row if is_integer_graph(graph) else None)
 
 
 def is_integer_graph(model: ir.Graph) -> bool:

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,9 @@ def _notes(console: Console, notes: Sequence[str]) -> None:
         console.print(f"  note: {note}", style="yellow")
 
 
+_LEVELS = {"packs": "the packer refuses", "right": "wrong on the chip", "plan": "written past the plan"}
+
+
 def show_report(
     console: Console, report: Report, model: Path, output: Path, plan: Path | None, part: Path | None
 ) -> None:
@@ -103,6 +107,7 @@ def show_report(
                [(f.node, f.what, f.cost) for f in report.fitted])  # fmt: skip
     console.print()
     _notes(console, report.notes)
+    _notes(console, [f"{_LEVELS[f.level]}: {f}" for f in report.findings])
     if report.packer and report.chip_ready:
         _line(console, "pack it with", report.packer)
     if plan is not None:
@@ -120,6 +125,8 @@ def _report_rows(report: Report) -> list[tuple[str, str, str]]:
         ready, style = f"no: {report.platform} is no chip", ""
     rows = [("integer layers", layers if counts else "none", ""), ("chip-ready", ready, style),
             ("integer MACs", f"{100 * report.integer_macs:.1f} %", "")]  # fmt: skip
+    if report.cost is not None:
+        rows.append(("on the chip", report.cost.text(), ""))
     for name, seen in report.outputs.items():
         text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {_decibel(seen['sqnr'])} on the calibration data"
         rows.append(("fidelity", text, ""))
@@ -200,9 +207,10 @@ def show_platform(console: Console, row: Platform) -> None:
     """Print limits, operators and known faults of one platform."""
     _title(console, f"{row.name}: {row.title}")
     low, high = row.exponents
-    facts = [("executor", row.executor or "-"), ("chip", "yes" if row.chip else "no"), ("modes", ", ".join(row.modes)),
-             ("bits", ", ".join(map(str, row.bits))), ("scales", f"activations 2^{low} to 2^{high}"),
-             *([("packer", row.packer)] if row.packer else [])]  # fmt: skip
+    facts = [("executor", row.executor or "-"), ("chip", "yes" if row.packing is not None else "no"),
+             ("modes", ", ".join(row.modes)), ("bits", ", ".join(map(str, row.bits))),
+             ("scales", f"activations 2^{low} to 2^{high}"),
+             *([("packer", f"tpacker -p {row.packing.name}")] if row.packing is not None else [])]  # fmt: skip
     _facts(console, [(*fact, "") for fact in facts])
     limits: dict[str, Any] = {"shared_memory": row.shared_memory, "external_memory": row.external_memory}
     limits |= {f"conv {key}": value for key, value in (plain(row.conv) or {}).items()}
@@ -211,9 +219,15 @@ def show_platform(console: Console, row: Platform) -> None:
              for key, v in limits.items() if v is not None]  # fmt: skip
     if shown:
         _table(console, "Limits (elements; memory and slabs in bytes)", ["limit", "value"], shown)
-    _table(console, "Operators", ["operator", "algorithm"], list(row.ops.items()))
+    _table(
+        console,
+        "Operators",
+        ["operator", "arithmetic"],
+        [(name, str(entry.arithmetic)) for name, entry in row.ops.items()],
+    )
     if row.faults:
-        _table(console, "Known faults of the executor, worked around", ["about", "what"], list(row.faults.items()))
+        _table(console, "Known faults of the executor, worked around", ["about", "what"],
+               [(fault.key, fault.text) for fault in row.faults])  # fmt: skip
 
 
 def show_demo(console: Console, done: Demo, report: Report) -> None:
@@ -287,4 +301,6 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
         return {key: plain(getattr(value, key)) for key in value.__dataclass_fields__}
+    if isinstance(value, Enum):
+        return value.name.lower()
     return str(value) if isinstance(value, Path) else value

@@ -78,17 +78,17 @@ class Stream:
 
 
 def unrolled(
-    model: ir.Graph, calls: Any, state: Mapping[str, str]
-) -> tuple[list[dict[str, np.ndarray]], int]:  # fmt: skip
+    model: ir.Graph, calls: Any, state: Mapping[str, str], fixed: Mapping[str, np.ndarray] | None = None
+) -> tuple[list[dict[str, np.ndarray]], int]:
     """Return feeds for the float `model`, states included, of one call after another, and the number of calls.
 
     calls : data as `Data` takes them, an item per call, without the state inputs; an item that has some begins anew
         with these values, and so does one with another number of samples. Calls of one size are put together in one
-        item, samples of the first call first.
+        item, samples of the first call first. fixed : as for `Data`.
     Raises ConfigError for names the model does not have, DataError as `Data` does.
     """
     pairs, specs = _pairs(model, state), {spec.name: spec for spec in input_specs(model)}
-    data = Data(calls, list(specs.values()), what="calibration data", optional=set(pairs.values()))
+    data = Data(calls, list(specs.values()), what="calibration data", optional=set(pairs.values()), fixed=fixed)
     runner = FloatRunner(model, set(pairs))
     held: dict[str, np.ndarray] = {}
     samples = -1
@@ -102,10 +102,9 @@ def unrolled(
         full = {**zeros(missing, count), **held, **feed}
         ends = {name: array for name, array, _ in runner.run(full)}
         held = {name: ends[output] for output, name in pairs.items()}
-        key = tuple(np.delete(full[name].shape, specs[name].axis).tobytes() for name in specs)
+        key = tuple(specs[name].kind(full[name]) for name in specs)
         found.setdefault(key, []).append(full)
-    items = [{name: np.concatenate([f[name] for f in feeds], specs[name].axis) for name in specs}
-             for feeds in found.values()]  # fmt: skip
+    items = [{name: specs[name].joined([f[name] for f in feeds]) for name in specs} for feeds in found.values()]
     return items, number
 
 
@@ -138,6 +137,6 @@ def _pairs(model: ir.Graph, state: Mapping[str, str]) -> dict[str, str]:
 def _samples(feeds: Mapping[str, Any], specs: Mapping[str, InputSpec]) -> int:
     """Return the number of samples of the first array fed."""
     for name, array in feeds.items():
-        if name in specs and np.ndim(array) > specs[name].axis:
-            return int(np.shape(array)[specs[name].axis])
+        if name in specs and specs[name].axis is not None:
+            return specs[name].count(np.asarray(array))
     return 1

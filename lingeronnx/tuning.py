@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as oir
 
 from . import ir
-from .config import select
 from .data import Data, Progress, load_function
 from .errors import ConfigError, nearest
 from .evaluation import evaluate
-from .flow import Prepared, QuantizedModel, complete, prepare, refined
+from .flow import Planned, QuantizedModel, complete, plan_for, prepare, refined
+from .flow.selectors import Selectors
 from .lower import lower
 from .runners import FloatRunner, input_specs
-from .session import Session
+from .session import lowered_session
 
 __all__ = ["finetune"]
 
@@ -85,22 +84,25 @@ def finetune(
         load_checkpoint(source, state_dict)
     if batch_norm == "reestimate":
         reestimate(source, Data(train, input_specs(source), limit=settings.get("limit"), what="training data"))
-    ready = prepare(source, train, settings.pop("config", None), settings, settings.pop("plan", None), progress)
+    plan = settings.pop("plan", None)
+    prepared = prepare(source, train, settings.pop("config", None), settings)
     if isinstance(model, str | os.PathLike):
-        ready = replace(ready, stem=Path(model).stem + "_quant")
+        prepared = replace(prepared, stem=Path(model).stem + "_quant")
+    ready = plan_for(prepared, plan, progress)
     # Soft rounding decides anew where each weight goes; everything else begins where refinement ends.
     start = ready.graph if recipe.rounding == "soft" else refined(ready)
-    bridge = Bridge(start, ready.plan, ready.row, ready.data.first())
+    bridge = Bridge(start, ready.plan, prepared.row, prepared.data.first())
     limits = _limits(ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output},
                      constraints or {})  # fmt: skip
     frozen = frozenset(_parameters(ready, bridge, freeze))
 
     def measure() -> float:
-        session = Session(lower(with_weights(start, bridge.weights()), bridge.plan, ready.row))
+        exact = bridge.parts.on(with_weights(start, bridge.weights()))
+        session = lowered_session(lower(exact, bridge.plan, prepared.row).graph, prepared.row)
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 
-    tuner = Tuner(bridge, ready.graph, Samples(ready.data, recipe.device), recipe,
+    tuner = Tuner(bridge, ready.graph, Samples(prepared.data, recipe.device), recipe,
                   Constraints(limits["weight"] | limits["bias"], limits["output"], frozen),
                   evaluate=None if eval_data is None else measure,
                   checkpoint=None if checkpoint is None else Path(checkpoint), resume=resume,
@@ -124,19 +126,16 @@ def with_weights(graph: ir.Graph, weights: Mapping[str, np.ndarray]) -> ir.Graph
     """Return a copy of the float `graph` with other values in some initializers."""
     copy = ir.clone(graph)
     for name, array in weights.items():
-        copy.graph.initializers[name].const_value = oir.tensor(array, name=name)
+        copy.graph.initializers[name].const_value = ir.tensor(array, name=name)
     return copy
 
 
 # ---- which layers ------------------------------------------------------------------------------------------------
 
 
-def _layers(ready: Prepared, selector: str) -> list[ir.Node]:
-    """Return the nodes of the normalised graph that a selector on the user's graph stands for."""
-    chosen = select(ready.original, selector)
-    names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
-    found = [node for node in ready.graph.graph if names & {str(node.name), str(node.name).partition("@")[0],
-                                                            *(str(v.name) for v in node.outputs)}]  # fmt: skip
+def _layers(ready: Planned, selector: str) -> list[ir.Node]:
+    """Return the nodes of the planned graph that a selector on the user's graph stands for."""
+    found = Selectors(ready.prepared.original, ready.graph).nodes(selector)
     if not found:
         raise ConfigError(f"selector '{selector}': what it names is folded into its neighbours; name the layer before")
     return found
@@ -146,12 +145,12 @@ def _held(node: ir.Node, bridge: Any) -> list[str]:
     return [str(v.name) for v in node.inputs if v is not None and v.name in bridge.parameter_of]
 
 
-def _parameters(ready: Prepared, bridge: Any, selectors: Iterable[str]) -> list[str]:
+def _parameters(ready: Planned, bridge: Any, selectors: Iterable[str]) -> list[str]:
     return [name for selector in selectors for node in _layers(ready, selector) for name in _held(node, bridge)]
 
 
 def _limits(
-    ready: Prepared, bridge: Any, everywhere: Mapping[str, float | str | None],
+    ready: Planned, bridge: Any, everywhere: Mapping[str, float | str | None],
     single: Mapping[str, Mapping[str, float | str] | None],
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Return {kind: {name: limit}} of weights, biases and outputs."""

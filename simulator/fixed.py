@@ -19,7 +19,7 @@ kernel:
 Scale and WideScale first clamp acc to +-L with L = 2^(b+s-30). That changes nothing, because |acc| >= L already gives
 |y| >= 2^b, but it keeps the product below 2^(b+s+1), so large accumulators need no wider arithmetic than small ones.
 
-The NPU rounds half up, whatever it is told. The software that networks are trained with can do otherwise (`ROUNDINGS`):
+The NPU rounds half up, whatever it is told. The software that networks are trained with can do otherwise (`Rounding`):
 `Rounded` is a power-of-two ratio with one of those roundings, `divided` a division by any number.
 """
 
@@ -33,9 +33,10 @@ import numpy as np
 from numba.extending import overload
 
 from simulator._jit import inline
+from simulator.rounding import Rounding
 
 __all__ = [
-    "ROUNDINGS", "Chain", "Form", "LunaDivide", "Rescale", "Rounded", "Scale", "Shift", "WideScale",
+    "Chain", "Form", "LunaDivide", "NarrowScale", "Rescale", "Rounded", "Rounding", "Scale", "Shift", "WideScale",
     "apply", "divided", "dtype_of", "luna_div", "luna_divide", "luna_reciprocal", "narrow", "rsh", "sat",
 ]  # fmt: skip
 
@@ -248,14 +249,12 @@ def sat_array(values: np.ndarray, bits: int) -> np.ndarray:
 
 # --- other roundings ------------------------------------------------------------------------------
 
-#: Roundings by name: half up (the NPU's), down, up, and to the nearest with ties to the even integer.
-ROUNDINGS = {"floor_add": 0, "floor": 1, "ceil": 2, "round": 3}
-_HALF_UP, _DOWN, _UP, _EVEN = range(4)
+_DOWN, _UP, _EVEN = Rounding.DOWN.value, Rounding.UP.value, Rounding.HALF_EVEN.value
 
 
 @inline
 def divided(n: Any, d: Any, rounding: Any) -> Any:
-    """Return n / d, d > 0, as an integer by one of the numbers in `ROUNDINGS`; |n| and d below 2^61."""
+    """Return n / d, d > 0, as an integer by the number of a `Rounding`; |n| and d below 2^61."""
     if rounding == _DOWN:
         return n // d
     if rounding == _UP:
@@ -266,19 +265,19 @@ def divided(n: Any, d: Any, rounding: Any) -> Any:
 
 @dataclass(frozen=True)
 class Rounded:
-    """Requantization by 2^-shift with a rounding of its own, one of `ROUNDINGS` but half up; 1 <= bits <= 62.
+    """Requantization by 2^-shift with a rounding of its own, any but half up; 1 <= bits <= 62.
 
     A `shift` below 0, down to -29, multiplies by 2^-shift; it is at most 62.
     """
 
     shift: int
     bits: int
-    rounding: str
+    rounding: Rounding
 
     def __post_init__(self) -> None:
-        other = self.rounding in ROUNDINGS and self.rounding != "floor_add"
+        other = self.rounding in (Rounding.DOWN, Rounding.UP, Rounding.HALF_EVEN)
         if not (-29 <= self.shift <= 62 and 1 <= self.bits <= 62 and other):
-            raise ValueError(f"no such requantization: shift {self.shift}, {self.bits} bits, {self.rounding}")
+            raise ValueError(f"no such requantization: shift {self.shift}, {self.bits} bits, {self.rounding!r}")
 
     @property
     def pow2_shift(self) -> int:
@@ -300,9 +299,9 @@ class Rounded:
         limit = min(bound, 1 << max(self.bits + self.shift, 0))  # beyond which every result is saturated
         if self.shift <= 0:
             return Scale(limit, 1 << -self.shift, 0, 0, low, high)
-        if self.rounding == "round":
+        if self.rounding is Rounding.HALF_EVEN:
             return Even(limit, self.shift, low, high)
-        return Scale(limit, 1, 0 if self.rounding == "floor" else (1 << self.shift) - 1, self.shift, low, high)
+        return Scale(limit, 1, 0 if self.rounding is Rounding.DOWN else (1 << self.shift) - 1, self.shift, low, high)
 
 
 # --- division -------------------------------------------------------------------------------------

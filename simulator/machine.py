@@ -252,7 +252,7 @@ class Program:
             want = self._spec(name, samples)
             fits = x.shape == want.shape and x.dtype == want.dtype
             require(fits, f"{name} is forced to {x.dtype}{list(x.shape)} where the program has {want}")
-        return {name: np.ascontiguousarray(x) for name, x in force.items()}
+        return {name: np.asarray(x, order="C") for name, x in force.items()}
 
     def _compute(self, arrays: dict[str, Array], force: dict[str, Array], samples: int) -> None:
         """Cut the batch into even blocks and hand them to the workers."""

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.assign import integer_nodes, legalize, observed, tie_classes
+from lingeronnx.assign import legalize, tie_classes
 from lingeronnx.errors import ConstraintError
+from lingeronnx.partition import Partition
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC, VENUS
 from tests import nets
@@ -18,13 +19,24 @@ from tests.nets import prepared, single
 few = settings(max_examples=40, deadline=None, derandomize=True)
 
 
+def tied(model, row):
+    """Return the tie classes of a model that becomes integer as a whole."""
+    return tie_classes(Partition.of(model, {}), row)
+
+
+def legal(plan, model, row):
+    """Return what `legalize` makes of a plan for such a model."""
+    parts = Partition.of(model, plan.floats)
+    return legalize(plan, parts, tie_classes(parts, row), row)
+
+
 # ---- ties ------------------------------------------------------------------------------------------------------------
 
 
 def test_relu_output_governs_when_alone():
     """Conv -> Relu: one scale, and only the Relu's range counts."""
     model = single(lambda n: n.node("Relu", n.conv("x", (4, 3, 3, 3), out="c"), out="y"), 3, 6, 6)
-    (group,) = [g for g in tie_classes(model, VENUS, {}) if "c" in g.tensors]
+    (group,) = [g for g in tied(model, VENUS) if "c" in g.tensors]
     assert group.tensors == ("c", "y")
     assert group.governing == ("y",)
 
@@ -35,7 +47,7 @@ def test_relu_output_does_not_govern_when_shared():
     c = net.conv("x", (4, 3, 3, 3), out="c")
     net.conv(net.node("Relu", c, out="r"), (4, 4, 3, 3), out="y")
     net.conv(c, (4, 4, 3, 3), out="z")
-    (group,) = [g for g in tie_classes(prepared(net.graph("y", "z")), VENUS, {}) if "c" in g.tensors]
+    (group,) = [g for g in tied(prepared(net.graph("y", "z")), VENUS) if "c" in g.tensors]
     assert group.tensors == group.governing == ("c", "r")
 
 
@@ -43,20 +55,20 @@ def test_relu_of_a_graph_output_does_not_govern():
     """A graph output is read by the outside."""
     net = nets.Net(3, 6, 6)
     net.node("Relu", net.conv("x", (4, 3, 3, 3), out="c"), out="y")
-    (group,) = [g for g in tie_classes(prepared(net.graph("y", "c")), VENUS, {}) if "c" in g.tensors]
+    (group,) = [g for g in tied(prepared(net.graph("y", "c")), VENUS) if "c" in g.tensors]
     assert set(group.governing) == {"c", "y"}
 
 
 def test_moves_and_pools_are_tied():
     """MaxPool, average pooling (on chips) and reshapes pass the scale on."""
     model = nets.branches()
-    groups = {name: i for i, g in enumerate(tie_classes(prepared(model), VENUS, {})) for name in g.tensors}
+    groups = {name: i for i, g in enumerate(tied(prepared(model), VENUS)) for name in g.tensors}
     by_output = {str(v.name): node for node in model.graph for v in node.outputs}
     for kind in ("MaxPool", "AveragePool", "Transpose", "Reshape"):
         for name, node in by_output.items():
             if node.op_type == kind:
                 assert groups[name] == groups[str(node.inputs[0].name)], name
-    generic = {name: i for i, g in enumerate(tie_classes(model, GENERIC, {})) for name in g.tensors}
+    generic = {name: i for i, g in enumerate(tied(model, GENERIC)) for name in g.tensors}
     pools = [n for n in by_output.values() if n.op_type == "AveragePool"]
     assert pools
     assert all(generic[str(n.outputs[0].name)] != generic[str(n.inputs[0].name)] for n in pools)
@@ -66,9 +78,9 @@ def test_every_tensor_is_in_one_class():
     """Classes partition what is observed."""
     for net in nets.NETS:
         model = prepared(net())
-        names = [name for group in tie_classes(model, VENUS, {}) for name in group.tensors]
-        assert sorted(names) == sorted(observed(model, {}))
-        for group in tie_classes(model, VENUS, {}):
+        names = [name for group in tied(model, VENUS) for name in group.tensors]
+        assert sorted(names) == sorted(Partition.of(model, {}).activations)
+        for group in tied(model, VENUS):
             assert group.governing
             assert set(group.governing) <= set(group.tensors)
 
@@ -107,18 +119,21 @@ def test_legalize(net, seed):
     """Law: whatever the exponents, afterwards every inequality holds, scales were only lowered, twice is once."""
     model = prepared_once(net)
     rng = np.random.default_rng(seed)
-    parameters = {str(n.inputs[i].name) for n, op in integer_nodes(model, {}) for i in op.parameters(n)}
-    tensors = {name: QParams(2.0 ** int(rng.integers(2, 20))) for name in sorted({*observed(model, {}), *parameters})}
+    parameters = {str(n.inputs[i].name) for n, op in Partition.of(model, {}).nodes for i in op.parameters(n)}
+    tensors = {
+        name: QParams(2.0 ** int(rng.integers(2, 20)))
+        for name in sorted({*Partition.of(model, {}).activations, *parameters})
+    }
     for node in model.graph:
         if node.op_type == "Mul":  # keeps the result above the chip's smallest scale
             tensors.update({str(v.name): QParams(8.0) for v in node.inputs})
     before = Plan("venus", "q-value", tensors=tensors)
-    after, notes = legalize(before, model, VENUS)
+    after, notes = legal(before, model, VENUS)
     assert inequalities(model, after.tensors) == []
     assert all(after.tensors[name].scale <= p.scale for name, p in tensors.items())
     assert all(after.tensors[name] == p for name, p in tensors.items() if name in parameters)
-    assert all(2.0**-3 <= after.tensors[name].scale <= 2.0**16 for name in observed(model, {}))
-    again, more = legalize(after, model, VENUS)
+    assert all(2.0**-3 <= after.tensors[name].scale <= 2.0**16 for name in Partition.of(model, {}).activations)
+    again, more = legal(after, model, VENUS)
     assert again == after
     assert more == []
     assert all("lowered from" in note for note in notes)
@@ -127,28 +142,28 @@ def test_legalize(net, seed):
 def test_legal_plan_is_left_alone():
     """What holds already is not touched and not reported."""
     model = prepared(nets.plain())
-    tensors = {name: QParams(16.0) for name in observed(model, {})}
-    tensors |= {str(n.inputs[1].name): QParams(64.0) for n, op in integer_nodes(model, {}) if op.parameters(n)}
+    tensors = {name: QParams(16.0) for name in Partition.of(model, {}).activations}
+    tensors |= {str(n.inputs[1].name): QParams(64.0) for n, op in Partition.of(model, {}).nodes if op.parameters(n)}
     plan = Plan("venus", "q-value", tensors=tensors)
-    assert legalize(plan, model, VENUS) == (plan, [])
+    assert legal(plan, model, VENUS) == (plan, [])
 
 
 def test_generic_keeps_free_scales():
     """A platform that multiplies has no inequality, only ties."""
     model = prepared(nets.plain())
-    tensors = {name: QParams(17.5) for name in observed(model, {})}
-    tensors |= {str(n.inputs[1].name): QParams(1.5) for n, op in integer_nodes(model, {}) if op.parameters(n)}
+    tensors = {name: QParams(17.5) for name in Partition.of(model, {}).activations}
+    tensors |= {str(n.inputs[1].name): QParams(1.5) for n, op in Partition.of(model, {}).nodes if op.parameters(n)}
     plan = Plan("generic", "max-value", tensors=tensors)
-    assert legalize(plan, model, GENERIC) == (plan, [])
+    assert legal(plan, model, GENERIC) == (plan, [])
 
 
 def test_legalize_refuses_free_scales_on_a_chip():
     """A plan from a file may hold anything: the tensor is named."""
     model = prepared(nets.plain())
-    tensors = {name: QParams(17.5) for name in observed(model, {})}
-    tensors |= {str(n.inputs[1].name): QParams(64.0) for n, op in integer_nodes(model, {}) if op.parameters(n)}
+    tensors = {name: QParams(17.5) for name in Partition.of(model, {}).activations}
+    tensors |= {str(n.inputs[1].name): QParams(64.0) for n, op in Partition.of(model, {}).nodes if op.parameters(n)}
     with pytest.raises(ConstraintError, match="has scale 17.5; venus takes powers of two only"):
-        legalize(Plan("venus", "q-value", tensors=tensors), model, VENUS)
+        legal(Plan("venus", "q-value", tensors=tensors), model, VENUS)
 
 
 def test_scale_below_the_smallest():

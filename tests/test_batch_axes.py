@@ -35,8 +35,8 @@ CHAINS = {
     "a row of a matrix": ((("MatMul", {}, np.zeros((3, WIDTH), np.float32)),), 1),
     "one of several": ((("Gather", {"axis": 0}, np.array(1)),), 2),
     "some of several": ((("Gather", {"axis": 0}, np.array([1])),), 1),
-    "reshaped": ((("Reshape", {}, [T, -1, WIDTH]),), None),
-    "samples chosen": ((("Gather", {"axis": 1}, np.array([1])),), None),
+    "reshaped: by the name": ((("Reshape", {}, [T, -1, WIDTH]),), 1),
+    "samples chosen: by the name": ((("Gather", {"axis": 1}, np.array([1])),), 1),
 }
 
 

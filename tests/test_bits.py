@@ -119,7 +119,7 @@ def test_overrides_of_widths():
     held = consts(result.graph)
     assert np.abs(held["k0"]).max() <= 8
     taps = {name: array.dtype for name, array, _ in result.session().taps(feed)}
-    assert (taps["x@q"], taps["c"], taps["f"], taps["y@q"]) == (np.int8, np.int16, np.int16, np.int8)
+    assert (taps["x_q"], taps["c"], taps["f"], taps["y_q"]) == (np.int8, np.int16, np.int16, np.int8)
     narrow = lo.quantize(model, feed, platform="generic").report.outputs["y"]["sqnr"]
     wide = lo.quantize(model, feed, platform="generic", overrides={"type:Conv": {"bits": 16, "weight_bits": 16}})
     assert wide.report.outputs["y"]["sqnr"] > narrow
@@ -165,7 +165,7 @@ def test_out_bits(mode, width):
         assert "y" not in result.plan.tensors
     else:
         assert ir.attr(node, "o_bits") == width
-        assert taps[f"y@q{width}"][0].dtype == np.dtype(f"int{width}")
+        assert taps[f"y_q{width}"][0].dtype == np.dtype(f"int{width}")
         assert result.plan.tensors["y"].bits == width
         assert np.abs(taps["y"][0] - total / exact).max() <= 0.51 / result.plan.tensors["y"].scale
     assert plan_of(result.graph).tensors.keys() == result.plan.tensors.keys()

@@ -35,7 +35,7 @@ KNOWN = {name for op in OPS for name in (op.name, *op.aliases)} | {"Constant"}
 CASES = [
     case
     for case in json.loads((LUNA / "index.json").read_text())["cases"]
-    if case["platform"] in {row.name for row in PLATFORMS if row.chip}
+    if case["platform"] in {row.name for row in PLATFORMS if row.packing is not None}
 ]
 
 

@@ -1,7 +1,9 @@
 """The public names: ``__all__`` says what is importable, and nothing else is promised."""
 
+import ast
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,14 @@ def test_all_is_importable():
 def test_all_is_what_dir_shows():
     """``dir`` shows the public names and the version."""
     assert set(dir(lingeronnx)) == {*lingeronnx.__all__, "__version__"}
+
+
+def test_type_checkers_see_the_same():
+    """The imports under TYPE_CHECKING and the table that loads names lazily agree."""
+    tree = ast.parse(Path(lingeronnx.__file__).read_text())
+    (block,) = (n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
+    seen = {alias.asname: node.module for node in block.body for alias in node.names if alias.name == alias.asname}
+    assert seen == lingeronnx._HOME
 
 
 def test_unknown_name():

@@ -11,13 +11,15 @@ import onnx
 import pytest
 
 from lingeronnx import ir
+from lingeronnx.borders import float_names
 from lingeronnx.errors import ModelError
 from lingeronnx.lower import lower, plan_of
+from lingeronnx.partition import Partition
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC, VENUS
 from lingeronnx.session import Session
 from tests import nets
-from tests.packer import REQUIRED
+from tests.packer.form import needed
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = Path(__file__).parent / "golden" / "luna"
@@ -59,7 +61,9 @@ def test_plan_survives_json():
     result = nets.quantized(nets.residual())
     again = Plan.from_json(result.plan.to_json())
     assert again == result.plan
-    first, second = (lower(result.float_graph, plan, VENUS) for plan in (result.plan, again))
+    first, second = (
+        lower(Partition.of(result.float_graph, plan.floats), plan, VENUS).graph for plan in (result.plan, again)
+    )
     assert ir.to_proto(first).SerializeToString() == ir.to_proto(second).SerializeToString()
 
 
@@ -68,19 +72,19 @@ def test_plan_survives_json():
 
 @pytest.mark.parametrize("net", nets.NETS, ids=lambda net: net.__name__)
 def test_names(net):
-    """Law: inputs, outputs and surviving tensors keep their names; at a border the integer one is ``name@q``."""
+    """Law: inputs, outputs and surviving tensors keep their names; at a border the integer one is ``name_q``."""
     model = net()
     result = nets.quantized(model)
     given, results = ([str(v.name) for v in side] for side in (model.graph.inputs, model.graph.outputs))
     assert [str(v.name) for v in result.graph.graph.inputs] == given
     assert [str(v.name) for v in result.graph.graph.outputs] == results
-    known = {str(v.name) for v in ir.values(result.float_graph)}
+    known, floats = {str(v.name) for v in ir.values(result.float_graph)}, float_names(result.graph)
     for value in ir.values(result.graph):
-        assert str(value.name).removesuffix("@q") in known
+        assert floats.get(str(value.name), value.name) in known
     for node in nodes(result.graph, "Quant"):
-        assert node.outputs[0].name == f"{node.inputs[0].name}@q"
+        assert node.outputs[0].name == f"{node.inputs[0].name}_q"
     for node in nodes(result.graph, "Dequant"):
-        assert node.inputs[0].name == f"{node.outputs[0].name}@q"
+        assert node.inputs[0].name == f"{node.outputs[0].name}_q"
     assert len({node.name for node in result.graph.graph}) == len(result.graph.graph)
 
 
@@ -93,7 +97,7 @@ def test_one_quant_and_dequant_per_tensor():
         net.conv("x", (2, 3, 3, 3), out=f"c{i}")
         net.conv(a, (2, 4, 3, 3), out=f"d{i}")
     graph = nets.quantized(net.graph("s0", "s1", "c0", "c1", "d0", "d1")).graph
-    assert [str(n.outputs[0].name) for n in nodes(graph, "Quant")] == ["x@q"]
+    assert [str(n.outputs[0].name) for n in nodes(graph, "Quant")] == ["x_q"]
     assert sorted(str(n.outputs[0].name) for n in nodes(graph, "Dequant")) == ["a", "c0", "c1", "d0", "d1"]
 
 
@@ -138,10 +142,11 @@ def test_attributes_are_the_measured_ones():
         for node in ir.to_proto(nets.quantized(net()).graph).graph.node:
             names = {a.name for a in node.attribute}
             if node.domain == "thinker":
-                assert names >= golden[node.op_type] | REQUIRED[node.op_type], node.op_type
-                assert names <= golden[node.op_type] | REQUIRED[node.op_type] | {
-                    *("data_bits", "parameter_bits", "o_bits"), *(f"scale_x_{i}" for i in range(len(node.input)))
-                }, node.op_type  # fmt: skip
+                required = {*needed(node.op_type, "venus", len(node.input)), "platform_quant"}
+                assert names >= golden[node.op_type] | required, node.op_type
+                assert names <= golden[node.op_type] | required | {"data_bits", "parameter_bits", "o_bits"}, (
+                    node.op_type
+                )
             seen.add(node.op_type)
     assert seen >= {"Quant", "Dequant", "Conv2dInt", "LinearInt", "iqAdd", "iqMul", "iqCat", "AvgPool2dInt", "MaxPool"}
 
@@ -149,10 +154,10 @@ def test_attributes_are_the_measured_ones():
 def test_bias_is_int32_at_the_product_of_scales():
     """Bias integers are round half up of bias * scale_x * scale_w."""
     result = nets.quantized(nets.plain(), effort="fast")
-    floats = {str(n.outputs[0].name): n for n in result.float_graph.graph}
+    floats, pairs = {str(n.outputs[0].name): n for n in result.float_graph.graph}, float_names(result.graph)
     for node in (*nodes(result.graph, "Conv2dInt"), *nodes(result.graph, "LinearInt")):
         bias = ir.const(node.inputs[2])
-        real = ir.const(floats[str(node.outputs[0].name).removesuffix("@q")].inputs[2]).astype(np.float64)
+        real = ir.const(floats[pairs.get(ir.written_name(node), ir.written_name(node))].inputs[2]).astype(np.float64)
         scale = ir.attr(node, "scale_x") * ir.attr(node, "scale_w")
         assert bias.dtype == np.int32
         np.testing.assert_array_equal(bias, np.floor(real * scale + 0.5))
@@ -165,7 +170,7 @@ def test_huge_bias_saturates():
     net.node("Conv", "x", net.const(np.full((2, 1, 1, 1), 1e-3, np.float32)), net.const(bias), out="c")
     model = nets.prepared(net.graph("c"))
     plan = Plan("venus", "q-value", tensors={"x": QParams(64.0), "k0": QParams(2.0**16), "c": QParams(0.125)})
-    (conv,) = nodes(lower(model, plan, VENUS), "Conv2dInt")
+    (conv,) = nodes(lower(Partition.of(model, plan.floats), plan, VENUS).graph, "Conv2dInt")
     np.testing.assert_array_equal(ir.const(conv.inputs[2]), [2**31 - 1, -(2**31)])
 
 
@@ -200,7 +205,7 @@ def test_a_read_at_another_scale(platform):
     own = result.plan.tensors["c"]
     wanted = QParams(own.scale / 2)
     changed = dataclasses.replace(result.plan, reads={("Conv_y", 0): wanted})
-    graph = lower(result.float_graph, changed, ROWS[platform])
+    graph = lower(Partition.of(result.float_graph, changed.floats), changed, ROWS[platform]).graph
     (requant,) = nodes(graph, "Requant")
     assert (ir.attr(requant, "scale_x"), ir.attr(requant, "scale_o")) == (own.scale, wanted.scale)
     reader = next(n for n in graph.graph if n.name == "Conv_y")
@@ -217,14 +222,17 @@ def test_a_plan_without_a_tensor():
     result = nets.quantized(two_convs())
     less = result.plan.with_tensors({k: v for k, v in result.plan.tensors.items() if k != "c"})
     with pytest.raises(ModelError, match="the plan has no scale for tensor 'c'; was it made for another model"):
-        lower(result.float_graph, less, VENUS)
+        lower(Partition.of(result.float_graph, less.floats), less, VENUS)
 
 
 def test_the_float_graph_is_left_alone():
     """Lowering twice gives the same; the float graph has not changed."""
     result = nets.quantized(nets.depthwise())
     before = ir.to_proto(result.float_graph).SerializeToString()
-    first, second = (ir.to_proto(lower(result.float_graph, result.plan, VENUS)) for _ in range(2))
+    first, second = (
+        ir.to_proto(lower(Partition.of(result.float_graph, result.plan.floats), result.plan, VENUS).graph)
+        for _ in range(2)
+    )
     assert first.SerializeToString() == second.SerializeToString()
     assert ir.to_proto(result.float_graph).SerializeToString() == before
 

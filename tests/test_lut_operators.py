@@ -1,4 +1,4 @@
-"""Law: every operator with a table, on every algorithm, at any scale, is its oracle, from the attributes on.
+"""Law: every operator with a table, on every platform, at any scale, is its oracle, from the attributes on.
 
 The kernels by themselves are in tests/simulator; here the operators choose table, formats and shifts.
 """
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 import lingeronnx as lo
 from lingeronnx import ir
 from lingeronnx.platforms import PLATFORMS
+from lingeronnx.platforms.arithmetic import Curve, Norm, Reading, Rows, Shares
 from tests.naive import curves as naive
 from tests.naive.fixed import multiplier_of, rsh, sat
 from tests.simulator.helpers import SEEDS, few, integers
 from tests.test_reference import single
 
 ROWS = {row.name: row for row in PLATFORMS}
-WAYS = {"generic": "divide", "luna-divide": "divide", "luna-fused": "fused", "luna-newton": "newton"}
 
 
 def on(*operators):
@@ -28,7 +28,7 @@ def on(*operators):
 
 def scale_of(platform, q, free):
     """Return a scale near 2^q: a power of two on chips, anything on `generic`."""
-    return 2.0**q if ROWS[platform].chip else float(np.float32(free * 2.0**q))
+    return 2.0**q if ROWS[platform].power_of_two else float(np.float32(free * 2.0**q))
 
 
 def computed(op_type, platform, x, constants=(), **attributes):
@@ -48,15 +48,15 @@ def to_output(scale_o, ratio_from, bits=8):
 def test_curves(seed, which, q):
     """Q7 whatever the scale; the executor's faults included."""
     op_type, platform = which
-    function, algorithm = op_type.removeprefix("iq").lower(), ROWS[platform].ops[op_type]
-    dtype = np.int16 if algorithm == "luna-q11" else np.int8
+    function, reading = op_type.removeprefix("iq").lower(), ROWS[platform].computes(op_type, Curve).reading
+    dtype = np.int16 if reading is Reading.RIGHT_ONLY else np.int8
     x = integers(np.random.default_rng(seed), (1, 60), dtype)
     x[0, :2] = np.iinfo(dtype).min, np.iinfo(dtype).max
     chip, read = {
-        "luna-q11": ("venus", lambda v: rsh(v, max(q - 11, 0))),
-        "luna-q27": ("arcs", lambda v: sat(rsh(v, q - 27), 32)),
-        "luna-constant": ("venusA", lambda v: 0),
-    }[algorithm]
+        Reading.RIGHT_ONLY: ("venus", lambda v: rsh(v, max(q - 11, 0))),
+        Reading.SATURATED: ("arcs", lambda v: sat(rsh(v, q - 27), 32)),
+        Reading.NOTHING: ("venusA", lambda v: 0),
+    }[reading]
     want = [naive.curve(function, chip, read(int(v)), 8) for v in x[0]]
     got = computed(op_type, platform, x, scale_x=2.0**q, scale_o=128.0)
     assert got.dtype == np.int8
@@ -85,7 +85,7 @@ def test_rows(seed, which, q, free, q_o, length, dtype):
     x = integers(np.random.default_rng(seed), (1, 2, length), dtype)
     oracle = naive.softmax if op_type == "SoftmaxInt" else naive.log_softmax
     m, s = multiplier_of(2.0**25 / scale)
-    way, triple = WAYS[ROWS[platform].ops[op_type]], to_output(out, 2.0**15)
+    way, triple = ROWS[platform].computes(op_type, Rows).shares.value, to_output(out, 2.0**15)
     want = [oracle(row.tolist(), Fraction(m, 2**s) if s >= 0 else m * 2**-s, way, triple) for row in x[0]]
     got = computed(op_type, platform, x, axis=-1, data_bits=bits, scale_x=scale, scale_o=out)
     assert got[0].tolist() == want
@@ -102,7 +102,9 @@ def test_layer_norm(seed, which, q, free, q_o, count):
     x_scale, w_scale, o_scale = (scale_of(platform, e, free) for e in (q, 6, q_o))
     x = integers(rng, (1, 3, count))
     x[0, 0] = 5
-    gamma = integers(rng, (count,), np.int16 if ROWS[platform].ops["LayerNormInt"] == "luna-wide" else np.int8)
+    gamma = integers(
+        rng, (count,), np.int16 if ROWS[platform].computes("LayerNormInt", Norm).factor_bits == 16 else np.int8
+    )
     beta = rng.integers(-(2**20), 2**20, count).astype(np.int32)
     epsilon = int(np.floor(float(np.float32(1e-5)) * x_scale**2 * count**2 + 0.5))
     triple = to_output(o_scale, 2**10 * w_scale)
@@ -125,8 +127,8 @@ def test_table(seed, dtype, out):
 
 
 def test_no_table_is_forgotten():
-    """Every operator of the simulator's tables is one of the above; each algorithm is on some platform's row."""
+    """Every operator of the simulator's tables is one of the above; each way is on some platform's row."""
     names = {"iqSigmoid", "iqTanh", "GluInt", "SoftmaxInt", "LogSoftmaxInt", "LayerNormInt", "iqTable"}
     assert {name for name, _ in on(*names)} == names
-    algorithms = {ROWS[platform].ops[name] for name, platform in on("SoftmaxInt", "LogSoftmaxInt")}
-    assert algorithms == set(WAYS)
+    ways = {ROWS[platform].computes(name, Rows).shares for name, platform in on("SoftmaxInt", "LogSoftmaxInt")}
+    assert ways == set(Shares)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lingeronnx import ir
-from lingeronnx.assign import partition
 from lingeronnx.errors import ConfigError
+from lingeronnx.partition import partition
 from lingeronnx.platforms import VENUS
 from tests import nets
 from tests.nets import prepared, single
@@ -14,7 +14,7 @@ from tests.nets import prepared, single
 def reasons(model, row=VENUS):
     """Return {op type: why} of what stays in float."""
     kinds = {str(node.name): node.op_type for node in model.graph}
-    return {kinds[name]: why for name, why in partition(model, row, {}).items()}
+    return {kinds[name]: why for name, why in partition(model, row, {}).floats.items()}
 
 
 CASES = {

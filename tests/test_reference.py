@@ -19,6 +19,7 @@ import lingeronnx as lo
 from lingeronnx import ir
 from lingeronnx.ops import OPS
 from lingeronnx.platforms import PLATFORMS
+from lingeronnx.platforms.arithmetic import Curve, Reading
 from lingeronnx.reference import STOCK, _arithmetic
 from tests.naive import fixed
 from tests.nets import NETS, Net, quantized, samples
@@ -183,7 +184,7 @@ def array(*shape, dtype=np.int8, low=-128, high=127):
 
 def single(op_type, inputs, constants=(), domain="thinker", platform="venus", outputs=1, **attributes):
     """Return a graph of one node on integer inputs; behind an idle integer node where it is one of ONNX's own."""
-    chip = next(row for row in PLATFORMS if row.name == platform).chip
+    chip = next(row for row in PLATFORMS if row.name == platform).power_of_two
     extra = {"platform": platform} if chip else {}
     given = [f"x{i}" for i in range(len(inputs))]
     names = [*given, *(f"k{i}" if c is not None else "" for i, c in enumerate(constants))]
@@ -226,7 +227,7 @@ def agrees(op_type, inputs, constants=(), platform="venus", **attributes):
 
 def scales(platform, *powers):
     """Return scales: powers of two for chips, 1.37 times as large for those that take any."""
-    factor = 1.0 if next(row for row in PLATFORMS if row.name == platform).chip else 1.37
+    factor = 1.0 if next(row for row in PLATFORMS if row.name == platform).power_of_two else 1.37
     return [factor * 2.0**q for q in powers]
 
 
@@ -333,12 +334,18 @@ def test_vendor_forms():
         agrees("iqPad", [x], [pads, np.array([7], np.int64)], "venus", mode=mode)
 
 
+def reads_wide(platform, op_type):
+    """Whether the platform's table takes int16."""
+    how = next(row for row in PLATFORMS if row.name == platform).computes(op_type, Curve)
+    return how is not None and how.reading is Reading.RIGHT_ONLY
+
+
 @pytest.mark.parametrize("platform", NAMES)
 @pytest.mark.parametrize("q", (0, 4, 9, 13))
 @pytest.mark.parametrize("op_type", ("iqSigmoid", "iqTanh"))
 def test_curves(op_type, q, platform):
     """Every input integer, above and below the scale that the table wants."""
-    bits = 16 if next(row for row in PLATFORMS if row.name == platform).ops.get(op_type) == "luna-q11" else 8
+    bits = 16 if reads_wide(platform, op_type) else 8
     every = np.arange(-(2 ** (bits - 1)), 2 ** (bits - 1), 1 if bits == 8 else 7)
     agrees(op_type, [every.astype(f"int{bits}")[None]], (), platform, scale_x=2.0**q, scale_o=128.0)
 

@@ -110,7 +110,7 @@ def test_dequantized_is_the_integer_over_its_scale(branches, x):
     """Law: ``value = integer / scale`` at every output."""
     taps = {name: (array, scale) for name, array, scale in Session(branches).taps({"x": x})}
     for name in ("y", "z"):
-        array, scale = taps[f"{name}@q"]
+        array, scale = taps[f"{name}_q"]
         np.testing.assert_array_equal(taps[name][0], (array / scale).astype(np.float32))
 
 
@@ -152,9 +152,9 @@ def test_float_island():
     feeds = nets.samples(island(), 9)
     taps = {name: (array, scale) for name, array, scale in Session(result.graph).taps(feeds)}
     np.testing.assert_allclose(taps["s"][0], np.sin(np.cos(taps["a"][0])), rtol=0, atol=1e-6)
-    scale = taps["s@q"][1]
+    scale = taps["s_q"][1]
     want = np.clip(np.floor(taps["s"][0].astype(np.float64) * scale + 0.5), -128, 127)
-    assert np.abs(taps["s@q"][0] - want).max() <= 1  # one ulp of float32 may tip a tie
+    assert np.abs(taps["s_q"][0] - want).max() <= 1  # one ulp of float32 may tip a tie
     singles = [Session(result.graph).run(["y"], {"x": feeds["x"][i : i + 1]})[0] for i in range(9)]
     np.testing.assert_array_equal(np.concatenate(singles), taps["y"][0])
 
@@ -171,7 +171,7 @@ def test_island_inside_is_not_lost():
 
 def test_tensor_that_is_not_computed(branches, x):
     """The real input behind a quantized feed does not exist: a ConfigError, not a KeyError."""
-    (array,) = Session(branches).run(["x@q"], {"x": x})
+    (array,) = Session(branches).run(["x_q"], {"x": x})
     with pytest.raises(ConfigError, match="tensor 'x' is not computed by itself"):
         Session(branches).run(["x"], {"x": array})
 
@@ -184,7 +184,7 @@ def test_quantized_feed(platform, x):
     """An int8 array is taken as the Quant's output: the same integers everywhere behind it."""
     graph = nets.quantized(nets.branches(), platform=platform).graph
     real = {name: (array, scale) for name, array, scale in Session(graph).taps({"x": x})}
-    array, _ = real["x@q"]
+    array, _ = real["x_q"]
     for name, got, scale in Session(graph).taps({"x": array}):
         if name != "x":
             np.testing.assert_array_equal(got, real[name][0])
@@ -228,8 +228,8 @@ def test_wrong_inputs(branches, feeds, message):
 
 def test_unknown_tensor(branches, x):
     """The nearest name is offered."""
-    with pytest.raises(ConfigError, match="the model has no tensor 'y@'; did you mean 'y@q'"):
-        Session(branches).run(["y@"], {"x": x})
+    with pytest.raises(ConfigError, match="the model has no tensor 'y_'; did you mean 'y_q'"):
+        Session(branches).run(["y_"], {"x": x})
 
 
 def test_call_needs_one_input():
@@ -255,7 +255,7 @@ def spoilt(graph, op_type, attribute, value):
     "op_type, attribute, value, message",
     (
         ("Conv2dInt", "scale_w", None, "attribute scale_w is missing"),
-        ("Conv2dInt", "scale_x", 3.0, "reads 'x@q' at scale 3, its producer writes"),
+        ("Conv2dInt", "scale_x", 3.0, "reads 'x_q' at scale 3, its producer writes"),
         ("Conv2dInt", "scale_w", 3.0, "not a power of two; this platform shifts only"),
         ("Conv2dInt", "scale_w", -4.0, "scale_w = -4; a scale is a positive number"),
         ("Conv2dInt", "scale_w", float("nan"), "scale_w = nan; a scale is a positive number"),

@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import ir
-from ..assign import integer_nodes, partition
 from ..errors import ModelError
 from ..fit import Fitted, fit
-from ..improve.ranges import clips_without_scale
+from ..improve.ranges import partition_with_clips
 from ..int_runner import sizes
 from ..ops import Op, Violation, attributes, float_op, integer_op, is_quantized_domain, rule_text
 from ..ops._base import RENAMED
 from ..ops.macs import macs
-from ..platforms import Platform
+from ..packer.arguments import Choice
+from ..packer.cost import Cost
+from ..packer.net import Finding
+from ..platforms import Fault, Platform, platform
 from ..report import FloatNode, float_nodes
 from .rules import RULES, Seen
 
@@ -45,6 +47,7 @@ class Check(Sequence[Violation]):
     fitted : the rewrites that --fit would do; remaining : the violations that would be left then
     host_part : float nodes before the first or after the last integer one: no violation, but not the chip's work
     faults : faults of the executor that are worked around
+    choice : of an integer graph for a chip, the packer's arguments and what becomes of it under them
     """
 
     platform: str
@@ -55,6 +58,32 @@ class Check(Sequence[Violation]):
     host_part: Sequence[FloatNode] = ()
     faults: Sequence[Met] = ()
     notes: Sequence[str] = field(default_factory=list)
+    choice: Choice | None = None
+
+    @property
+    def packs(self) -> bool | None:
+        """Whether the packer takes the graph; None for what is not packed."""
+        return None if self.choice is None else self.choice.verdict.packs
+
+    @property
+    def runs_right(self) -> bool | None:
+        """Whether the chip then gives the simulator's integers; None for what is not packed."""
+        return None if self.choice is None else self.choice.verdict.runs_right
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What speaks against packing, and as warnings the writes past the plan."""
+        return () if self.choice is None else self.choice.verdict.findings
+
+    @property
+    def cost(self) -> Cost | None:
+        """What the graph costs on the chip; None where it has no plan."""
+        return None if self.choice is None else self.choice.verdict.cost(platform(self.platform))
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is broken, and what is packed packs and is right."""
+        return not self.violations and (self.choice is None or self.choice.verdict.chip_ready)
 
     def __len__(self) -> int:
         return len(self.violations)
@@ -76,6 +105,11 @@ class Check(Sequence[Violation]):
             "host_part": [vars(n) for n in self.host_part],
             "faults": [{**vars(m), "nodes": list(m.nodes)} for m in self.faults],
             "notes": list(self.notes),
+            "packs": self.packs,
+            "runs_right": self.runs_right,
+            "packer_args": None if self.choice is None else self.choice.line,
+            "findings": [vars(f) for f in self.findings],
+            "cost": None if self.cost is None else self.cost.to_dict(),
         }
 
     def lines(self) -> list[str]:
@@ -87,7 +121,20 @@ class Check(Sequence[Violation]):
             found += left or (["with --fit nothing would remain"] if self.fitted else ["--fit can mend none of it"])
         found += [f"host part: {n.op_type} {n.node}: {n.why}" for n in self.host_part]
         found += [f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults]
-        return found + [f"note: {note}" for note in self.notes]
+        return [*found, *self._packed(), *(f"note: {note}" for note in self.notes)]
+
+    def _packed(self) -> list[str]:
+        """Return what the packer and the chip make of the graph."""
+        if self.choice is None:
+            return []
+        said = self.choice.verdict
+        how = f"packed with {self.choice.line}: "
+        words = {"packs": "the packer refuses", "right": "wrong on the chip", "plan": "warning, past the plan"}
+        found = [f"{words[f.level]}: {f}" for f in said.findings]
+        if not said.packs:
+            return [*found, how + "it does not pack"]
+        right = "it packs and is right" if said.runs_right else "it packs and is not right"
+        return [*found, how + right, *([] if self.cost is None else [f"cost: {self.cost.text()}"])]
 
 
 def _few(names: Sequence[str], most: int = 3) -> str:
@@ -97,29 +144,30 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 # ---- float graphs ------------------------------------------------------------------------------------------------
 
 #: Fault of a row -> whether a float node would meet it. Those not here are limits (constraints) or met by no operator.
-_MEETS: Mapping[str, Callable[[ir.Node, Platform], bool]] = {
-    "clip": lambda node, row: node.op_type == "Clip",
-    "sub-placement": lambda node, row: node.op_type == "Sub",
-    "avgpool-scale": lambda node, row: node.op_type == "AveragePool",
-    "avgpool-global": lambda node, row: node.op_type == "AveragePool" and _covers(node),
-    "prelu": lambda node, row: node.op_type == "PRelu",
-    "pad-modes": lambda node, row: node.op_type == "Pad" and ir.attr(node, "mode", "constant") != "constant",
-    "conv1d": lambda node, row: node.op_type == "Conv" and len(ir.shape(node.inputs[1]) or ()) == 3,
-    "cat-scale": lambda node, row: node.op_type == "Concat",
-    "add-external": lambda node, row: node.op_type == "Add",
-    "transpose": lambda node, row: (
+_MEETS: Mapping[Fault, Callable[[ir.Node, Platform], bool]] = {
+    Fault.CLIP: lambda node, row: node.op_type == "Clip",
+    Fault.SUB_PLACEMENT: lambda node, row: node.op_type == "Sub",
+    Fault.AVGPOOL_SCALE: lambda node, row: node.op_type == "AveragePool",
+    Fault.AVGPOOL_GLOBAL: lambda node, row: node.op_type == "AveragePool" and _covers(node),
+    Fault.PRELU: lambda node, row: node.op_type == "PRelu",
+    Fault.PAD_MODES: lambda node, row: node.op_type == "Pad" and ir.attr(node, "mode", "constant") != "constant",
+    Fault.CONV1D: lambda node, row: node.op_type == "Conv" and len(ir.shape(node.inputs[1]) or ()) == 3,
+    Fault.CAT_SCALE: lambda node, row: node.op_type == "Concat",
+    Fault.ADD_EXTERNAL: lambda node, row: node.op_type == "Add",
+    Fault.TRANSPOSE: lambda node, row: (
         node.op_type == "Transpose" and tuple(ir.attr(node, "perm") or ()) in row.broken_transposes
     ),
-    "linear-rows": lambda node, row: node.op_type == "Linear" and _rows(node) != 1,
-    "div-scale": lambda node, row: node.op_type == "Div",
-    "gru": lambda node, row: node.op_type.partition("_")[0] == "GRU",
-    "lstm-square": lambda node, row: node.op_type.partition("_")[0] == "LSTM",
-    "norm-placement": lambda node, row: node.op_type == "LayerNormalization",
-    "softmax": lambda node, row: node.op_type == "Softmax",
-    "log-softmax": lambda node, row: node.op_type == "LogSoftmax",
-    "tanh": lambda node, row: node.op_type == "Tanh",
-    "lut-scale": lambda node, row: node.op_type in ("Sigmoid", "Tanh"),
-    "lut-constant": lambda node, row: node.op_type == "Sigmoid",
+    Fault.LINEAR_ROWS: lambda node, row: node.op_type == "Linear" and _rows(node) != 1,
+    Fault.DIV_SCALE: lambda node, row: node.op_type == "Div",
+    Fault.GRU_HALVED: lambda node, row: node.op_type.partition("_")[0] == "GRU",
+    Fault.GRU_FORMAT: lambda node, row: node.op_type.partition("_")[0] == "GRU",
+    Fault.LSTM_SQUARE: lambda node, row: node.op_type.partition("_")[0] == "LSTM",
+    Fault.NORM_PLACEMENT: lambda node, row: node.op_type == "LayerNormalization",
+    Fault.SOFTMAX: lambda node, row: node.op_type == "Softmax",
+    Fault.LOG_SOFTMAX: lambda node, row: node.op_type == "LogSoftmax",
+    Fault.TANH: lambda node, row: node.op_type == "Tanh",
+    Fault.LUT_SCALE: lambda node, row: node.op_type in ("Sigmoid", "Tanh"),
+    Fault.LUT_CONSTANT: lambda node, row: node.op_type == "Sigmoid",
 }
 
 
@@ -137,15 +185,15 @@ def check_float(model: ir.Graph, row: Platform, notes: Sequence[str] = ()) -> Ch
     violations, host = _float_violations(model, row)
     fitted: list[Fitted] = []
     remaining = violations
-    if row.chip and violations:
+    if violations:
         mended = ir.clone(model)
         fitted = fit(mended, row)
         remaining = _float_violations(mended, row)[0] if fitted else violations
     met = []
-    for key, text in row.faults.items():
-        nodes = [str(node.name) for node in model.graph if key in _MEETS and _MEETS[key](node, row)]
+    for fault in row.faults:
+        nodes = [str(node.name) for node in model.graph if fault in _MEETS and _MEETS[fault](node, row)]
         if nodes:
-            met.append(Met(key, text, nodes))
+            met.append(Met(fault.key, fault.text, nodes))
     return Check(row.name, "float", violations, fitted, remaining, host, met, list(notes))
 
 
@@ -154,11 +202,8 @@ def _float_violations(model: ir.Graph, row: Platform) -> tuple[list[Violation], 
 
     A node there that multiplies nothing (a final Softmax) is the host's work as it should be, whatever the limits.
     """
-    floats = partition(model, row, {})
-    while unmet := clips_without_scale(model, row, floats, 8):
-        floats = partition(model, row, {**floats, **unmet})
-    whole = {id(node) for node, _ in integer_nodes(model, floats)}
-    islands, host = float_nodes(model, floats, whole)
+    parts = partition_with_clips(model, row, {}, 8)
+    islands, host = float_nodes(model, parts.floats, parts.inside)
     between, outside = ({entry.node for entry in entries} for entries in (islands, host))
     found: list[Violation] = []
     broken: set[str] = set()
@@ -171,8 +216,8 @@ def _float_violations(model: ir.Graph, row: Platform) -> tuple[list[Violation], 
         if not own and op is not None and not op.available(row):
             own = [_violation(node, f"{row.name} has no {op.name}", node.op_type, _OTHER)]
         if not own and name in between:
-            own = [_violation(node, "no float operator stands between integer ones", floats[name] or "a float operator",
-                              _OTHER)]  # fmt: skip
+            why = parts.floats[name] or "a float operator"
+            own = [_violation(node, "no float operator stands between integer ones", why, _OTHER)]
         found += own
         broken |= {name} if own else set()
     return found, [entry for entry in host if entry.node not in broken]

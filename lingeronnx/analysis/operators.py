@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..ops import OPS, Op, rule_text
+from ..ops._base import Constraint
 from ..platforms import PLATFORMS, Platform
 
-__all__ = ["BEGIN", "END", "operators_markdown"]
+__all__ = ["BEGIN", "END", "applies", "operators_markdown"]
 
 BEGIN = "<!-- begin: written by `lingeronnx platforms --markdown`; do not edit by hand -->"
 END = "<!-- end -->"
@@ -34,6 +35,9 @@ _SOURCES = {"Linear": "Gemm, MatMul"}
 #: Constraints that a row may do without although their text can be filled in.
 _FREE: Mapping[str, Callable[[Platform], bool]] = {
     "depthwise_multiplier": lambda row: row.conv is not None and row.conv.depthwise_multiplier,
+    "conv_slab_swapped": lambda row: row.conv is not None and row.conv.swapped_strides,
+    "groups_padded_ahead": lambda row: row.conv is not None and not row.conv.pre_pad,
+    "pool_slab_free": lambda row: row.pool is not None and row.pool.free_right,
 }
 
 
@@ -59,16 +63,19 @@ def _cell(op: Op, row: Platform) -> str:
 
 def _rules(op: Op, row: Platform) -> list[str]:
     """Return the limits of `op` on `row` as text."""
-    if not row.chip:
+    if row.ops[op.name].limits is None and row.packing is None:
         return []
-    texts = []
-    for constraint in op.constraints:
-        free = _FREE.get(constraint.__name__)
-        if free is None or not free(row):
-            rule, _ = rule_text(constraint, row)
-            if "None" not in rule:  # a column that this row leaves open
-                texts.append(rule)
-    return texts
+    return [rule_text(constraint, row)[0] for constraint in op.constraints if applies(constraint, row)]
+
+
+def applies(constraint: Constraint, row: Platform) -> bool:
+    """Whether `row` has such a limit: its column is not left open."""
+    free = _FREE.get(constraint.__name__)
+    try:
+        text = rule_text(constraint, row)[0]
+    except AttributeError:  # it quotes a column that this row leaves open as a whole
+        return False
+    return "None" not in text and (free is None or not free(row))
 
 
 def _limits() -> list[str]:
@@ -95,5 +102,10 @@ def _faults() -> list[str]:
     ]
     for row in PLATFORMS:
         if row.faults:
-            lines += [f"### {row.name} (executor {row.executor})", "", *(f"- {t}" for t in row.faults.values()), ""]
+            lines += [
+                f"### {row.name} (executor {row.executor})",
+                "",
+                *(f"- {t}" for t in (fault.text for fault in row.faults)),
+                "",
+            ]
     return lines

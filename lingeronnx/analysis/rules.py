@@ -11,9 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .. import ir
 from ..ops import Op
-from ..platforms import Platform
+from ..platforms import Fault, Platform
+from ..platforms.arithmetic import Concat, Curve, Division, Quotient, Reading
+from ..platforms.limits import PadLimits, SliceLimits
 
 __all__ = ["RULES", "Rule", "Seen"]
 
@@ -61,7 +65,7 @@ def right_shift(seen: Seen, row: Platform) -> Any:
     """
     scale = seen.attrs.get("scale_o")
     reads = seen.reads()
-    if not row.chip or scale is None or not all(map(_power, (scale, *reads.values()))):
+    if not row.power_of_two or scale is None or not all(map(_power, (scale, *reads.values()))):
         return None
     names = {ir.read_name(seen.node, i): value for i, value in reads.items() if i < len(seen.node.inputs)}
     try:
@@ -74,7 +78,7 @@ def right_shift(seen: Seen, row: Platform) -> Any:
 
 def average_scale(seen: Seen, row: Platform) -> Any:
     """an average keeps its input's scale | set scale_o to scale_x."""
-    if not row.chip or seen.op.name != "AvgPool2dInt" or seen.attrs.get("scale_o") is None:
+    if Fault.AVGPOOL_SCALE not in row.faults or seen.op.name != "AvgPool2dInt" or seen.attrs.get("scale_o") is None:
         return None
     x, o = seen.attrs["scale_x"], seen.attrs["scale_o"]
     return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None
@@ -82,7 +86,8 @@ def average_scale(seen: Seen, row: Platform) -> Any:
 
 def cat_scale(seen: Seen, row: Platform) -> Any:
     """no input of a concatenation has a larger scale than its output | raise scale_o or requantize the input."""
-    if row.ops.get(seen.op.name) != "luna-up" or seen.attrs.get("scale_o") is None:
+    how = row.computes("iqCat", Concat)
+    if seen.op.name != "iqCat" or how is None or not how.raises_only or seen.attrs.get("scale_o") is None:
         return None
     over = [f"scale_x_{i} = {s:g}" for i, s in seen.op.read_scales(seen.attrs).items() if s > seen.attrs["scale_o"]]
     return f"{', '.join(over)}, scale_o = {seen.attrs['scale_o']:g}" if over else None
@@ -101,7 +106,7 @@ def agreement(seen: Seen, row: Platform) -> Any:
 
 def byte_results(seen: Seen, row: Platform) -> Any:
     """operands are 8 bits wide, and so are the results of convolutions | use 8 bits, or LinearInt for wider results."""
-    if not row.chip or "scale_w" not in seen.attrs:
+    if not row.bytes_only or "scale_w" not in seen.attrs:
         return None
     narrow = ["parameter_bits"] if seen.op.name == "LinearInt" else ["parameter_bits", "o_bits"]
     wrong = [f"{k} = {seen.attrs[k]}" for k in narrow if seen.attrs.get(k) not in (None, 8)]
@@ -112,13 +117,13 @@ def bias_type(seen: Seen, row: Platform) -> Any:
     """a bias is int32 | quantize again."""
     value = seen.node.inputs[2] if "scale_w" in seen.attrs and len(seen.node.inputs) > 2 else None
     array = ir.const(value)
-    return str(array.dtype) if row.chip and array is not None and array.dtype.name != "int32" else None
+    return str(array.dtype) if row.bytes_only and array is not None and array.dtype.name != "int32" else None
 
 
 def single_sample(seen: Seen, row: Platform) -> Any:
     """graphs for a chip hold one sample | write the graph with batch 1."""
     dims = ir.shape(seen.node.inputs[0]) if seen.node.inputs else None
-    if not row.chip or not dims or seen.op.name not in _IMAGES:
+    if not row.single_sample or not dims or seen.op.name not in _IMAGES:
         return None
     return f"batch {dims[0] or 'of any size'}" if dims[0] != 1 else None
 
@@ -127,28 +132,30 @@ def runs_right(seen: Seen, row: Platform) -> Any:
     """{row.name} computes the operator right | replace it, or quantize the float model again."""
     if row.runs(seen.op.name):
         return None
-    why = next((row.faults[key] for key, name in _BROKEN.items() if name == seen.op.name and key in row.faults), None)
+    why = row.fault(*(fault for fault, name in _BROKEN.items() if name == seen.op.name))
     return f"{seen.node.op_type}: {why}" if why else f"it has no {seen.node.op_type}"
 
 
 def division_scale(seen: Seen, row: Platform) -> Any:
     """a division shifts its numerator to the left, and on some chips not at all: q_o + q_y - q_x | lower scale_x."""
-    algorithm = row.ops.get(seen.op.name, "")
-    if seen.op.name != "iqDiv" or not row.chip or seen.attrs.get("scale_o") is None:
+    how = row.computes("iqDiv", Division)
+    if seen.op.name != "iqDiv" or not row.power_of_two or seen.attrs.get("scale_o") is None:
         return None
     ratio = seen.attrs["scale_o"] * seen.attrs["scale_y"] / seen.attrs["scale_x"]
-    wrong = ratio < 1 or (algorithm == "luna-unscaled" and ratio != 1)
+    wrong = ratio < 1 or (how is not None and how.quotient is Quotient.UNSCALED and ratio != 1)
     return f"a shift of {math.log2(ratio):g}" if wrong else None
 
 
 def curve_scale(seen: Seen, row: Platform) -> Any:
     """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer | quantize again."""
-    x, algorithm = seen.attrs.get("scale_x"), row.ops.get(seen.op.name)
-    if seen.op.name not in ("iqSigmoid", "iqTanh") or not row.chip:
+    if seen.op.name not in ("iqSigmoid", "iqTanh"):
         return None
-    if algorithm == "luna-constant":
-        return row.faults.get("lut-constant", "a constant")
-    return f"scale_x = {x:g}" if algorithm == "luna-q11" and x is not None and x < 2048 else None
+    x, how = seen.attrs.get("scale_x"), row.computes(seen.op.name, Curve)
+    if how is None or x is None:
+        return None
+    if how.reading is Reading.NOTHING:
+        return row.fault(Fault.LUT_CONSTANT) or "a constant"
+    return f"scale_x = {x:g}" if how.reading is Reading.RIGHT_ONLY and x < 2.0**how.table.fraction else None
 
 
 def transposes(seen: Seen, row: Platform) -> Any:
@@ -160,21 +167,22 @@ def transposes(seen: Seen, row: Platform) -> Any:
 def chip_name(seen: Seen, row: Platform) -> Any:
     """nodes name the chip they are for, {row.name} | export for this platform."""
     name = ir.attr(seen.node, "platform")
-    return name if row.chip and name not in (None, row.name) else None
+    return name if row.packing is not None and name not in (None, row.name) else None
 
 
 def unit_steps(seen: Seen, row: Platform) -> Any:
     """a slice takes every element | use steps of 1."""
-    if not row.chip or seen.op.name != "Slice" or len(seen.node.inputs) < 5:
+    limits = row.limits("Slice", SliceLimits)
+    if limits is None or seen.op.name != "Slice" or len(seen.node.inputs) < 5:
         return None
     steps = ir.const(seen.node.inputs[4])
-    return f"steps {steps.tolist()}" if steps is not None and (steps != 1).any() else None
+    return f"steps {steps.tolist()}" if steps is not None and not np.isin(steps, limits.steps).all() else None
 
 
 def pad_mode(seen: Seen, row: Platform) -> Any:
     """padding is constant | use constant padding."""
-    mode = ir.attr(seen.node, "mode", "constant")
-    return str(mode) if row.chip and seen.op.name == "iqPad" and mode != "constant" else None
+    limits, mode = row.limits("iqPad", PadLimits), ir.attr(seen.node, "mode", "constant")
+    return str(mode) if limits is not None and seen.op.name == "iqPad" and mode not in limits.modes else None
 
 
 RULES: tuple[Rule, ...] = (
@@ -184,7 +192,7 @@ RULES: tuple[Rule, ...] = (
 
 _IMAGES = ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "AvgPool2dInt", "MaxPool", "BatchNorm2dInt")
 #: Fault of a row -> the operator that is not in its list because of it.
-_BROKEN = {"clip": "Clip", "conv1d": "Conv1dInt", "prelu": "PRelu", "div-scale": "iqDiv"}
+_BROKEN = {Fault.CLIP: "Clip", Fault.CONV1D: "Conv1dInt", Fault.PRELU: "PRelu", Fault.DIV_SCALE: "iqDiv"}
 
 
 def _power(scale: float) -> bool:

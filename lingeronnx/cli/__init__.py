@@ -19,6 +19,7 @@ from .. import __version__
 from ..errors import LingerOnnxError
 from ._shared import examples
 from .check import check
+from .checkpoint import checkpoint
 from .convert import convert
 from .demo import demo
 from .evaluate import evaluate
@@ -74,5 +75,9 @@ def main() -> None:
     """Quantize float ONNX models for small NPUs, and simulate the result bit for bit."""
 
 
-for _command in (quantize, simulate, evaluate, check, convert, fix_dequant, export, platforms, demo, warmup, finetune):
+_COMMANDS = (
+    quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
+)  # fmt: skip
+
+for _command in _COMMANDS:
     main.add_command(_command)

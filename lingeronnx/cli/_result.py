@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..platforms import platform as platform_row
 from ..show import console_for, show_report
 from ._shared import print_json
 
@@ -48,8 +48,8 @@ class Written:
 
 def _repacked(report: Report, output: Path) -> Report:
     """Put the file that is really written into the packer's line."""
-    row = platform_row(report.platform)
-    if not row.packer:
+    from ..packer.arguments import shell
+
+    if not report.packer:
         return report
-    line = row.packer.format(model=output, stem=output.with_suffix(""))
-    return replace(report, packer=f"{line} {report.packer_args}".strip())
+    return replace(report, packer=shell(shlex.split(report.packer_args), str(output), str(output.with_suffix(".pkg"))))

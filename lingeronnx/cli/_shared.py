@@ -22,7 +22,9 @@ __all__ = [
     "amounts",
     "check_target",
     "examples",
+    "folders_of_pictures",
     "json_option",
+    "pictures",
     "print_json",
     "json_text",
     "progress_bar",
@@ -36,7 +38,7 @@ def examples(*lines: str) -> str:
 
 
 PATH = click.Path(path_type=Path)
-DATA = "an .npz or .npy file, a folder of them, or file.py:function"
+DATA = "an .npz or .npy file, a folder of them or of pictures, or file.py:function"
 METRICS = "top1 | top5 | mse | cosine | sqnr | module:function"
 
 
@@ -49,6 +51,55 @@ def amounts(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --batch and --limit."""
     command = click.option("--limit", type=click.IntRange(1), metavar="N", help="Use the first N samples.")(command)
     return click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples per batch.")(command)
+
+
+_PICTURES = (
+    click.option("--image-size", metavar="W,H", help="Data in a folder of pictures: the size the model takes."),
+    click.option("--mean", metavar="V[,V,V]", help="With --image-size: taken from pixels of 0 to 255.  [default: 0]"),
+    click.option("--std", metavar="V[,V,V]", help="With --image-size: what that is divided by.  [default: 1]"),
+    click.option("--layout", type=click.Choice(["nchw", "nhwc"]), help="With --image-size.  [default: nchw]"),
+    click.option("--color", type=click.Choice(["rgb", "bgr", "gray"]), help="With --image-size.  [default: rgb]"),
+    click.option("--resize", type=click.Choice(["fit", "crop", "pad"]),
+                 help="With --image-size: stretch, cut the middle out, or put black around.  [default: fit]"),
+)  # fmt: skip
+
+
+def pictures(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say how a folder of pictures becomes data; see `folders_of_pictures`."""
+    for option in reversed(_PICTURES):
+        command = option(command)
+    return command
+
+
+def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], Any]:
+    """Take the options of `pictures` out of `options`; return what turns the DATA of a command into a data source."""
+    size = options.pop("image_size")
+    found = {key: options.pop(key) for key in ("mean", "std", "layout", "color", "resize")}
+    given = {key: value for key, value in found.items() if value is not None}
+    if size is None:
+        if given:
+            raise click.UsageError(f"--{next(iter(given))} needs --image-size W,H")
+        return lambda data: data
+    sides = _numbers("--image-size", size)
+    if len(sides) != 2 or any(side != int(side) for side in sides):
+        raise click.UsageError(f"--image-size {size}: write width and height, such as 224,224")
+    given.update({key: _numbers(f"--{key}", given[key]) for key in ("mean", "std") if key in given})
+
+    def source(data: str | None) -> Any:
+        if data is None or not Path(data).is_dir():
+            return data
+        from ..pictures import Pictures
+
+        return Pictures(data, (int(sides[0]), int(sides[1])), **given)
+
+    return source
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"{option} {text}: write numbers with commas between") from None
 
 
 #: How a model is quantized: what the commands that do so share.
@@ -69,6 +120,10 @@ _QUANTIZING = (
                   help="Other settings for some tensors: calibrator, percentile, scale (such as 2^-7), bits, "
                   "weight_bits, out_bits. Repeatable."),
     click.option("--config", type=PATH, metavar="FILE", help="Options from a YAML file; those given here win."),
+    click.option("--notes", type=click.Choice(["short", "full"]),
+                  help="full: also why a simplification of the graph was not made.  [default: short]"),
+    click.option("--debug-dump", type=PATH, metavar="DIR",
+                  help="Write into this folder the graph after each pass, and what each did or why not."),
     click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of everything random.  [default: 0]"),
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ __all__ = ["demo"]
 def demo(as_json: bool) -> None:
     """Quantize a small CNN for handwritten digits and measure it on digits it never saw.
 
-    Needs a checkout of the repository (models/); writes build/digits_cnn_quant.onnx in the current folder.
+    The model and the digits are part of the package. Writes build/digits_cnn_quant.onnx in the current folder.
     """
     with progress_bar() as progress:
         from ..demo import demo as run

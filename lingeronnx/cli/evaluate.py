@@ -8,7 +8,18 @@ from typing import Any
 import click
 
 from ..show import console_for, show_evaluation
-from ._shared import DATA, METRICS, PATH, amounts, examples, json_option, print_json, progress_bar
+from ._shared import (
+    DATA,
+    METRICS,
+    PATH,
+    amounts,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pictures,
+    print_json,
+    progress_bar,
+)
 
 __all__ = ["evaluate"]
 
@@ -24,16 +35,18 @@ __all__ = ["evaluate"]
 @click.option("--baseline", type=PATH, metavar="FLOAT.onnx", help="The model to compare with.")
 @click.option("--metric", metavar="NAME", help=f"{METRICS}  [default: top1 with labels, else sqnr]")
 @click.option("--output", metavar="TENSOR", help="The tensor to measure.  [default: the first graph output]")
+@pictures
 @amounts
 @json_option
 def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options: Any) -> None:
     """Measure a model against labels, or against a baseline's outputs."""
+    source = folders_of_pictures(options)
     with progress_bar() as progress:
         from .. import api
 
         if batch is not None:
             options["batch"] = batch
-        found = api.evaluate(model, data, progress=progress, **options)
+        found = api.evaluate(model, source(data), progress=progress, **options)
     show_evaluation(console_for(as_json), found, model, options["baseline"])
     if as_json:
         drop = None if found.baseline is None else found.baseline - found.value

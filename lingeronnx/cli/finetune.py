@@ -12,7 +12,18 @@ import click
 from ..errors import ConfigError
 from ..show import accuracy_of
 from ._result import Written
-from ._shared import DATA, METRICS, PATH, check_target, examples, json_option, progress_bar, quantizing
+from ._shared import (
+    DATA,
+    METRICS,
+    PATH,
+    check_target,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pictures,
+    progress_bar,
+    quantizing,
+)
 
 __all__ = ["finetune"]
 
@@ -60,6 +71,7 @@ __all__ = ["finetune"]
 @quantizing
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Use the first N samples.")
+@pictures
 @json_option
 def finetune(
     model: Path, output: Path, train: str, eval_data: str | None, save_plan: Path | None, overrides: Sequence[str],
@@ -69,6 +81,7 @@ def finetune(
 
     Without labels it learns to give what the float model gives. Needs PyTorch: pip install 'lingeronnx[torch]'.
     """
+    source = folders_of_pictures(options)
     if options["metric"] is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
     if options["resume"] and options["checkpoint"] is None:
@@ -86,11 +99,11 @@ def finetune(
         from .. import api
         from ..config import merge_overrides
 
-        result = api.finetune(model, train, eval_data, overrides=merge_overrides(overrides),
+        result = api.finetune(model, source(train), source(eval_data), overrides=merge_overrides(overrides),
                               constraints=_constraints(clamps, no_clamp), progress=progress, **given)  # fmt: skip
         report = result.report
         if eval_data is not None:
-            found = api.evaluate(result.session(), eval_data, metric=options["metric"], baseline=model,
+            found = api.evaluate(result.session(), source(eval_data), metric=options["metric"], baseline=model,
                                  progress=progress)  # fmt: skip
             report = replace(report, accuracy=accuracy_of(found))
         done = Written(model, output, chip_output, save_plan)

@@ -19,7 +19,9 @@ from ._shared import (
     amounts,
     check_target,
     examples,
+    folders_of_pictures,
     json_option,
+    pictures,
     progress_bar,
     quantizing,
 )
@@ -44,17 +46,27 @@ __all__ = ["quantize"]
 @click.option("--state", multiple=True, metavar="OUT=IN",
               help="A state output that a caller feeds back into a state input: items of --calib are calls, one after "
               "the other. Repeatable.")  # fmt: skip
+@click.option(
+    "--fix",
+    multiple=True,
+    metavar="INPUT=VALUE",
+    help="An input that always has this value, such as a sampling rate, becomes a constant. Repeatable.",
+)
+@click.option("--batch-axis", multiple=True, metavar="INPUT=K|none",
+              help="Which axis of an input counts the samples; none: it has no samples. Repeatable.")  # fmt: skip
 @click.option("--format", "written", type=click.Choice(["thinker", "linger"]), default="thinker", show_default=True,
               help="Names and attributes of the graph: generation 1, or 3 as by convert.")  # fmt: skip
 @click.option("--plan", "plan_in", type=PATH, metavar="FILE", help="Use these scales; nothing is calibrated.")
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
+@pictures
 @amounts
 @json_option
 def quantize(
     model: Path, output: Path | None, plan_in: Path | None, save_plan: Path | None, eval_data: str | None,
-    metric: str | None, overrides: Sequence[str], state: Sequence[str], written: str, as_json: bool,
+    metric: str | None, overrides: Sequence[str], state: Sequence[str], fix: Sequence[str],
+    batch_axis: Sequence[str], written: str, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
     """Quantize a float model and say what became of it.
@@ -64,6 +76,7 @@ def quantize(
     """
     if metric is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
+    source = folders_of_pictures(options)
     output = output or model.with_name(f"{model.stem}_quant.onnx")
     read = [model, options["calib"], options["config"], plan_in, eval_data]
     check_target(output, read)
@@ -76,12 +89,16 @@ def quantize(
         from .. import api
         from ..config import merge_overrides
 
-        result = api.quantize(model, options.pop("calib"), plan=plan, overrides=merge_overrides(overrides),
-                              state=_pairs(state) or None, progress=progress, **options)  # fmt: skip
+        result = api.quantize(model, source(options.pop("calib")), plan=plan, overrides=merge_overrides(overrides),
+                              state=_pairs("--state", state, "OUT=IN") or None,
+                              fix=_pairs("--fix", fix, "INPUT=VALUE") or None,
+                              batch_axis=_axes(batch_axis) or None, progress=progress, **options)  # fmt: skip
         report = result.report
         if eval_data is not None:
             sizes: dict[str, Any] = {key: options[key] for key in ("batch", "limit") if options[key] is not None}
-            found = api.evaluate(result.session(), eval_data, metric=metric, baseline=model, progress=progress, **sizes)
+            found = api.evaluate(
+                result.session(), source(eval_data), metric=metric, baseline=model, progress=progress, **sizes
+            )
             report = replace(report, accuracy=accuracy_of(found))
         notes = api.convert(result.graph, written).notes if written != "thinker" else ()
         report = replace(report, notes=(*report.notes, *notes))
@@ -90,14 +107,23 @@ def quantize(
     done.show(result, report, as_json)
 
 
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    """Split OUT=IN."""
+def _pairs(option: str, texts: Sequence[str], form: str) -> dict[str, str]:
+    """Split texts of the form NAME=VALUE."""
     found = {}
     for text in texts:
-        output, equals, name = text.rpartition("=")
-        if not (output and equals and name):
-            raise ConfigError(f"--state {text}: write OUT=IN, the names of an output and an input")
-        found[output] = name
+        name, equals, value = text.rpartition("=")
+        if not (name and equals and value):
+            raise ConfigError(f"{option} {text}: write {form}")
+        found[name] = value
+    return found
+
+
+def _axes(texts: Sequence[str]) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for name, axis in _pairs("--batch-axis", texts, "INPUT=K or INPUT=none").items():
+        if axis != "none" and not axis.isdecimal():
+            raise ConfigError(f"--batch-axis {name}={axis}: an axis is a number from 0, or none")
+        found[name] = None if axis == "none" else int(axis)
     return found
 
 

@@ -9,7 +9,18 @@ import click
 
 from ..errors import ConfigError
 from ..show import console_for, show_simulation
-from ._shared import DATA, PATH, amounts, check_target, examples, json_option, print_json, progress_bar
+from ._shared import (
+    DATA,
+    PATH,
+    amounts,
+    check_target,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pictures,
+    print_json,
+    progress_bar,
+)
 
 __all__ = ["simulate"]
 
@@ -28,6 +39,7 @@ __all__ = ["simulate"]
 @click.option("--taps", multiple=True, metavar="NAME|all", help="Write this tensor too, or every one. Repeatable.")
 @click.option("--dump", type=PATH, metavar="DIR", help="Write the taps (without any: every tensor) as .npy files too.")
 @click.option("--at", metavar="TENSOR", help="Show range, mean and first values of one tensor.")
+@pictures
 @amounts
 @json_option
 def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: int | None, **options: Any) -> None:
@@ -36,6 +48,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
     Integer graphs run bit for bit as on the chip, float ones in onnxruntime. Integer tensors come as real values,
     unless --integers is given; --dump keeps them as they are, with their scales in index.json.
     """
+    source = folders_of_pictures(options)
     output = output or Path(f"{model.stem}_out.npz")
     check_target(output, [model, data])
     _check_folder(options["dump"], data)
@@ -45,7 +58,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
 
         if batch is not None:
             options["batch"] = batch
-        result = api.simulate(model, data, progress=progress, **options)
+        result = api.simulate(model, source(data), progress=progress, **options)
         write_npz(output, result.arrays)
     show_simulation(console_for(as_json), result, output, options["dump"])
     if as_json:

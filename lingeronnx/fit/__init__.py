@@ -22,6 +22,7 @@ from .enlarge import enlarge_kernel
 from .kernel import split_kernel
 from .max_pool import split_max_pool
 from .pad import explicit_pad
+from .tiles import split_map
 from .unroll import unroll
 
 __all__ = ["REWRITES", "Fitted", "Rewrite", "fit"]
@@ -32,9 +33,10 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite("enlarge-kernel", enlarge_kernel),
     Rewrite("explicit-pad", explicit_pad),
     Rewrite("split-kernel", split_kernel),
-    Rewrite("split-channels", split_channels),
     Rewrite("split-average", split_average),
     Rewrite("split-max-pool", split_max_pool),
+    Rewrite("split-map", split_map),
+    Rewrite("split-channels", split_channels),
     Rewrite("unroll", unroll),
 )
 
@@ -58,6 +60,7 @@ def fit(model: ir.Graph, row: Platform, keep: Collection[str] = ()) -> list[Fitt
                 if found is not None:
                     done.append(Fitted(str(node.name), *found))
                     break
+        ir.name_nodes(model)
         if len(done) == before:
             break
     return done

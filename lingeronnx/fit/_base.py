@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from .. import ir
-from ..ops.conv import Geometry
+from ..ops.concat import mark_parts
+from ..ops.conv import Geometry, known
 from ..platforms import Platform
 
 __all__ = [
-    "Fitted", "Maker", "Rewrite", "by", "chained", "chunks", "conv_of", "known", "scratch_conv", "sum_cost",
+    "Fitted", "Maker", "Rewrite", "by", "chained", "chunks", "conv_of", "known", "scratch_conv", "scratch_source",
+    "sum_cost",
 ]  # fmt: skip
 
 
@@ -45,11 +47,6 @@ def conv_of(node: ir.Node, row: Platform) -> tuple[Geometry, np.ndarray] | None:
     return (g, weight) if known(g) and min(g.pads) >= 0 else None
 
 
-def known(g: Geometry) -> bool:
-    """Whether all sizes but the batch are known and fit the kernel's rank."""
-    return len(g.source) == len(g.result) == len(g.kernel) + 2 and None not in (*g.source[1:], *g.result[1:])
-
-
 class Maker:
     """Makes the nodes that take a node's place, with names after it and shapes for what follows."""
 
@@ -62,22 +59,21 @@ class Maker:
         self, op_type: str, inputs: Sequence[ir.Value | None], shape: Sequence[Any], what: str,
         attributes: Mapping[str, Any] | None = None,
     ) -> ir.Value:  # fmt: skip
-        """Append a node called `<node>@<what>`; return its output, `<node's output>@<what>` of size `shape`."""
-        name = ir.fresh_name(self.model, f"{self.result.name}@{what}")
+        """Append a node called `<node>_<what>`; return its output, `<node's output>_<what>` of size `shape`."""
+        name = ir.fresh_name(self.model, f"{self.result.name}_{what}")
         taken = {v.name for n in self.nodes for v in n.outputs}
         number = 2
         base = name
         while name in taken:
             name, number = f"{base}{number}", number + 1
-        node_name = f"{self.node.name}{name.removeprefix(str(self.result.name))}"
-        made = ir.make_node(op_type, inputs, attributes, name=node_name, output=name, like=self.result)
+        made = ir.make_node(op_type, inputs, attributes, of=self.node, what=what, output=name, like=self.result)
         made.outputs[0].shape = ir.oir_shape(list(shape))
         self.nodes.append(made)
         return made.outputs[0]
 
     def constant(self, array: np.ndarray, what: str) -> ir.Value:
-        """Return an initializer called `<node's output>@<what>`."""
-        return ir.add_initializer(self.model, ir.fresh_name(self.model, f"{self.result.name}@{what}"), array)
+        """Return an initializer called `<node's output>_<what>`."""
+        return ir.add_initializer(self.model, ir.fresh_name(self.model, f"{self.result.name}_{what}"), array)
 
     def crop(self, source: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:
         """Return the positions start..end-1 of `source` along `axis`; `source` itself where that is all of it."""
@@ -88,6 +84,12 @@ class Maker:
         bounds = [self.constant(np.array([n], np.int64), f"{what}_{key}")
                   for key, n in (("start", start), ("end", end), ("axis", axis))]  # fmt: skip
         return self("Slice", [source, *bounds], shape, what)
+
+    def join(self, parts: Sequence[ir.Value], axis: int, shape: Sequence[Any]) -> ir.Value:
+        """Return `parts` of one tensor side by side along `axis`; they are held at one scale."""
+        joined = self("Concat", parts, shape, "joined", {"axis": axis})
+        mark_parts(self.nodes[-1])
+        return joined
 
     def undo(self) -> None:
         """Forget what was made."""
@@ -120,11 +122,16 @@ def scratch_conv(
     source: Sequence[int], weight: Sequence[int], result: Sequence[int], attributes: Mapping[str, Any]
 ) -> ir.Node:  # fmt: skip
     """Return a Conv of given sizes that is in no graph, to ask the constraints about."""
-    values = [ir.Value(name=name, shape=ir.oir_shape([1, *size] if name == "x" else list(size)))
-              for name, size in (("x", source), ("w", weight))]  # fmt: skip
-    node = ir.make_node("Conv", values, attributes, name="scratch", output="y")
+    x = scratch_source(ir.Value(name="x", shape=ir.oir_shape([1, *source])))
+    w = ir.Value(name="w", shape=ir.oir_shape(list(weight)))
+    node = ir.make_node("Conv", [x, w], attributes, name="scratch", output="y")
     node.outputs[0].shape = ir.oir_shape([1, *result])
     return node
+
+
+def scratch_source(like: ir.Value) -> ir.Value:
+    """Return a tensor like `like` that a node computes: a part of a layer does not read a graph input."""
+    return ir.make_node("Slice", [like], name="cut", output="x", like=like).outputs[0]
 
 
 def by(sizes: Sequence[int]) -> str:

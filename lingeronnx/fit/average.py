@@ -6,7 +6,7 @@ For windows that tile the map without padding. Costs one more rounding, half a s
 from __future__ import annotations
 
 from .. import ir
-from ..ops.pool import area_limit
+from ..packer.pool_limits import average_area
 from ..platforms import Platform
 
 __all__ = ["split_average"]
@@ -14,10 +14,11 @@ __all__ = ["split_average"]
 
 def split_average(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Put two averages in place of the one."""
-    if node.op_type != "AveragePool" or row.pool is None or area_limit(node, row) is None:
+    if node.op_type != "AveragePool" or row.pool is None or average_area(node, row) is None:
         return None
     height, width = ir.attr(node, "kernel_shape")
-    tiles = list(ir.attr(node, "strides") or [1, 1]) == [height, width]
+    dims = ir.shape(node.outputs[0]) or ()
+    tiles = list(ir.attr(node, "strides") or [1, 1]) == [height, width] or tuple(dims[2:]) == (1, 1)
     if not tiles or any(ir.attr(node, "pads", [0])) or ir.attr(node, "ceil_mode", 0):
         return None
     most = row.pool.max_average_area
@@ -26,13 +27,12 @@ def split_average(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, s
         return None
     source, result = node.inputs[0], node.outputs[0]
     window = {"kernel_shape": [first, width], "strides": [first, width]}
-    between = ir.fresh_name(model, f"{result.name}@rows")
-    before = ir.make_node("AveragePool", [source], window, name=f"{node.name}@rows", output=between, like=result)
+    between = ir.fresh_name(model, f"{result.name}_rows")
+    before = ir.make_node("AveragePool", [source], window, of=node, what="rows", output=between, like=result)
     rows = before.outputs[0]
-    dims = ir.shape(result) or ()
     rows.shape = ir.oir_shape([dims[0] or "N", dims[1], int(dims[2] or 1) * (height // first), dims[3]])
     rest = [height // first, 1]
-    after = ir.make_node("AveragePool", [rows], {"kernel_shape": rest, "strides": rest}, name=str(node.name), output="",
+    after = ir.make_node("AveragePool", [rows], {"kernel_shape": rest, "strides": rest}, of=node, output="",
                          like=result)  # fmt: skip
     ir.replace(model, [node], [before, after])
     return f"average over {height}x{width} in two steps, {first}x{width} and {rest[0]}x1", "half a step at most"

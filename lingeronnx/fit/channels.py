@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from .. import ir
-from ..ops.conv import CONV2D, Geometry, memory, slab
+from ..ops.conv import CONV2D, Geometry
+from ..packer.conv_limits import input_with_output
 from ..platforms import Platform
 from ._base import Maker, chained, chunks, conv_of, scratch_conv, sum_cost
 
@@ -27,15 +28,11 @@ def split_channels(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, 
     found = conv_of(node, row)
     if found is None or len(found[0].kernel) != 2 or row.conv is None:
         return None
-    too_wide, too_large = slab(node, row) is not None, memory(node, row) is not None
-    if not too_wide and not too_large:
-        return None
     g, weight = found
     if g.group > 1:
         return _by_groups(model, node, g, weight, row)
-    if too_wide:
-        return _by_inputs(model, node, g, weight, row)
-    return _by_outputs(model, node, g, weight, row) or _by_inputs(model, node, g, weight, row)
+    done = _by_outputs(model, node, g, weight, row) if input_with_output(node, row) is not None else None
+    return done or _by_inputs(model, node, g, weight, row)
 
 
 def _fits(row: Platform, g: Geometry, inputs: int, outputs: int, group: int) -> bool:
@@ -123,5 +120,5 @@ def _part(
 
 
 def _joined(make: Maker, parts: Sequence[ir.Value]) -> None:
-    make("Concat", parts, list(make.result.shape or ()), "joined", {"axis": 1})
+    make.join(parts, 1, list(make.result.shape or ()))
     make.done()

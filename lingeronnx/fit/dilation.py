@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import ir
 from ..ops import float_op
-from ..ops.conv import dilation_values, undilated_1d
+from ..packer.conv_limits import dilation_values, line_dilation
 from ..platforms import Platform
 from ._base import by, conv_of
 
@@ -40,4 +40,4 @@ def _refused(node: ir.Node, row: Platform) -> bool:
     if dilation_values(node, row) is not None:
         return True
     op, _ = float_op(node)
-    return op is not None and undilated_1d in op.constraints and undilated_1d(node, row) is not None
+    return op is not None and line_dilation in op.constraints and line_dilation(node, row) is not None

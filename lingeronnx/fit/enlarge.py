@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import ir
-from ..ops.conv import stride_within_kernel
+from ..packer.conv_limits import stride_within_kernel
 from ..platforms import Platform
 from ._base import by, conv_of
 

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from .. import ir
-from ..ops.conv import Geometry, kernel_limit, kernel_limit_dilated
-from ..platforms import ConvLimits, Platform
+from ..ops.conv import Geometry
+from ..packer.conv_limits import kernel_dilated, kernel_side
+from ..platforms import Platform
+from ..platforms.packing import ConvPacking
 from ._base import Maker, by, chained, conv_of, sum_cost
 
 __all__ = ["split_kernel"]
@@ -48,7 +50,7 @@ def split_kernel(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, st
     found = conv_of(node, row)
     if found is None or row.conv is None:
         return None
-    if kernel_limit(node, row) is None and kernel_limit_dilated(node, row) is None:
+    if kernel_side(node, row) is None and kernel_dilated(node, row) is None:
         return None
     g, weight = found
     if any(stride not in row.conv.strides for stride in g.strides):
@@ -102,7 +104,7 @@ def _taps(weight: np.ndarray, parts: tuple[_Part, ...]) -> np.ndarray:
     return weight
 
 
-def _parts(g: Geometry, axis: int, limits: ConvLimits) -> list[_Part] | None:
+def _parts(g: Geometry, axis: int, limits: ConvPacking) -> list[_Part] | None:
     """Return the parts of one axis; a single one where it fits, None where no split would be within the limits."""
     size, kernel = int(g.source[2 + axis] or 0), g.kernel[axis]
     if len(g.kernel) == 1:
@@ -121,7 +123,7 @@ def _parts(g: Geometry, axis: int, limits: ConvLimits) -> list[_Part] | None:
     return None
 
 
-def _part(g: Geometry, axis: int, limits: ConvLimits, most: int, first: int, last: int) -> _Part | None:
+def _part(g: Geometry, axis: int, limits: ConvPacking, most: int, first: int, last: int) -> _Part | None:
     """Return the part for the taps first .. last, widened by as few zeros as its stride and padding need."""
     size, out = int(g.source[2 + axis] or 0), int(g.result[2 + axis] or 0)
     stride, dilation = g.strides[axis], g.dilations[axis]

@@ -7,7 +7,7 @@ one of b with ``a + b - 1 = k`` and the stride. Padding never wins a maximum, so
 from __future__ import annotations
 
 from .. import ir
-from ..ops.pool import window_limit
+from ..packer.pool_limits import pool_sides
 from ..platforms import Platform
 from ._base import Maker, by
 
@@ -16,7 +16,7 @@ __all__ = ["split_max_pool"]
 
 def split_max_pool(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Pool twice; what is still too large is split again."""
-    if node.op_type != "MaxPool" or row.pool is None or window_limit(node, row) is None or len(node.outputs) != 1:
+    if node.op_type != "MaxPool" or row.pool is None or pool_sides(node, row) is None or len(node.outputs) != 1:
         return None
     kernel = list(ir.attr(node, "kernel_shape"))
     rank = len(kernel)
@@ -33,7 +33,9 @@ def split_max_pool(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, 
         size = int(source[2 + axis] or 0)
         tile = max((d for d in range(2, most + 1) if k % d == 0), default=1)
         tiles = s == k > most and tile > 1 and begin == end == 0
-        a = min(k, tile if tiles else most)
+        a = min(k, tile if tiles else min(most, k - s + 1))  # the second window is no smaller than the stride
+        if k > most and a < 2:
+            return None
         step = a if tiles else 1
         if k <= most:
             a, step = 1, 1

@@ -1,4 +1,7 @@
-"""Padding beyond a convolution's limit in a Pad of its own, where the platform's Pad runs right: exact."""
+"""Padding beyond a convolution's limit in a Pad of its own, where the platform's Pad runs right: exact.
+
+A map that is smaller than the kernel, as the packer counts, is padded altogether before.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import numpy as np
 
 from .. import ir
 from ..ops import float_op
-from ..ops.conv import pad_limit
+from ..packer.conv_limits import input_below_kernel, pad_side
 from ..platforms import Platform
 from ._base import Maker, conv_of
 
@@ -16,11 +19,14 @@ __all__ = ["explicit_pad"]
 def explicit_pad(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Leave as much of the padding in the convolution as it takes, and put the rest before it."""
     found = conv_of(node, row)
-    if found is None or row.conv is None or not row.runs("iqPad") or pad_limit(node, row) is None:
+    if found is None or row.conv is None or not row.runs("iqPad"):
+        return None
+    below = input_below_kernel(node, row) is not None
+    if pad_side(node, row) is None and not below:
         return None
     g, _ = found
     rank = len(g.kernel)
-    most = [min(row.conv.max_pad, k, row.conv.max_kernel) for k in g.kernel] * 2
+    most = [0 if below else min(row.conv.max_pad, k, row.conv.max_kernel) for k in g.kernel] * 2
     rest = [max(0, p - m) for p, m in zip(g.pads, most, strict=True)]
     kept = [p - r for p, r in zip(g.pads, rest, strict=True)]
     if rank != 2 or not any(rest):

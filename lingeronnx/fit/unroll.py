@@ -10,7 +10,7 @@ LSTM:   i, o, f = sigmoid(...)   g = tanh(...)   c = f*c + i*g   h = o*tanh(c)
 The products with x are made for all steps at once. A platform without a right tanh makes it of a sigmoid,
 ``tanh(u) = 2*sigmoid(2*u) - 1``, the factors taken up by weights. Steps share their weights. Every sum and product is
 rounded to 8 bits, which the layer itself would not do: that is the cost. What belongs to step t is called
-``<layer>@t<t>_<what>``, so that what is the same in every step can be told (`ops.without_step`).
+``<layer>_t<t>_<what>``; that all steps have a `what` in common is noted beside the name (`ir.mark_shared`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 from ..ops import float_op
@@ -91,6 +90,9 @@ class _Layer:
         self.inside = 1.0 if has_tanh else 2.0
         self.last: dict[str, ir.Value] = {}
         self.joined = True
+        #: What the names of the current step's nodes begin with.
+        self._at = ""
+        self._taken = ir.names(model)
         self._doubles: dict[float, _Weight] = {}
         self._numbers: dict[int, ir.Value] = {}
 
@@ -102,7 +104,9 @@ class _Layer:
         self.prepare()
         for number in range(self.length):
             t = self.length - 1 - number if back else number
+            self._at = f"t{t}_"
             states.append(self.step(t))
+        self._at = ""
         self.states = states[::-1] if back else states
         self.last["h"] = states[-1]
 
@@ -118,22 +122,25 @@ class _Layer:
 
     def make(self, op_type: str, inputs: Sequence[ir.Value], what: str, sizes: Sequence[int], domain: str = "",
              attributes: dict[str, Any] | None = None) -> ir.Value:  # fmt: skip
-        """Append a node called `<layer>@<what>`; return its output [N, *sizes]."""
-        base = ir.written_name(self.node)
-        made = ir.make_node(op_type, inputs, attributes, name=f"{self.node.name}@{what}", output=f"{base}@{what}",
-                            domain=domain, like=self.node.outputs[0])  # fmt: skip
+        """Append a node called `<layer>_<what>`, with the step before `what`; return its output [N, *sizes]."""
+        made = ir.make_node(op_type, inputs, attributes, of=self.node, what=self._at + what,
+                            output=self._name(self._at + what), domain=domain, like=self.node.outputs[0])  # fmt: skip
+        ir.mark_shared(made, f"{ir.written_name(self.node)}_{what}")
         made.outputs[0].shape = ir.oir_shape([self.batch, *sizes])
         self.nodes.append(made)
         return made.outputs[0]
 
     def constant(self, array: np.ndarray, what: str) -> ir.Value:
         """Return an initializer called after the layer."""
-        name = f"{ir.written_name(self.node)}@{what}"
-        if name in self.model.graph.initializers:
-            name = ir.fresh_name(self.model, name)
-        value = ir.add_initializer(self.model, name, array)
+        value = ir.add_initializer(self.model, self._name(what), array)
         self._made.append(value)
         return value
+
+    def _name(self, what: str) -> str:
+        """Return a free name for a tensor of the layer."""
+        name = ir.free_name(f"{ir.written_name(self.node)}_{what}", self._taken)
+        self._taken.add(name)
+        return name
 
     def number(self, n: int) -> ir.Value:
         """Return the integer `n` as an initializer [1] that all nodes share."""
@@ -151,11 +158,11 @@ class _Layer:
         """Return the products with x at step `t`, of `whole`; those of the first step with a constant state added."""
         added = inner @ self.first["h"]
         if self.last or "h" in self.start or not np.any(added):
-            return self.crop(whole, 1, t, t + 1, f"t{t}_{what}")
+            return self.crop(whole, 1, t, t + 1, what)
         bias = ir.const(parts[1])
         assert bias is not None
         moved = self.constant((bias + added).astype(np.float32), f"{what}_first_bias")
-        return self.linear(self.crop(self.x, 1, t, t + 1, f"t{t}_{what}_in"), (parts[0], moved), f"t{t}_{what}")
+        return self.linear(self.crop(self.x, 1, t, t + 1, f"{what}_in"), (parts[0], moved), what)
 
     def times(self, gate: ir.Value, value: np.ndarray, what: str) -> ir.Value | None:
         """Append the product of a gate and a constant vector, or matrix; None where that is zero."""
@@ -184,16 +191,16 @@ class _Layer:
         sizes[axis - 1] = end - start
         return self.make("Slice", [x, self.number(start), self.number(end), self.number(axis)], what, sizes)
 
-    def gates(self, total: ir.Value, keys: str, at: str) -> list[ir.Value]:
+    def gates(self, total: ir.Value, keys: str) -> list[ir.Value]:
         """Append sigmoids of the sums of all gates, and return them one by one."""
         units, sizes = self.units, _sizes(total)
         if self.joined:
-            total = self.make("Sigmoid", [total], f"{at}_gates", sizes)
-        parts = [self.crop(total, 2, i * units, (i + 1) * units, f"{at}_{key}{'' if self.joined else '_sum'}")
+            total = self.make("Sigmoid", [total], "gates", sizes)
+        parts = [self.crop(total, 2, i * units, (i + 1) * units, f"{key}{'' if self.joined else '_sum'}")
                  for i, key in enumerate(keys)]  # fmt: skip
         if self.joined:
             return parts
-        return [self.make("Sigmoid", [part], f"{at}_{key}", (1, units)) for part, key in zip(parts, keys, strict=True)]
+        return [self.make("Sigmoid", [part], key, (1, units)) for part, key in zip(parts, keys, strict=True)]
 
     def tanh(self, u: ir.Value, what: str, gain: float = 1.0) -> ir.Value:
         """Append gain * tanh(u); `u` is twice that where tanh is made of sigmoid."""
@@ -227,7 +234,7 @@ class _Layer:
             if t is not None and ir.removable(use.node, self.states[t]):
                 ir.remove(model, use.node, self.states[t])
         if self.length > 1 and (y.uses() or y.is_graph_output()):
-            joined = ir.make_node("Concat", self.states, {"axis": 1}, name=f"{node.name}@joined", output="", like=y)
+            joined = ir.make_node("Concat", self.states, {"axis": 1}, of=node, what="joined", output="", like=y)
             model.graph.insert_before(node, joined)
             self._instead(y, joined.outputs[0])
         elif self.length == 1:
@@ -245,14 +252,14 @@ class _Layer:
             return
         if old.is_graph_output() and new.is_graph_output():  # one tensor has one name
             size = self.constant(np.array([0, *_sizes(new)], np.int64), "same_shape")
-            same = ir.make_node("Reshape", [new, size], name=f"{self.node.name}@same", output="", like=old)
+            same = ir.make_node("Reshape", [new, size], of=self.node, what="same", output="", like=old)
             self.model.graph.insert_before(self.node, same)
             new = same.outputs[0]
         name = str(old.name)
         if old.is_graph_output() or not new.name:
-            old.name = ir.fresh_name(self.model, f"{name}@layer")
+            old.name = ir.fresh_name(self.model, f"{name}_layer")
             new.name = name
-        oir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        ir.replace_readers(old, new)
 
 
 def _sizes(value: ir.Value) -> list[int]:
@@ -290,31 +297,31 @@ class _Gru(_Layer):
         self._inner = self.weight(self._rn, "new_h", self._cn if self._after else None)
 
     def step(self, t: int) -> ir.Value:
-        h, at = self.last.get("h", self.start.get("h")), f"t{t}"
+        h = self.last.get("h", self.start.get("h"))
         total = self.of_step(self._gates, self._of_x, self._r, t, "gates_x")
         if h is not None:
-            total = self.add(total, self.linear(h, self._of_h, f"{at}_gates_h"), f"{at}_gates_sum")
-        r, z, rest = self.gates(total, "rzk", at)
-        new = self.crop(self._new, 1, t, t + 1, f"{at}_new_x")
-        inner = self._reset(h, r, at)
+            total = self.add(total, self.linear(h, self._of_h, "gates_h"), "gates_sum")
+        r, z, rest = self.gates(total, "rzk")
+        new = self.crop(self._new, 1, t, t + 1, "new_x")
+        inner = self._reset(h, r)
         if inner is not None:
-            new = self.add(new, inner, f"{at}_new_sum")
-        new = self.multiply(rest, self.tanh(new, f"{at}_new"), f"{at}_taken")
+            new = self.add(new, inner, "new_sum")
+        new = self.multiply(rest, self.tanh(new, "new"), "taken")
         if h is None:
-            kept = self.times(z, self.first["h"], f"{at}_kept")
+            kept = self.times(z, self.first["h"], "kept")
         else:
-            kept = self.multiply(z, h, f"{at}_kept")
-        self.last["h"] = new if kept is None else self.add(kept, new, f"{at}_h")
+            kept = self.multiply(z, h, "kept")
+        self.last["h"] = new if kept is None else self.add(kept, new, "h")
         return self.last["h"]
 
-    def _reset(self, h: ir.Value | None, r: ir.Value, at: str) -> ir.Value | None:
+    def _reset(self, h: ir.Value | None, r: ir.Value) -> ir.Value | None:
         """Return what the state adds to the sum of n."""
         if h is None:
             first = self.first["h"]
-            return self.times(r, self._rn @ first + self._cn if self._after else self._rn * first, f"{at}_new_h")
+            return self.times(r, self._rn @ first + self._cn if self._after else self._rn * first, "new_h")
         if self._after:
-            return self.multiply(r, self.linear(h, self._inner, f"{at}_inner"), f"{at}_new_h")
-        return self.linear(self.multiply(r, h, f"{at}_rh"), self._inner, f"{at}_new_h")
+            return self.multiply(r, self.linear(h, self._inner, "inner"), "new_h")
+        return self.linear(self.multiply(r, h, "rh"), self._inner, "new_h")
 
 
 class _Lstm(_Layer):
@@ -335,20 +342,20 @@ class _Lstm(_Layer):
         self._cell = cell
 
     def step(self, t: int) -> ir.Value:
-        h, at = self.last.get("h", self.start.get("h")), f"t{t}"
+        h = self.last.get("h", self.start.get("h"))
         total = self.of_step(self._gates, self._of_x, self._r, t, "gates_x")
         new = self.of_step(self._new, self._new_of_x, self._rn, t, "new_x")
         if h is not None:
-            total = self.add(total, self.linear(h, self._of_h, f"{at}_gates_h"), f"{at}_gates_sum")
-            new = self.add(new, self.linear(h, self._inner, f"{at}_new_h"), f"{at}_new_sum")
-        i, o, f = self.gates(total, "iof", at)
-        taken = self.multiply(i, self.tanh(new, f"{at}_new", self.inside), f"{at}_taken")
+            total = self.add(total, self.linear(h, self._of_h, "gates_h"), "gates_sum")
+            new = self.add(new, self.linear(h, self._inner, "new_h"), "new_sum")
+        i, o, f = self.gates(total, "iof")
+        taken = self.multiply(i, self.tanh(new, "new", self.inside), "taken")
         if self._cell is None:
-            kept = self.times(f, self.inside * self.first["c"], f"{at}_kept")
+            kept = self.times(f, self.inside * self.first["c"], "kept")
         else:
-            kept = self.multiply(f, self._cell, f"{at}_kept")
-        self._cell = taken if kept is None else self.add(kept, taken, f"{at}_c")
-        self.last["h"] = self.multiply(o, self.tanh(self._cell, f"{at}_out"), f"{at}_h")
+            kept = self.multiply(f, self._cell, "kept")
+        self._cell = taken if kept is None else self.add(kept, taken, "c")
+        self.last["h"] = self.multiply(o, self.tanh(self._cell, "out"), "h")
         return self.last["h"]
 
     def done(self) -> None:

@@ -10,22 +10,22 @@ from collections.abc import Mapping
 import numpy as np
 
 from .. import ir
-from ..assign import integer_nodes
 from ..ops.recurrent import Lstm, given
+from ..partition import Partition
 from ..platforms import Platform
 from ..runners import FloatRunner
 
 __all__ = ["cell_notes", "kept_cells"]
 
 
-def cell_notes(model: ir.Graph, row: Platform, floats: Mapping[str, str], feed: Mapping[str, np.ndarray]) -> list[str]:
-    """Return a note for every integer LSTM of the float `model` whose cells `row` cuts on the samples `feed`."""
+def cell_notes(parts: Partition, row: Platform, feed: Mapping[str, np.ndarray]) -> list[str]:
+    """Return a note for every integer LSTM of `parts` whose cells `row` cuts on the samples `feed`."""
     limit = Lstm().cell_limit(row)
-    layers = [node for node, op in integer_nodes(model, floats) if isinstance(op, Lstm)]
+    layers = [node for node, op in parts.nodes if isinstance(op, Lstm)]
     if limit is None or not layers:
         return []
     inputs = {ir.read_name(n, i) for n in layers for i in (0, *given(n).values())}
-    seen = {name: array for name, array, _ in FloatRunner(model, inputs).run(feed)}
+    seen = {name: array for name, array, _ in FloatRunner(parts.graph, inputs).run(feed)}
     notes = []
     for node in layers:
         more = {key: seen.get(ir.read_name(node, i), ir.const(node.inputs[i])) for key, i in given(node).items()}

@@ -19,14 +19,13 @@ repeat it over all groups until nothing moves. A channel that is dead in any of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from .. import ir
-from ..assign import integer_nodes, observed
-from ..ops import Op
+from ..partition import Partition
 from ..runners import FloatRunner
 from .factors import Groups, apply, combine, pin_borders
 
@@ -57,17 +56,19 @@ class _Group:
 
 
 def equalize(
-    model: ir.Graph, floats: Mapping[str, str], feed: Mapping[str, np.ndarray], bits: int = 8, weight_bits: int = 8
-) -> dict[str, np.ndarray]:
-    """Equalize the float `model` in place and return the factors {tensor: float64 [channels]}.
+    parts: Partition, feed: Mapping[str, np.ndarray], bits: int = 8, weight_bits: int = 8,
+    runner: FloatRunner | None = None,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
 
     feed : some tens of calibration samples. bits, weight_bits : widths of activations and weights.
+    runner : of the graph's tensors as they are now, where there is one already.
     """
-    nodes = integer_nodes(model, floats)
-    groups = _groups(model, nodes, floats)
+    groups = _groups(parts)
     if not groups:
         return {}
-    seen = _observe(model, feed, set(observed(model, floats)))
+    names = set(parts.activations)
+    seen = _observe(FloatRunner(parts.graph, names) if runner is None else runner, feed, names)
     total: dict[str, np.ndarray] = {}
     for _ in range(_SWEEPS):
         moved = False
@@ -77,7 +78,7 @@ def equalize(
                 continue
             moved = True
             step = dict.fromkeys(group.tensors, factor)
-            apply(model, step, floats)
+            apply(parts, step)
             total = combine(total, step)
             for name in group.tensors:
                 if name in seen:
@@ -87,9 +88,9 @@ def equalize(
     return total
 
 
-def _observe(model: ir.Graph, feed: Mapping[str, np.ndarray], names: set[str]) -> dict[str, _Channels]:
+def _observe(runner: FloatRunner, feed: Mapping[str, np.ndarray], names: set[str]) -> dict[str, _Channels]:
     found = {}
-    for name, array, _ in FloatRunner(model, names).run(feed):
+    for name, array, _ in runner.run(feed, names):
         if array.ndim >= 2 and array.size:
             axes = tuple(i for i in range(array.ndim) if i != 1)
             wide = array.astype(np.float64)
@@ -97,11 +98,11 @@ def _observe(model: ir.Graph, feed: Mapping[str, np.ndarray], names: set[str]) -
     return found
 
 
-def _groups(model: ir.Graph, nodes: Sequence[tuple[ir.Node, Op]], floats: Mapping[str, str]) -> list[_Group]:
+def _groups(parts: Partition) -> list[_Group]:
     """Return the free groups of tensors whose channels correspond one to one."""
     union = Groups()
-    pin_borders(union, model, floats)
-    for node, op in nodes:
+    pin_borders(union, parts)
+    for node, op in parts.nodes:
         sources = [ir.read_name(node, i) for i in op.data(node)]
         result = ir.written_name(node)
         through = op.name in ("Relu", "MaxPool", "AvgPool2dInt", "iqAdd") or _flat(node)
@@ -117,7 +118,7 @@ def _groups(model: ir.Graph, nodes: Sequence[tuple[ir.Node, Op]], floats: Mappin
     groups = []
     for tensors in union.members().values():
         inside = set(tensors)
-        layers = [node for node, op in nodes if op.factor == "absorbed"]
+        layers = [node for node, op in parts.nodes if op.factor == "absorbed"]
         writers = tuple(n for n in layers if ir.written_name(n) in inside)
         readers = tuple(n for n in layers if ir.read_name(n) in inside)
         if union.free(tensors) and writers and readers:

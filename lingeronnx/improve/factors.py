@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from .. import ir
-from ..assign import integer_nodes
+from ..partition import Partition
 from ..union import Union
 
 __all__ = ["SCALED_BY_HOST", "Factors", "Groups", "apply", "combine", "pin_borders"]
@@ -42,15 +42,16 @@ class Groups(Union):
         return not any(name in self.pinned for name in tensors)
 
 
-def pin_borders(groups: Groups, model: ir.Graph, floats: Mapping[str, str]) -> None:
+def pin_borders(groups: Groups, parts: Partition) -> None:
     """Pin graph inputs and outputs and everything a float node reads or writes, but for the host's own scalings.
 
     What layers with a common weight read and write is pinned too: a factor would give each a weight of its own.
     """
-    for value in (*model.graph.inputs, *model.graph.outputs):
+    graph = parts.graph.graph
+    for value in (*graph.inputs, *graph.outputs):
         groups.pin(str(value.name))
-    for node in model.graph:
-        if floats.get(str(node.name), SCALED_BY_HOST) != SCALED_BY_HOST:
+    for node in graph:
+        if parts.floats.get(str(node.name), SCALED_BY_HOST) != SCALED_BY_HOST:
             for read in (*node.inputs, *node.outputs):
                 if read is not None and read.name:
                     groups.pin(str(read.name))
@@ -64,9 +65,10 @@ def combine(first: Factors, second: Factors) -> dict[str, np.ndarray]:
     return {name: first.get(name, _ONE) * second.get(name, _ONE) for name in {**first, **second}}
 
 
-def apply(model: ir.Graph, factors: Factors, floats: Mapping[str, str]) -> None:
-    """Rewrite weights, biases and bounds of `model` in place so that every tensor is multiplied by its factor."""
-    for node, op in integer_nodes(model, floats):
+def apply(parts: Partition, factors: Factors) -> None:
+    """Rewrite weights, biases and bounds of the graph in place so that every tensor is multiplied by its factor."""
+    model = parts.graph
+    for node, op in parts.nodes:
         f_in = factors.get(ir.read_name(node), _ONE)
         f_out = factors.get(ir.written_name(node), _ONE)
         if op.factor == "absorbed":

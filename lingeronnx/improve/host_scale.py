@@ -9,14 +9,15 @@ which frees the group. Which constant it multiplies by is settled by `ranges` an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from .. import ir
-from ..assign import integer_nodes, tie_classes
+from ..assign import TieClass
 from ..calibrate import best_scale
 from ..observe import Stats, TensorStats
+from ..partition import Partition
 from ..platforms import Platform
 from .factors import SCALED_BY_HOST
 
@@ -24,16 +25,16 @@ __all__ = ["free_borders", "settle"]
 
 
 def free_borders(
-    model: ir.Graph, stats: dict[str, TensorStats], row: Platform, floats: Mapping[str, str], bits: int
+    parts: Partition, ties: Sequence[TieClass], stats: dict[str, TensorStats], row: Platform, bits: int
 ) -> dict[str, str]:
     """Put Mul nodes (by 1, for now) at the borders of what `row` cannot hold; return {node: reason}.
 
     `stats` gains entries for the new tensors.
     """
-    if not row.chip:
+    if not row.power_of_two:
         return {}
-    beyond = _out_of_range(model, stats, row, floats, bits)
-    inside = {id(node) for node, _ in integer_nodes(model, floats)}
+    model, inside = parts.graph, parts.inside
+    beyond = _out_of_range(ties, stats, row, bits)
     added: dict[str, str] = {}
     for value in list(ir.values(model)):
         if str(value.name) not in beyond:
@@ -48,10 +49,10 @@ def free_borders(
     return added
 
 
-def _out_of_range(model: ir.Graph, stats: Stats, row: Platform, floats: Mapping[str, str], bits: int) -> set[str]:
+def _out_of_range(ties: Sequence[TieClass], stats: Stats, row: Platform, bits: int) -> set[str]:
     """Return the tensors of the tie classes that need an exponent the row does not hold."""
     found: set[str] = set()
-    for group in tie_classes(model, row, floats):
+    for group in ties:
         seen = group.stats(stats)
         if seen is not None and seen.squares > 0:
             scale = best_scale(seen, bits, power=True, calibrator="mse")
@@ -60,10 +61,10 @@ def _out_of_range(model: ir.Graph, stats: Stats, row: Platform, floats: Mapping[
     return found
 
 
-def _multiply_after(model: ir.Graph, value: ir.Value, inside: set[int], stats: dict[str, TensorStats]) -> str:
+def _multiply_after(model: ir.Graph, value: ir.Value, inside: Collection[int], stats: dict[str, TensorStats]) -> str:
     """Let the integer readers of a float `value` read it through a Mul."""
     readers = [(use.node, use.idx) for use in value.uses() if id(use.node) in inside]
-    node = _mul(model, value, f"{value.name}@scaled")
+    node = _mul(model, value, f"{value.name}_scaled")
     first = next(n for n in model.graph if any(n is reader for reader, _ in readers))
     model.graph.insert_before(first, node)
     for reader, index in readers:
@@ -72,13 +73,13 @@ def _multiply_after(model: ir.Graph, value: ir.Value, inside: set[int], stats: d
     return str(node.name)
 
 
-def _multiply_before(model: ir.Graph, value: ir.Value, inside: set[int], stats: dict[str, TensorStats]) -> str:
+def _multiply_before(model: ir.Graph, value: ir.Value, inside: Collection[int], stats: dict[str, TensorStats]) -> str:
     """Let the float readers of an integer `value`, and the outside, read it through a Mul that takes over its name."""
     writer = ir.producer(value)
     assert writer is not None
     name = str(value.name)
     readers = [(use.node, use.idx) for use in value.uses() if id(use.node) not in inside]
-    value.name = ir.fresh_name(model, f"{name}@scaled")
+    value.name = ir.fresh_name(model, f"{name}_scaled")
     node = _mul(model, value, name)
     model.graph.insert_after(writer, node)
     for reader, index in readers:
@@ -92,9 +93,10 @@ def _multiply_before(model: ir.Graph, value: ir.Value, inside: set[int], stats: 
 
 def _mul(model: ir.Graph, value: ir.Value, output: str) -> ir.Node:
     base = str(value.name)
-    one = ir.add_initializer(model, ir.fresh_name(model, f"{base}@factor"), np.array(1.0, np.float32))
+    one = ir.add_initializer(model, ir.fresh_name(model, f"{base}_factor"), np.array(1.0, np.float32))
     free = output if output not in {str(v.name) for v in ir.values(model)} else ir.fresh_name(model, output)
-    return ir.make_node("Mul", [value, one], name=f"{base}@scale", output=free, like=value)
+    title = ir.free_name(f"{base}_scale", {str(node.name) for node in model.graph})
+    return ir.make_node("Mul", [value, one], name=title, output=free, like=value)
 
 
 def settle(model: ir.Graph, added: Mapping[str, str], factors: Mapping[str, np.ndarray]) -> None:

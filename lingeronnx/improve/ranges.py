@@ -16,21 +16,22 @@ over sixteen values per octave.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .. import ir
-from ..assign import TieClass, integer_nodes, tie_classes
+from ..assign import TieClass
 from ..calibrate import best_scale
 from ..observe import Stats, TensorStats
 from ..ops import parameter_values
 from ..ops.activation import bounds
+from ..partition import Partition, partition
 from ..platforms import Platform
 from .factors import Groups, pin_borders
 
-__all__ = ["clips_without_scale", "range_factors"]
+__all__ = ["clips_without_scale", "partition_with_clips", "range_factors"]
 
 _STEPS = 16  # candidates per octave
 _SWEEPS = 4
@@ -46,12 +47,12 @@ class _Group:
     classes: list[TieClass] = field(default_factory=list)
 
 
-def _groups(model: ir.Graph, row: Platform, floats: Mapping[str, str], bits: int) -> tuple[list[_Group], list[str]]:
+def _groups(parts: Partition, row: Platform, bits: int) -> tuple[list[_Group], list[str]]:
     """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
     union = Groups()
-    pin_borders(union, model, floats)
+    pin_borders(union, parts)
     needs: dict[str, tuple[float, str]] = {}
-    for node, op in integer_nodes(model, floats):
+    for node, op in parts.nodes:
         tensors = [ir.read_name(node, i) for i in op.data(node)]
         tensors += [str(node.outputs[i].name) for i in op.results(node)]
         for name in tensors:
@@ -79,13 +80,21 @@ def _groups(model: ir.Graph, row: Platform, floats: Mapping[str, str], bits: int
     return list(groups.values()), unmet
 
 
-def clips_without_scale(model: ir.Graph, row: Platform, floats: Mapping[str, str], bits: int) -> dict[str, str]:
+def partition_with_clips(model: ir.Graph, row: Platform, skip: Mapping[str, str], bits: int) -> Partition:
+    """Return the `partition` of `model` in which Clips that saturation cannot stand in for stay in float, too."""
+    parts = partition(model, row, skip)
+    while unmet := clips_without_scale(parts, row, bits):
+        parts = partition(model, row, {**parts.floats, **unmet})
+    return parts
+
+
+def clips_without_scale(parts: Partition, row: Platform, bits: int) -> dict[str, str]:
     """Return {node: why} for the Clip nodes that saturation cannot stand in for on `row`."""
     reason = (
         f"{row.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or one "
         "it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
     )
-    _, unmet = _groups(model, row, floats, bits)
+    _, unmet = _groups(parts, row, bits)
     return dict.fromkeys(unmet, reason)
 
 
@@ -99,10 +108,10 @@ class _Layer:
 
 
 def range_factors(
-    model: ir.Graph,
+    parts: Partition,
+    ties: Sequence[TieClass],
     stats: Stats,
     row: Platform,
-    floats: Mapping[str, str],
     *,
     bits: int,
     weight_bits: int,
@@ -112,14 +121,14 @@ def range_factors(
 
     search : optimise the free groups; False sets only the factors that Clip needs.
     """
-    groups, _ = _groups(model, row, floats, bits)
+    groups, _ = _groups(parts, row, bits)
     index = {name: i for i, group in enumerate(groups) for name in group.tensors}
-    for tie in tie_classes(model, row, floats):
+    for tie in ties:
         groups[index[tie.tensors[0]]].classes.append(tie)
     factors = [group.fixed or 1.0 for group in groups]
     if search:
-        _descend(groups, _layers(model, floats, index), factors, stats, bits, weight_bits)
-    if row.chip:
+        _descend(groups, _layers(parts, index), factors, stats, bits, weight_bits)
+    if row.power_of_two:
         _keep_within(row.exponents, groups, factors, stats, bits)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
 
@@ -140,9 +149,9 @@ def _keep_within(
             factors[i] *= 2.0 ** min(most - exponents[1] // 2, least - exponents[0])
 
 
-def _layers(model: ir.Graph, floats: Mapping[str, str], index: Mapping[str, int]) -> list[_Layer]:
+def _layers(parts: Partition, index: Mapping[str, int]) -> list[_Layer]:
     found = []
-    for node, op in integer_nodes(model, floats):
+    for node, op in parts.nodes:
         for parameter in op.parameters(node):
             values = parameter_values(node, parameter)
             assert values is not None

@@ -23,12 +23,13 @@ from .. import ir
 from ..int_runner import IntRunner
 from ..lower import lower
 from ..ops import is_relu
+from ..partition import Partition
 from ..plan import Plan, QParams
 from ..platforms import Platform
 from ..runners import FloatRunner
 from .rounding import compensated_round, output_error
 
-__all__ = ["refine", "samples_that_fit"]
+__all__ = ["refinable", "refine", "samples_that_fit"]
 
 _MEMORY = 512 * 2**20  # bytes of float activations held at a time
 _PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
@@ -43,22 +44,27 @@ def samples_that_fit(model: ir.Graph, most: int) -> int:
     return int(np.clip(_MEMORY // max(one, 1), 1, most))
 
 
-def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray]) -> None:
-    """Refine weights and biases of the float `model` in place, for `plan` on `row`.
+def refinable(parts: Partition) -> dict[str, ir.Node]:
+    """Return the layers that `refine` works on, by their outputs."""
+    return {ir.written_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
 
-    feed : calibration samples, some tens to hundreds. The new weights lie on the plan's grid.
+
+def refine(parts: Partition, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray], runner: FloatRunner) -> None:
+    """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
+
+    feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. The new weights
+    lie on the plan's grid.
     """
-    layers = {
-        ir.written_name(node): node for node in model.graph
-        if node.op_type in ("Conv", "Linear") and str(node.name) not in plan.floats
-    }  # fmt: skip
-    wanted = {name: array for name, array, _ in FloatRunner(model, set(layers)).run(feed)}
-    walk = IntRunner(lower(model, plan, row)).walk(feed)
+    model, layers = parts.graph, refinable(parts)
+    wanted = {name: array for name, array, _ in runner.run(feed, layers)}
+    lowered = lower(parts, plan, row)
+    made = {name for name, layer in lowered.layers.items() if layer in layers}
+    walk = IntRunner(lowered.graph, row=row).walk(feed, made)
     for step in walk:
-        # A one-dimensional convolution that the chip makes in two is the step before the reshape that ends it.
-        name = step.output.partition("@q")[0].removesuffix("@rows")
+        # Of the steps that are made for a layer, that with the weight: the others move its data.
+        name = lowered.layers.get(step.output, "")
         node = layers.get(name)
-        if node is None or name not in wanted:
+        if node is None or name not in wanted or not hasattr(step.kernel, "weight"):
             continue
         kernel, array = step.kernel, step.array
         shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
@@ -77,8 +83,7 @@ def refine(model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.nda
 
 
 def _scale(plan: Plan, node: ir.Node, index: int) -> float:
-    name = ir.read_name(node, index)
-    return plan.tensors[name.removesuffix("@refined")].scale
+    return plan.tensors[ir.read_name(node, index)].scale
 
 
 def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
@@ -158,5 +163,5 @@ def _move_bias(model: ir.Graph, node: ir.Node, error: np.ndarray) -> None:
         return
     if len(node.inputs) < 3:
         node.resize_inputs(3)
-    name = ir.fresh_name(model, f"{node.outputs[0].name}@bias")
+    name = ir.fresh_name(model, f"{node.outputs[0].name}_bias")
     node.replace_input_with(2, ir.add_initializer(model, name, (-error).astype(np.float32)))

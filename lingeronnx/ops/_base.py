@@ -8,24 +8,22 @@ simulator kernel computes it. It knows nothing of passes, files or commands.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from .. import ir
-from ..errors import ModelError
+from ..emit import Lowering
+from ..errors import InternalError, ModelError
 from ..plan import QParams
 from ..platforms import Platform
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
+from ..platforms.arithmetic import Arithmetic, Left, Rounding
 
 __all__ = [
-    "ALL_OUT", "Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch", "without_step",
+    "ALL_OUT", "QUANT_MODES", "Attr", "Bound", "Constraint", "Op", "Tie", "Violation", "attributes", "fixed_batch",
 ]  # fmt: skip
 
 #: Attribute names of later generations -> the names used here.
@@ -35,6 +33,18 @@ _REQUIRED = object()
 
 #: A right shift that leaves 0 of every accumulator.
 ALL_OUT = 62
+
+#: The values of the attribute quant_mode.
+QUANT_MODES: Mapping[str, Rounding] = MappingProxyType(
+    {
+        "floor_add": Rounding.HALF_UP,
+        "floor": Rounding.DOWN,
+        "ceil": Rounding.UP,
+        "round": Rounding.HALF_EVEN,
+    }
+)
+
+_Kind = TypeVar("_Kind", bound=Arithmetic)
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ class Bound:
 
     attrs : attributes by their current names, defaults filled in
     consts : constant inputs by index
-    algorithm : the platform's algorithm for this operator
+    arithmetic : how the platform, or the training side, computes this operator
     source_shapes : shape of each input, empty for an absent one
     source_types : dtype of each input, None for an absent one
     batched : whether axis 0 is the batch (declared 1), not a size of its own
@@ -99,7 +109,7 @@ class Bound:
     node: ir.Node
     attrs: Mapping[str, Any]
     consts: Mapping[int, np.ndarray]
-    algorithm: str
+    arithmetic: Arithmetic
     source_shapes: Sequence[tuple[int, ...]] = ()
     batched: bool = True
     source_types: Sequence[np.dtype | None] = ()
@@ -120,47 +130,51 @@ class Bound:
             raise ModelError(f"{self.where}: its input is {kind}; it must be int8 or int16")
         return 8 if kind is None else 8 * kind.itemsize
 
-    @property
-    def trains(self) -> bool:
-        """Whether the arithmetic is that of the software the network was trained with, not the executor's."""
-        return self.algorithm.startswith("train")
+    def how(self, kind: type[_Kind]) -> _Kind:
+        """Return the arithmetic, of the class that the operator has; InternalError for a row that gives another."""
+        if not isinstance(self.arithmetic, kind):
+            raise InternalError(f"{self.where} has {type(self.arithmetic).__name__} where {kind.__name__} belongs")
+        return self.arithmetic
 
     @property
-    def rounding(self) -> str:
-        """How the node says its results are rounded, which the executor does not read; half up by default."""
-        from simulator.fixed import ROUNDINGS
-
+    def rounding(self) -> Rounding:
+        """How results are rounded: as the arithmetic has it, or leaves to the node, whose default is half up."""
+        if self.arithmetic.requantize.rounding is not None:
+            return self.arithmetic.requantize.rounding
         name = str(self.attrs.get("quant_mode") or "floor_add")
-        if name not in ROUNDINGS:
-            raise ModelError(f"{self.where}: quant_mode = '{name}'; it is one of {', '.join(ROUNDINGS)}")
-        return name
+        if name not in QUANT_MODES:
+            raise ModelError(f"{self.where}: quant_mode = '{name}'; it is one of {', '.join(QUANT_MODES)}")
+        return QUANT_MODES[name]
 
     def rescale(self, ratio: float, bits: int | None = None) -> Any:
-        """Return the simulator's rescaling by `ratio` to `bits` (default o_bits, else 8)."""
+        """Return the simulator's rescaling by `ratio` to `bits` (default the arithmetic's, o_bits, else 8)."""
         from simulator.fixed import Rescale, Rounded
 
-        width = int(bits if bits is not None else self.attrs.get("o_bits") or 8)
-        if self.trains or self.algorithm.startswith("luna"):
-            mantissa, exponent = math.frexp(ratio)
-            if mantissa != 0.5:
-                raise ModelError(
-                    f"{self.where}: the scales give the ratio {ratio:g}, not a power of two; this platform shifts only"
-                )
-            if self.trains and self.rounding != "floor_add":
-                return Rounded(1 - exponent, width, self.rounding)
-            return Rescale.from_shift(self._right(1 - exponent), width)
-        return Rescale.from_ratio(ratio, width)
+        how = self.arithmetic.requantize
+        width = int(bits or how.bits or self.attrs.get("o_bits") or 8)
+        if not how.shifts:
+            return Rescale.from_ratio(ratio, width)
+        mantissa, exponent = math.frexp(ratio)
+        if mantissa != 0.5:
+            raise ModelError(
+                f"{self.where}: the scales give the ratio {ratio:g}, not a power of two; this platform shifts only"
+            )
+        shift = self._right(1 - exponent)
+        if self.rounding is not Rounding.HALF_UP:
+            return Rounded(shift, width, self.rounding)
+        return Rescale.from_shift(shift, width)
 
     def _right(self, shift: int) -> int:
         """Return the right shift that is computed for `shift`: what becomes of a negative one differs."""
-        if shift >= 0 or self.trains or self.algorithm == "luna-left":
+        left = self.arithmetic.requantize.left
+        if shift >= 0 or left is Left.SHIFTED:
             return shift
-        if self.algorithm == "luna-refuse":
+        if left is Left.REFUSED:
             raise ModelError(
                 f"{self.where}: its scales need a shift of {-shift} to the left, which the executor refuses; lower "
                 "scale_o"
             )
-        return ALL_OUT if self.algorithm == "luna-zero" else 0
+        return ALL_OUT if left is Left.ZERO else 0
 
     def exponent(self, key: str, scale: float) -> int:
         """Return log2 of `scale`, the attribute `key`; ModelError when it is not a power of two."""
@@ -168,13 +182,6 @@ class Bound:
         if mantissa != 0.5:
             raise ModelError(f"{self.where}: {key} = {scale:g} is not a power of two; this platform shifts only")
         return exponent - 1
-
-    def refuse_executor(self) -> None:
-        """Raise ModelError unless the arithmetic is the training side's: the executor has no such operator."""
-        if not self.trains:
-            raise ModelError(
-                f"{self.where}: the executor has no such operator; it exists in arithmetic='training' only"
-            )
 
     def constant(self, index: int, dtypes: str, what: str) -> np.ndarray:
         """Return constant input `index`; ModelError when it is absent, computed at run time or of another dtype."""
@@ -218,6 +225,8 @@ class Op:
     """One integer operator. Subclasses override what differs; the defaults fit an operator that moves data."""
 
     name: str
+    #: What a row says of it.
+    kind: type[Arithmetic] = Arithmetic
     domain = "thinker"
     floats: tuple[tuple[str, str], ...] = ()  # (domain, op type) of the float operators it computes
     aliases: tuple[str, ...] = ()  # names in other generations
@@ -280,10 +289,6 @@ class Op:
         """Return the multiply-accumulates of one sample."""
         return 0
 
-    def packer_args(self, node: ir.Node, row: Platform) -> str:
-        """Return the arguments the row's packer needs because of the integer `node`."""
-        return row.packer_args.get(self.name, "").format(output=ir.written_name(node))
-
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit the integer form of the float `node`; by default the same standard operator on integers."""
         low.emit(self, node, low.inputs(node), {a: ir.attr(node, a) for a in node.attributes}, domain="")
@@ -331,14 +336,9 @@ class Op:
 
 def rule_text(constraint: Constraint, row: Platform) -> tuple[str, str]:
     """Return (rule, remedy) of a constraint, filled in from the row: its docstring, split at the bar."""
-    text = " ".join((constraint.__doc__ or "").split()).format(row=row, conv=row.conv, pool=row.pool)
+    text = " ".join((constraint.__doc__ or "").split()).format(row=row)
     rule, _, remedy = text.partition(" | ")
     return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"
-
-
-def without_step(name: str) -> str:
-    """Return the name of what the steps of a recurrent layer have in common: ``y@t12_gates`` -> ``y@gates``."""
-    return re.sub(r"@t\d+_", "@", name)
 
 
 def fixed_batch(target: Sequence[int]) -> list[int]:

@@ -7,16 +7,14 @@ puts b exactly at the top of the integer range, so that saturation does the clip
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
 from ._base import Bound, Op, Tie
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Clip", "Relu", "bounds", "is_relu"]
 
@@ -100,7 +98,7 @@ class Clip(Op):
             low.emit(RELU, node, [low.integer(node, 0)], {}, domain="")
             return
         dtype = np.int8 if scale.bits <= 8 else np.int16
-        ends = [low.array(f"{node.outputs[0].name}@{key}", np.array(value, dtype))
+        ends = [low.array(f"{node.outputs[0].name}_{key}", np.array(value, dtype))
                 for key, value in (("low", low_int), ("high", high_int))]  # fmt: skip
         low.emit(self, node, [low.integer(node, 0), *ends], {}, domain="")
 

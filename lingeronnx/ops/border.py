@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from .. import ir
+from ..platforms.arithmetic import Quantizer, Real, Requantizer
 from ._base import Attr, Bound, Op
 
 __all__ = ["Dequant", "Quant", "Requant"]
@@ -15,19 +16,20 @@ class Quant(Op):
     """Real to integer: ``sat(floor(x * scale_x + 1/2))``; the training side does every step in float32."""
 
     name = "Quant"
+    kind = Quantizer
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
     def bind(self, bound: Bound) -> Any:
         """Return the kernel; chips round through float32."""
         from simulator.kernels import Quant as Kernel
 
-        scale = float(bound.attrs["scale_x"])
-        if bound.trains:
+        scale, real = float(bound.attrs["scale_x"]), bound.how(Quantizer).real
+        if real is Real.SINGLE:
             return Kernel(scale, int(bound.attrs["data_bits"]), rule="single", rounding=bound.rounding)
         # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
         # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
         kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == "Dequant"
-        luna = bound.algorithm.startswith("luna") and (scale >= 1 or kept)
+        luna = real is Real.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
         return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule)
 
@@ -65,17 +67,14 @@ class Requant(Op):
     """Integer to integer at another scale or width; int8 to wider types shifts left without saturation."""
 
     name = "Requant"
+    kind = Requantizer
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
 
     def bind(self, bound: Bound) -> Any:
         """Return the kernel."""
-        import math
-
-        from simulator.fixed import Rescale
         from simulator.kernels import Requant as Kernel
 
-        ratio, bits = bound.ratio(bound.attrs["scale_x"]), int(bound.attrs["o_bits"])
-        mantissa, exponent = math.frexp(ratio)
-        rescale = Rescale.from_shift(1 - exponent, bits) if mantissa == 0.5 else bound.rescale(ratio, bits)
+        bits = int(bound.attrs["o_bits"])
+        rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"]), bits)
         # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
-        return Kernel(rescale, saturate=not (bound.algorithm.startswith("luna") and bits > 8))
+        return Kernel(rescale, saturate=not (bound.how(Requantizer).wraps and bits > 8))

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
+from ..platforms.arithmetic import Concat as Arithmetic
 from ._base import ALL_OUT, Attr, Bound, Op, Tie
 
-if TYPE_CHECKING:
-    from ..lower import Lowering
+__all__ = ["Concat", "mark_parts"]
 
-__all__ = ["Concat"]
+_PARTS = "lingeronnx.parts"
+
+
+def mark_parts(node: ir.Node) -> None:
+    """Note that the inputs of the Concat `node` are parts of one tensor: they share its scale."""
+    node.metadata_props[_PARTS] = "1"
 
 
 class Concat(Op):
     """Concatenation along an axis other than the batch."""
 
     name = "iqCat"
+    kind = Arithmetic
     floats = (("", "Concat"),)
     aliases = ("QCat",)
     attributes = (Attr("dim", "i", None), Attr("axis", "i", None), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
@@ -35,8 +41,12 @@ class Concat(Op):
         return "it concatenates along the batch axis" if rank and ir.attr(node, "axis") % rank == 0 else None
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None where every input is requantized; on chips that cannot shift right here, what nobody else reads."""
-        if row.ops.get(self.name) != "luna-up":
+        """None where every input is requantized; on chips that cannot shift right here, what nobody else reads.
+
+        Nor do the parts of one tensor have scales of their own.
+        """
+        how = row.computes(self.name, Arithmetic)
+        if (how is None or not how.raises_only) and _PARTS not in node.metadata_props:
             return []
         names = [str(v.name) for v in node.inputs if v is not None and ir.sole_consumer(v) is node]
         return [Tie(name, ir.written_name(node)) for name in names]
@@ -44,11 +54,12 @@ class Concat(Op):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with one scale per input; a Requant does what the chip cannot."""
         rank, o = len(ir.shape(node.outputs[0]) or ()), low.written(node)
+        how = low.row.computes(self.name, Arithmetic)
         attrs: dict[str, Any] = {"dim": ir.attr(node, "axis") % rank if rank else ir.attr(node, "axis")}
         inputs = []
         for index in range(len(node.inputs)):
             x = low.read(node, index)
-            if low.row.ops.get(self.name) == "luna-up" and x.scale > o.scale:
+            if how is not None and how.raises_only and x.scale > o.scale:
                 x = o
             attrs[f"scale_x_{index}"] = x.scale
             inputs.append(low.integer_as(node, index, x))
@@ -63,7 +74,7 @@ class Concat(Op):
     def bind(self, bound: Bound) -> Any:
         """Return the concatenation kernel; inputs below the output's scale are shifted left.
 
-        "luna-up" cannot shift right: an input above the output's scale becomes 0.
+        Where it only raises scales, an input above the output's scale becomes 0.
         """
         from simulator.fixed import Rescale
         from simulator.kernels import Concat as Kernel
@@ -73,10 +84,6 @@ class Concat(Op):
         rescales, bits = [], int(bound.attrs["o_bits"] or 8)
         for index in range(len(bound.node.inputs)):
             ratio = bound.ratio(scales[index]) if index in scales else 1.0
-            mantissa, exponent = math.frexp(ratio)
-            shift = 1 - exponent
-            if bound.algorithm == "luna-up" and shift > 0:
-                shift = ALL_OUT
-            shifts = mantissa == 0.5 and not bound.trains
-            rescales.append(Rescale.from_shift(shift, bits) if shifts else bound.rescale(ratio, bits))
+            lost = bound.how(Arithmetic).raises_only and ratio < 1
+            rescales.append(Rescale.from_shift(ALL_OUT, bits) if lost else bound.rescale(ratio, bits))
         return Kernel(int(axis or 0), tuple(rescales))

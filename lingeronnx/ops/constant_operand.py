@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ..platforms import Platform
+from ..platforms.limits import OperandLimits
 from ._base import Tie
 from .elementwise import ADD, Binary, Mul
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row
 from .norm import BatchNorm2d
 from .shape import Reshape
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["AddConstant", "MulConstant"]
 
@@ -67,7 +65,11 @@ class AddConstant(Binary):
 
     def available(self, row: Platform) -> bool:
         """Where the operator is."""
-        return row.runs(BatchNorm2d.name if row.chip else self.emitted.name)
+        return row.runs(BatchNorm2d.name if self._by_channels(row) else self.emitted.name)
+
+    def _by_channels(self, row: Platform) -> bool:
+        """Whether no operand may be a constant, so that every element becomes a channel."""
+        return row.limits(self.emitted.name, OperandLimits) is not None
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """What a mask shows stays as it is."""
@@ -92,7 +94,7 @@ class AddConstant(Binary):
         shape = ir.shape(node.outputs[0]) or ()
         x, y, o = low.read(node, index), low.read(node, other), low.written(node)
         value = low.integer(node, index)
-        if low.row.chip:
+        if self._by_channels(low.row):
             self._as_channels(node, low, value, (1, *(int(d or 1) for d in shape[1:])))
             return
         full = (1,) * (len(shape) - array.ndim) + array.shape
@@ -110,19 +112,19 @@ class AddConstant(Binary):
 
         if self.factor_is_constant:
             w = low.read(node, other)
-            given = [low.constant(node, other, w, spread, f"{base}@factor"),
-                     low.array(f"{base}@offset", np.zeros(count, np.int32))]  # fmt: skip
+            given = [low.constant(node, other, w, spread, f"{base}_factor"),
+                     low.array(f"{base}_offset", np.zeros(count, np.int32))]  # fmt: skip
         else:
             w = QParams(2.0**_ONE)
-            given = [low.array(f"{base}@factor", np.full(count, w.scale).astype(np.int8)),
-                     *low.bias(node, other, x.scale * w.scale, spread, f"{base}@offset")]  # fmt: skip
+            given = [low.array(f"{base}_factor", np.full(count, w.scale).astype(np.int8)),
+                     *low.bias(node, other, x.scale * w.scale, spread, f"{base}_offset")]  # fmt: skip
         attrs = {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits, "scale_x": x.scale,
                  "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
         column = [1, count, 1, 1]
-        target = low.array(f"{base}@column_shape", np.array(column, np.int64))
+        target = low.array(f"{base}_column_shape", np.array(column, np.int64))
         value = low.insert(Reshape.name, node, "column", [value, target], {}, column, x, domain="")
         value = low.insert(BatchNorm2d.name, node, "affine", [value, *given], attrs, column, o)
-        back = low.array(f"{base}@shape", np.array(shape, np.int64))
+        back = low.array(f"{base}_shape", np.array(shape, np.int64))
         low.emit(RESHAPE, node, [value, back], {}, domain="")
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ir
+from ..emit import Lowering
+from ..packer.limits import limits
 from ..platforms import Platform
+from ..platforms.arithmetic import Arithmetic, Layer
 from ._base import Attr, Bound, Constraint, Op, Tie, Violation
 from .shape import Squeeze
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Conv1d", "Conv2d", "Geometry"]
 
@@ -64,121 +64,26 @@ class Geometry:
         return self.group > 1 and self.group == self.inputs
 
 
-def kernel_limit(node: ir.Node, row: Platform) -> Any:
-    """kernel sides are at most {conv.max_kernel} | split the kernel into smaller ones whose results are added."""
-    if row.conv is None:
-        return None
-    g = Geometry.image(node)
-    sides = [k for k, d in zip(g.kernel, g.dilations, strict=True) if d == 1]
-    return "x".join(map(str, g.kernel)) if max(sides, default=0) > row.conv.max_kernel else None
-
-
-def kernel_limit_dilated(node: ir.Node, row: Platform) -> Any:
-    """kernel sides along a dilated axis are at most {conv.max_kernel_dilated} | split the kernel into smaller ones
-    whose results are added.
+def groups_padded_ahead(node: ir.Node, row: Platform) -> Any:
+    """a grouped convolution has as many channels in a group as rows in its kernel, and no map lower than the kernel is
+    wide: the packer would pad it in a node before | convolve each group by itself.
     """
-    if row.conv is None:
-        return None
     g = Geometry.image(node)
-    sides = [k for k, d in zip(g.kernel, g.dilations, strict=True) if d != 1]
-    return "x".join(map(str, g.kernel)) if max(sides, default=0) > row.conv.max_kernel_dilated else None
-
-
-def stride_values(node: ir.Node, row: Platform) -> Any:
-    """strides are one of {conv.strides} | use a stride of 1, 2 or 4."""
-    if row.conv is None:
+    if row.conv is None or not row.conv.pre_pad or g.group == 1 or g.weight[1] == 1 or not known(g):
         return None
-    return next((s for s in Geometry.image(node).strides if s not in row.conv.strides), None)
+    small = g.weight[1] < g.kernel[0] or int(g.source[2] or 0) < g.kernel[1]
+    return f"{g.group} groups of {g.weight[1]} channels under {'x'.join(map(str, g.kernel))}" if small else None
 
 
-def stride_within_kernel(node: ir.Node, row: Platform) -> Any:
-    """a stride is not larger than the kernel | enlarge the kernel with zeros (--fit does)."""
-    if row.conv is None:
-        return None
-    g = Geometry.image(node)
-    return next((f"stride {s} > kernel {k}" for s, k in zip(g.strides, g.kernel, strict=True) if s > k), None)
-
-
-def pad_limit(node: ir.Node, row: Platform) -> Any:
-    """pads are at most {conv.max_pad} and not larger than the kernel | pad in a node before."""
-    if row.conv is None:
-        return None
-    g = Geometry.image(node)
-    limits = [min(row.conv.max_pad, k) for k in g.kernel] * 2
-    return next((f"pads {list(g.pads)}" for p, most in zip(g.pads, limits, strict=True) if p < 0 or p > most), None)
-
-
-def dilation_values(node: ir.Node, row: Platform) -> Any:
-    """dilations are one of {conv.dilations} | use an undilated kernel."""
-    if row.conv is None:
-        return None
-    return next((d for d in Geometry.image(node).dilations if d not in row.conv.dilations), None)
-
-
-def depthwise_multiplier(node: ir.Node, row: Platform) -> Any:
-    """a depthwise convolution has as many outputs as inputs | use a multiplier of 1 and concatenate."""
-    if row.conv is None or row.conv.depthwise_multiplier:
-        return None
-    g = Geometry.image(node)
-    return f"{g.inputs} inputs, {g.outputs} outputs" if g.depthwise and g.outputs != g.inputs else None
-
-
-def slab(node: ir.Node, row: Platform) -> Any:
-    """the input rows under a kernel fit {conv.slab} bytes ({conv.slab_depthwise} for depthwise) | use fewer channels or
-    a narrower map.
-    """
-    if row.conv is None:
-        return None
-    g = Geometry.image(node)
-    if len(g.source) != 4 or any(d is None for d in g.source[1:]):
-        return None
-    channels, height, width = (int(d or 0) for d in g.source[1:])
-    if row.conv.slab_padded:
-        height, width = height + g.pads[0] + g.pads[2], width + g.pads[1] + g.pads[3]
-    align = row.conv.channel_align
-    deep = -(-channels // align) * align
-    limit = row.conv.slab_depthwise if g.depthwise else row.conv.slab
-
-    def size(along: int, stride: int, kernel: int) -> int:
-        step = 8 * stride
-        return deep * (-(-along // step) * step) * kernel
-
-    need = min(size(width, g.strides[1], g.kernel[0]), size(height, g.strides[0], g.kernel[1]))
-    return f"{need} bytes" if need > limit else None
-
-
-def memory(node: ir.Node, row: Platform) -> Any:
-    """input and output together fit {row.shared_memory} bytes ({conv.memory_depthwise} for depthwise) | make the maps
-    smaller.
-    """
-    if row.shared_memory is None or row.conv is None:
-        return None
-    limit = row.conv.memory_depthwise if Geometry.image(node).depthwise else row.shared_memory
-    sizes = [ir.shape(v) for v in (node.inputs[0], node.outputs[0]) if v is not None]
-    if any(s is None or any(d is None for d in s[1:]) for s in sizes):
-        return None
-    need = sum(math.prod(int(d or 1) for d in s[1:]) for s in sizes if s is not None)
-    return f"{need} bytes" if need > limit else None
-
-
-def kernel_limit_1d(node: ir.Node, row: Platform) -> Any:
-    """1-D kernels are at most {conv.max_kernel_1d} long | split the kernel into shorter ones that are added."""
-    if row.conv is None:
-        return None
-    (side,) = Geometry(node).kernel
-    return side if side > row.conv.max_kernel_1d else None
-
-
-def undilated_1d(node: ir.Node, row: Platform) -> Any:
-    """1-D kernels are not dilated | use a kernel with zeros between."""
-    if row.conv is None:
-        return None
-    return next((d for d in Geometry(node).dilations if d != 1), None)
+def known(g: Geometry) -> bool:
+    """Whether all sizes but the batch are known and fit the kernel's rank."""
+    return len(g.source) == len(g.result) == len(g.kernel) + 2 and None not in (*g.source[1:], *g.result[1:])
 
 
 class WeightLayer(Op):
     """What convolution and linear share: weight at input 1, bias at input 2."""
 
+    kind: type[Arithmetic] = Layer
     factor = "absorbed"
 
     def parameters(self, node: ir.Node) -> list[int]:
@@ -233,10 +138,7 @@ class Conv2d(WeightLayer):
         Attr("kernel_shape", "ints", None), Attr("strides", "ints", None), Attr("pads", "ints", None),
         Attr("dilations", "ints", None), Attr("group", "i", 1), *WEIGHT,
     )  # fmt: skip
-    constraints: tuple[Constraint, ...] = (
-        kernel_limit, kernel_limit_dilated, stride_values, stride_within_kernel, pad_limit, dilation_values,
-        depthwise_multiplier, slab, memory,
-    )  # fmt: skip
+    constraints: tuple[Constraint, ...] = (*limits("Conv2dInt"), groups_padded_ahead)
 
     def reject(self, node: ir.Node) -> str | None:
         """The kernel must have this operator's rank; padding must be explicit."""
@@ -268,9 +170,7 @@ class Conv2d(WeightLayer):
 
         weight = bound.constant(1, "int8 int16", "weight")
         rank, a = weight.ndim - 2, bound.attrs
-        # The chips take o_bits of 16 and 32 of a 2-D convolution and write saturated int8 all the same.
-        bits = 8 if self.name == "Conv2dInt" and bound.algorithm.startswith("luna") else None
-        rescale = bound.rescale(bound.ratio(a["scale_x"], a["scale_w"]), bits)
+        rescale = bound.rescale(bound.ratio(a["scale_x"], a["scale_w"]))
         return Conv(
             weight, bound.bias(2, len(weight)), rescale,
             strides=tuple(a["strides"] or [1] * rank), pads=tuple(a["pads"] or [0] * 2 * rank),
@@ -284,9 +184,7 @@ class Conv1d(Conv2d):
     name = "Conv1dInt"
     aliases = ("QConv1d", "QConvBN1d")
     rank = 1
-    constraints = (
-        kernel_limit_1d, stride_values, stride_within_kernel, pad_limit, undilated_1d, depthwise_multiplier,
-    )  # fmt: skip
+    constraints = limits("Conv1dInt")
 
     def available(self, row: Platform) -> bool:
         """Either form will do."""

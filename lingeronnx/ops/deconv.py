@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
-from ..platforms import Platform
+from ..emit import Lowering
+from ..packer.limits import limits
 from ._base import Attr, Bound, Constraint
-from .conv import (
-    CONV2D,
-    Geometry,
-    WeightLayer,
-    kernel_limit,
-    memory,
-    pad_limit,
-    stride_values,
-    stride_within_kernel,
-)  # fmt: skip
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
+from .conv import CONV2D, Geometry, WeightLayer
 
 __all__ = ["ConvTranspose2d"]
-
-
-def one_group(node: ir.Node, row: Platform) -> Any:
-    """a transposed convolution has one group | enlarge the map and convolve it group by group."""
-    group = int(ir.attr(node, "group", 1))
-    return f"{group} groups" if row.chip and group != 1 else None
-
-
-def undilated(node: ir.Node, row: Platform) -> Any:
-    """a transposed convolution is not dilated | use a kernel with zeros between."""
-    dilations = Geometry(node).dilations
-    return f"dilations {list(dilations)}" if row.chip and any(d != 1 for d in dilations) else None
 
 
 class ConvTranspose2d(WeightLayer):
@@ -47,9 +24,7 @@ class ConvTranspose2d(WeightLayer):
     aliases = ("QConvTranspose2d", "QConvTranspose1d")
     factor = "fixed"  # its weight has the outputs on axis 1, where no other layer has them
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
-    constraints: tuple[Constraint, ...] = (
-        kernel_limit, stride_values, stride_within_kernel, pad_limit, undilated, one_group, memory,
-    )  # fmt: skip
+    constraints: tuple[Constraint, ...] = limits("ConvTranspose2dInt")
 
     def reject(self, node: ir.Node) -> str | None:
         """Two-dimensional, with explicit padding."""
@@ -72,7 +47,7 @@ class ConvTranspose2d(WeightLayer):
                  "output_padding": list(ir.attr(node, "output_padding") or [0, 0])}  # fmt: skip
         bias = low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])
         if not bias:
-            bias = [low.integers(f"{node.outputs[0].name}@bias", np.zeros(g.weight[1] * g.group), 1.0)]
+            bias = [low.integers(f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0)]
         low.emit(self, node, [low.integer(node, 0), low.weight(node, 1), *bias], attrs)
 
     def bind(self, bound: Bound) -> Any:

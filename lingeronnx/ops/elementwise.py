@@ -8,17 +8,18 @@ rounds each operand as well, but saturates the sum only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ..platforms import Platform
+from ..platforms.arithmetic import Division, Operands, Product, Quotient, Sum
+from ..platforms.faults import Fault
+from ..platforms.limits import OperandLimits
 from ._base import Attr, Bound, Op, Tie
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
 from .norm import scaled_channels
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["ADD", "Add", "Binary", "Div", "Mul", "Sub"]
 
@@ -30,18 +31,18 @@ _SCALES = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Att
 
 def equal_shapes(node: ir.Node, row: Platform) -> Any:
     """both operands have the same shape | expand the smaller one, or fold it into a layer."""
-    left, right = (ir.shape(v) for v in node.inputs[:2])
-    if not row.chip or left is None or right is None or left[1:] == right[1:] and len(left) == len(right):
+    limits, (left, right) = row.limits("iqAdd", OperandLimits), (ir.shape(v) for v in node.inputs[:2])
+    if limits is None or left is None or right is None or left[1:] == right[1:] and len(left) == len(right):
         return None
     return f"{_text(left)} and {_text(right)}"
 
 
 def mul_shapes(node: ir.Node, row: Platform) -> Any:
     """the operands have the same shape, or the second is [N, C, 1, 1] | expand the smaller one."""
-    left, right = (ir.shape(v) for v in node.inputs[:2])
-    if not row.chip or left is None or right is None or len(left) == len(right) and left[1:] == right[1:]:
+    limits, (left, right) = row.limits("iqMul", OperandLimits), (ir.shape(v) for v in node.inputs[:2])
+    if limits is None or left is None or right is None or len(left) == len(right) and left[1:] == right[1:]:
         return None
-    channel = len(left) == len(right) == 4 and right[1] == left[1] and right[2:] == (1, 1)
+    channel = limits.per_channel and len(left) == len(right) == 4 and right[1] == left[1] and right[2:] == (1, 1)
     return None if channel else f"{_text(left)} and {_text(right)}"
 
 
@@ -87,6 +88,7 @@ class Add(Binary):
     """Sum of two activations."""
 
     name = "iqAdd"
+    kind = Sum
     floats: tuple[tuple[str, str], ...] = (("", "Add"),)
     aliases: tuple[str, ...] = ("QAdd",)
     constraints = (equal_shapes,)
@@ -97,11 +99,12 @@ class Add(Binary):
         return MASKED_AT_RUN_TIME if masked_at_run_time(node.outputs[0]) else super().reject(node)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """On shifting platforms an operand that only this sum reads is written at its scale: one rounding, not two.
+        """An operand that only this sum reads is written at its scale, but where the two meet finer: one rounding.
 
         A second rounding would also be biased: a shift by one rounds every odd integer up.
         """
-        if row.ops.get(self.name) == "generic":
+        how = row.computes(self.name, Sum)
+        if how is not None and how.operands is Operands.FINE:
             return []
         names = [str(v.name) for v in node.inputs[:2] if v is not None and ir.sole_consumer(v) is node]
         return [Tie(name, ir.written_name(node)) for name in names]
@@ -113,7 +116,7 @@ class Add(Binary):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; where the executor may forget to shift the second operand, the one to be shifted comes first."""
         attrs, inputs = self.lowered_attributes(node, low), [low.integer(node, 0), low.integer(node, 1)]
-        if "add-external" in low.row.faults and attrs["scale_x"] == attrs["scale_o"] != attrs["scale_y"]:
+        if Fault.ADD_EXTERNAL in low.row.faults and attrs["scale_x"] == attrs["scale_o"] != attrs["scale_y"]:
             attrs["scale_x"], attrs["scale_y"] = attrs["scale_y"], attrs["scale_x"]
             inputs.reverse()
         low.emit(self, node, inputs, attrs)
@@ -124,9 +127,10 @@ class Add(Binary):
 
         rx, ry = bound.ratio(bound.attrs["scale_x"]), bound.ratio(bound.attrs["scale_y"])
         bits = int(bound.attrs["o_bits"])
-        if bound.algorithm == "generic":
+        operands = bound.how(Sum).operands
+        if operands is Operands.FINE:
             return AddScaled.from_ratios(rx, ry, bits, self.sign)
-        if bound.trains:
+        if operands is Operands.WIDE:
             from simulator.fixed import Rescale
 
             return AddScaled(bound.rescale(rx, _WIDE), bound.rescale(ry, _WIDE), Rescale.from_shift(0, bits), self.sign)
@@ -149,7 +153,7 @@ class Sub(Add):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit iqSub, or a BatchNorm2dInt by -1 and an iqAdd."""
         shape = ir.shape(node.inputs[1]) or ()
-        if "sub-placement" not in low.row.faults or len(shape) != 4:
+        if Fault.SUB_PLACEMENT not in low.row.faults or len(shape) != 4:
             Binary.lower(self, node, low)
             return
         negated = scaled_channels(low, node, "negated", low.integer(node, 1), low.read(node, 1), low.read(node, 1),
@@ -164,6 +168,7 @@ class Mul(Binary):
     """Product of two activations."""
 
     name = "iqMul"
+    kind = Product
     floats = (("", "Mul"),)
     aliases = ("QMul",)
     constraints = (mul_shapes,)
@@ -184,18 +189,20 @@ class Div(Binary):
     """Quotient of int32 activations, in vendors' graphs only: the NPU's reciprocal division."""
 
     name = "iqDiv"
+    kind = Division
     aliases = ("QDiv",)
     factor = "fixed"
 
     def bind(self, bound: Bound) -> Any:
-        """Return the division; "luna-unscaled" takes no notice of the scales."""
+        """Return the division."""
         from simulator.kernels import Div as Kernel
         from simulator.kernels import DivSingle
 
-        if bound.trains:
+        quotient = bound.how(Division).quotient
+        if quotient is Quotient.SINGLE:
             x, y, o = (float(bound.attrs[key]) for key in ("scale_x", "scale_y", "scale_o"))
             return DivSingle(x, y, o, int(bound.attrs["o_bits"]), bound.rounding)
-        if bound.algorithm == "luna-unscaled":
+        if quotient is Quotient.UNSCALED:
             return Kernel(0, by_sign=True)
         x, y, o = (bound.exponent(key, float(bound.attrs[key])) for key in ("scale_x", "scale_y", "scale_o"))
         return Kernel(o + y - x)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ..platforms import Platform
 from ._base import Op, Tie
@@ -26,9 +27,6 @@ from .lut import SIGMOID, gated_axis
 from .norm import BatchNorm2d
 from .shape import Reshape
 from .table import TABLE
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Gated"]
 
@@ -98,13 +96,14 @@ class Gated(Op):
         count, q = int(shape[-1] or 1), _with_room(x, factor)
         eye = np.eye(count) * _WEIGHT.scale
         weight = np.floor(np.concatenate([eye, eye * factor]) + 0.5).astype(np.int8)
-        base = f"{ir.written_name(node)}@pair"
+        base = f"{ir.written_name(node)}_pair"
         given = [low.array(f"{base}_weight", weight), low.array(f"{base}_bias", np.zeros(2 * count, np.int32))]
         attrs: dict[str, Any] = {"data_bits": x.bits, "parameter_bits": _WEIGHT.bits, "o_bits": q.bits,
                                  "scale_x": x.scale, "scale_w": _WEIGHT.scale, "scale_o": q.scale}  # fmt: skip
         shape[-1] = 2 * count
         pair = low.insert(Linear.name, node, "pair", [low.integer(node, 0), *given], attrs, shape, q)
-        low.emit(GLU, node, [pair], {"dim": -1, "scale_x": q.scale, "scale_o": o.scale})
+        axis = len(shape) - 1  # counted from -1, too little is planned
+        low.emit(GLU, node, [pair], {"dim": axis, "o_bits": o.bits, "scale_x": q.scale, "scale_o": o.scale})
 
 
 def _with_room(x: QParams, factor: float) -> QParams:
@@ -121,22 +120,22 @@ def _multiplied(
     if len(shape) > 4:
         image = [*shape[:3], math.prod(shape[3:])]
     if image != shape:
-        value = low.insert(RESHAPE.name, node, "image", [value, low.array(f"{base}@image_shape", _target(image, low))],
+        value = low.insert(RESHAPE.name, node, "image", [value, low.array(f"{base}_image_shape", _target(image, low))],
                            {}, image, x, domain="")  # fmt: skip
     held = np.full(image[1], math.floor(factor * _WEIGHT.scale + 0.5), np.int8)
-    given = [low.array(f"{base}@factor", held), low.array(f"{base}@offset", np.zeros(image[1], np.int32))]
+    given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(image[1], np.int32))]
     attrs = {"data_bits": x.bits, "parameter_bits": 8, "o_bits": o.bits, "scale_x": x.scale,
              "scale_w": _WEIGHT.scale, "scale_o": o.scale}  # fmt: skip
     value = low.insert(BatchNorm2d.name, node, "inner", [value, *given], attrs, image, o)
     if image != shape:
         value = low.insert(RESHAPE.name, node, "inner_back",
-                           [value, low.array(f"{base}@inner_shape", _target(shape, low))], {}, shape, o,
+                           [value, low.array(f"{base}_inner_shape", _target(shape, low))], {}, shape, o,
                            domain="")  # fmt: skip
     return value
 
 
 def _target(shape: list[int], low: Lowering) -> np.ndarray:
-    return np.array([1 if low.row.chip else -1, *shape[1:]], np.int64)
+    return np.array([1 if low.row.single_sample else -1, *shape[1:]], np.int64)
 
 
 GLU, MUL, RESHAPE = Glu(), Mul(), Reshape()

@@ -8,48 +8,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..platforms import Platform
+from ..platforms.arithmetic import Norm
 from ._base import Attr, Bound, Op, Tie
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["LayerNorm"]
 
-#: What the NPU adds to the variance; it cannot be told otherwise.
+#: What ONNX adds to the variance by default.
 EPSILON = 1e-5
 FRACTION = 10
-#: (row of T)^2 * 128^2 has to stay below 2^31.
-LONGEST = 361
 
 
 def norm_row(node: ir.Node, row: Platform) -> Any:
-    """a normalised row has at most 361 elements, more overflow 32 bits | normalise shorter rows."""
+    """a normalised row has at most {row.norm.max_length} elements, more overflow 32 bits | normalise shorter rows."""
     count = math.prod(int(d or 1) for d in ir.shape(node.inputs[1]) or ())
-    return f"{count} elements" if row.chip and count > LONGEST else None
+    return f"{count} elements" if row.norm is not None and count > row.norm.max_length else None
 
 
 def epsilon_fixed(node: ir.Node, row: Platform) -> Any:
-    """epsilon is 1e-5 | export the model with eps=1e-5."""
+    """epsilon is {row.norm.epsilon} | export the model with that eps."""
     epsilon = ir.attr(node, "epsilon", EPSILON)
-    return f"{epsilon:g}" if row.chip and not math.isclose(epsilon, EPSILON, rel_tol=1e-5) else None
+    other = row.norm is not None and not math.isclose(epsilon, row.norm.epsilon, rel_tol=1e-5)
+    return f"{epsilon:g}" if other else None
 
 
 def norm_axes(node: ir.Node, row: Platform) -> Any:
     """a normalised row is the last axis or the last two | flatten the axes before."""
     count = len(ir.shape(node.inputs[1]) or ())
-    return f"{count} axes" if row.chip and count > 2 else None
+    return f"{count} axes" if row.norm is not None and count > row.norm.max_axes else None
 
 
 class LayerNorm(Op):
     """Layer normalisation with factor and summand."""
 
     name = "LayerNormInt"
+    kind = Norm
     floats = (("", "LayerNormalization"), (ir.DOMAIN, "LayerNormalization"))
     aliases = ("QLayerNorm2d", "QLayerNorm")
     factor = "fixed"
@@ -87,15 +86,6 @@ class LayerNorm(Op):
         """The shift to the output is to the right: q_o <= 10 + q_w."""
         return FRACTION + exponent(ir.read_name(node, 1))
 
-    def packer_args(self, node: ir.Node, row: Platform) -> str:
-        """Its tensors belong into external memory: all of the graph's, or these where others must not be there."""
-        if not row.chip:
-            return ""
-        others = {n.op_type for n in node.graph} if node.graph is not None else set()
-        if others & {"SoftmaxInt", "LogSoftmaxInt", "AvgPool2dInt", "MaxPool"}:
-            return f"-m {ir.read_name(node)}:psram,{ir.written_name(node)}:psram"
-        return "--threshold4 1"
-
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with integer factor and summand; the chips demand a summand."""
         x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
@@ -103,15 +93,16 @@ class LayerNorm(Op):
             "data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits,
             "scale_x": x.scale, "scale_w": w.scale, "scale_o": o.scale,
         }  # fmt: skip
-        if not low.row.chip:
+        if low.row.norm is None:
             attrs["epsilon"] = float(ir.attr(node, "epsilon", EPSILON))
         gamma = ir.const(node.inputs[1])
         assert gamma is not None
         weight = low.weight(node, 1)
-        if low.row.ops.get(self.name) == "luna-wide":
+        how = low.row.computes(self.name, Norm)
+        if how is not None and how.factor_bits == 16:
             weight = low.widened(weight)
         bias = low.bias(node, 2, 2.0**FRACTION * w.scale) or [
-            low.integers(f"{node.outputs[0].name}@bias", np.zeros(gamma.shape), 1.0)
+            low.integers(f"{node.outputs[0].name}_bias", np.zeros(gamma.shape), 1.0)
         ]
         low.emit(self, node, [low.integer(node, 0), weight, *bias], attrs)
 

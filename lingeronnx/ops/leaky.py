@@ -8,20 +8,17 @@ Exact for x >= 0; for x < 0 one rounding. Four-dimensional tensors only, as the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ..platforms import Platform
 from ._base import Op, Tie
 from .activation import RELU
 from .elementwise import ADD
 from .norm import BatchNorm2d, scaled_channels
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["LeakyRelu"]
 
@@ -70,6 +67,6 @@ class LeakyRelu(Op):
         mirrored = scaled_channels(low, node, "mirrored", value, x, x, QParams(1.0), -1.0)
         lower = low.insert(RELU.name, node, "lower", [mirrored], {}, shape, x, domain="")
         top = float(np.abs(slopes).max(initial=0)) or 1.0
-        w = QParams(2.0 ** min(np.floor(np.log2(127 / top)), 16 if low.row.chip else 126))
+        w = QParams(2.0 ** min(np.floor(np.log2(127 / top)), low.row.exponents[1]))
         scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -slopes)
         low.emit(ADD, node, [upper, scaled], {"scale_x": x.scale, "scale_y": o.scale, "scale_o": o.scale})

@@ -12,9 +12,11 @@ import numpy as np
 from simulator.kernel import PlainKernel, Spec, require
 
 from .. import ir
+from ..packer.limits import limits
 from ..platforms import Platform
-from ._base import Bound
+from ._base import Bound, Violation
 from .conv import WEIGHT, WeightLayer
+from .shape import Reshape
 
 __all__ = ["Linear"]
 
@@ -50,12 +52,12 @@ class Linear(WeightLayer):
     floats = ((ir.DOMAIN, "Linear"),)
     aliases = ("QLinear",)
     attributes = WEIGHT
+    constraints = limits("LinearInt")
     wide = True
 
-    def packer_args(self, node: ir.Node, row: Platform) -> str:
-        """Several rows may need a place of their own for the output."""
-        rows = math.prod(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[:-1])
-        return super().packer_args(node, row) if rows > 1 else ""
+    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
+        """Those of the integer operator; a float one may have any rank."""
+        return [] if node.domain == ir.DOMAIN else super().violations(node, row)
 
     def macs(self, node: ir.Node) -> int:
         """Rows times weight."""
@@ -63,7 +65,10 @@ class Linear(WeightLayer):
         return math.prod(int(d or 1) for d in result[1:]) * int(weight[1] or 1)
 
     def lower(self, node: ir.Node, low: Any) -> None:
-        """As every weight layer; a bias of zeros only is left out. Without scale_o where the output is float."""
+        """As every weight layer; a bias of zeros only is left out. Without scale_o where the output is float.
+
+        Chips read two or three axes: of more, all before the last become one.
+        """
         bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
         x, w = low.read(node, 0), low.read(node, 1)
         attrs = {"data_bits": x.bits, "parameter_bits": w.bits, "scale_x": x.scale, "scale_w": w.scale}
@@ -72,7 +77,17 @@ class Linear(WeightLayer):
         inputs = [low.integer(node, 0), low.weight(node, 1)]
         if bias is not None and np.any(bias):
             inputs += low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])
-        low.emit(self, node, inputs, attrs)
+        full = [int(d or 1) for d in ir.shape(node.outputs[0]) or ()]
+        if low.row.packing is None or len(full) <= 3:
+            low.emit(self, node, inputs, attrs)
+            return
+        rows, base = [1, math.prod(full[1:-1])], ir.written_name(node)
+        sizes = [*rows, int((ir.shape(node.inputs[0]) or ())[-1] or 1)]
+        target = low.array(f"{base}_flat_shape", np.array(sizes, np.int64))
+        inputs[0] = low.insert(RESHAPE.name, node, "flat", [inputs[0], target], {}, sizes, low.read(node, 0), domain="")
+        value = low.insert(self.name, node, "rows", inputs, attrs, [*rows, full[-1]], low.written(node))
+        back = low.array(f"{base}_shape", np.array([1, *full[1:]], np.int64))
+        low.emit(RESHAPE, node, [value, back], {}, domain="")
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """scale_o; without one the output is float."""
@@ -88,3 +103,6 @@ class Linear(WeightLayer):
             return FloatLinear(weight, bound.bias(2, len(weight)), scale)
         rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_w"]))
         return Kernel(weight, bound.bias(2, len(weight)), rescale)
+
+
+RESHAPE = Reshape()

@@ -1,16 +1,17 @@
 """Sigmoid and tanh by the chips' tables: iqSigmoid, iqTanh. Their output has 7 fractional bits.
 
-================  ====================================================================================
-"luna-q11"        int16 in; shifted right to Q11, never left: a scale below 2^11 is read as 2^11
-"luna-q27"        int8 in; shifted left to Q27 and saturated
-"luna-constant"   the executor's factor overflows to 0, so that every input reads as 0
-"train-q11-..."   int8 or int16 in; shifted to Q11 without saturation, and 0 comes out beyond the table
-"train-q27-..."   int8 or int16 in; shifted to Q27 and saturated
-================  ====================================================================================
+How an input comes to the format of the table, Q11 or Q27, is a `Reading`:
 
-The last two are the training side's: the first gives Q15, rounded to any scale, the second rounds once, to o_bits - 1
-fractional bits. An int8 input of "luna-q11" is what a Requant by 2^8 in front of it would make int16. Gelu and Swish
-(venusA, generation 3) have tables of their own, Q27 in and out.
+==============  ======================================================================================
+`RIGHT_ONLY`    int16 in; shifted right, never left: a scale below 2^11 is read as 2^11
+`SATURATED`     shifted and saturated
+`WRAPPED`       shifted without saturation, and 0 comes out beyond the table
+`NOTHING`       the executor's factor overflows to 0, so that every input reads as 0
+==============  ======================================================================================
+
+To the training side outputs are `as_told`: the table in Q11 gives Q15, rounded to any scale, the one in Q27 rounds
+once, to o_bits - 1 fractional bits. An int8 input that is read `RIGHT_ONLY` is what a Requant by 2^8 in front of it
+would make int16. Gelu and Swish (venusA, generation 3) have tables of their own, Q27 in and out.
 
 Where there is no right one, GluInt does: it multiplies a half of 1s by the sigmoid of the other half. Where there is an
 iqTable, that does.
@@ -19,42 +20,38 @@ iqTable, that does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..plan import QParams
 from ..platforms import Platform
-from ._base import Attr, Bound, Constraint, Op, Tie, without_step
+from ..platforms.arithmetic import Curve, Reading
+from ..platforms.faults import Fault
+from ._base import Attr, Bound, Constraint, Op, Tie
 from .border import Requant
 from .gate import Glu
 from .linear import Linear
 from .table import TABLE
 
-if TYPE_CHECKING:
-    from ..lower import Lowering
-
 __all__ = ["SIGMOID", "Gelu", "Sigmoid", "Swish", "Tanh", "gated_axis"]
 
-#: Algorithm -> (the table's name in the simulator, fractional bits it wants).
-_TABLES = {"luna-q11": ("venus", 11), "luna-q27": ("arcs", 27), "luna-constant": ("venusA", 27),
-           "train-q11-venus": ("venus", 11), "train-q27-arcs": ("arcs", 27),
-           "train-q27-venusA": ("venusA", 27)}  # fmt: skip
 _OUT = QParams(2.0**7)
-#: GluInt is fed by a LinearInt of so many inputs at most: half of 1s, half copied.
-_WIDEST = 128
-#: ... at scales from 1 up to this, so that 1 is an integer.
+#: A 1 that GluInt is fed is an int8 at scales up to 2^6.
 _TOP = 6
 
 
 def gated_axis(node: ir.Node, row: Platform) -> Any:
-    """where GluInt stands in for a table, the last of two or three axes is at most 128 long | shorten it."""
-    if row.runs(TABLE.name) or row.ops.get("iqSigmoid") != "luna-constant":
+    """where GluInt stands in for a table, the last of two or three axes is at most {row.curve.max_length} long |
+    shorten it.
+    """
+    if row.runs(TABLE.name) or row.curve is None:
         return None
     shape = ir.shape(node.inputs[0]) or ()
-    fits = 2 <= len(shape) <= 3 and shape[-1] is not None and shape[-1] <= _WIDEST
+    fits = len(shape) in row.curve.ranks and shape[-1] is not None and shape[-1] <= row.curve.max_length
     return None if fits else "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
 
 
@@ -62,12 +59,14 @@ class Sigmoid(Op):
     """Logistic function."""
 
     name = "iqSigmoid"
+    kind = Curve
     floats: tuple[tuple[str, str], ...] = (("", "Sigmoid"),)
     aliases: tuple[str, ...] = ("QSigmoid",)
     factor = "fixed"
     head = True
     bound: float | None = 1.0
     function = "sigmoid"
+    fault: Fault | None = None
     constraints: tuple[Constraint, ...] = (gated_axis,)
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", _OUT.scale), Attr("o_bits", "i", 8))
 
@@ -78,7 +77,7 @@ class Sigmoid(Op):
 
     def absence(self, node: ir.Node, row: Platform) -> str:
         """The fault, where there is one."""
-        return row.faults.get(self.function) or super().absence(node, row)
+        return (self.fault and row.fault(self.fault)) or super().absence(node, row)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """None."""
@@ -100,7 +99,7 @@ class Sigmoid(Op):
             op: Op = self
         else:
             value, attrs["scale_x"] = self._with_ones(node, low, low.integer(node, 0), x)
-            op, attrs["dim"] = GLU, -1
+            op, attrs["dim"], attrs["o_bits"] = GLU, len(shape) - 1, _OUT.bits  # counted from -1, too little is planned
         if o == _OUT:
             low.emit(op, node, [value], attrs)
             return
@@ -115,13 +114,14 @@ class Sigmoid(Op):
 
     def tabled(self, row: Platform) -> bool:
         """Whether the row has the function right."""
-        return row.ops.get(self.name) in ("luna-q11", "luna-q27")
+        return row.right(self.name)
 
     def _wide(
         self, node: ir.Node, low: Lowering, value: ir.Value, x: QParams, shape: list[Any]
     ) -> tuple[ir.Value, float]:  # fmt: skip
         """Return `value` in the width that the row's table takes, and its scale."""
-        if low.row.ops.get(self.name) != "luna-q11":
+        how = low.row.computes(self.name, Curve)
+        if how is None or how.reading is not Reading.RIGHT_ONLY:
             return value, x.scale
         if x.scale < 2.0**3:  # a shift to the left would wrap in 16 bits; in 8 it saturates, where the function is flat
             most = QParams(2.0**3)
@@ -133,7 +133,7 @@ class Sigmoid(Op):
 
     def _with_ones(self, node: ir.Node, low: Lowering, value: ir.Value, x: QParams) -> tuple[ir.Value, float]:
         """Return the last axis doubled, a half of 1s in front, and its scale: the work of a LinearInt, exact."""
-        shape, base = list(ir.shape(node.outputs[0]) or ()), without_step(f"{node.outputs[0].name}@ones")
+        shape, base = list(ir.shape(node.outputs[0]) or ()), f"{ir.shared_name(node)}_ones"
         count = int(shape[-1] or 1)
         scale = min(max(x.scale, 1.0), 2.0**_TOP)
         one = QParams(2.0**6)
@@ -151,14 +151,14 @@ class Sigmoid(Op):
         from simulator.kernels import Table, grid
         from simulator.lut import piecewise
 
-        chip, fraction = _TABLES.get(bound.algorithm, _TABLES["luna-constant"])
-        curve, bits = piecewise(self.function, chip), bound.width()
+        how = bound.how(Curve)
+        curve, bits, fraction = piecewise(self.function, how.table.value), bound.width(), how.table.fraction
         x, q = grid(bits), bound.exponent("scale_x", float(bound.attrs["scale_x"]))
-        if bound.trains:
+        if how.as_told:
             return Table(self._trained(bound, curve, rsh(x, q - fraction)))
-        if bound.algorithm == "luna-constant":
+        if how.reading is Reading.NOTHING:
             x = x * 0
-        elif fraction == 11:
+        elif how.reading is Reading.RIGHT_ONLY:
             x = rsh(x << (16 - bits), max(q + 16 - bits - fraction, 0))
         else:
             x = sat_array(rsh(x, q - fraction), 32)
@@ -169,7 +169,7 @@ class Sigmoid(Op):
         from simulator.fixed import dtype_of, sat_array
 
         bits, scale = int(bound.attrs["o_bits"]), float(bound.attrs["scale_o"])
-        if curve.bits == 16:
+        if bound.how(Curve).reading is Reading.WRAPPED:
             return requantized(bound, curve.unsaturated(x), 2.0**15)
         if scale != 2.0 ** (bits - 1):
             raise ModelError(f"{bound.where}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}")
@@ -181,15 +181,15 @@ class Sigmoid(Op):
 
     def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
         """What the node says to the training side."""
-        return [float(bound.attrs["scale_o"])] if bound.trains else super().out_scales(bound, scales)
+        return [float(bound.attrs["scale_o"])] if bound.how(Curve).as_told else super().out_scales(bound, scales)
 
 
 def requantized(bound: Bound, values: np.ndarray, scale: float) -> np.ndarray:
     """Return integers at `scale` in the node's output format, rounded as it says."""
-    from simulator.fixed import ROUNDINGS, divided, dtype_of, sat_array
+    from simulator.fixed import divided, dtype_of, sat_array
 
     bits, shift = int(bound.attrs["o_bits"]), bound.exponent("scale_o", bound.ratio(scale))
-    rounding = ROUNDINGS[bound.rounding]
+    rounding = int(bound.rounding)
     moved = [divided(int(v) << max(shift, 0), 1 << max(-shift, 0), rounding) for v in values]
     return sat_array(np.array(moved, object), bits).astype(dtype_of(bits))
 
@@ -201,6 +201,7 @@ class Tanh(Sigmoid):
     floats = (("", "Tanh"),)
     aliases = ("QTanh",)
     function = "tanh"
+    fault = Fault.TANH
     constraints = ()
 
 
@@ -208,19 +209,20 @@ class Gelu(Op):
     """GELU by venusA's table, in generation 3 only; it has no name that the packer knows."""
 
     name = "QGelu"
+    kind = Curve
     domain = "linger"
     factor = "fixed"
     function = "gelu"
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
 
     def bind(self, bound: Bound) -> Any:
-        """Return the table; ModelError for the executor's arithmetic."""
+        """Return the table."""
         from simulator.fixed import rsh, sat_array
         from simulator.kernels import Table, grid
         from simulator.lut import piecewise
 
-        bound.refuse_executor()
-        chip, fraction = _TABLES[bound.algorithm]
+        table = bound.how(Curve).table
+        chip, fraction = table.value, table.fraction
         q = bound.exponent("scale_x", float(bound.attrs["scale_x"]))
         y = piecewise(self.function, chip).to(sat_array(rsh(grid(bound.width()), q - fraction), 32), fraction, 32)
         return Table(requantized(bound, y, 2.0**fraction))

@@ -9,6 +9,8 @@ import numpy as np
 
 from .. import ir
 from ..platforms import Platform
+from ..platforms.arithmetic import Layer
+from ..platforms.limits import MatrixLimits
 from ._base import Attr
 from .elementwise import Binary
 from .shape import Reshape
@@ -20,16 +22,17 @@ RESHAPE = Reshape()
 
 def matrix_rank(node: ir.Node, row: Platform) -> Any:
     """both factors have three axes, or four with equal heads | put the heads of an attention into the batch."""
-    shapes = [ir.shape(value) or () for value in node.inputs[:2]]
+    limits, shapes = row.limits("BmmInt", MatrixLimits), [ir.shape(value) or () for value in node.inputs[:2]]
     ranks = [len(shape) for shape in shapes]
     heads = ranks == [4, 4] and shapes[0][1] == shapes[1][1]
-    return None if not row.chip or ranks == [3, 3] or heads else f"{ranks[0]} and {ranks[1]} axes"
+    return None if limits is None or ranks == [limits.rank] * 2 or heads else f"{ranks[0]} and {ranks[1]} axes"
 
 
 class Bmm(Binary):
     """Matrix product, sample by sample."""
 
     name = "BmmInt"
+    kind = Layer
     floats = (("", "MatMul"),)
     aliases = ("QBmm", "QMatmul")
     attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
@@ -59,21 +62,21 @@ class Bmm(Binary):
                 "o_bits": low.written(node).bits}  # fmt: skip
 
     def lower(self, node: ir.Node, low: Any) -> None:
-        """Emit; on chips four axes become three, the batch of one taken by the heads, and the result four again."""
+        """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
         shapes = [ir.shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
-        if not low.row.chip or len(shapes[2]) != 4:
+        if low.row.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
             super().lower(node, low)
             return
         base, factors = ir.written_name(node), []
         for index, what in ((0, "left"), (1, "right")):
             sizes = [int(d or 1) for d in shapes[index][1:]]
-            target = low.array(f"{base}@{what}_shape", np.array(sizes, np.int64))
+            target = low.array(f"{base}_{what}_shape", np.array(sizes, np.int64))
             factors.append(low.insert("Reshape", node, what, [low.integer(node, index), target], {}, sizes,
                                       low.read(node, index), domain=""))  # fmt: skip
         full = [1, *(int(d or 1) for d in shapes[2][1:])]
         value = low.insert(self.name, node, "heads", factors, self.lowered_attributes(node, low), full[1:],
                            low.written(node))  # fmt: skip
-        back = low.array(f"{base}@shape", np.array(full, np.int64))
+        back = low.array(f"{base}_shape", np.array(full, np.int64))
         low.emit(RESHAPE, node, [value, back], {}, domain="")
 
     def bind(self, bound: Any) -> Any:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..plan import QParams
 from ._base import Attr, Bound
 from .conv import WEIGHT, WeightLayer
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["BatchNorm2d", "factors", "parameter_values", "scaled_channels"]
 
@@ -58,8 +56,8 @@ class BatchNorm2d(WeightLayer):
         attrs = self.lowered_attributes(node, low)
         w = low.read(node, 1)
         held = np.clip(np.floor(factor * w.scale + 0.5), w.low, w.high)
-        weight = low.array(ir.read_name(node, 1), held.astype(np.int8 if w.bits <= 8 else np.int16))
-        bias = low.integers(f"{node.outputs[0].name}@bias", offset, attrs["scale_x"] * attrs["scale_w"],
+        weight = low.array(ir.read_name(node, 1), held.astype(np.int8 if w.bits <= 8 else np.int16), own=True)
+        bias = low.integers(f"{node.outputs[0].name}_bias", offset, attrs["scale_x"] * attrs["scale_w"],
                             low.is_wide(node))  # fmt: skip
         low.emit(self, node, [low.integer(node, 0), weight, bias], attrs)
 
@@ -84,7 +82,7 @@ def scaled_channels(
     shape = ir.shape(node.outputs[0]) or ()
     channels = int(shape[1] or 1)
     held = np.clip(np.floor(np.broadcast_to(factors, (channels,)) * w.scale + 0.5), w.low, w.high).astype(np.int8)
-    base = f"{node.outputs[0].name}@{what}"
+    base = f"{node.outputs[0].name}_{what}"
     attrs = {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits,
              "scale_x": x.scale, "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
     given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(channels, np.int32))]

@@ -8,46 +8,34 @@ honours how the padding counts.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
+from ..packer.limits import limits
+from ..packer.pool_limits import whole_map_area
 from ..platforms import Platform
+from ..platforms.arithmetic import Average, Divisor
+from ..platforms.faults import Fault
 from ._base import Attr, Bound, Op, Tie
 from .conv import CONV2D
 
-if TYPE_CHECKING:
-    from ..lower import Lowering
-
 __all__ = ["AvgPool2d", "GlobalAveragePool2d", "MaxPool"]
 
-#: How each platform algorithm divides a window's sum (see `simulator.kernels.luna_average`).
-_DIVISIONS: dict[str, Literal["venus", "arcs"]] = {"luna-area8": "venus", "luna": "arcs"}
+#: How a chip divides a window's sum, in the words of `simulator.kernels.luna_average`.
+_DIVISIONS: dict[Divisor, Literal["venus", "arcs"]] = {Divisor.AREA_IN_A_BYTE: "venus", Divisor.AREA: "arcs"}
 
 _WINDOW = (Attr("kernel_shape", "ints"), Attr("strides", "ints", None), Attr("pads", "ints", None),
            Attr("ceil_mode", "i", 0))  # fmt: skip
 
 
-def window_limit(node: ir.Node, row: Platform) -> Any:
-    """max pooling windows are at most {pool.max_kernel} on a side | pool in two steps."""
-    if row.pool is None:
-        return None
-    kernel = ir.attr(node, "kernel_shape")
-    return "x".join(map(str, kernel)) if max(kernel) > row.pool.max_kernel else None
-
-
-def area_limit(node: ir.Node, row: Platform) -> Any:
-    """average pooling windows have at most {pool.max_average_area} elements | pool in two steps."""
-    if row.pool is None:
-        return None
-    area = math.prod(ir.attr(node, "kernel_shape"))
-    return f"{area} elements" if area > row.pool.max_average_area else None
-
-
 def global_window(node: ir.Node, row: Platform) -> Any:
     """a global average fits the executor's workspace, or falls into two steps that do | choose a map of other sides."""
     source = ir.shape(node.inputs[0]) or ()
+    if node.op_type == AvgPool2d.name:
+        return whole_map_area(node, row)
     if row.pool is None or not _is_global(node, source):
         return None
     height, width = ir.attr(node, "kernel_shape")
@@ -67,9 +55,23 @@ def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
 
 def _safe(height: int, width: int, channels: int, row: Platform) -> bool:
     """Whether a global average over height x width comes out right."""
-    per_channel = row.pool.global_area_per_channel if row.pool is not None else None
+    per_channel = row.pool.area_per_channel if row.pool is not None else None
     area = height * width
     return per_channel is None or (area & (area - 1) != 0 and area <= per_channel * channels)
+
+
+def _holds(step: tuple[bool, int, int], size: tuple[int, int], channels: int, row: Platform) -> bool:
+    """Whether a step over a map of `size` is within the limits."""
+    by_ones, *sides = step
+    x = ir.Value(name="x", shape=ir.oir_shape([1, channels, *size]))
+    ones = ir.Value(name="ones", shape=ir.oir_shape([channels, 1, *sides]))
+    still = list(size) == sides
+    attributes = {"kernel_shape": sides, "strides": [1, 1] if still else sides, "pads": [0] * 4,
+                  **({"group": channels} if by_ones else {})}  # fmt: skip
+    op: Op = CONV2D if by_ones else AVERAGE
+    made = ir.make_node(op.name, [x, ones] if by_ones else [x], attributes, name="step", output="y", domain=op.domain)
+    made.outputs[0].shape = ir.oir_shape([1, channels, *(n // k for n, k in zip(size, sides, strict=True))])
+    return not op.violations(made, row)
 
 
 def global_steps(node: ir.Node, row: Platform) -> list[tuple[bool, int, int]] | None:
@@ -95,15 +97,20 @@ def global_steps(node: ir.Node, row: Platform) -> list[tuple[bool, int, int]] | 
     for h in (d for d in range(1, height + 1) if height % d == 0):
         for w in (d for d in range(1, width + 1) if width % d == 0):
             rest = last(height // h, width // w) if 1 < h * w < height * width else None
-            if rest is not None and h * w <= row.pool.max_average_area:
+            if rest is None or h * w > row.pool.max_average_area:
+                continue
+            last_size = height // h, width // w
+            if _holds((False, h, w), (height, width), channels, row) and _holds(rest[0], last_size, channels, row):
                 ways.append((abs(h * w - height * width // (h * w)), [(False, h, w), *rest]))
     return min(ways)[1] if ways else None
 
 
 def _window(node: ir.Node) -> dict[str, Any]:
-    kernel = list(ir.attr(node, "kernel_shape"))
+    """Return the attributes of a window; one that has no next does not move: a stride would count for the packer."""
+    kernel, result = list(ir.attr(node, "kernel_shape")), ir.shape(node.outputs[0]) or ()
     rank = len(kernel)
-    return {"kernel_shape": kernel, "strides": ir.attr(node, "strides") or [1] * rank,
+    still = all(d == 1 for d in result[2:])
+    return {"kernel_shape": kernel, "strides": [1] * rank if still else ir.attr(node, "strides") or [1] * rank,
             "pads": ir.attr(node, "pads") or [0] * 2 * rank, "ceil_mode": ir.attr(node, "ceil_mode", 0)}  # fmt: skip
 
 
@@ -124,7 +131,7 @@ class MaxPool(Op):
     domain = ""
     floats = (("", "MaxPool"),)
     attributes = (*_WINDOW, Attr("dilations", "ints", None))
-    constraints = (window_limit,)
+    constraints = limits("MaxPool")
 
     def reject(self, node: ir.Node) -> str | None:
         """Two dimensions, one output, no dilation."""
@@ -149,12 +156,13 @@ class AvgPool2d(Op):
     """Mean of a window."""
 
     name = "AvgPool2dInt"
+    kind = Average
     floats = (("", "AveragePool"),)
     aliases = ("QAvgPool2d", "QAvgPool1d")
     attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
                   Attr("scale_o", "f", None), Attr("count_include_pad", "i", 1),
                   Attr("divisor_override", "i", -1))  # fmt: skip
-    constraints = (area_limit, global_window)
+    constraints = (*(c for c in limits("AvgPool2dInt") if c is not whole_map_area), global_window)
 
     def reject(self, node: ir.Node) -> str | None:
         """Padding, if any, counts; two dimensions."""
@@ -163,14 +171,8 @@ class AvgPool2d(Op):
         return _reject(node)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """Tied on chips."""
-        return super().ties(node, row) if row.ops.get(self.name) != "generic" else []
-
-    def packer_args(self, node: ir.Node, row: Platform) -> str:
-        """External memory for large windows."""
-        if row.pool is None or row.pool.max_shared_area is None:
-            return ""
-        return row.pool.external_args if math.prod(ir.attr(node, "kernel_shape")) > row.pool.max_shared_area else ""
+        """Tied where a change of scale comes out wrong."""
+        return super().ties(node, row) if Fault.AVGPOOL_SCALE in row.faults else []
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with both scales; a global average in the steps that the platform gets right."""
@@ -189,18 +191,18 @@ class AvgPool2d(Op):
             value = low.insert(self.name, node, "tiles", [value], {**window, **scales}, shape, x)
         by_ones, *sides = steps[-1]
         if not by_ones:
-            window = {"kernel_shape": sides, "strides": sides, "pads": [0] * 4, "ceil_mode": 0}
+            window = {"kernel_shape": sides, "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
             low.emit(self, node, [value], {**window, **scales})
             return
         name = node.outputs[0].name
-        ones = low.array(f"{name}@ones", np.ones((channels, 1, *sides), np.int8))
+        ones = low.array(f"{name}_ones", np.ones((channels, 1, *sides), np.int8))
         attrs = {"kernel_shape": sides, "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": channels,
                  "parameter_bits": 8, "scale_w": float(math.prod(sides)), **scales}  # fmt: skip
         inputs = [value, ones]
         if len(steps) == 2:
             # Both steps round half up: what that adds on average is taken out of the sum, as far as it is whole.
             excess = int(math.prod(sides) / (2 * math.prod(steps[0][1:])) + 0.5)
-            inputs.append(low.array(f"{name}@excess", np.full(channels, -excess, np.int32)))
+            inputs.append(low.array(f"{name}_excess", np.full(channels, -excess, np.int32)))
         low.emit(CONV2D, node, inputs, attrs)
 
     def out_scale(self, attrs: Any, scales: Any) -> float | None:
@@ -214,13 +216,14 @@ class AvgPool2d(Op):
         a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
         area = math.prod(a["kernel_shape"])
         x, o = float(a["scale_x"]), float(a["scale_o"] or a["scale_x"])
-        if bound.trains:
+        divisor = bound.how(Average).divisor
+        if divisor is Divisor.COUNTED:
             return _mean(bound, bound.exponent("scale_o / scale_x", o / x), a["kernel_shape"], a["strides"], a["pads"])
-        if bound.algorithm == "generic":
+        if divisor is Divisor.ONE_ROUNDING:
             rule = bound.rescale(o / (x * area))
         else:
             q_x, q_o = (bound.exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o)))
-            rule = luna_average(_DIVISIONS[bound.algorithm], area, q_x, q_o)
+            rule = luna_average(_DIVISIONS[divisor], area, q_x, q_o)
         window = (tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank))
         return AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"]))
 
@@ -229,6 +232,7 @@ class GlobalAveragePool2d(Op):
     """Mean of the whole map, in generation 3 only; it has no name that the packer knows."""
 
     name = "QGlobalAveragePool2d"
+    kind = Average
     domain = "linger"
     attributes = (Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"), Attr("scale_o", "f", None))
 
@@ -237,8 +241,7 @@ class GlobalAveragePool2d(Op):
         return float(attrs["scale_o"] or attrs["scale_x"])
 
     def bind(self, bound: Bound) -> Any:
-        """Return the mean; ModelError for the executor's arithmetic."""
-        bound.refuse_executor()
+        """Return the mean."""
         x = float(bound.attrs["scale_x"])
         shift = bound.exponent("scale_o / scale_x", float(bound.attrs["scale_o"] or x) / x)
         return _mean(bound, shift, None, None, None)
@@ -252,3 +255,6 @@ def _mean(bound: Bound, shift: int, kernel: Any, strides: Any, pads: Any) -> Any
     return Mean(kernel, strides, pads, shift, int(a["o_bits"] or 8), bound.rounding,
                 ceil_mode=bool(a.get("ceil_mode", 0)), padded=bool(a.get("count_include_pad", 1)),
                 divisor=max(int(a.get("divisor_override", -1)), 0))  # fmt: skip
+
+
+AVERAGE = AvgPool2d()

@@ -14,20 +14,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..plan import QParams
 from ..platforms import Platform
+from ..platforms import arithmetic as kinds
+from ..platforms.faults import Fault
+from ..platforms.limits import RecurrentLimits
 from . import recurrent_trained
 from ._base import Attr, Bound, Op, Tie
 from .select import Slice
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["GIVEN", "Gru", "Lstm", "directions", "full_length", "given", "obstacle", "places"]
 
@@ -114,24 +115,30 @@ def _is_zero(value: ir.Value | None) -> bool:
 # ---- what the chips compute wrong --------------------------------------------------------------------------------
 
 
+def _limited(row: Platform, node: ir.Node) -> bool:
+    """Whether layers begin at zero, walk to the end of the input and keep their cell to themselves."""
+    kind = "LSTMInt" if "LSTM" in node.op_type else "GRUInt"
+    return row.limits(kind, RecurrentLimits) is not None
+
+
 def square_input(node: ir.Node, row: Platform) -> Any:
     """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the shorter axis."""
     shape = ir.shape(node.inputs[0])
-    if "lstm-square" not in row.faults or node.domain == ir.DOMAIN or shape is None or None in shape[1:]:
+    if Fault.LSTM_SQUARE not in row.faults or node.domain == ir.DOMAIN or shape is None or None in shape[1:]:
         return None
     return None if len(shape) != 3 or shape[1] == shape[2] else f"{shape[1]} steps of {shape[2]} elements"
 
 
 def whole_sequences(node: ir.Node, row: Platform) -> Any:
     """every sequence is as long as the input, to whose end a chip walks | leave sequence_lens out."""
-    if not row.chip or node.domain != ir.DOMAIN or "lengths" not in given(node):
+    if not _limited(row, node) or node.domain != ir.DOMAIN or "lengths" not in given(node):
         return None
     return "sequence_lens is given, and some may be shorter"
 
 
 def from_zero(node: ir.Node, row: Platform) -> Any:
     """states start at zero, as in every run of a chip: up to 64 steps are written out instead | leave them out."""
-    if not row.chip or node.domain != ir.DOMAIN:
+    if not _limited(row, node) or node.domain != ir.DOMAIN:
         return None
     states = [f"initial_{key}" for key in given(node) if key != "lengths"]
     return f"{' and '.join(states)} {'are' if len(states) > 1 else 'is'} given" if states else None
@@ -139,7 +146,7 @@ def from_zero(node: ir.Node, row: Platform) -> Any:
 
 def cell_inside(node: ir.Node, row: Platform) -> Any:
     """nobody reads the last cell, held in 32 bits: up to 64 steps are written out instead | use the last state."""
-    return "it is read" if row.chip and node.domain == ir.DOMAIN and _is_read(node, 2) else None
+    return "it is read" if _limited(row, node) and node.domain == ir.DOMAIN and _is_read(node, 2) else None
 
 
 def _is_read(node: ir.Node, index: int) -> bool:
@@ -149,7 +156,7 @@ def _is_read(node: ir.Node, index: int) -> bool:
 
 def right_gru(node: ir.Node, row: Platform) -> Any:
     """the executor computes a GRU right, not as {row.name} does: up to 64 steps are written out | use an LSTM."""
-    return row.faults.get("gru")
+    return row.fault(Fault.GRU_HALVED, Fault.GRU_FORMAT)
 
 
 # ---- the integer operators ---------------------------------------------------------------------------------------
@@ -189,7 +196,9 @@ class _Recurrent(Op):
     factor = "fixed"
     reach: float | None = 1.0
     weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
-    order: ClassVar[tuple[int, ...]]  # of our gates, in ONNX's
+    onnx_gates: ClassVar[str]  # ONNX's order
+    kernel_gates: ClassVar[str]  # the simulator's
+    kind: type[kinds.Lstm] | type[kinds.Gru]
 
     def data(self, node: ir.Node) -> list[int]:
         """The input, and a state that is computed."""
@@ -227,23 +236,27 @@ class _Recurrent(Op):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the gates in the vendor's order and the two halves of the bias apart."""
         x, o, w, r = low.read(node, 0), low.written(node), low.read(node, 1), low.read(node, 2)
-        units = int(ir.attr(node, "hidden_size"))
+        units, gates = int(ir.attr(node, "hidden_size")), self._gates(low.row)
         source = low.integer(node, 0)
         length, width = (int(d or 0) for d in (ir.shape(node.inputs[0]) or ())[1:])
-        square = "lstm-square" in low.row.faults
+        square = Fault.LSTM_SQUARE in low.row.faults
         missing = length - width if square and length > width else 0
         if missing:
             source = self._padded(node, low, "wide", source, (length, width), length, x)
         elif square and length < width:
             source = self._lengthened(node, low, source, x)
         name = ir.read_name(node, 3)
+
+        def half(index: int) -> Callable[[np.ndarray], np.ndarray]:
+            return lambda a: self._ordered(a, units, gates).reshape(2, -1)[index]
+
         inputs = [
             source,
             *self._given(node, low, o),
-            low.constant(node, 1, w, lambda a: np.pad(self._ordered(a, units), ((0, 0), (0, missing)))),
-            low.constant(node, 2, r, lambda a: self._ordered(a, units)),
-            *low.bias(node, 3, x.scale * w.scale, lambda a: self._ordered(a, units).reshape(2, -1)[0], f"{name}@ih"),
-            *low.bias(node, 3, o.scale * r.scale, lambda a: self._ordered(a, units).reshape(2, -1)[1], f"{name}@hh"),
+            low.constant(node, 1, w, lambda a: np.pad(self._ordered(a, units, gates), ((0, 0), (0, missing)))),
+            low.constant(node, 2, r, lambda a: self._ordered(a, units, gates)),
+            *low.bias(node, 3, x.scale * w.scale, half(0), f"{name}_ih"),
+            *low.bias(node, 3, o.scale * r.scale, half(1), f"{name}_hh"),
         ]
         attrs = {
             "input_size": width + missing, "hidden_size": units, "num_layers": 1, "batch_first": 1, "dropout": 0.0,
@@ -257,7 +270,7 @@ class _Recurrent(Op):
             steps = low.insert(self.name, node, "steps", inputs, attrs, (batch, width, units), o, also=also)
             first = 0 if attrs["go_forward"] else width - length
             bounds = (("start", first), ("end", first + length), ("axis", 1), ("step", 1))
-            given = [low.array(f"{ir.written_name(node)}@{key}", np.array([v], np.int64)) for key, v in bounds]
+            given = [low.array(f"{ir.written_name(node)}_{key}", np.array([v], np.int64)) for key, v in bounds]
             low.emit(SLICE, node, [steps, *given], {}, domain="")
         else:
             low.emit(self, node, inputs, attrs, also=also)
@@ -276,7 +289,9 @@ class _Recurrent(Op):
                 found.append(None)
             elif key == "lengths":
                 name = ir.read_name(node, index)
-                found.append(low.real(node, index) if array is None else low.array(name, array.astype(np.int64)))
+                found.append(
+                    low.real(node, index) if array is None else low.array(name, array.astype(np.int64), own=True)
+                )
             elif array is None:
                 found.append(low.integer_as(node, index, o) if key == "h" else low.integer_at(node, index, _CELL))
             else:
@@ -292,10 +307,15 @@ class _Recurrent(Op):
         """Return the attributes of this operator alone."""
         return {}
 
-    def _ordered(self, array: np.ndarray, units: int) -> np.ndarray:
-        """Return weights or biases with the gates in the vendor's order."""
-        gates = array.reshape(-1, len(self.order), units, *array.shape[1:])  # the biases are two times all gates
-        return gates[:, list(self.order)].reshape(array.shape)
+    def _gates(self, row: Platform) -> str:
+        """Return the order in which the platform wants the gates."""
+        how = row.computes(self.name, self.kind)
+        return self.kernel_gates if how is None else how.gates
+
+    def _ordered(self, array: np.ndarray, units: int, gates: str) -> np.ndarray:
+        """Return weights or biases, whose gates stand as in ONNX, with the gates in the order `gates`."""
+        held = array.reshape(-1, len(gates), units, *array.shape[1:])  # the biases are two times all gates
+        return held[:, [self.onnx_gates.index(gate) for gate in gates]].reshape(array.shape)
 
     def _lengthened(self, node: ir.Node, low: Lowering, source: ir.Value, q: QParams) -> ir.Value:
         """Return the input with steps of zeros behind what is walked through, for chips that take square inputs only.
@@ -316,7 +336,7 @@ class _Recurrent(Op):
         """Return `source` [N, *sizes] with zeros around its last axis: a linear layer does that exactly."""
         one = QParams(64.0)
         weight = (np.eye(size, sizes[1], -before) * one.scale).astype(np.int8)
-        identity = low.array(f"{ir.written_name(node)}@{what}_weight", weight)
+        identity = low.array(f"{ir.written_name(node)}_{what}_weight", weight)
         attrs = {"data_bits": q.bits, "parameter_bits": one.bits, "o_bits": q.bits,
                  "scale_x": q.scale, "scale_w": one.scale, "scale_o": q.scale}  # fmt: skip
         batch = (ir.shape(node.inputs[0]) or (None,))[0]
@@ -334,15 +354,15 @@ class _Recurrent(Op):
 
     def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
         """The state's, and the training side's cell."""
-        if not bound.trains:
+        if not bound.how(self.kind).trained:
             return super().out_scales(bound, scales)
         state = recurrent_trained.state_scale(bound)
         return [state, state, recurrent_trained.cell_scale(bound)]
 
     def reals(self, bound: Bound) -> list[int]:
         """To the training side the last states are real numbers, unless the graph declares integers."""
-        kinds = [value.dtype.name if value.dtype is not None else "FLOAT" for value in bound.node.outputs]
-        return [i for i, kind in enumerate(kinds) if i and kind == "FLOAT" and bound.trains]
+        types = [value.dtype.name if value.dtype is not None else "FLOAT" for value in bound.node.outputs]
+        return [i for i, kind in enumerate(types) if i and kind == "FLOAT" and bound.how(self.kind).trained]
 
     def state_scale(self, attrs: Any) -> float:
         """Return the scale of the state that goes round: scale_o, and scale_h only where that is missing."""
@@ -361,16 +381,23 @@ class _Recurrent(Op):
         fixed = {key: bound.consts[index] for key, index in extras.items() if index in bound.consts}
         fixed = {key: a for key, a in fixed.items() if (a != (steps if key == "lengths" else 0)).any()}
         run_time = tuple(key for key, index in extras.items() if index not in bound.consts)
-        if bound.algorithm.startswith("luna") and (run_time or fixed):
+        if bound.how(self.kind).from_zero and (run_time or fixed):
             key = (*run_time, *fixed)[0]
             what = "lengths other than the whole input's" if key == "lengths" else "initial states other than zero"
             raise ModelError(f"{bound.where}: it is given {what} (input {extras[key]}), which is not simulated")
         inner, outer = (bound.constant(i, "int8 int16", "weight") for i in weights)
         biases = [bound.bias(weights[1] + i, len(inner)) for i in (1, 2)]
         zero = np.zeros(len(inner), np.int64)
-        return {"weight_x": inner, "weight_h": outer, "bias_x": zero if biases[0] is None else biases[0],
-                "bias_h": zero if biases[1] is None else biases[1], "kept": kept, "given": run_time, "fixed": fixed,
-                "time_axis": self.time_axis(bound)}  # fmt: skip
+        held = (inner, outer, *(zero if bias is None else bias for bias in biases))
+        named = dict(zip(("weight_x", "weight_h", "bias_x", "bias_h"), map(self._kernel_order(bound), held),
+                         strict=True))  # fmt: skip
+        return {**named, "kept": kept, "given": run_time, "fixed": fixed, "time_axis": self.time_axis(bound)}
+
+    def _kernel_order(self, bound: Bound) -> Callable[[np.ndarray], np.ndarray]:
+        """Return what puts the gates of a weight or bias into the order of the kernels."""
+        gates = bound.how(self.kind).gates
+        order = [gates.index(gate) for gate in self.kernel_gates]
+        return lambda a: a.reshape(len(gates), -1, *a.shape[1:])[order].reshape(a.shape)
 
     def time_axis(self, bound: Bound) -> int:
         """Return the axis of time: 1 with batch_first."""
@@ -385,7 +412,7 @@ class _Recurrent(Op):
         for key, scales in (("rescale_x", ("scale_x", "scale_iw")), ("rescale_h", ("", "scale_hw"))):
             first = float(a[scales[0]]) if scales[0] else self.state_scale(a)
             product = first * float(a[scales[1]])
-            if not bound.algorithm.startswith("luna"):
+            if not bound.arithmetic.requantize.shifts:
                 found[key] = Rescale.from_ratio(2.0**bits / product, 32)
                 continue
             shift = bound.exponent(" * ".join(scales), product) - bits
@@ -401,34 +428,31 @@ class Lstm(_Recurrent):
     aliases = ("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32", "QLSTM")
     floats = ((ir.DOMAIN, "LSTM"), ("", "LSTM"))
     constraints = (square_input, whole_sequences, from_zero, cell_inside)
-    order = (0, 2, 3, 1)  # i, f, g, o of i, o, f, g
+    onnx_gates, kernel_gates, kind = "iofg", "ifgo", kinds.Lstm
     states: ClassVar[dict[str, int]] = {"h": 0, "c": 32}
 
     def time_axis(self, bound: Bound) -> int:
         """The chips take [1, T, I] for either value of batch_first."""
-        flat = bound.source_shapes[0][0] == 1 and not bound.trains
+        flat = bound.source_shapes[0][0] == 1 and not bound.how(kinds.Lstm).trained
         return 1 if bound.attrs["batch_first"] or flat else 0
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """A state in [-1, 1] has at most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip."""
         return 14
 
-    def arithmetic(self, bound: Bound) -> tuple[str, str]:
-        """Return (arithmetic, table), told by the word of the row: "luna-q27-arcs"."""
-        words = bound.algorithm.split("-")
-        return (words[1], words[2]) if len(words) == 3 else ("q27", "arcs")
-
     def cell_limit(self, row: Platform) -> float | None:
         """Return the largest product of forget gate and cell that `row` holds, None where it holds any."""
-        return None if "q11" in row.ops.get(self.name, "q11") else 2.0
+        how = row.computes(self.name, kinds.Lstm)
+        return None if how is None or how.form is kinds.LstmForm.Q11 else 2.0
 
     def bind(self, bound: Bound) -> Any:
         """Return the kernel in the arithmetic of the row."""
         from simulator.kernels import Lstm as Kernel
 
-        if bound.trains:
-            return recurrent_trained.lstm(bound, self.parts(bound))
-        arithmetic, table = self.arithmetic(bound)
+        how = bound.how(kinds.Lstm)
+        if how.trained:
+            return recurrent_trained.lstm(bound, how, self.parts(bound))
+        arithmetic, table = how.form.value, how.table.value
         scale = self.state_scale(bound.attrs)
         return Kernel(
             **self.parts(bound), **self.sums(bound, Kernel.formats[arithmetic][0], True),
@@ -438,10 +462,11 @@ class Lstm(_Recurrent):
 
     def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
         """The cell has 15 fractional bits, or is packed and no plain tensor."""
-        if bound.trains:
+        how = bound.how(kinds.Lstm)
+        if how.trained:
             return super().out_scales(bound, scales)
         scale = self.out_scale(bound.attrs, scales)
-        return [scale, scale, 2.0**15 if self.arithmetic(bound)[0] == "q27" else None]
+        return [scale, scale, 2.0**15 if how.form is kinds.LstmForm.Q27 else None]
 
 
 class Gru(_Recurrent):
@@ -452,7 +477,7 @@ class Gru(_Recurrent):
     floats = ((ir.DOMAIN, "GRU"), ("", "GRU"))
     attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
     constraints = (right_gru, whole_sequences, from_zero)
-    order = (1, 0, 2)  # r, z, n of z, r, n
+    onnx_gates, kernel_gates, kind = "zrn", "rzn", kinds.Gru
     states: ClassVar[dict[str, int]] = {"h": 0}
 
     def lowered_attributes(self, node: ir.Node) -> dict[str, Any]:
@@ -460,20 +485,20 @@ class Gru(_Recurrent):
         return {"linear_before_reset": int(ir.attr(node, "linear_before_reset", 0))}
 
     def bind(self, bound: Bound) -> Any:
-        """Return the operator's kernel, or the executor's: "luna-halved-venus", "luna-apart-venusA"."""
+        """Return the operator's kernel, or the executor's."""
         from simulator.kernels import Gru as Faulty
         from simulator.kernels import GruFine as Kernel
 
-        if bound.trains:
-            return recurrent_trained.gru(bound, self.parts(bound))
+        how = bound.how(kinds.Gru)
+        if how.trained:
+            return recurrent_trained.gru(bound, how, self.parts(bound))
         bits, scale = int(bound.attrs["o_bits"] or 8), self.state_scale(bound.attrs)
-        words = bound.algorithm.split("-")
-        if len(words) == 3:
+        if how.form is not kinds.GruForm.DEFINED:
             from simulator.fixed import Rescale
 
             out = Rescale.from_shift(14 - bound.exponent("scale_o", scale), bits)
-            return Faulty(**self.parts(bound), **self.sums(bound, 11, False), rescale_o=out, table=words[2],
-                          joined=words[1] != "apart")  # fmt: skip
+            return Faulty(**self.parts(bound), **self.sums(bound, 11, False), rescale_o=out,
+                          table=how.table.value, joined=how.form is kinds.GruForm.HALVED)  # fmt: skip
         return Kernel(
             **self.parts(bound), **self.sums(bound, 27, True), rescale_o=Kernel.output(scale, bits),
             forward=bool(bound.attrs["go_forward"]), reset_after=bool(bound.attrs["linear_before_reset"]),

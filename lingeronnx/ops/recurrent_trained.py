@@ -1,9 +1,9 @@
 """Recurrent layers in the training side's arithmetic: which kernel, in which formats.
 
-The word of the row is "train-<arithmetic>-<table>"; "q27" is what the executor computes too, the others are
-`simulator.kernels.trained_rnn`. The state that goes round is at scale_h. Generation 3 leaves the output there, whatever
-scale_o says; a graph where the two differ does not mean what was trained and is refused. Generation 1 ("q7") writes the
-output at scale_o and requantizes it for the next step.
+The form Q27 of an LSTM is what the executor computes too, the others are `simulator.kernels.trained_rnn`. The state
+that goes round is at scale_h. Generation 3 leaves the output there, whatever scale_o says; a graph where the two differ
+does not mean what was trained and is refused. Generation 1 (Q7) writes the output at scale_o and requantizes it for the
+next step.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ModelError
+from ..platforms.arithmetic import Gru, GruForm, Lstm, LstmForm, Recurrent
 from ._base import Bound
 
 __all__ = ["cell_scale", "gru", "lstm", "state_scale"]
 
 
-def _words(bound: Bound) -> tuple[str, str]:
-    _, arithmetic, table = bound.algorithm.split("-")
-    return arithmetic, table
+def _first(bound: Bound) -> bool:
+    """Whether it is generation 1's."""
+    how = bound.how(Recurrent)
+    return (isinstance(how, Lstm) and how.form is LstmForm.Q7) or (isinstance(how, Gru) and how.form is GruForm.Q7)
 
 
 def state_scale(bound: Bound) -> float:
     """Return the scale of the output and of the last state."""
     o, h = bound.attrs["scale_o"], float(bound.attrs["scale_h"])
-    if _words(bound)[0] == "q7":
+    if _first(bound):
         if o is None:
             raise ModelError(f"{bound.where}: it has no scale_o: real sequences are not simulated")
         return float(o)
@@ -40,7 +42,7 @@ def state_scale(bound: Bound) -> float:
 
 def cell_scale(bound: Bound) -> float:
     """Return the scale of the cell that comes out."""
-    return 2.0**14 if _words(bound)[0] == "q7" else 2.0**15
+    return 2.0**14 if _first(bound) else 2.0**15
 
 
 def _sums(bound: Bound, bits: int) -> dict[str, Any]:
@@ -62,35 +64,35 @@ def _sum_exponents(bound: Bound) -> tuple[int, int]:
     return x, h
 
 
-def lstm(bound: Bound, parts: Mapping[str, Any]) -> Any:
+def lstm(bound: Bound, how: Lstm, parts: Mapping[str, Any]) -> Any:
     """Return the kernel of an LSTM; `parts` is what every recurrent kernel takes."""
     from simulator.fixed import Rescale
-    from simulator.kernels import Lstm, TrainedLstm
+    from simulator.kernels import Lstm as Kernel
+    from simulator.kernels import TrainedLstm
 
-    arithmetic, table = _words(bound)
+    arithmetic, table = how.form.value, how.table.value
     q, bits = bound.exponent("scale_o", state_scale(bound)), int(bound.attrs["o_bits"] or 8)
     forward = bool(bound.attrs["go_forward"])
-    if arithmetic == "q27":
-        return Lstm(**parts, **_sums(bound, 27), rescale_o=Rescale.from_shift(30 - q, bits), forward=forward,
-                    arithmetic="q27", table=table)  # fmt: skip
+    if how.form is LstmForm.Q27:
+        return Kernel(**parts, **_sums(bound, 27), rescale_o=Rescale.from_shift(30 - q, bits), forward=forward,
+                      arithmetic=arithmetic, table=table)  # fmt: skip
     product = TrainedLstm.formats[arithmetic][0]
     return TrainedLstm(**parts, **_sums(bound, 11), rescale_o=Rescale.from_shift(product - q, bits), forward=forward,
                        arithmetic=arithmetic, table=table, again=_again(bound))  # fmt: skip
 
 
-def gru(bound: Bound, parts: Mapping[str, Any]) -> Any:
+def gru(bound: Bound, how: Gru, parts: Mapping[str, Any]) -> Any:
     """Return the kernel of a GRU."""
     from simulator.fixed import Rescale
     from simulator.kernels import TrainedGru
 
-    arithmetic, table = _words(bound)
     q, bits = bound.exponent("scale_o", state_scale(bound)), int(bound.attrs["o_bits"] or 8)
     common = max(_sum_exponents(bound))
-    fraction = {"before": 27, "common": common}.get(arithmetic, 11)
+    fraction = {GruForm.BEFORE: 27, GruForm.COMMON: common}.get(how.form, 11)
     return TrainedGru(
         **parts, **_sums(bound, fraction), rescale_o=Rescale.from_shift(14 - q, bits),
-        forward=bool(bound.attrs["go_forward"]), arithmetic=arithmetic, table=table, again=_again(bound), scale=q,
-        sums=fraction if arithmetic == "common" else 27,
+        forward=bool(bound.attrs["go_forward"]), arithmetic=how.form.value, table=how.table.value,
+        again=_again(bound), scale=q, sums=fraction if how.form is GruForm.COMMON else 27,
     )  # fmt: skip
 
 
@@ -100,4 +102,4 @@ def _again(bound: Bound) -> Any:
 
     a = bound.attrs
     exponent = math.frexp(state_scale(bound))[1] - math.frexp(float(a["scale_h"]))[1]
-    return Rescale.from_shift(exponent, int(a["data_bits"] or 8) if _words(bound)[0] == "q7" else int(a["o_bits"] or 8))
+    return Rescale.from_shift(exponent, int(a["data_bits"] or 8) if _first(bound) else int(a["o_bits"] or 8))

@@ -8,18 +8,17 @@ embedding: the table is then quantized at the scale of the output.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
+from ..platforms.limits import SliceLimits
 from ._base import Attr, Bound, Op, Tie
 from .shape import Squeeze
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["ArgMax", "Gather", "Slice", "Split", "slices"]
 
@@ -57,10 +56,11 @@ def _constants(node: ir.Node) -> Callable[[int], np.ndarray | None]:
 
 def slice_step(node: ir.Node, row: Platform) -> Any:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
-    if not row.chip:
+    limits = row.limits("Slice", SliceLimits)
+    if limits is None:
         return None
     found = slices(node, _constants(node), len(ir.shape(node.inputs[0]) or (0,)))
-    return next((f"step {part.step}" for part in (found or {}).values() if part.step != 1), None)
+    return next((f"step {part.step}" for part in (found or {}).values() if part.step not in limits.steps), None)
 
 
 class Slice(Op):
@@ -94,8 +94,9 @@ class Slice(Op):
         ]
         x, name = low.integer(node, 0), node.outputs[0].name
         for number, (axis, places) in enumerate(cuts):
-            bounds = (places.start, places.stop, axis, places.step)
-            given = [low.array(f"{name}@{key}{axis}", np.array([value], np.int64))
+            before = -int(shape[axis] or 0) - 1  # -1 would be the last position, not the one before the first
+            bounds = (places.start, before if places.stop < 0 else places.stop, axis, places.step)
+            given = [low.array(f"{name}_{key}{axis}", np.array([value], np.int64))
                      for key, value in zip(("start", "end", "axis", "step"), bounds, strict=True)]  # fmt: skip
             shape[axis] = len(places)
             if number < len(cuts) - 1:
@@ -187,7 +188,7 @@ class Gather(Op):
         assert index is not None
         axis = ir.attr(node, "axis", 0) % len(shape)
         places = np.where(index < 0, index + int(shape[axis] or 0), index).astype(np.int64).reshape(-1)
-        inputs = [low.integer(node, 0), low.array(f"{node.outputs[0].name}@index", places)]
+        inputs = [low.integer(node, 0), low.array(f"{node.outputs[0].name}_index", places)]
         if index.ndim:
             low.emit(self, node, inputs, {"axis": axis}, domain="")
             return

@@ -5,29 +5,20 @@ Chips run them with batch 1; the vendor's graphs carry Squeeze's and Unsqueeze's
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
 from .. import ir
-from ..errors import ModelError
+from ..emit import Lowering
+from ..errors import InternalError, ModelError
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, fixed_batch
 
-if TYPE_CHECKING:
-    from ..lower import Lowering
-
 __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "moves_batch"]
-
-
-def _axes(node: ir.Node) -> list[int] | None:
-    """Return Squeeze's or Unsqueeze's axes in either form; None when absent or computed."""
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = ir.const(node.inputs[1])
-        axes = None if array is None else [int(a) for a in array.reshape(-1)]
-    return axes
 
 
 def moves_batch(node: ir.Node) -> str | None:
@@ -82,14 +73,14 @@ class Reshape(_Move):
         return reason or ("it moves the batch axis" if sizes[0] != sizes[1] else None)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit with the target in numbers; batch 1 on chips."""
+        """Emit with the target in numbers; batch 1 where graphs hold one sample."""
         shape = ir.shape(node.outputs[0]) or ()
         target = [int(d) if d is not None else -1 for d in shape]
-        if low.row.chip:
+        if low.row.single_sample:
             target = fixed_batch([-1, *target[1:]])
         else:
             target[0] = -1
-        name = f"{node.outputs[0].name}@shape"
+        name = f"{node.outputs[0].name}_shape"
         low.emit(self, node, [low.integer(node, 0), low.array(name, np.array(target, np.int64))], {}, domain="")
 
     def target(self, bound: Bound) -> list[int]:
@@ -134,7 +125,7 @@ class Squeeze(_Move):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with axes as an attribute."""
         source = ir.shape(node.inputs[0]) or ()
-        axes = _axes(node)
+        axes = ir.axes(node)
         axes = [i for i, d in enumerate(source) if d == 1 and i] if axes is None else [a % len(source) for a in axes]
         low.emit(self, node, [low.integer(node, 0)], {"axes": axes}, domain="")
 
@@ -156,7 +147,7 @@ class Unsqueeze(_Move):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with axes as an attribute."""
         rank = len(ir.shape(node.outputs[0]) or ())
-        axes = sorted(a % rank for a in _axes(node) or [])
+        axes = sorted(a % rank for a in ir.axes(node) or [])
         low.emit(self, node, [low.integer(node, 0)], {"axes": axes}, domain="")
 
     def target(self, bound: Bound) -> list[int]:
@@ -169,10 +160,25 @@ class Unsqueeze(_Move):
 
 
 def transpose_rank(node: ir.Node, row: Platform) -> Any:
-    """transposed tensors have at most {row.max_transpose_rank} axes | merge axes that stay together."""
-    perm = ir.attr(node, "perm")
-    too_many = row.max_transpose_rank is not None and perm is not None and len(perm) > row.max_transpose_rank
+    """transposed tensors have at most {row.transpose.max_rank} axes | merge axes that stay together."""
+    perm, limits = ir.attr(node, "perm"), row.transpose
+    too_many = limits is not None and perm is not None and len(perm) > limits.max_rank
     return f"{len(perm)} axes" if too_many else None
+
+
+def _in_two(perm: tuple[int, ...], broken: Collection[tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return two permutations that make `perm` one after the other, none of them `broken`.
+
+    The last two axes are swapped in the end, where that may be.
+    """
+    rank = len(perm)
+    swap = (*range(rank - 2), rank - 1, rank - 2)
+    rest = ((0, *places) for places in itertools.permutations(range(1, rank)))
+    for last in (swap, *rest):
+        first = tuple(perm[last.index(axis)] for axis in range(rank))
+        if not {first, last} & {*broken, tuple(range(rank))}:
+            return first, last
+    raise InternalError(f"no two transposes make {perm}")
 
 
 class Transpose(_Move):
@@ -189,14 +195,13 @@ class Transpose(_Move):
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit; a permutation that the executor cannot do is made by a rotation and a swap of the last two axes."""
+        """Emit; a permutation that the executor cannot do is made by two others."""
         perm, value = tuple(ir.attr(node, "perm")), low.integer(node, 0)
         if perm in low.row.broken_transposes:
-            rotation = (*perm[:-2], perm[-1], perm[-2])
+            first, perm = _in_two(perm, low.row.broken_transposes)
             source = ir.shape(node.inputs[0]) or ()
-            shape = [source[axis] for axis in rotation]
-            value = low.insert(self.name, node, "rotated", [value], {"perm": rotation}, shape, low.read(node, 0), "")
-            perm = (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2)
+            shape = [source[axis] for axis in first]
+            value = low.insert(self.name, node, "rotated", [value], {"perm": first}, shape, low.read(node, 0), "")
         low.emit(self, node, [value], {"perm": list(perm)}, domain="")
 
     def bind(self, bound: Bound) -> Any:

@@ -7,35 +7,32 @@ has all axes from `axis` on, to the training side that axis alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
+from ..platforms.arithmetic import Row, Rows
+from ..platforms.faults import Fault
 from ._base import Attr, Bound, Op, Tie
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
 
-if TYPE_CHECKING:
-    from ..lower import Lowering
-
 __all__ = ["LogSoftmax", "Softmax"]
-
-#: The word of a row's algorithm -> the kernel's.
-_WAYS = {"generic": "divide", "luna-divide": "divide", "luna-fused": "fused", "luna-newton": "newton",
-         "train-divide": "divide", "train-fused": "fused", "train-newton": "newton"}  # fmt: skip
 
 
 def row_length(node: ir.Node, row: Platform) -> Any:
-    """rows have at most 2048 elements | split the row."""
-    shape = ir.shape(node.inputs[0]) or (1,)
+    """rows have at most {row.softmax.max_length} elements | split the row."""
+    shape, limits = ir.shape(node.inputs[0]) or (1,), row.softmax
     axis = ir.attr(node, "axis", -1) % len(shape)
-    return f"{shape[axis]} elements" if row.chip and (shape[axis] or 0) > 2048 else None
+    return f"{shape[axis]} elements" if limits is not None and (shape[axis] or 0) > limits.max_length else None
 
 
 class Softmax(Op):
     """Exponentials over their sum."""
 
     name = "SoftmaxInt"
+    kind = Rows
     floats: tuple[tuple[str, str], ...] = (("", "Softmax"),)
     aliases: tuple[str, ...] = ("QSoftmax",)
     factor = "fixed"
@@ -44,7 +41,7 @@ class Softmax(Op):
     constraints = (row_length,)
     head = True
     bound: float | None = 1.0
-    fault = "softmax"
+    fault = Fault.SOFTMAX
 
     def reject(self, node: ir.Node) -> str | None:
         """Rows within a sample, all sizes known."""
@@ -56,12 +53,12 @@ class Softmax(Op):
         return "it mixes samples" if ir.attr(node, "axis", -1) % len(shape) == 0 else None
 
     def available(self, row: Platform) -> bool:
-        """Where the algorithm is known to be the executor's."""
-        return row.ops.get(self.name, "luna-newton") != "luna-newton"
+        """Where the arithmetic is known to be the executor's."""
+        return row.right(self.name)
 
     def absence(self, node: ir.Node, row: Platform) -> str:
         """The fault, where there is one."""
-        return row.faults.get(self.fault) or super().absence(node, row)
+        return row.fault(self.fault) or super().absence(node, row)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """None."""
@@ -95,18 +92,19 @@ class Softmax(Op):
         """Return a kernel of class `kind` for the node."""
         from simulator.kernels import softmax_entry
 
-        a, way = bound.attrs, _WAYS.get(bound.algorithm, "divide")
+        a, how = bound.attrs, bound.how(Rows)
         axis = a["axis"] if a["axis"] is not None else a["dim"] if a["dim"] is not None else -1
         rank = len(bound.source_shapes[0])
         if not -rank <= axis < rank:
             raise ModelError(f"{bound.where}: axis = {axis}; its input has {rank} axes")
-        if bound.algorithm == "luna-divide" and axis > 0:
+        if how.row is Row.FROM_FIRST and axis > 0:
             axis = 1  # the executor reads no other
         scale = float(a["scale_x"])
-        if not bound.algorithm.startswith("generic"):
+        if how.requantize.shifts:
             bound.exponent("scale_x", scale)
         entry = softmax_entry(2.0**25 / scale, 8 if int(a["data_bits"]) <= 8 else 16)  # as it is stored
-        return kind(entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=way, alone=bound.trains)
+        return kind(entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=how.shares.value,
+                    alone=how.row is Row.AXIS)  # fmt: skip
 
 
 class LogSoftmax(Softmax):
@@ -116,7 +114,7 @@ class LogSoftmax(Softmax):
     floats = (("", "LogSoftmax"),)
     aliases = ()
     bound = None
-    fault = "log-softmax"
+    fault = Fault.LOG_SOFTMAX
 
     def bind(self, bound: Bound) -> Any:
         """Return the row kernel."""

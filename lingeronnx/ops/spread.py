@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import ModelError
 from ..platforms import Platform
+from ..platforms.arithmetic import Padding
+from ..platforms.limits import PadLimits
 from ._base import Attr, Bound, Op
 from .shape import moves_batch
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["Expand", "Pad", "Resize", "ShuffleChannel", "Tile"]
 
@@ -71,7 +71,7 @@ class Tile(_Spread):
         """Emit with the repeats as they are."""
         repeats = ir.const(node.inputs[1])
         assert repeats is not None
-        given = low.array(f"{node.outputs[0].name}@repeats", repeats.astype(np.int64))
+        given = low.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
         low.emit(self, node, [low.integer(node, 0), given], {}, domain="")
 
     def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
@@ -88,7 +88,7 @@ class Expand(_Spread):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the sizes of the result; 1 for the batch, which broadcasts."""
         target = [1, *(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[1:])]
-        given = low.array(f"{node.outputs[0].name}@shape", np.array(target, np.int64))
+        given = low.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
         low.emit(self, node, [low.integer(node, 0), given], {}, domain="")
 
     def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
@@ -101,16 +101,17 @@ class Expand(_Spread):
 
 def pad_form(node: ir.Node, row: Platform) -> Any:
     """padding around four-dimensional tensors only, with a constant | pad in the layer behind."""
-    if not row.chip:
+    limits = row.limits("iqPad", PadLimits)
+    if limits is None:
         return None
     mode, rank = ir.attr(node, "mode", "constant"), len(ir.shape(node.inputs[0]) or ())
-    return None if mode == "constant" and rank == 4 else f"{mode}, {rank} axes"
+    return None if mode in limits.modes and rank == limits.rank else f"{mode}, {rank} axes"
 
 
-#: What the modes do, by algorithm: venus has two of them the wrong way round.
+#: What the modes do, by `Padding.swapped`.
 _MODES = {
-    "generic": {"constant": "constant", "reflect": "reflect", "edge": "edge"},
-    "luna-swapped": {"constant": "constant", "reflect": "edge", "replicate": "reflect"},
+    False: {"constant": "constant", "reflect": "reflect", "edge": "edge"},
+    True: {"constant": "constant", "reflect": "edge", "replicate": "reflect"},
 }
 
 
@@ -118,6 +119,7 @@ class Pad(_Spread):
     """Surround with a constant, the edge, or the reflection."""
 
     name = "iqPad"
+    kind = Padding
     domain = "thinker"
     factor = "fixed"
     floats = (("", "Pad"),)
@@ -139,8 +141,8 @@ class Pad(_Spread):
         assert value is not None
         held = int(np.clip(math.floor(value * q.scale + 0.5), q.low, q.high))
         name = node.outputs[0].name
-        given = [low.array(f"{name}@pads", np.array(pads, np.int64)),
-                 low.array(f"{name}@value", np.array([held], np.int64))]  # fmt: skip
+        given = [low.array(f"{name}_pads", np.array(pads, np.int64)),
+                 low.array(f"{name}_value", np.array([held], np.int64))]  # fmt: skip
         attrs = {"mode": ir.attr(node, "mode", "constant"), "scale_x": q.scale, "scale_o": q.scale}
         low.emit(self, node, [low.integer(node, 0), *given], attrs)
 
@@ -150,7 +152,7 @@ class Pad(_Spread):
         rank = len(bound.source_shapes[0])
         if len(pads) != 2 * rank or min(pads) < 0:
             raise ModelError(f"{bound.where}: pads {pads} do not fit {rank} axes")
-        mode = _MODES.get(bound.algorithm, _MODES["generic"]).get(str(bound.attrs["mode"]))
+        mode = _MODES[bound.how(Padding).swapped].get(str(bound.attrs["mode"]))
         if mode is None:
             raise ModelError(f"{bound.where}: no such mode: {bound.attrs['mode']}")
         around = pads[axis], pads[axis + rank]
@@ -214,7 +216,7 @@ class Resize(_Spread):
         sizes = zip((ir.shape(node.inputs[0]) or ())[1:], (ir.shape(node.outputs[0]) or ())[1:], strict=True)
         factors = np.array([1.0, *(int(m or 1) // int(n or 1) for n, m in sizes)], np.float32)
         name = node.outputs[0].name
-        given = [low.array(f"{name}@roi", np.zeros(0, np.float32)), low.array(f"{name}@factors", factors)]
+        given = [low.array(f"{name}_roi", np.zeros(0, np.float32)), low.array(f"{name}_factors", factors)]
         attrs = {key: ir.attr(node, key) for key in ("coordinate_transformation_mode", "nearest_mode")
                  if key in node.attributes}  # fmt: skip
         low.emit(self, node, [low.integer(node, 0), *given], {"mode": "nearest", **attrs}, domain="")

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import ir
+from ..emit import Lowering
 from ..errors import InternalError
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, Tie
-
-if TYPE_CHECKING:
-    from ..lower import Lowering
 
 __all__ = ["ARITHMETIC", "TABLE", "UNARY", "Table", "evaluate", "table_of"]
 
@@ -170,7 +168,7 @@ class Table(Op):
         real = table_of(low.model, node, grid(8 if x.bits <= 8 else 16) / float(np.float32(x.scale)))
         held = np.clip(np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5),
                        o.low, o.high)  # fmt: skip
-        table = low.array(f"{node.outputs[0].name}@table", held.astype(np.int8 if o.bits <= 8 else np.int16))
+        table = low.array(f"{node.outputs[0].name}_table", held.astype(np.int8 if o.bits <= 8 else np.int16))
         attrs = {"function": node.op_type.partition("_")[0], "data_bits": x.bits, "o_bits": o.bits,
                  "scale_x": x.scale, "scale_o": o.scale}  # fmt: skip
         low.emit(TABLE, node, [low.integer(node, index), table], attrs)

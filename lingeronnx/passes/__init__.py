@@ -2,22 +2,25 @@
 
 `ENTRY` makes a user's graph readable, `STRAIGHTEN` inlines decided control flow, `PASSES` simplify and fuse.
 
-Every pass is a function ``(model) -> number of changes`` in a file of its own; it changes the graph in place, keeps it
-valid ONNX that onnxruntime runs, keeps the names of graph inputs, outputs and surviving tensors, and a second run
-changes nothing. Where it may not act it leaves the graph as it is.
+Every pass is a function in a file of its own that returns the number of its changes, or an `Answer` that also says why
+it did not act where it might have. It changes the graph in place, keeps it valid ONNX that onnxruntime runs, keeps the
+names of graph inputs, outputs and surviving tensors, and a second run changes nothing. What it needs of the graph
+stands beside it as data, which the runner (`_pass`) checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
 from .. import ir
-from ..errors import InternalError, LingerOnnxError
+from ..runners import FloatRunner
+from ._pass import INLINED, PLAIN, SHAPED, STRAIGHT, Answer, Pass, Reason, Step, Watch, run_passes
+from ._record import Record
 from .affine import fold_affine
 from .average_pool import average_pool
+from .backward import backward
 from .batch_norm import fold_batch_norm
 from .cast_like import cast_like
 from .clip import clip
@@ -53,108 +56,112 @@ from .split import split
 from .unbind import unbind
 from .zero_states import zero_states
 
-__all__ = ["ENTRY", "PASSES", "STRAIGHTEN", "Pass", "accept", "normalize", "straighten"]
+__all__ = [
+    "ENTRY",
+    "PASSES",
+    "STRAIGHTEN",
+    "Answer",
+    "Pass",
+    "Reason",
+    "Record",
+    "Step",
+    "Watch",
+    "accept",
+    "normalize",
+    "straighten",
+]
 
 
-class Pass(NamedTuple):
-    """A named step of the normalisation; `note` is what the report says when it changed something."""
-
-    name: str
-    run: Callable[[ir.Graph], int]
-    note: str = ""
-
+#: What most passes need: constants that `ir.const` sees; also tensors whose shapes are told; also one straight line.
+_PLAIN = (INLINED, PLAIN)
+_TRACED = (*_PLAIN, SHAPED)
+_LINE = (*_PLAIN, STRAIGHT)
+_ALL = (*_TRACED, STRAIGHT)
 
 #: On the user's own graph, before its first run.
 ENTRY = (
     Pass("sound", sound),
     Pass("inline-functions", inline_functions),
     Pass("prepare", prepare),
-    Pass("sequences", sequences),
-    Pass("refuse", refuse),
-    Pass("float32", float32, "float16, bfloat16 and double are computed in float32, inputs and outputs included"),
-    Pass("raise-opset", raise_opset),
-    Pass("time-first", time_first),
-    Pass("free-batch", free_batch, "the batch size that the file fixes is made dynamic"),
-)
+    Pass("sequences", sequences, _PLAIN),
+    Pass("refuse", refuse, _PLAIN),
+    Pass("float32", float32, _PLAIN,
+         "float16, bfloat16 and double are computed in float32, inputs and outputs included"),
+    Pass("raise-opset", raise_opset, _PLAIN),
+    Pass("time-first", time_first, _PLAIN),
+    Pass("free-batch", free_batch, _PLAIN, "the batch size that the file fixes is made dynamic"),
+)  # fmt: skip
 
 #: Until nothing changes, each round on freshly traced shapes: what is inlined has none yet.
 STRAIGHTEN = (
     Pass("prepare", prepare),
-    Pass("cast-like", cast_like),
-    Pass("fold-constants", fold_constants),
-    Pass("known-shapes", known_shapes),
-    Pass("fold-constants", fold_constants),
-    Pass("inline-control", inline_control),
+    Pass("cast-like", cast_like, _PLAIN),
+    Pass("fold-constants", fold_constants, _PLAIN),
+    Pass("known-shapes", known_shapes, _TRACED),
+    Pass("fold-constants", fold_constants, _PLAIN),
+    Pass("inline-control", inline_control, _PLAIN),
 )
 
 PASSES = (
     Pass("check-control", check_control),
     Pass("prepare", prepare),
-    Pass("cast-like", cast_like),
-    Pass("fold-constants", fold_constants),
-    Pass("known-shapes", known_shapes),
-    Pass("fold-constants", fold_constants),
-    Pass("zero-states", zero_states),
-    Pass("drop-identity", drop_identity),
-    Pass("constant-reshape", constant_reshape),
-    Pass("fold-constants", fold_constants),
-    Pass("recurrent", recurrent),
-    Pass("unbind", unbind),
-    Pass("layout", layout),
-    Pass("explicit-pads", explicit_pads),
-    Pass("layer-norm", layer_norm),
-    Pass("linear", linear),
-    Pass("rows", rows),
-    Pass("dense-order", dense_order),
-    Pass("fold-batch-norm", fold_batch_norm),
-    Pass("scaled-product", scaled_product),
-    Pass("fold-affine", fold_affine),
-    Pass("min-max", min_max),
-    Pass("clip", clip),
-    Pass("sequence-mean", sequence_mean),
-    Pass("average-pool", average_pool),
-    Pass("split", split),
-    Pass("merge-axes", merge_axes),
-    Pass("softmax", softmax),
-    Pass("mask", mask),
-    Pass("curves", curves),
-    Pass("clean", clean),
+    Pass("cast-like", cast_like, _LINE),
+    Pass("fold-constants", fold_constants, _LINE),
+    Pass("known-shapes", known_shapes, _ALL),
+    Pass("fold-constants", fold_constants, _LINE),
+    Pass("zero-states", zero_states, _LINE),
+    Pass("drop-identity", drop_identity, _ALL),
+    Pass("constant-reshape", constant_reshape, _ALL),
+    Pass("fold-constants", fold_constants, _LINE),
+    Pass("recurrent", recurrent, _ALL),
+    Pass("unbind", unbind, _ALL),
+    Pass("layout", layout, _ALL),
+    Pass("backward", backward, _ALL),
+    Pass("explicit-pads", explicit_pads, _ALL),
+    Pass("layer-norm", layer_norm, _ALL),
+    Pass("linear", linear, _ALL),
+    Pass("rows", rows, _ALL),
+    Pass("dense-order", dense_order, _ALL),
+    Pass("fold-batch-norm", fold_batch_norm, _LINE),
+    Pass("scaled-product", scaled_product, _ALL),
+    Pass("fold-affine", fold_affine, _ALL),
+    Pass("min-max", min_max, _ALL),
+    Pass("clip", clip, _LINE),
+    Pass("sequence-mean", sequence_mean, _ALL),
+    Pass("average-pool", average_pool, _ALL),
+    Pass("split", split, _ALL),
+    Pass("merge-axes", merge_axes, _ALL),
+    Pass("softmax", softmax, _ALL),
+    Pass("mask", mask, _ALL),
+    Pass("curves", curves, _ALL),
+    Pass("clean", clean, _LINE),
 )
 
 
-def accept(model: ir.Graph) -> tuple[ir.Graph, list[str]]:
+def accept(model: ir.Graph, watch: Watch | None = None) -> tuple[ir.Graph, list[str]]:
     """Return a copy of `model` that the other passes can read, and what the user should know about the difference.
 
-    Raises ModelError for models that cannot be quantized.
+    watch : called after every pass. Raises ModelError for models that cannot be quantized.
     """
     copy = ir.clone(model)
-    changes = _run(ENTRY, copy)
+    changes = run_passes(ENTRY, copy, watch)
     return copy, [step.note for step in ENTRY if step.note and changes[step.name]]
 
 
-def straighten(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
-    """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place."""
-    trace_shapes(model, feed)
-    while any(a.type.name in ("GRAPH", "GRAPHS") for node in model.graph for a in node.attributes.values()):
-        if not _run(STRAIGHTEN, model)["inline-control"]:
+def straighten(
+    model: ir.Graph, feed: Mapping[str, np.ndarray], watch: Watch | None = None, runner: FloatRunner | None = None
+) -> None:
+    """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place.
+
+    runner : of all tensors of `model` as it is now, where there is one already.
+    """
+    trace_shapes(model, feed, runner)
+    while any(ir.holds_graphs(node) for node in model.graph):
+        if not run_passes(STRAIGHTEN, model, watch)["inline-control"]:
             break
         trace_shapes(model, feed)
 
 
-def normalize(model: ir.Graph) -> dict[str, int]:
+def normalize(model: ir.Graph, watch: Watch | None = None) -> dict[str, int]:
     """Run all passes on `model`, whose shapes are traced, in place; return how many changes each made."""
-    return _run(PASSES, model)
-
-
-def _run(steps: Sequence[Pass], model: ir.Graph) -> dict[str, int]:
-    changes: dict[str, int] = {}
-    for step in steps:
-        try:
-            count = step.run(model)
-        except LingerOnnxError:
-            raise
-        except Exception as error:
-            done = ", ".join(changes) or "none"
-            raise InternalError(f"pass {step.name} failed after passes {done}: {error}") from error
-        changes[step.name] = changes.get(step.name, 0) + count
-    return changes
+    return run_passes(PASSES, model, watch)

@@ -38,7 +38,7 @@ def scale_layer(model: ir.Graph, node: ir.Node, factor: np.ndarray, offset: np.n
     if len(node.inputs) < 3:
         node.resize_inputs(3)
     if old is None:
-        name = ir.fresh_name(model, f"{ir.read_name(node, 1)}@bias")
+        name = ir.fresh_name(model, f"{ir.read_name(node, 1)}_bias")
         node.replace_input_with(2, ir.add_initializer(model, name, new_bias.astype(weight.dtype)))
     else:
         ir.set_constant(model, node, 2, new_bias.astype(weight.dtype), "scaled")

@@ -11,13 +11,14 @@ import numpy as np
 
 from .. import ir
 from ._layers import channel_axis, is_layer, scale_layer
+from ._pass import Answer, Reason, refused
 
 _SIGNS = ("Mul", "Div", "Add", "Sub")
 
 
-def fold_affine(model: ir.Graph) -> int:
-    """Fold per-channel arithmetic of `model`; return how many nodes."""
-    folded = 0
+def fold_affine(model: ir.Graph) -> Answer:
+    """Fold per-channel arithmetic of `model`."""
+    folded, why = 0, list[Reason]()
     for node in list(model.graph):
         if node.op_type not in _SIGNS or node.domain or len(node.inputs) != 2:
             continue
@@ -32,8 +33,24 @@ def fold_affine(model: ir.Graph) -> int:
                 ir.absorb(model, layer, node)
                 folded += 1
                 continue
-        folded += _as_batch_norm(model, node, source, array, flipped)
-    return folded
+        alone = _as_batch_norm(model, node, source, array, flipped)
+        folded += alone
+        if not alone:
+            why.append(refused(node, _reason(node, layer, source, array, flipped)))
+    return Answer(folded, why)
+
+
+def _reason(node: ir.Node, layer: ir.Node | None, source: ir.Value, array: np.ndarray, flipped: bool) -> str:
+    """Return why `node`, which combines `source` and a constant, stays."""
+    if layer is None or not is_layer(layer):
+        return "no Conv or Linear stands in front, and its input is not four-dimensional with a constant per channel"
+    if ir.sole_consumer(source) is not node:
+        return f"the output of {layer.name} is read elsewhere too"
+    if _factors(node.op_type, array, flipped, ir.shape(source), channel_axis(layer)) is None:
+        if node.op_type == "Div":
+            return "it divides by zero, by the activation, or by another number than one per channel"
+        return f"its constant of shape {list(array.shape)} is neither one number nor one per channel"
+    return f"weight or bias of {layer.name} is computed at run time"
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value, np.ndarray, bool] | None:
@@ -87,8 +104,8 @@ def _as_batch_norm(model: ir.Graph, node: ir.Node, source: ir.Value, array: np.n
     a, c = (np.broadcast_to(v, (channels,)).astype(np.float32) for v in factors)
     parts = {"scale": a, "offset": c, "mean": np.zeros(channels, np.float32), "var": np.ones(channels, np.float32)}
     base = node.outputs[0].name
-    inputs = [ir.add_initializer(model, ir.fresh_name(model, f"{base}@{k}"), v) for k, v in parts.items()]
-    new = ir.make_node("BatchNormalization", [source, *inputs], {"epsilon": 0.0}, name=str(node.name), output="",
+    inputs = [ir.add_initializer(model, ir.fresh_name(model, f"{base}_{k}"), v) for k, v in parts.items()]
+    new = ir.make_node("BatchNormalization", [source, *inputs], {"epsilon": 0.0}, of=node, output="",
                        like=node.outputs[0])  # fmt: skip
     ir.replace(model, [node], [new])
     return 1

@@ -6,39 +6,43 @@ dimensions. A ceil_mode that changes nothing is dropped.
 
 from __future__ import annotations
 
-import numpy as np
-
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def average_pool(model: ir.Graph) -> int:
-    """Rewrite spatial averages of `model`; return the number of changes."""
-    changed = 0
+def average_pool(model: ir.Graph) -> Answer:
+    """Rewrite spatial averages of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         if node.domain:
             continue
         if node.op_type in ("AveragePool", "MaxPool"):
             changed += _drop_ceil_mode(node)
+            if ir.attr(node, "ceil_mode", 0):
+                why.append(refused(node, "its windows reach beyond the map: ceil_mode counts"))
         keep = _spatial_mean(node)
         source = node.inputs[0] if node.inputs else None
         shape = ir.shape(source) if source is not None else None
-        if keep is None or shape is None or len(shape) != 4 or shape[2] is None or shape[3] is None:
+        if keep is None:
+            continue
+        if shape is None or len(shape) != 4 or shape[2] is None or shape[3] is None:
+            why.append(refused(node, "its input is not four-dimensional with static spatial dimensions"))
             continue
         size = [int(shape[2]), int(shape[3])]
-        pool = ir.make_node("AveragePool", [source], {"kernel_shape": size, "strides": size}, name=str(node.name),
+        pool = ir.make_node("AveragePool", [source], {"kernel_shape": size, "strides": size}, of=node,
                             output="")  # fmt: skip
         if keep:
             pool.outputs[0].shape, pool.outputs[0].type = node.outputs[0].shape, node.outputs[0].type
             ir.replace(model, [node], [pool])
         else:
-            pool.outputs[0].name = ir.fresh_name(model, f"{node.outputs[0].name}@pool")
+            pool.outputs[0].name = ir.fresh_name(model, f"{node.outputs[0].name}_pool")
             pool.outputs[0].type = node.outputs[0].type
             pool.outputs[0].shape = ir.oir_shape([source.shape[0], shape[1], 1, 1])  # type: ignore[index,union-attr]
-            flat = ir.make_node("Flatten", [pool.outputs[0]], {"axis": 1}, name=f"{node.name}@flatten", output="",
+            flat = ir.make_node("Flatten", [pool.outputs[0]], {"axis": 1}, of=node, what="flatten", output="",
                                 like=node.outputs[0])  # fmt: skip
             ir.replace(model, [node], [pool, flat])
         changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _spatial_mean(node: ir.Node) -> bool | None:
@@ -47,10 +51,7 @@ def _spatial_mean(node: ir.Node) -> bool | None:
         return True
     if node.op_type != "ReduceMean":
         return None
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > 1:
-        array = ir.const(node.inputs[1])
-        axes = None if array is None else [int(a) for a in np.atleast_1d(array)]
+    axes = ir.axes(node)
     if axes is None or sorted(a % 4 for a in axes) != [2, 3]:
         return None
     return bool(ir.attr(node, "keepdims", 1))

@@ -9,20 +9,36 @@ from __future__ import annotations
 
 from .. import ir
 from ..ops.norm import factors
-from ._layers import scale_layer
+from ._layers import is_layer, scale_layer
+from ._pass import Answer, Reason, refused
 
 
-def fold_batch_norm(model: ir.Graph) -> int:
-    """Fold the batch normalisations of `model`; return how many."""
-    folded = 0
+def fold_batch_norm(model: ir.Graph) -> Answer:
+    """Fold the batch normalisations of `model`."""
+    folded, why = 0, list[Reason]()
     for node in list(model.graph):
-        if node.op_type != "BatchNormalization" or node.domain or ir.attr(node, "training_mode", 0):
+        if node.op_type != "BatchNormalization" or node.domain:
             continue
-        parameters = factors(node)
-        layer = ir.producer(node.inputs[0])
-        if parameters is None or layer is None or ir.sole_consumer(layer.outputs[0]) is not node:
-            continue
-        if scale_layer(model, layer, *parameters):
+        parameters, layer = factors(node), ir.producer(node.inputs[0])
+        reason = _reason(node, layer)
+        if reason:
+            why.append(refused(node, reason))
+        elif layer is not None and parameters is not None and scale_layer(model, layer, *parameters):
             ir.absorb(model, layer, node)
             folded += 1
-    return folded
+        else:
+            why.append(refused(node, f"weight or bias of {layer.name if layer else ''} is computed at run time"))
+    return Answer(folded, why)
+
+
+def _reason(node: ir.Node, layer: ir.Node | None) -> str:
+    """Return why `node` cannot go into `layer`, which writes its input."""
+    if ir.attr(node, "training_mode", 0):
+        return "it is in training mode"
+    if factors(node) is None:
+        return "its parameters are computed at run time"
+    if layer is None or not is_layer(layer):
+        return "no Conv or Linear stands in front"
+    if ir.sole_consumer(layer.outputs[0]) is not node:
+        return f"the output of {layer.name} is read elsewhere too"
+    return ""

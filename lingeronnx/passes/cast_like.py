@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def cast_like(model: ir.Graph) -> int:
-    """Rewrite the CastLike nodes of `model` whose target type is known; return how many."""
-    changed = 0
+def cast_like(model: ir.Graph) -> Answer:
+    """Rewrite the CastLike nodes of `model` whose target type is known."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         if node.op_type != "CastLike" or node.domain or len(node.inputs) < 2 or node.inputs[1] is None:
             continue
         kind = node.inputs[1].dtype
         if kind is None:
+            why.append(refused(node, f"the element type of '{node.inputs[1].name}' is not known"))
             continue
-        new = ir.make_node("Cast", [node.inputs[0]], {"to": int(kind)}, name=str(node.name), output="",
+        new = ir.make_node("Cast", [node.inputs[0]], {"to": int(kind)}, of=node, output="",
                            like=node.outputs[0])  # fmt: skip
         ir.replace(model, [node], [new])
         changed += 1
-    return changed
+    return Answer(changed, why)

@@ -12,14 +12,18 @@ import numpy as np
 
 from .. import ir
 from ..ops.activation import bounds
+from ._pass import Answer, Reason, refused
 
 
-def clip(model: ir.Graph) -> int:
-    """Simplify the Clip nodes of `model`; return the number of changes."""
-    changed = 0
+def clip(model: ir.Graph) -> Answer:
+    """Simplify the Clip nodes of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         limits, kind = _limits(node), ir.source(node).dtype if node.inputs and node.inputs[0] is not None else None
         if limits is None or (kind is not None and not kind.is_floating_point()):
+            if node.op_type == "Clip" and not node.domain:
+                known = "its bounds are computed at run time, or in the wrong order"
+                why.append(refused(node, known if limits is None else "it clips integers"))
             continue
         before = ir.producer(node.inputs[0])
         inner = _limits(before)
@@ -31,10 +35,10 @@ def clip(model: ir.Graph) -> int:
                 node = _set(model, node, limits)
                 changed += 1
         if limits[0] == 0 and limits[1] == math.inf and node.op_type == "Clip":
-            new = ir.make_node("Relu", [node.inputs[0]], name=str(node.name), output="", like=node.outputs[0])
+            new = ir.make_node("Relu", [node.inputs[0]], of=node, output="", like=node.outputs[0])
             ir.replace(model, [node], [new])
             changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _limits(node: ir.Node | None) -> tuple[float, float] | None:
@@ -48,16 +52,16 @@ def _limits(node: ir.Node | None) -> tuple[float, float] | None:
 def _set(model: ir.Graph, node: ir.Node, limits: tuple[float, float]) -> ir.Node:
     """Return `node`, a Relu or Clip, as a Clip with these bounds, in the form of the model's opset."""
     base = node.outputs[0].name
-    if (model.opset_imports.get("") or 13) < 11:
+    if ir.opset(model) < 11:
         inputs: list[ir.Value | None] = [ir.source(node)]
         attributes = {key: v for key, v in zip(("min", "max"), limits, strict=True) if math.isfinite(v)}
     else:
         ends = [
-            ir.add_initializer(model, ir.fresh_name(model, f"{base}@{key}"), np.array(v, np.float32))
+            ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}"), np.array(v, np.float32))
             if math.isfinite(v) else None
             for key, v in zip(("low", "high"), limits, strict=True)
         ]  # fmt: skip
         inputs, attributes = [ir.source(node), *(ends if ends[1] is not None else ends[:1])], {}
-    new = ir.make_node("Clip", inputs, attributes, name=str(node.name), output="", like=node.outputs[0])
+    new = ir.make_node("Clip", inputs, attributes, of=node, output="", like=node.outputs[0])
     ir.replace(model, [node], [new])
     return new

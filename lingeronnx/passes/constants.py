@@ -19,8 +19,7 @@ def fold_constants(model: ir.Graph) -> int:
     nodes = []
     for node in model.graph:
         known = all(v is None or v.name in constant or ir.const(v) is not None for v in node.inputs)
-        simple = not any(a.type.name in ("GRAPH", "GRAPHS") for a in node.attributes.values())
-        if known and simple and node.inputs and node.op_type not in _NEVER:
+        if known and not ir.holds_graphs(node) and node.inputs and node.op_type not in _NEVER:
             nodes.append(node)
             constant.update(str(v.name) for v in node.outputs)
     if not nodes:
@@ -38,7 +37,7 @@ def fold_constants(model: ir.Graph) -> int:
         for value in node.outputs:
             name = str(value.name)
             if value.uses():
-                value.name = f"{name}@folded"
+                value.name = None
                 constant_value = ir.add_initializer(model, name, results[name])
                 for user, index in list(value.uses()):
                     user.replace_input_with(index, constant_value)

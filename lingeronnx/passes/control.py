@@ -7,16 +7,16 @@ is refused by `check_control`, with the node's name: the chips run straight line
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 from ..errors import ModelError
+from ._pass import Answer, refused
 
 LONGEST = 64
 
 
-def inline_control(model: ir.Graph) -> int:
-    """Inline the decided If and Loop nodes of `model`'s main graph; return how many."""
+def inline_control(model: ir.Graph) -> Answer:
+    """Inline the decided If and Loop nodes of `model`'s main graph."""
     done = 0
     for node in list(model.graph):
         if node.domain:
@@ -27,16 +27,43 @@ def inline_control(model: ir.Graph) -> int:
             done += _unroll(model, node)
     if done:
         ir.name_nodes(model)
-    return done
+    left = [node for node in model.graph if not node.domain and ir.holds_graphs(node)]
+    return Answer(done, [refused(node, _told(node)[0]) for node in left])
 
 
 def check_control(model: ir.Graph) -> int:
     """Raise ModelError for control flow that is left in `model`; changes nothing."""
     for node in model.graph:
-        if any(a.type in (oir.AttributeType.GRAPH, oir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            raise ModelError(f"{node.op_type} {node.name}: {_REASONS.get(node.op_type, 'it runs a graph of its own')}; "
-                             "export the model without it")  # fmt: skip
+        if ir.holds_graphs(node):
+            raise ModelError(f"{node.op_type} {node.name}: {'; '.join(_told(node))}")
     return 0
+
+
+def _told(node: ir.Node) -> tuple[str, str]:
+    """Return why `node`, which has subgraphs, is left, and what the user can do."""
+    if node.op_type == "If" and (name := _setting(node.inputs[0])) is not None:
+        return f"its condition depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
+    return _REASONS.get(node.op_type, "it runs a graph of its own"), "export the model without it"
+
+
+def _setting(value: ir.Value | None) -> str | None:
+    """Return the only graph input that `value` depends on, where that is a setting (a single number), else None."""
+    inputs: dict[str, ir.Value] = {}
+    seen: set[ir.Value] = set()
+    waiting = [value]
+    while waiting:
+        at = waiting.pop()
+        if at is None or at in seen:
+            continue
+        seen.add(at)
+        if at.is_graph_input() and at.const_value is None:
+            inputs[str(at.name)] = at
+        maker = at.producer()
+        waiting += [] if maker is None else list(maker.inputs)
+    if len(inputs) != 1:
+        return None
+    ((name, found),) = inputs.items()
+    return name if ir.shape(found) in ((), (1,)) else None
 
 
 _REASONS = {
@@ -67,9 +94,9 @@ def _unroll(model: ir.Graph, node: ir.Node) -> int:
     states: list[ir.Value] = list(node.inputs[2:])  # type: ignore[arg-type]
     carried = len(states)
     scans: list[list[ir.Value]] = [[] for _ in body.outputs[1 + carried :]]
-    true = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@true"), np.array(True))
+    true = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_true"), np.array(True))
     for turn in range(int(turns.reshape(()))):
-        number = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@turn"), np.array(turn, np.int64))
+        number = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_turn"), np.array(turn, np.int64))
         results = _move(model, node, body.clone(allow_outer_scope_values=True), [number, true, *states])
         states = results[1 : 1 + carried]
         for column, value in zip(scans, results[1 + carried :], strict=True):
@@ -79,7 +106,7 @@ def _unroll(model: ir.Graph, node: ir.Node) -> int:
     return 1
 
 
-def _goes_on(body: oir.Graph) -> bool:
+def _goes_on(body: ir.Body) -> bool:
     """Whether the condition that `body` hands to the next turn is always true."""
     value = body.outputs[0]
     while (maker := value.producer()) is not None and maker.op_type in ("Identity", "Cast") and maker.inputs[0]:
@@ -91,7 +118,7 @@ def _goes_on(body: oir.Graph) -> bool:
     return value is body.inputs[1] or (array is not None and bool(np.all(array)))
 
 
-def _move(model: ir.Graph, before: ir.Node, graph: oir.Graph, given: list[ir.Value]) -> list[ir.Value]:
+def _move(model: ir.Graph, before: ir.Node, graph: ir.Body, given: list[ir.Value]) -> list[ir.Value]:
     """Move the nodes of `graph`, with its inputs replaced by `given`, in front of `before`; return its outputs."""
     outputs = list(graph.outputs)
     replaced: dict[int, ir.Value] = {}
@@ -116,16 +143,16 @@ def _move(model: ir.Graph, before: ir.Node, graph: oir.Graph, given: list[ir.Val
 
 def _stack(model: ir.Graph, node: ir.Node, values: list[ir.Value]) -> ir.Value:
     """Return the values of all turns, stacked along a new axis 0."""
-    newer = (model.opset_imports.get("") or 13) >= 13
-    axis = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@axis"), np.array([0], np.int64))
+    newer = ir.opset(model) >= 13
+    axis = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_axis"), np.array([0], np.int64))
     rows = []
     for value in values:
         row = ir.make_node("Unsqueeze", [value, axis] if newer else [value], None if newer else {"axes": [0]},
-                           name=f"{node.name}@row", output=ir.fresh_name(model, f"{value.name}@row"))  # fmt: skip
+                           of=node, what="row", output=ir.fresh_name(model, f"{value.name}_row"))  # fmt: skip
         model.graph.insert_before(node, row)
         rows.append(row.outputs[0])
-    whole = ir.make_node("Concat", rows, {"axis": 0}, name=f"{node.name}@stack",
-                         output=ir.fresh_name(model, f"{node.name}@stack"))  # fmt: skip
+    whole = ir.make_node("Concat", rows, {"axis": 0}, of=node, what="stack",
+                         output=ir.fresh_name(model, f"{node.name}_stack"))  # fmt: skip
     model.graph.insert_before(node, whole)
     return whole.outputs[0]
 
@@ -136,8 +163,8 @@ def _finish(model: ir.Graph, node: ir.Node, results: list[ir.Value]) -> None:
         name = old.name
         if not name or not (old.uses() or old.is_graph_output()):
             continue
-        old.name = f"{name}@gone"
-        same = ir.make_node("Identity", [value], name=f"{node.name}@{name}", output=str(name), like=old)
+        old.name = None
+        same = ir.make_node("Identity", [value], of=node, what=str(name), output=str(name), like=old)
         model.graph.insert_before(node, same)
-        oir.convenience.replace_all_uses_with(old, same.outputs[0], replace_graph_outputs=True)
+        ir.replace_readers(old, same.outputs[0])
     model.graph.remove(node, safe=True)

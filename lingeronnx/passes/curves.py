@@ -13,7 +13,6 @@ Relu, Clip, a lone sigmoid or tanh) stay as they are, but for SiLU.
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 from ..ops.table import ARITHMETIC, UNARY, table_of
@@ -103,7 +102,7 @@ def _worth(nodes: list[ir.Node]) -> bool:
 
 
 def _write(model: ir.Graph, nodes: list[ir.Node], source: ir.Value) -> None:
-    x = oir.Value(name="x")
+    x = ir.Value(name="x")
     inner: dict[int, ir.Value] = {id(source): x}
     body: list[ir.Node] = []
     for number, node in enumerate(nodes):
@@ -112,31 +111,31 @@ def _write(model: ir.Graph, nodes: list[ir.Node], source: ir.Value) -> None:
             assert value is not None
             array = ir.const(value)
             if array is not None:
-                tensor = oir.tensor(array.reshape(()), name=f"c{number}_{place}")
-                constant = oir.node("Constant", [], {"value": tensor})
+                tensor = ir.tensor(array.reshape(()), name=f"c{number}_{place}")
+                constant = ir.node("Constant", [], {"value": tensor})
                 constant.outputs[0].name = f"c{number}_{place}"
                 body.append(constant)
                 inputs.append(constant.outputs[0])
             else:
                 inputs.append(inner[id(value)])
-        copy = oir.node(node.op_type, inputs, dict(node.attributes))
+        copy = ir.node(node.op_type, inputs, dict(node.attributes))
         copy.outputs[0].name = f"v{number}"
         inner[id(node.outputs[0])] = copy.outputs[0]
         body.append(copy)
-    version = model.opset_imports.get("", 13)
-    graph = oir.Graph([x], [body[-1].outputs[0]], nodes=body, opset_imports={"": version}, name="Curve")
+    version = ir.opset(model)
+    graph = ir.Body([x], [body[-1].outputs[0]], nodes=body, opset_imports={"": version}, name="Curve")
     name = _declare(model, graph)
-    new = ir.make_node(name, [source], domain=ir.DOMAIN, name=str(nodes[-1].name), output="", like=nodes[-1].outputs[0])
+    new = ir.make_node(name, [source], domain=ir.DOMAIN, of=nodes[-1], output="", like=nodes[-1].outputs[0])
     ir.replace(model, nodes, [new])
 
 
-def _declare(model: ir.Graph, graph: oir.Graph) -> str:
+def _declare(model: ir.Graph, graph: ir.Body) -> str:
     """Add the function to the model and return its name; equal functions are one."""
     text = _text(graph)
     for function in model.functions.values():
         if function.domain == ir.DOMAIN and _text(function.graph) == text:
             return function.name
-    function = oir.Function(ir.DOMAIN, "Curve", graph=graph, attributes=[])
+    function = ir.Function(ir.DOMAIN, "Curve", graph=graph, attributes=[])
     base = name = _kind(model, function)
     number = 1
     while (ir.DOMAIN, name, "") in model.functions:
@@ -149,7 +148,7 @@ def _declare(model: ir.Graph, graph: oir.Graph) -> str:
     return name
 
 
-def _text(graph: oir.Graph) -> str:
+def _text(graph: ir.Body) -> str:
     """Return the operators, constants and connections of a function as text."""
     lines = []
     for node in graph:
@@ -160,14 +159,14 @@ def _text(graph: oir.Graph) -> str:
     return "\n".join(lines)
 
 
-def _kind(model: ir.Graph, function: oir.Function) -> str:
+def _kind(model: ir.Graph, function: ir.Function) -> str:
     """Return the name of the known function that has the same values, else "Curve"."""
-    probe = oir.node("Curve", [oir.Value(name="x")], domain=ir.DOMAIN)
+    probe = ir.node("Curve", [ir.Value(name="x")], domain=ir.DOMAIN)
     model.functions[ir.DOMAIN, "Curve?", ""] = function
     probe.op_type = "Curve?"
     values = table_of(model, probe, _GRID)
     del model.functions[ir.DOMAIN, "Curve?", ""]
     for name, (kind, attrs) in _KNOWN.items():
-        if np.allclose(values, table_of(model, oir.node(kind, [oir.Value(name="x")], attrs), _GRID), rtol=0, atol=1e-6):
+        if np.allclose(values, table_of(model, ir.node(kind, [ir.Value(name="x")], attrs), _GRID), rtol=0, atol=1e-6):
             return name.removesuffix("Tanh")
     return "Curve"

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 
-from onnx_ir.passes import common
+import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 _BETWEEN = ("Relu", "Clip", "Identity", "LeakyRelu", "Sigmoid", "Tanh")
 
 
-def dense_order(model: ir.Graph) -> int:
-    """Permute weights of `model`; return how many layers."""
-    done = 0
+def dense_order(model: ir.Graph) -> Answer:
+    """Permute weights of `model`."""
+    done, why = 0, list[Reason]()
     for node in list(model.graph):
         if node.op_type != "Linear" or node.domain != ir.DOMAIN:
             continue
@@ -25,12 +26,12 @@ def dense_order(model: ir.Graph) -> int:
         flat = chain[-1] if chain else None
         turn = ir.producer(flat.inputs[0]) if flat is not None else None
         weight = ir.const(node.inputs[1])
-        if flat is None or turn is None or turn.op_type != "Transpose" or turn.domain or weight is None:
+        if flat is None or turn is None or turn.op_type != "Transpose" or turn.domain:
             continue
-        perm, dims, result = ir.attr(turn, "perm"), ir.shape(turn.outputs[0]), ir.shape(flat.outputs[0])
-        if perm is None or perm[0] != 0 or dims is None or None in dims[1:] or result is None or len(result) != 2:
-            continue
-        if weight.shape[1] != math.prod(int(d or 1) for d in dims[1:]) or result[1] != weight.shape[1]:
+        perm, dims = ir.attr(turn, "perm"), ir.shape(turn.outputs[0])
+        reason = _reason(weight, perm, dims, ir.shape(flat.outputs[0]))
+        if reason or weight is None or dims is None or perm is None:
+            why.append(refused(turn, reason))
             continue
         columns = weight.reshape(-1, *(int(d or 1) for d in dims[1:]))  # [O, H, W, C]
         order = [perm.index(i) for i in range(len(perm))]
@@ -38,11 +39,27 @@ def dense_order(model: ir.Graph) -> int:
         flat.replace_input_with(0, ir.source(turn))
         for between in chain:
             value = between.outputs[0]
-            value.name = ir.fresh_name(model, f"{value.name}@order")
+            value.name = ir.fresh_name(model, f"{value.name}_order")
         done += 1
     if done:
-        common.RemoveUnusedNodesPass()(model)
-    return done
+        ir.remove_unused(model)
+    return Answer(done, why)
+
+
+def _reason(
+    weight: np.ndarray | None, perm: list[int] | None, dims: tuple[int | None, ...] | None,
+    result: tuple[int | None, ...] | None,
+) -> str:  # fmt: skip
+    """Return why the Transpose `perm` with output `dims`, flattened to `result`, stays in front of a layer."""
+    if weight is None:
+        return "the weight of the layer behind it is computed at run time"
+    if perm is None or perm[0] != 0:
+        return "it moves the batch"
+    if dims is None or None in dims[1:] or result is None:
+        return "sizes are not known"
+    if len(result) != 2 or result[1] != weight.shape[1] or weight.shape[1] != math.prod(int(d or 1) for d in dims[1:]):
+        return "the layer behind it does not read one whole sample per row"
+    return ""
 
 
 def _chain(node: ir.Node) -> list[ir.Node]:

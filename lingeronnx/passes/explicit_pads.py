@@ -12,18 +12,38 @@ import numpy as np
 
 from .. import ir
 from ..ops import is_relu
+from ._pass import Answer, Reason, refused
 
 _WINDOWED = ("Conv", "MaxPool", "AveragePool")
 
 
-def explicit_pads(model: ir.Graph) -> int:
-    """Resolve auto_pad and merge Pad nodes of `model`; return the number of changes."""
-    changed = 0
+def explicit_pads(model: ir.Graph) -> Answer:
+    """Resolve auto_pad and merge Pad nodes of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         if node.op_type in _WINDOWED and not node.domain:
             changed += _resolve(node)
-            changed += _merge(model, node)
-    return changed
+            if ir.attr(node, "auto_pad", "NOTSET") != "NOTSET":
+                why.append(refused(node, "auto_pad needs static spatial dimensions and a known kernel"))
+            pad = ir.producer(node.inputs[0])
+            merged = _merge(model, node)
+            changed += merged
+            if pad is not None and pad.op_type == "Pad" and not merged:
+                why.append(refused(pad, _reason(pad, node)))
+    return Answer(changed, why)
+
+
+def _reason(pad: ir.Node, node: ir.Node) -> str:
+    """Return why `pad` stays in front of the window `node`."""
+    if ir.sole_consumer(pad.outputs[0]) is not node:
+        return "it is read elsewhere too"
+    pads = _zeros(pad)
+    if pads is None:
+        return "it does not pad with zeros, or its pads are computed at run time"
+    half = len(pads) // 2
+    if any(pads[:2]) or any(pads[half : half + 2]) or min(pads) < 0:
+        return "it pads the batch or the channels, or takes away"
+    return f"{node.op_type} {node.name} would not give the same with pads of its own"
 
 
 def _resolve(node: ir.Node) -> int:

@@ -7,12 +7,11 @@ hold (masks of -1e308) become its largest number. Integer arithmetic is left alo
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 from .refuse import every_node
 
-_OTHERS = {oir.DataType.FLOAT16, oir.DataType.BFLOAT16, oir.DataType.DOUBLE}
+_OTHERS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 #: Attributes that name an element type.
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype")
 
@@ -24,39 +23,33 @@ def float32(model: ir.Graph) -> int:
     for node in every_node(model):
         changed += _attributes(node)
         for attribute in node.attributes.values():
-            for graph in _graphs(attribute):
+            for graph in ir.subgraphs(attribute):
                 values.update({id(v): v for v in (*graph.inputs, *graph.initializers.values())})
         values.update({id(v): v for v in node.outputs})
     for value in values.values():
         if value.const_value is not None and value.const_value.dtype in _OTHERS:
             value.const_value = _converted(value.const_value)
         if value.dtype in _OTHERS:
-            value.type = oir.TensorType(oir.DataType.FLOAT)
+            value.type = ir.TensorType(ir.DataType.FLOAT)
             changed += 1
     return changed
-
-
-def _graphs(attribute: oir.Attr) -> list[oir.Graph]:
-    if attribute.type == oir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return list(attribute.as_graphs()) if attribute.type == oir.AttributeType.GRAPHS else []
 
 
 def _attributes(node: ir.Node) -> int:
     changed = 0
     for name, attribute in list(node.attributes.items()):
-        if attribute.type == oir.AttributeType.TENSOR and attribute.value.dtype in _OTHERS:
-            node.attributes[name] = oir.Attr(name, oir.AttributeType.TENSOR, _converted(attribute.value))
+        if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in _OTHERS:
+            node.attributes[name] = ir.Attr(name, ir.AttributeType.TENSOR, _converted(attribute.value))
             changed += 1
-        elif name in _TYPE_ATTRIBUTES and attribute.type == oir.AttributeType.INT and attribute.value in _OTHERS:
-            ir.set_attr(node, name, int(oir.DataType.FLOAT))
+        elif name in _TYPE_ATTRIBUTES and attribute.type == ir.AttributeType.INT and attribute.value in _OTHERS:
+            ir.set_attr(node, name, int(ir.DataType.FLOAT))
             changed += 1
     return changed
 
 
-def _converted(tensor: oir.TensorProtocol) -> oir.TensorProtocol:
+def _converted(tensor: ir.Tensor) -> ir.Tensor:
     array = tensor.numpy()
     limit = np.finfo(np.float32).max
     wide = array.astype(np.float64)
     narrow = np.where(np.isfinite(wide), np.clip(wide, -limit, limit), wide).astype(np.float32)
-    return oir.tensor(narrow, name=tensor.name)
+    return ir.tensor(narrow, name=tensor.name)

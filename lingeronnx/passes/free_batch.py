@@ -19,6 +19,7 @@ from ..batch_axes import note_batch_axes
 from ..data import InputSpec
 from ..errors import ModelError
 from ..runners import FloatRunner, input_specs
+from ._pass import Answer, Reason
 from .constants import fold_constants
 from .zero_states import zero_states
 
@@ -27,36 +28,50 @@ _LIMIT = 1 << 24  # elements of one input: a larger one is not tried out
 _TOLERANCE = 1e-3  # of the output's range, as for the whole normalisation
 
 
-def free_batch(model: ir.Graph) -> int:
-    """Make the batch axis of `model` dynamic; return 1 when it was fixed and is no more."""
+def free_batch(model: ir.Graph) -> Answer:
+    """Make the batch axis of `model` dynamic: one change when it was fixed and is no more."""
     note_batch_axes(model)
     specs = input_specs(model)
     size = _fixed_size(specs)
     if size is None:
-        return 0
+        return Answer(0, _unlike(specs))
     known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
     small = known and all(math.prod(int(d or 1) for d in s.shape or ()) <= _LIMIT for s in specs)
     trial = ir.clone(model)
     if not small or not _free(trial, size) or not _same(model, trial, size):
         if size == 1:
-            return 0
+            what = (
+                "its outputs do not follow the samples"
+                if small
+                else "its inputs have open sizes or are too large to try"
+            )
+            return Answer(0, [Reason("the model", f"made for one sample; {what}")])
         raise ModelError(
             f"the model is made for batches of {size} and its samples cannot be told apart; export it with a dynamic "
             "batch axis, or for one sample"
         )
     _free(model, size)
-    return 1
+    return Answer(1)
 
 
 def _fixed_size(specs: Sequence[InputSpec]) -> int | None:
     """Return N where the batch axis of all inputs is the same number, else None."""
-    sizes = {s.shape[s.axis] if s.shape else None for s in specs if s.shape != ()}
+    sizes = {s.shape[s.axis] if s.shape else None for s in specs if s.axis is not None}
     return sizes.pop() if len(sizes) == 1 else None
 
 
+def _unlike(specs: Sequence[InputSpec]) -> list[Reason]:
+    """Return why no batch size can be told: some inputs fix one, and not all the same."""
+    sizes = {s.name: s.shape[s.axis] if s.shape else None for s in specs if s.axis is not None}
+    if len(set(sizes.values())) < 2:
+        return []
+    return [Reason(f"input {name}", f"made for {'any number of' if size is None else size} samples, unlike others")
+            for name, size in sizes.items()]  # fmt: skip
+
+
 def _batched(model: ir.Graph) -> dict[str, InputSpec]:
-    """Return the inputs that can have a batch axis: those of rank 1 and more, without declared defaults."""
-    return {spec.name: spec for spec in input_specs(model) if spec.shape != ()}
+    """Return the inputs that count samples."""
+    return {spec.name: spec for spec in input_specs(model) if spec.axis is not None}
 
 
 def _feed(model: ir.Graph, seed: int) -> _Feed:

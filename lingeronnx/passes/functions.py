@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from onnx_ir.passes import common
-
 from .. import ir
 from ..errors import ModelError
 
@@ -20,7 +18,7 @@ def inline_functions(model: ir.Graph) -> int:
             raise ModelError(f"function {function.name} is written in opset {version}, the model in {own}; export "
                              "the model without functions")  # fmt: skip
     try:
-        common.InlinePass()(model)
+        ir.inline(model)
     except Exception as error:
         cause = error.__cause__ or error
         raise ModelError(f"function {foreign[0].name} cannot be inlined: {str(cause).splitlines()[0]}") from error

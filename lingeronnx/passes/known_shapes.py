@@ -60,7 +60,7 @@ def _replace(model: ir.Graph, node: ir.Node, array: np.ndarray) -> int:
         return 0
     uses = list(result.uses())
     if uses:
-        value = ir.add_initializer(model, ir.fresh_name(model, f"{result.name}@known"), array)
+        value = ir.add_initializer(model, ir.fresh_name(model, f"{result.name}_known"), array)
         for user, index in uses:
             user.replace_input_with(index, value)
     model.graph.remove(node, safe=True)

@@ -10,7 +10,6 @@ calls a model-local function with the same operators, ``lingeronnx.LayerNormaliz
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 
@@ -43,14 +42,11 @@ def _mean(value: ir.Value | None) -> tuple[ir.Node, tuple[int, ...]] | None:
     node = ir.producer(value)
     if node is None or not _is(node, "ReduceMean") or not ir.attr(node, "keepdims", 1):
         return None
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > 1:
-        array = ir.const(node.inputs[1])
-        axes = None if array is None else array.reshape(-1).tolist()
+    axes = ir.axes(node)
     rank = len(ir.shape(node.inputs[0]) or ())
     if not axes or not rank:
         return None
-    places = tuple(sorted(int(a) % rank for a in axes))
+    places = tuple(sorted(a % rank for a in axes))
     return (node, places) if places == tuple(range(rank - len(places), rank)) and places[0] > 0 else None
 
 
@@ -161,15 +157,15 @@ def _write(
     sizes = tuple(int(d or 1) for d in (ir.shape(x) or ())[axis:])
     base = last.outputs[0].name
     given = [
-        ir.add_initializer(model, ir.fresh_name(model, f"{base}@{what}"), np.asarray(array, np.float32))
+        ir.add_initializer(model, ir.fresh_name(model, f"{base}_{what}"), np.asarray(array, np.float32))
         for what, array in (("gamma", np.ones(sizes) if gamma is None else gamma),
                             ("beta", np.zeros(sizes) if beta is None else beta))
     ]  # fmt: skip
-    standard = (model.opset_imports.get("") or 13) >= 17
+    standard = ir.opset(model) >= 17
     name = NAME if standard else _declare(model, len(sizes), epsilon)
     attrs = {"axis": axis - len(ir.shape(x) or ()), "epsilon": epsilon}
     new = ir.make_node(name, [x, *given], attrs if standard else {"axis": attrs["axis"], "epsilon": epsilon},
-                       name=str(last.name), output="", domain="" if standard else ir.DOMAIN,
+                       of=last, output="", domain="" if standard else ir.DOMAIN,
                        like=last.outputs[0])  # fmt: skip
     ir.replace(model, nodes, [new])
 
@@ -183,27 +179,27 @@ def _declare(model: ir.Graph, axes: int, epsilon: float) -> str:
             return name
         number += 1
         name = f"{base}_{number}"
-    x, gamma, beta = (oir.Value(name=n) for n in ("x", "gamma", "beta"))
+    x, gamma, beta = (ir.Value(name=n) for n in ("x", "gamma", "beta"))
     body: list[ir.Node] = []
 
     def step(kind: str, inputs: list[ir.Value], **attrs: object) -> ir.Value:
-        made = oir.node(kind, inputs, attrs)  # type: ignore[arg-type]
+        made = ir.node(kind, inputs, attrs)  # type: ignore[arg-type]
         made.outputs[0].name = f"v{len(body)}"
         body.append(made)
         return made.outputs[0]
 
     where = list(range(-axes, 0))
-    eps = step("Constant", [], value=oir.tensor(np.array(epsilon, np.float32), name="eps"))
+    eps = step("Constant", [], value=ir.tensor(np.array(epsilon, np.float32), name="eps"))
     centred = step("Sub", [x, step("ReduceMean", [x], axes=where)])
     spread = step("ReduceMean", [step("Mul", [centred, centred])], axes=where)
     normal = step("Div", [centred, step("Sqrt", [step("Add", [spread, eps])])])
     result = step("Add", [step("Mul", [normal, gamma]), beta])
-    version = model.opset_imports.get("", 13)
-    graph = oir.Graph([x, gamma, beta], [result], nodes=body, opset_imports={"": version}, name=name,
+    version = ir.opset(model)
+    graph = ir.Body([x, gamma, beta], [result], nodes=body, opset_imports={"": version}, name=name,
                       doc_string=f"{axes} {epsilon!r}")  # fmt: skip
-    function = oir.Function(ir.DOMAIN, name, graph=graph,
-                            attributes=[oir.Attr("axis", oir.AttributeType.INT, -1),
-                                        oir.Attr("epsilon", oir.AttributeType.FLOAT, 1e-5)])  # fmt: skip
+    function = ir.Function(ir.DOMAIN, name, graph=graph,
+                            attributes=[ir.Attr("axis", ir.AttributeType.INT, -1),
+                                        ir.Attr("epsilon", ir.AttributeType.FLOAT, 1e-5)])  # fmt: skip
     model.functions[ir.DOMAIN, name, ""] = function
     model.graph.opset_imports[ir.DOMAIN] = 1
     model.ir_version = max(model.ir_version or 8, 8)

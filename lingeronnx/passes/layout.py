@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from onnx_ir.passes import common
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 _UNARY = (
     "Abs", "Cast", "Ceil", "Celu", "Clip", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish",
@@ -27,25 +27,33 @@ _REDUCE = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL2")
 _Perm = tuple[int, ...]
 
 
-def layout(model: ir.Graph) -> int:
-    """Cancel Transposes of `model`; return how many nodes were changed."""
+def layout(model: ir.Graph) -> Answer:
+    """Cancel Transposes of `model`, counted by the nodes that were changed."""
     done = _before_reshape(model)
-    before = _cost(model)
+    why: list[Reason] = []
+    before = len(_counted(model))
     if before:
         trial = ir.clone(model)
-        if _sink_all(trial) and _cost(trial) < before:
+        if _sink_all(trial) and len(_counted(trial)) < before:
             done += _sink_all(model) + _before_reshape(model)
-    return done
+            what = "it meets no other one that would undo it"
+        else:
+            what = f"moving it down the graph would not leave fewer than {before}"
+        why = [refused(node, what) for node in _counted(model)]
+    return Answer(done, why)
 
 
-def _cost(model: ir.Graph) -> int:
-    """Count the Transposes, without those that a Reshape follows: the linear layer behind it can take them up."""
-    return sum(
-        not all(use.node.op_type in ("Reshape", "Flatten") for use in node.outputs[0].uses())
-        or node.outputs[0].is_graph_output()
+def _counted(model: ir.Graph) -> list[ir.Node]:
+    """Return the Transposes, without those that a Reshape follows: the linear layer behind it can take them up."""
+    return [
+        node
         for node in model.graph
         if _perm(node) is not None
-    )
+        and (
+            node.outputs[0].is_graph_output()
+            or not all(use.node.op_type in ("Reshape", "Flatten") for use in node.outputs[0].uses())
+        )
+    ]
 
 
 def _perm(node: ir.Node | None) -> _Perm | None:
@@ -66,7 +74,7 @@ def _sink_all(model: ir.Graph) -> int:
         for node in list(model.graph):
             if not node.domain and node.graph is not None:
                 changed += _join(model, node) if node.op_type == "Transpose" else _sink(model, node)
-        common.RemoveUnusedNodesPass()(model)
+        ir.remove_unused(model)
         done += changed
         if not changed:
             break
@@ -133,7 +141,7 @@ def _behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: _Perm) -> Non
     name, users, outside = str(value.name), list(value.uses()), value.is_graph_output()
     if not name:
         return
-    turn = ir.make_node("Transpose", [value], {"perm": list(perm)}, name=f"{node.name}@{name}@turn", output=name,
+    turn = ir.make_node("Transpose", [value], {"perm": list(perm)}, of=node, what=f"{name}_turn", output=name,
                         like=value)  # fmt: skip
     result = turn.outputs[0]
     for user, index in users:
@@ -143,7 +151,7 @@ def _behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: _Perm) -> Non
             if output is value:
                 model.graph.outputs[index] = result
     dims = value.shape
-    value.name = ir.fresh_name(model, f"{name}@moved")
+    value.name = ir.fresh_name(model, f"{name}_moved")
     value.shape = None if dims is None else ir.oir_shape([dims[i] for i in _inverse(perm)])
     model.graph.insert_after(node, turn)
 
@@ -164,19 +172,12 @@ def _attributes_of(kind: str) -> _Change:
 
 
 def _axis(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    newer = (model.opset_imports.get("") or 13) >= 13
+    newer = ir.opset(model) >= 13
     if "oftmax" in node.op_type and not newer:
         return None
     axis = ir.attr(node, "axis", 0 if node.op_type == "Split" else -1)
     ir.set_attr(node, "axis", perm[axis])
     return (1,)
-
-
-def _axes(node: ir.Node, index: int) -> list[int] | None:
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > index and (array := ir.const(node.inputs[index])) is not None:
-        axes = [int(a) for a in array.reshape(-1)]
-    return axes
 
 
 def _set_axes(model: ir.Graph, node: ir.Node, index: int, axes: list[int]) -> None:
@@ -187,7 +188,7 @@ def _set_axes(model: ir.Graph, node: ir.Node, index: int, axes: list[int]) -> No
 
 
 def _reduce(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    axes = _axes(node, 1)
+    axes = ir.axes(node)
     if not axes:
         return None
     keep = bool(ir.attr(node, "keepdims", 1))
@@ -203,7 +204,7 @@ def _pad(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
     pads = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
     rank = len(perm)
     if len(node.inputs) > 3 and node.inputs[3] is not None:
-        axes = _axes(node, 3)
+        axes = ir.axes(node, 3)
         if axes is None:
             return None
         _set_axes(model, node, 3, [perm[a] for a in axes])
@@ -216,7 +217,7 @@ def _pad(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
 
 
 def _slice(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    axes = _axes(node, 3)
+    axes = ir.axes(node, 3)
     if axes is None:
         return None
     _set_axes(model, node, 3, [perm[a] for a in axes])
@@ -233,7 +234,7 @@ def _gather(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | No
 
 
 def _squeeze(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    axes = _axes(node, 1)
+    axes = ir.axes(node)
     inside = [perm[a] for a in axes or ()]
     left = [p for p in perm if p not in inside]
     if not inside or left != sorted(left):
@@ -271,5 +272,5 @@ def _before_reshape(model: ir.Graph) -> int:
         node.replace_input_with(0, ir.source(maker))
         done += 1
     if done:
-        common.RemoveUnusedNodesPass()(model)
+        ir.remove_unused(model)
     return done

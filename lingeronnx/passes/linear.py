@@ -8,26 +8,41 @@ ONNX for onnxruntime. A bias that is not constant, or does not match the last ax
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def linear(model: ir.Graph) -> int:
-    """Rewrite fully connected layers of `model`; return how many."""
-    changed = 0
+def linear(model: ir.Graph) -> Answer:
+    """Rewrite fully connected layers of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         if node.domain or node.op_type not in ("Gemm", "MatMul"):
             continue
         found = _gemm(node) if node.op_type == "Gemm" else _matmul(node)
         if found is None:
+            why.append(refused(node, _reason(node)))
             continue
         nodes, weight, bias = found
         _write(model, nodes, weight, bias)
         changed += 1
     if changed:
         declare(model)
-    return changed
+    return Answer(changed, why)
+
+
+def _reason(node: ir.Node) -> str:
+    """Return why `node`, a Gemm or MatMul, is no layer."""
+    weight = ir.const(node.inputs[1])
+    if weight is None:
+        return "its second operand is computed at run time"
+    if weight.ndim != 2:
+        return f"its weight has {weight.ndim} dimensions"
+    if node.op_type == "MatMul":
+        return "its first operand is constant, or has one dimension"
+    return (
+        "it transposes its input" if ir.attr(node, "transA", 0) else "its bias is no constant of one value per output"
+    )
 
 
 def _gemm(node: ir.Node) -> tuple[list[ir.Node], np.ndarray, np.ndarray] | None:
@@ -78,13 +93,13 @@ def _write(model: ir.Graph, nodes: list[ir.Node], weight: np.ndarray, bias: np.n
     base = ir.read_name(first, 1)
     free = len(ir.source(first, 1).uses()) == 1
     source = first.inputs[0]
-    new_weight = ir.add_initializer(model, ir.fresh_name(model, f"{base}@linear"), weight)
-    new_bias = ir.add_initializer(model, ir.fresh_name(model, f"{last.outputs[0].name}@bias"), bias)
+    new_weight = ir.add_initializer(model, ir.fresh_name(model, f"{base}_linear"), weight)
+    new_bias = ir.add_initializer(model, ir.fresh_name(model, f"{last.outputs[0].name}_bias"), bias)
     new = ir.make_node(
         "Linear",
         [source, new_weight, new_bias],
         domain=ir.DOMAIN,
-        name=str(first.name),
+        of=first,
         output="",
         like=last.outputs[0],
     )
@@ -98,16 +113,16 @@ def declare(model: ir.Graph) -> None:
     """Add the function to the model, once."""
     if any(f.domain == ir.DOMAIN and f.name == "Linear" for f in model.functions.values()):
         return
-    version = model.opset_imports.get("", 13)
-    x, weight, bias = (oir.Value(name=name) for name in ("x", "weight", "bias"))
-    turn = oir.node("Transpose", [weight], {"perm": [1, 0]})
-    product = oir.node("MatMul", [x, turn.outputs[0]])
-    total = oir.node("Add", [product.outputs[0], bias])
+    version = ir.opset(model)
+    x, weight, bias = (ir.Value(name=name) for name in ("x", "weight", "bias"))
+    turn = ir.node("Transpose", [weight], {"perm": [1, 0]})
+    product = ir.node("MatMul", [x, turn.outputs[0]])
+    total = ir.node("Add", [product.outputs[0], bias])
     for node, name in ((turn, "w_t"), (product, "xw"), (total, "y")):
         node.outputs[0].name = name
-    body = oir.Graph([x, weight, bias], [total.outputs[0]], nodes=[turn, product, total],
+    body = ir.Body([x, weight, bias], [total.outputs[0]], nodes=[turn, product, total],
                      opset_imports={"": version}, name="Linear")  # fmt: skip
-    function = oir.Function(ir.DOMAIN, "Linear", graph=body, attributes=[])
+    function = ir.Function(ir.DOMAIN, "Linear", graph=body, attributes=[])
     model.functions[function.identifier()] = function
     model.graph.opset_imports[ir.DOMAIN] = 1
     model.ir_version = max(model.ir_version or 8, 8)

@@ -56,10 +56,10 @@ def _before(model: ir.Graph, softmax: ir.Node) -> int:
     for what, constant in (("bias", rest), ("masked", wanted)):
         if what == "bias" and not rest.any():
             continue
-        held = ir.add_initializer(model, ir.fresh_name(model, f"{base}@{what}_constant"), constant)
+        held = ir.add_initializer(model, ir.fresh_name(model, f"{base}_{what}_constant"), constant)
         new.append(ir.make_node("Add", [new[-1].outputs[0] if new else scores, held],
-                                name=f"{node.name}@bias" if what == "bias" else str(node.name),
-                                output=ir.fresh_name(model, f"{base}@{what}"), like=node.outputs[0]))  # fmt: skip
+                                of=node, what="bias" if what == "bias" else "",
+                                output=ir.fresh_name(model, f"{base}_{what}"), like=node.outputs[0]))  # fmt: skip
     name = new[-1].outputs[0].name
     ir.replace(model, [node], new)
     new[-1].outputs[0].name = name  # its values are others where it is masked
@@ -112,8 +112,8 @@ def _product(model: ir.Graph, node: ir.Node) -> int:
     factor = (shown if index == 0 else ~shown).astype(np.float32)
     if not _one_sample(factor, len(shape)):
         return 0
-    held = ir.add_initializer(model, ir.fresh_name(model, f"{node.outputs[0].name}@shown"), factor)
-    new = ir.make_node("Mul", [value, held], name=str(node.name), output="", like=node.outputs[0])
+    held = ir.add_initializer(model, ir.fresh_name(model, f"{node.outputs[0].name}_shown"), factor)
+    new = ir.make_node("Mul", [value, held], of=node, output="", like=node.outputs[0])
     ir.replace(model, [node], [new])
     return 1
 

@@ -12,23 +12,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 _FEW = 4
 
 
-def merge_axes(model: ir.Graph) -> int:
-    """Merge axes of the Transpose nodes of `model`; return how many were rewritten."""
-    changed = 0
+def merge_axes(model: ir.Graph) -> Answer:
+    """Merge axes of the Transpose nodes of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         perm = ir.attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
         shape = ir.shape(node.inputs[0]) if perm is not None else None
-        if shape is None or perm is None or len(perm) <= _FEW or perm[0] != 0 or None in shape[1:]:
+        if shape is None or perm is None or len(perm) <= _FEW:
             continue
         groups = _groups(perm)
-        if len(groups) <= _FEW:
+        if perm[0] != 0 or None in shape[1:]:
+            why.append(refused(node, "it moves the batch, or sizes are not known"))
+        elif len(groups) > _FEW:
+            why.append(refused(node, f"{len(groups)} groups of its axes move apart, at most {_FEW} may"))
+        else:
             _rewrite(model, node, groups, [int(d or 0) for d in shape])
             changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _groups(perm: Sequence[int]) -> list[list[int]]:
@@ -53,8 +58,8 @@ def _rewrite(model: ir.Graph, node: ir.Node, groups: list[list[int]], shape: lis
     apart = ir.sole_consumer(result)
     narrow = _reshape(model, node, source, merged, "merged")
     batch = result.shape[0] if result.shape is not None else "N"
-    turned = ir.make_node("Transpose", narrow.outputs, {"perm": perm}, name=f"{node.name}@turned",
-                          output=ir.fresh_name(model, f"{result.name}@turned"), like=result)  # fmt: skip
+    turned = ir.make_node("Transpose", narrow.outputs, {"perm": perm}, of=node, what="turned",
+                          output=ir.fresh_name(model, f"{result.name}_turned"), like=result)  # fmt: skip
     turned.outputs[0].shape = ir.oir_shape([batch, *(merged[p - 1] for p in perm[1:])])
     sizes = [shape[axis] for group in groups[1:] for axis in group]
     wide = _reshape(model, node, turned.outputs[0], sizes, "apart")
@@ -81,9 +86,9 @@ def _reshape_before(value: ir.Value | None) -> ir.Node | None:
 
 def _reshape(model: ir.Graph, node: ir.Node, source: ir.Value | None, sizes: list[int], what: str) -> ir.Node:
     """Return a Reshape that keeps the batch."""
-    base = f"{node.outputs[0].name}@{what}"
+    base = f"{node.outputs[0].name}_{what}"
     target = ir.add_initializer(model, ir.fresh_name(model, f"{base}_shape"), np.array([0, *sizes], np.int64))
-    made = ir.make_node("Reshape", [source, target], name=f"{node.name}@{what}", output=ir.fresh_name(model, base),
+    made = ir.make_node("Reshape", [source, target], of=node, what=what, output=ir.fresh_name(model, base),
                         like=node.outputs[0])  # fmt: skip
     old = node.outputs[0].shape
     made.outputs[0].shape = ir.oir_shape([old[0] if old is not None else "N", *sizes])

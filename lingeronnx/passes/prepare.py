@@ -1,11 +1,9 @@
 """Bring any ONNX container into one form: functions inlined, Constant nodes as initializers, dead nodes gone.
 
-Uses onnx_ir's own passes. Initializers that are also listed as graph inputs (IR version 3) are constants here.
+Initializers that are also listed as graph inputs (IR version 3) are constants here.
 """
 
 from __future__ import annotations
-
-from onnx_ir.passes import common
 
 from .. import ir
 
@@ -15,10 +13,10 @@ def prepare(model: ir.Graph) -> int:
     count = _initializers_are_not_inputs(model)
     foreign = any(function.domain != ir.DOMAIN for function in model.functions.values())
     if foreign:
-        common.InlinePass()(model)
-    lifted = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        ir.inline(model)
+    lifted = ir.lift_constants(model)
     clean(model)
-    return count + foreign + lifted.modified
+    return count + foreign + lifted
 
 
 def _initializers_are_not_inputs(model: ir.Graph) -> int:
@@ -31,6 +29,6 @@ def _initializers_are_not_inputs(model: ir.Graph) -> int:
 
 def clean(model: ir.Graph) -> int:
     """Drop what the other passes left unused; not counted as a change."""
-    common.RemoveUnusedNodesPass()(model)
+    ir.remove_unused(model)
     model.graph.sort()
     return 0

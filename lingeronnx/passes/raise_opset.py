@@ -84,7 +84,7 @@ def _set_inputs(model: ir.Graph, node: ir.Node, arrays: Sequence[np.ndarray | No
     node.resize_inputs(1 + len(arrays))
     for index, (array, name) in enumerate(zip(arrays, names, strict=False), start=1):
         if array is not None:
-            fresh = ir.fresh_name(model, f"{node.outputs[0].name}@{name}")
+            fresh = ir.fresh_name(model, f"{node.outputs[0].name}_{name}")
             node.replace_input_with(index, ir.add_initializer(model, fresh, array))
     for name in names:
         node.attributes.pop(name, None)
@@ -120,9 +120,9 @@ def _resize(model: ir.Graph, node: ir.Node) -> int:
     """Upsample 7 and 9 and Resize 10 take positions x / scale, rounded down where they take the nearest."""
     scales = ir.attr(node, "scales")
     source = node.inputs[1] if len(node.inputs) > 1 else None
-    roi = ir.add_initializer(model, ir.fresh_name(model, f"{node.outputs[0].name}@roi"), np.zeros(0, np.float32))
+    roi = ir.add_initializer(model, ir.fresh_name(model, f"{node.outputs[0].name}_roi"), np.zeros(0, np.float32))
     if source is None:
-        name = ir.fresh_name(model, f"{node.outputs[0].name}@scales")
+        name = ir.fresh_name(model, f"{node.outputs[0].name}_scales")
         source = ir.add_initializer(model, name, np.asarray(scales, np.float32))
     node.resize_inputs(3)
     node.replace_input_with(1, roi)

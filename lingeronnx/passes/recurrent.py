@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 from ..ops.recurrent import GIVEN, directions, full_length, given, obstacle
@@ -40,8 +39,8 @@ def time_first(model: ir.Graph) -> int:
         for index in (0, 5, 6):
             value = node.inputs[index] if len(node.inputs) > index else None
             if value is not None:
-                turn = ir.make_node("Transpose", [value], {"perm": _SWAP}, name=f"{node.name}@turn{index}",
-                                    output=ir.fresh_name(model, f"{value.name}@time_first"))  # fmt: skip
+                turn = ir.make_node("Transpose", [value], {"perm": _SWAP}, of=node, what=f"turn{index}",
+                                    output=ir.fresh_name(model, f"{value.name}_time_first"))  # fmt: skip
                 turn.outputs[0].type = value.type
                 model.graph.insert_before(node, turn)
                 node.replace_input_with(index, turn.outputs[0])
@@ -55,9 +54,9 @@ def time_first(model: ir.Graph) -> int:
 def _turn_behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: Sequence[int]) -> None:
     """Let the readers of `value`, an output of `node`, read it transposed."""
     name = str(value.name)
-    value.name = ir.fresh_name(model, f"{name}@time_first")
-    turn = ir.make_node("Transpose", [value], {"perm": perm}, name=f"{node.name}@{name}@turn", output=name, like=value)
-    oir.convenience.replace_all_uses_with(value, turn.outputs[0], replace_graph_outputs=True)
+    value.name = ir.fresh_name(model, f"{name}_time_first")
+    turn = ir.make_node("Transpose", [value], {"perm": perm}, of=node, what=f"{name}_turn", output=name, like=value)
+    ir.replace_readers(value, turn.outputs[0])
     turn.replace_input_with(0, value)
     value.shape = None
     model.graph.insert_after(node, turn)
@@ -121,8 +120,8 @@ class _Rewrite:
     def _add(self, kind: str, inputs: Sequence[ir.Value | None], what: str, sizes: Sequence[int],
              attrs: dict[str, Any], domain: str = "") -> ir.Value:  # fmt: skip
         """Add a node with output [N, *sizes] in front of the old one."""
-        name = ir.fresh_name(self._model, f"{self._base}@{what}")
-        new = ir.make_node(kind, inputs, attrs, name=name, output=name, domain=domain)
+        name = ir.fresh_name(self._model, f"{self._base}_{what}")
+        new = ir.make_node(kind, inputs, attrs, of=self._node, what=what, output=name, domain=domain)
         new.outputs[0].type = ir.source(self._node).type
         new.outputs[0].shape = ir.oir_shape([self._batch, *sizes])
         self._model.graph.insert_before(self._node, new)
@@ -151,7 +150,7 @@ class _Rewrite:
         rows[-1].replace_input_with(0, turned)
         for row in rows:
             value = row.outputs[0]
-            value.name = ir.fresh_name(self._model, f"{value.name}@batch_first")  # another shape, another name
+            value.name = ir.fresh_name(self._model, f"{value.name}_batch_first")  # another shape, another name
             value.shape = ir.oir_shape([self._batch, sizes[0], (ir.shape(value) or (None,))[-1]])
         return rows[0].outputs[0]
 
@@ -160,7 +159,7 @@ class _Rewrite:
         value, count = ir.source(self._node, index), len(directions(self._node))
         array = same_rows(value)
         if array is not None:
-            names = [ir.fresh_name(self._model, f"{value.name}@{kind}") for kind in directions(self._node)]
+            names = [ir.fresh_name(self._model, f"{value.name}_{kind}") for kind in directions(self._node)]
             return [ir.add_initializer(self._model, name, np.ascontiguousarray(array[i : i + 1]))
                     for i, name in enumerate(names)]  # fmt: skip
         maker, what = ir.producer(value), f"state{index}"
@@ -180,7 +179,7 @@ class _Rewrite:
             rows = (ir.shape(node.inputs[1]) or (0, 0))[1]
             array = ir.const(value)
             part = np.zeros(2 * int(rows or 0), np.float32) if array is None else array[number]
-            base = f"{value.name if value is not None else f'{self._base}@bias'}@{direction if many else 'one'}"
+            base = f"{value.name if value is not None else f'{self._base}_bias'}_{direction if many else 'one'}"
             weights.append(ir.add_initializer(model, ir.fresh_name(model, base), part))
         attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
         if node.op_type == "GRU":
@@ -196,12 +195,12 @@ class _Rewrite:
         if node.op_type == "LSTM" or self._more:
             layer.resize_outputs(3 if node.op_type == "LSTM" else 2)
             for value, key in zip(layer.outputs[1:], ("state", "cell"), strict=False):
-                value.name, value.type = ir.fresh_name(model, f"{y.name}@{key}"), y.type
+                value.name, value.type = ir.fresh_name(model, f"{y.name}_{key}"), y.type
                 value.shape = ir.oir_shape([self._batch, 1, self._units])
         return y
 
     def _slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
-        bounds = [ir.add_initializer(self._model, ir.fresh_name(self._model, f"{self._base}@{what}{key}"),
+        bounds = [ir.add_initializer(self._model, ir.fresh_name(self._model, f"{self._base}_{what}{key}"),
                                      np.array([value], np.int64))
                   for key, value in (("start", start), ("end", end), ("axis", 1))]  # fmt: skip
         return self._add("Slice", [y, *bounds], what, (1, self._units), {})
@@ -220,7 +219,7 @@ class _Rewrite:
             for number, y in enumerate(each):
                 attrs: dict[str, Any] = {"axes": [1]} if self._old else {}
                 more = [] if self._old else [ir.add_initializer(
-                    self._model, ir.fresh_name(self._model, f"{self._base}@axis{number}"), axis)]  # fmt: skip
+                    self._model, ir.fresh_name(self._model, f"{self._base}_axis{number}"), axis)]  # fmt: skip
                 parts.append(self._add("Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs))
             sizes = (len(each), length, self._units)
             apart = parts[0] if len(parts) == 1 else self._add("Concat", parts, "apart", sizes, {"axis": 1})
@@ -229,7 +228,7 @@ class _Rewrite:
     @property
     def _old(self) -> bool:
         """Whether axes are attributes (before opset 13)."""
-        return (self._model.opset_imports.get("") or 13) < 13
+        return ir.opset(self._model) < 13
 
     def _once(self, what: str, each: list[ir.Value], sizes: Sequence[int]) -> ir.Value:
         for use in each[0].uses():
@@ -251,11 +250,11 @@ class _Rewrite:
                 model.graph.remove(maker, safe=True)
             return
         name = str(old.name)
-        turn = ir.make_node("Transpose", [new], {"perm": perm}, name=f"{self._base}@{name}@turn", output="", like=old)
+        turn = ir.make_node("Transpose", [new], {"perm": perm}, of=self._node, what=f"{name}_turn", output="", like=old)
         model.graph.insert_before(self._node, turn)
-        oir.convenience.replace_all_uses_with(old, turn.outputs[0], replace_graph_outputs=True)
+        ir.replace_readers(old, turn.outputs[0])
         if maker is self._node:
-            old.name = ir.fresh_name(model, f"{name}@old")
+            old.name = ir.fresh_name(model, f"{name}_old")
         else:
             model.graph.remove(maker, safe=True)
         turn.outputs[0].name = name
@@ -314,10 +313,7 @@ def _joins_directions(node: ir.Node, count: int) -> bool:
         return False
     if node.op_type == "Squeeze":
         rank = len(ir.shape(node.outputs[0]) or ())
-        axes = ir.attr(node, "axes")
-        array = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
-        axes = axes if array is None else array.reshape(-1).tolist()
-        return count == 1 and rank == 3 and axes in ([1], [-3])
+        return count == 1 and rank == 3 and ir.axes(node) in ([1], [-3])
     if node.op_type != "Transpose" or tuple(ir.attr(node, "perm", ())) != (0, 2, 1, 3):
         return False
     flat = ir.sole_consumer(node.outputs[0])
@@ -344,14 +340,14 @@ def declare(model: ir.Graph, function: str) -> None:
     if any(f.domain == ir.DOMAIN and f.name == function for f in model.functions.values()):
         return
     kind, _, letters = function.partition("_")
-    version = model.opset_imports.get("") or 13
-    x, w, r, b = (oir.Value(name=name) for name in ("x", "w", "r", "b"))
-    more = {key: oir.Value(name=key) for key in GIVEN if key[0] in letters}
+    version = ir.opset(model)
+    x, w, r, b = (ir.Value(name=name) for name in ("x", "w", "r", "b"))
+    more = {key: ir.Value(name=key) for key in GIVEN if key[0] in letters}
     nodes: list[ir.Node] = []
 
     def add(op_type: str, inputs: Sequence[ir.Value | None], output: str, attrs: dict[str, Any] | None = None
             ) -> ir.Value:  # fmt: skip
-        new = oir.node(op_type, inputs, attrs or {})
+        new = ir.node(op_type, inputs, attrs or {})
         new.outputs[0].name = output
         nodes.append(new)
         return new.outputs[0]
@@ -359,7 +355,7 @@ def declare(model: ir.Graph, function: str) -> None:
     def axes(op_type: str, value: ir.Value, axis: int, output: str) -> ir.Value:
         if version < 13:
             return add(op_type, [value], output, {"axes": [axis]})
-        number = add("Constant", [], f"{output}_axis", {"value": oir.tensor(np.array([axis], np.int64))})
+        number = add("Constant", [], f"{output}_axis", {"value": ir.tensor(np.array([axis], np.int64))})
         return add(op_type, [value, number], output)
 
     turned = add("Transpose", [x], "x_t", {"perm": [1, 0, 2]})
@@ -368,7 +364,7 @@ def declare(model: ir.Graph, function: str) -> None:
     states: list[ir.Value | None] = [None, None]
     if letters.strip("l"):  # a constant state has one row for all samples
         size = add("Shape", [x], "x_shape")
-        first, ones = (add("Constant", [], name, {"value": oir.tensor(np.array(value, np.int64))})
+        first, ones = (add("Constant", [], name, {"value": ir.tensor(np.array(value, np.int64))})
                        for name, value in (("first", 0), ("ones", [1, 1])))  # fmt: skip
         rows = axes("Unsqueeze", add("Gather", [size, first], "count", {"axis": 0}), 0, "rows")
         target = add("Concat", [rows, ones], "state_shape", {"axis": 0})
@@ -379,11 +375,11 @@ def declare(model: ir.Graph, function: str) -> None:
     behind = [lengths, *states]
     while behind and behind[-1] is None:
         behind.pop()
-    kinds = {"hidden_size": oir.AttributeType.INT, "direction": oir.AttributeType.STRING}
+    kinds = {"hidden_size": ir.AttributeType.INT, "direction": ir.AttributeType.STRING}
     if kind == "GRU":
-        kinds["linear_before_reset"] = oir.AttributeType.INT
+        kinds["linear_before_reset"] = ir.AttributeType.INT
     count = 3 if kind == "LSTM" else 2 if letters else 1
-    steps = oir.Node("", kind, [turned, *wide, *behind], [oir.RefAttr(name, name, of) for name, of in kinds.items()],
+    steps = ir.Node("", kind, [turned, *wide, *behind], [ir.RefAttr(name, name, of) for name, of in kinds.items()],
                      num_outputs=count)  # fmt: skip
     for value, name in zip(steps.outputs, ("y_td", "h_d", "c_d"), strict=False):
         value.name = name
@@ -393,9 +389,9 @@ def declare(model: ir.Graph, function: str) -> None:
     # all outputs are passed on: one without a reader would lose its name
     ends = ("h_last", "c_last") if letters else ("h", "c")
     last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], ends, strict=False)]
-    body = oir.Graph([x, w, r, b, *more.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
-    options = [oir.Attr(name, of, None) for name, of in kinds.items()]
-    made = oir.Function(ir.DOMAIN, function, graph=body, attributes=options)
+    body = ir.Body([x, w, r, b, *more.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
+    options = [ir.Attr(name, of, None) for name, of in kinds.items()]
+    made = ir.Function(ir.DOMAIN, function, graph=body, attributes=options)
     model.functions[made.identifier()] = made
     model.graph.opset_imports[ir.DOMAIN] = 1
     model.ir_version = max(model.ir_version or 8, 8)

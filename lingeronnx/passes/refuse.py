@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator
 
 import onnx
-import onnx_ir as oir
 
 from .. import ir
 from ..errors import ModelError
@@ -36,7 +35,7 @@ def refuse(model: ir.Graph) -> int:
         if kind in ("BatchNormalization", "Dropout") and _trains(node):
             raise ModelError(f"{kind} {node.name}: the model is in training mode; call eval() before the export")
     for value in (*model.graph.inputs, *model.graph.outputs):
-        if value.type is not None and not isinstance(value.type, oir.TensorType):
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
             raise ModelError(f"'{value.name}' is a {type(value.type).__name__.removesuffix('Type').lower()}; "
                              "only plain tensors can be inputs and outputs")  # fmt: skip
         if 0 in (ir.shape(value) or ()):
@@ -47,10 +46,10 @@ def refuse(model: ir.Graph) -> int:
 
 def every_node(model: ir.Graph) -> Iterator[ir.Node]:
     """Yield the nodes of `model`, of its subgraphs and of the functions of others."""
-    yield from oir.traversal.RecursiveGraphIterator(model.graph)
+    yield from ir.all_nodes(model.graph)
     for function in model.functions.values():
         if function.domain != ir.DOMAIN:
-            yield from oir.traversal.RecursiveGraphIterator(function)
+            yield from ir.all_nodes(function)
 
 
 def _trains(node: ir.Node) -> bool:

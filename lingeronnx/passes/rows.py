@@ -28,7 +28,7 @@ def rows(model: ir.Graph) -> int:
             value = each.outputs[0]
             value.shape = ir.oir_shape([*whole[:-1], (ir.shape(value) or (None,))[-1]])
             ir.mark_folded_batch(value, False)
-            value.name = ir.fresh_name(model, f"{value.name}@steps")  # of another shape than the tensor it was
+            value.name = ir.fresh_name(model, f"{value.name}_steps")  # of another shape than the tensor it was
         ir.absorb(model, last, unfold)
         if not first.outputs[0].uses():
             model.graph.remove(first, safe=True)

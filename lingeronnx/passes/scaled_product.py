@@ -3,7 +3,7 @@
     (Q K^T) * s  with  Q = reshape(Linear(x))        ->  the weights of that layer times s
 
 as attention has it, so that no operator is spent on it and nothing is rounded twice. Mul and Div by a constant; every
-tensor on the way has one reader. The tensors whose meaning changes are called `<name>@scaled`.
+tensor on the way has one reader. The tensors whose meaning changes are called `<name>_scaled`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def scaled_product(model: ir.Graph) -> int:
             continue
         for between in path[1:]:
             value = between.outputs[0]
-            value.name = ir.fresh_name(model, f"{value.name}@scaled")
+            value.name = ir.fresh_name(model, f"{value.name}_scaled")
         ir.absorb(model, path[0], node)
         changed += 1
     return changed

@@ -10,14 +10,18 @@ from __future__ import annotations
 import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def sequence_mean(model: ir.Graph) -> int:
-    """Rewrite the means over axis 1 of three-dimensional tensors of `model`; return how many."""
-    changed = 0
+def sequence_mean(model: ir.Graph) -> Answer:
+    """Rewrite the means over axis 1 of three-dimensional tensors of `model`."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         shape = ir.shape(node.inputs[0]) if node.op_type == "ReduceMean" and not node.domain else None
-        if shape is None or len(shape) != 3 or None in shape[1:] or _axes(node) != [1]:
+        if shape is None or len(shape) != 3 or _axes(node) != [1]:
+            continue
+        if None in shape[1:]:
+            why.append(refused(node, "the length of the sequence, or the number of channels, is not known"))
             continue
         length, channels = int(shape[1] or 1), int(shape[2] or 1)
         source, base, kind = ir.source(node), node.outputs[0].name, node.outputs[0].type
@@ -25,7 +29,7 @@ def sequence_mean(model: ir.Graph) -> int:
         target = [0, 1, channels] if ir.attr(node, "keepdims", 1) else [0, channels]
         sizes = {"line": [0, channels, 1, length], "back": target}
         line, back = (
-            ir.add_initializer(model, ir.fresh_name(model, f"{base}@{key}_shape"), np.array(dims, np.int64))
+            ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}_shape"), np.array(dims, np.int64))
             for key, dims in sizes.items()
         )
         steps: tuple[tuple[str, str, list[ir.Value], dict[str, list[int]], list[object]], ...] = (
@@ -35,20 +39,17 @@ def sequence_mean(model: ir.Graph) -> int:
         )
         made, value = [], source
         for what, op_type, extra, attrs, dims in steps:
-            new = ir.make_node(op_type, [value, *extra], attrs, name=f"{node.name}@{what}",
-                               output=ir.fresh_name(model, f"{base}@{what}"))  # fmt: skip
+            new = ir.make_node(op_type, [value, *extra], attrs, of=node, what=what,
+                               output=ir.fresh_name(model, f"{base}_{what}"))  # fmt: skip
             value = new.outputs[0]
             value.type, value.shape = kind, ir.oir_shape(dims)
             made.append(new)
-        made.append(ir.make_node("Reshape", [value, back], name=str(node.name), output="", like=node.outputs[0]))
+        made.append(ir.make_node("Reshape", [value, back], of=node, output="", like=node.outputs[0]))
         ir.replace(model, [node], made)
         changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _axes(node: ir.Node) -> list[int] | None:
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > 1:
-        array = ir.const(node.inputs[1])
-        axes = None if array is None else array.reshape(-1).tolist()
-    return None if axes is None else sorted(int(a) % 3 for a in axes)
+    axes = ir.axes(node)
+    return None if axes is None else sorted(a % 3 for a in axes)

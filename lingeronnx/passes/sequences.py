@@ -8,13 +8,13 @@ axis. Constant sizes and indices only; `refuse` names what is left.
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def sequences(model: ir.Graph) -> int:
-    """Rewrite the sequences of `model` that are known; return how many nodes."""
+def sequences(model: ir.Graph) -> Answer:
+    """Rewrite the sequences of `model` that are known."""
     changed = 0
     for node in list(model.graph):
         if node.domain or node.graph is None:
@@ -25,7 +25,15 @@ def sequences(model: ir.Graph) -> int:
             changed += _element(model, node)
         elif node.op_type == "ConcatFromSequence":
             changed += _joined(model, node)
-    return changed
+    left = ("SplitToSequence", "SequenceAt", "ConcatFromSequence")
+    return Answer(changed, [_reason(n) for n in model.graph if n.op_type in left and not n.domain])
+
+
+def _reason(node: ir.Node) -> Reason:
+    """Return why `node` is left."""
+    if node.op_type == "SplitToSequence":
+        return refused(node, "its sizes are not known, or not every reader takes one element that is known")
+    return refused(node, "it does not read a sequence made in place, at a place that is known")
 
 
 def _index(node: ir.Node) -> int | None:
@@ -45,14 +53,15 @@ def _split(model: ir.Graph, node: ir.Node) -> int:
         return 0
     if not users or any(u.op_type != "SequenceAt" or _index(u) is None for u in users):
         return 0
-    newer = (model.opset_imports.get("") or 13) >= 13
+    newer = ir.opset(model) >= 13
     attributes = {"axis": axis} if newer else {"axis": axis, "split": [int(s) for s in sizes]}
     inputs: list[ir.Value | None] = [node.inputs[0]]
     base = str(node.outputs[0].name)
     if newer:
-        inputs.append(ir.add_initializer(model, ir.fresh_name(model, f"{base}@sizes"), sizes.astype(np.int64)))
-    results = [oir.Value(name=ir.fresh_name(model, f"{base}@{i}")) for i in range(len(sizes))]
-    split = oir.node("Split", inputs, attributes, outputs=results, name=node.name)
+        inputs.append(ir.add_initializer(model, ir.fresh_name(model, f"{base}_sizes"), sizes.astype(np.int64)))
+    results = [ir.Value(name=ir.fresh_name(model, f"{base}_{i}")) for i in range(len(sizes))]
+    split = ir.node("Split", inputs, attributes, outputs=results, name=node.name)
+    ir.mark_origin(split, node)
     model.graph.insert_before(node, split)
     for user in users:
         _pass_on(model, user, results[_index(user) or 0])
@@ -78,14 +87,14 @@ def _joined(model: ir.Graph, node: ir.Node) -> int:
     parts = [ir.source(maker, i) for i in range(len(maker.inputs))]
     axis, new = ir.attr(node, "axis"), []
     if ir.attr(node, "new_axis", 0):
-        newer = (model.opset_imports.get("") or 13) >= 13
-        where = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}@axis"), np.array([axis], np.int64))
+        newer = ir.opset(model) >= 13
+        where = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_axis"), np.array([axis], np.int64))
         for index, part in enumerate(parts):
             inputs, attributes = ([part, where], None) if newer else ([part], {"axes": [axis]})
-            name = ir.fresh_name(model, f"{node.outputs[0].name}@{index}")
-            new.append(ir.make_node("Unsqueeze", inputs, attributes, name=f"{node.name}@{index}", output=name))
+            name = ir.fresh_name(model, f"{node.outputs[0].name}_{index}")
+            new.append(ir.make_node("Unsqueeze", inputs, attributes, of=node, what=str(index), output=name))
         parts = [row.outputs[0] for row in new]
-    whole = ir.make_node("Concat", parts, {"axis": axis}, name=str(node.name), output="", like=node.outputs[0])
+    whole = ir.make_node("Concat", parts, {"axis": axis}, of=node, output="", like=node.outputs[0])
     ir.replace(model, [node], [*new, whole])
     _drop(model, maker)
     return 1
@@ -93,7 +102,7 @@ def _joined(model: ir.Graph, node: ir.Node) -> int:
 
 def _pass_on(model: ir.Graph, node: ir.Node, value: ir.Value) -> None:
     """Put an Identity of `value` in place of `node`: its output keeps name and readers."""
-    same = ir.make_node("Identity", [value], name=str(node.name), output="", like=node.outputs[0])
+    same = ir.make_node("Identity", [value], of=node, output="", like=node.outputs[0])
     ir.replace(model, [node], [same])
 
 

@@ -17,9 +17,12 @@ from ..runners import FloatRunner, input_specs
 _BATCH = "N"
 
 
-def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
-    """Set shape and type of every tensor of `model` in place, from runs on `feed` (one sample)."""
-    runner = FloatRunner(model)
+def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray], runner: FloatRunner | None = None) -> None:
+    """Set shape and type of every tensor of `model` in place, from runs on `feed` (one sample).
+
+    runner : of all tensors of `model`, where there is one already.
+    """
+    runner = FloatRunner(model) if runner is None else runner
     one = {name: array for name, array, _ in runner.run(feed)}
     two = _doubled(model, runner, feed)
     for value in ir.values(model):
@@ -37,12 +40,24 @@ def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
             value.type = ir.tensor_type(array.dtype)
 
 
+def all_traced(model: ir.Graph) -> bool:
+    """Whether all shapes and types of `model` are known: those that were traced, and those that passes gave.
+
+    Not where rows of a sample are folded into the batch: there what a pass made has to be traced, too.
+    """
+    return all(
+        value.shape is not None and value.dtype is not None and not ir.has_folded_batch(value)
+        and all(isinstance(size, int) or size.value is not None for size in value.shape)
+        for value in ir.values(model)
+    )  # fmt: skip
+
+
 def _doubled(model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
     """Return all tensors of a run on two samples; None where the batch is fixed or the model fails on two."""
     specs = {spec.name: spec for spec in input_specs(model)}
-    if any(spec.shape and spec.shape[spec.axis] is not None for spec in specs.values()):
+    if any(spec.single or not spec.batched for spec in specs.values() if spec.axis is not None):
         return None
-    twice = {name: np.concatenate([array, array], specs[name].axis) for name, array in feed.items()}
+    twice = {name: specs[name].joined([array, array]) for name, array in feed.items()}
     try:
         return {name: array for name, array, _ in runner.run(twice)}
     except ModelError:

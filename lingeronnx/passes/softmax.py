@@ -9,14 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 _KINDS = ("Softmax", "LogSoftmax", "Hardmax")
 
 
-def softmax(model: ir.Graph) -> int:
-    """Write the Softmax nodes of `model` in one form; return how many changed."""
-    newer = (model.opset_imports.get("") or 13) >= 13
-    changed = 0
+def softmax(model: ir.Graph) -> Answer:
+    """Write the Softmax nodes of `model` in one form."""
+    newer = ir.opset(model) >= 13
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
         shape = ir.shape(node.inputs[0]) if node.op_type in _KINDS and not node.domain else None
         if not shape:
@@ -30,22 +31,24 @@ def softmax(model: ir.Graph) -> int:
                 changed += 1
         elif None not in shape[1:] and axis > 0:
             changed += _flattened(model, node, shape, axis)
-    return changed
+        else:
+            why.append(refused(node, "it takes the batch and other axes together, or sizes are not known"))
+    return Answer(changed, why)
 
 
 def _flattened(model: ir.Graph, node: ir.Node, shape: tuple[int | None, ...], axis: int) -> int:
     base, kind = node.outputs[0].name, node.outputs[0].type
     sizes = {"flat": [0] * axis + [-1], "shape": [0, *(int(d or 1) for d in shape[1:])]}
     flat, back = (
-        ir.add_initializer(model, ir.fresh_name(model, f"{base}@{key}"), np.array(dims, np.int64))
+        ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}"), np.array(dims, np.int64))
         for key, dims in sizes.items()
     )
     dims = [*(node.inputs[0].shape or ())[:axis], int(np.prod([int(d or 1) for d in shape[axis:]]))]  # type: ignore[union-attr]
-    before = ir.make_node("Reshape", [node.inputs[0], flat], name=f"{node.name}@flat",
-                          output=ir.fresh_name(model, f"{base}@in"))  # fmt: skip
-    inner = ir.make_node(node.op_type, [before.outputs[0]], {"axis": axis}, name=str(node.name),
-                         output=ir.fresh_name(model, f"{base}@out"))  # fmt: skip
-    after = ir.make_node("Reshape", [inner.outputs[0], back], name=f"{node.name}@back", output="",
+    before = ir.make_node("Reshape", [node.inputs[0], flat], of=node, what="flat",
+                          output=ir.fresh_name(model, f"{base}_in"))  # fmt: skip
+    inner = ir.make_node(node.op_type, [before.outputs[0]], {"axis": axis}, of=node,
+                         output=ir.fresh_name(model, f"{base}_out"))  # fmt: skip
+    after = ir.make_node("Reshape", [inner.outputs[0], back], of=node, what="back", output="",
                          like=node.outputs[0])  # fmt: skip
     for value in (before.outputs[0], inner.outputs[0]):
         value.type, value.shape = kind, ir.oir_shape(dims)

@@ -7,7 +7,6 @@ Operators of other domains, and of opsets onnx does not know, are left to onnxru
 from __future__ import annotations
 
 import onnx
-import onnx_ir as oir
 
 from .. import ir
 from ..errors import ModelError
@@ -26,7 +25,7 @@ def sound(model: ir.Graph) -> int:
     for node in every_node(model):
         if node.domain:
             continue
-        proto = oir.serde.serialize_node(node)
+        proto = ir.node_proto(node)
         if any(len(a.t.raw_data) > 1 << 20 for a in proto.attribute):
             continue  # a large Constant
         for attribute in proto.attribute:
@@ -39,6 +38,6 @@ def sound(model: ir.Graph) -> int:
             what = str(error).strip().partition("\n")[0]
             raise ModelError(f"{node.op_type} {node.name}: {what}; the file is damaged, export it again") from error
     for value in model.graph.inputs:
-        if value.type is None or value.dtype in (None, oir.DataType.UNDEFINED):
+        if value.type is None or value.dtype in (None, ir.DataType.UNDEFINED):
             raise ModelError(f"graph input '{value.name}' has no element type; the file is damaged, export it again")
     return 0

@@ -6,18 +6,21 @@ The names of the parts stay. Needs a static size along the axis; the batch axis 
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 
-def split(model: ir.Graph) -> int:
-    """Turn the Split nodes of `model` into Slice nodes; return how many."""
-    changed = 0
+def split(model: ir.Graph) -> Answer:
+    """Turn the Split nodes of `model` into Slice nodes."""
+    changed, why = 0, list[Reason]()
     for node in list(model.graph):
-        shape = ir.shape(node.inputs[0]) if node.op_type == "Split" and not node.domain else None
+        if node.op_type != "Split" or node.domain:
+            continue
+        shape = ir.shape(node.inputs[0])
         sizes = _sizes(node, shape) if shape else None
         if not shape or sizes is None:
+            why.append(refused(node, "it splits the batch, or the sizes of its parts are not known"))
             continue
         axis = ir.attr(node, "axis", 0) % len(shape)
         ends = np.cumsum(sizes)
@@ -30,7 +33,7 @@ def split(model: ir.Graph) -> int:
         for result, name in names.items():
             result.name = name
         changed += 1
-    return changed
+    return Answer(changed, why)
 
 
 def _sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] | None:
@@ -52,9 +55,9 @@ def _sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] | None:
 
 def _slice(model: ir.Graph, node: ir.Node, part: ir.Value, bounds: tuple[int, int, int]) -> ir.Value:
     """Put a Slice (start, end, axis) in front of `node` in place of its output `part`; return what it writes."""
-    given = [ir.add_initializer(model, ir.fresh_name(model, f"{part.name}@{key}"), np.array([value], np.int64))
+    given = [ir.add_initializer(model, ir.fresh_name(model, f"{part.name}_{key}"), np.array([value], np.int64))
              for key, value in zip(("start", "end", "axis"), bounds, strict=True)]  # fmt: skip
-    new = ir.make_node("Slice", [node.inputs[0], *given], name=f"{node.name}@{part.name}", output="", like=part)
+    new = ir.make_node("Slice", [node.inputs[0], *given], of=node, what=str(part.name), output="", like=part)
     model.graph.insert_before(node, new)
-    oir.convenience.replace_all_uses_with(part, new.outputs[0], replace_graph_outputs=True)
+    ir.replace_readers(part, new.outputs[0])
     return new.outputs[0]

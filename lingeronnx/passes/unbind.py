@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import onnx_ir as oir
 
 from .. import ir
 
@@ -67,18 +66,10 @@ def _parts(user: ir.Node, index: int, count: int) -> list[tuple[int, list[ir.Nod
     found = []
     for part, value in enumerate(user.outputs):  # as many parts as there are: one each
         squeeze = ir.sole_consumer(value)
-        if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain or _axes(squeeze) != [0]:
+        if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain or ir.axes(squeeze) != [0]:
             return None
         found.append((part, [user, squeeze]))
     return found
-
-
-def _axes(node: ir.Node) -> list[int] | None:
-    axes = ir.attr(node, "axes")
-    if axes is None and len(node.inputs) > 1:
-        array = ir.const(node.inputs[1])
-        axes = None if array is None else array.reshape(-1).tolist()
-    return axes
 
 
 def _write(
@@ -91,20 +82,20 @@ def _write(
     batch = source.shape[0] if source.shape is not None else "N"
     for part, nodes in parts:
         result, base = nodes[-1].outputs[0], nodes[-1].outputs[0].name
-        ends = [ir.add_initializer(model, ir.fresh_name(model, f"{base}@{key}"), np.array([value], np.int64))
+        ends = [ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}"), np.array([value], np.int64))
                 for key, value in (("start", part * length), ("end", (part + 1) * length), ("axis", axis))]  # fmt: skip
-        target = ir.add_initializer(model, ir.fresh_name(model, f"{base}@shape"), np.array([0, *rest], np.int64))
-        cut = ir.make_node("Slice", [source, *ends], name=f"{nodes[-1].name}@part",
-                           output=ir.fresh_name(model, f"{base}@part"), like=source)  # fmt: skip
+        target = ir.add_initializer(model, ir.fresh_name(model, f"{base}_shape"), np.array([0, *rest], np.int64))
+        cut = ir.make_node("Slice", [source, *ends], of=nodes[-1], what="part",
+                           output=ir.fresh_name(model, f"{base}_part"), like=source)  # fmt: skip
         cut.outputs[0].shape = ir.oir_shape([batch, *sizes[1:axis], length])
-        apart = ir.make_node("Reshape", [cut.outputs[0], target], name=f"{nodes[-1].name}@apart",
-                             output=ir.fresh_name(model, f"{base}@apart"), like=source)  # fmt: skip
+        apart = ir.make_node("Reshape", [cut.outputs[0], target], of=nodes[-1], what="apart",
+                             output=ir.fresh_name(model, f"{base}_apart"), like=source)  # fmt: skip
         apart.outputs[0].shape = ir.oir_shape([batch, *rest])
-        last = ir.make_node("Transpose", apart.outputs, {"perm": turn}, name=str(nodes[-1].name), output="",
+        last = ir.make_node("Transpose", apart.outputs, {"perm": turn}, of=nodes[-1], output="",
                             like=result)  # fmt: skip
         model.graph.insert_before(node, [cut, apart, last])
         name = result.name
-        oir.convenience.replace_all_uses_with(result, last.outputs[0], replace_graph_outputs=True)
+        ir.replace_readers(result, last.outputs[0])
         last.outputs[0].name = name
     gone = {id(member): member for _, nodes in parts for member in reversed(nodes)}  # readers first
     model.graph.remove([*gone.values(), node, *([split] if split is not None else [])], safe=True)

@@ -6,21 +6,26 @@ Exporters compute them from the batch size, with ConstantOfShape or Expand and o
 from __future__ import annotations
 
 from .. import ir
+from ._pass import Answer, Reason, refused
 
 _MOVES = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Gather", "Cast")
 
 
-def zero_states(model: ir.Graph) -> int:
-    """Drop the zero states of LSTM, GRU and RNN nodes of `model`; return how many."""
-    dropped = 0
+def zero_states(model: ir.Graph) -> Answer:
+    """Drop the zero states of LSTM, GRU and RNN nodes of `model`."""
+    dropped, why = 0, list[Reason]()
     for node in model.graph:
         if node.op_type not in ("LSTM", "GRU", "RNN") or node.domain:
             continue
         for index in (5, 6):
-            if len(node.inputs) > index and node.inputs[index] is not None and _is_zero(node.inputs[index]):
+            if len(node.inputs) <= index or node.inputs[index] is None:
+                continue
+            if _is_zero(node.inputs[index]):
                 node.replace_input_with(index, None)
                 dropped += 1
-    return dropped
+            else:
+                why.append(refused(node, f"its state '{ir.read_name(node, index)}' is not known to be zero"))
+    return Answer(dropped, why)
 
 
 def _is_zero(value: ir.Value | None) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..platforms import Platform
 from ..platforms import platform as row_of
 from .border import Dequant, Quant, Requant
 from .curves import Glu, Sigmoid, Table, Tanh
@@ -36,10 +37,11 @@ _STANDARD = (MaxPool, Relu, Clip, Split, ArgMax, Resize, Squeeze, Unsqueeze)
 STOCK = ("Reshape", "Flatten", "Transpose", "Slice", "Gather", "Tile", "Expand")
 
 
-def reference_ops(platform: str = "venus") -> list[type[Any]]:
+def reference_ops(platform: str | Platform = "venus") -> list[type[Any]]:
     """Return the classes for `ReferenceEvaluator(model, new_ops=...)`.
 
-    platform : the target of nodes without an attribute `platform`; graphs for venus and for `generic` have none.
+    platform : the target of nodes without an attribute `platform`, by name or as a row of one's own; graphs for venus
+        and for `generic` have none.
     Raises ConfigError for an unknown platform.
     """
     default = row_of(platform)

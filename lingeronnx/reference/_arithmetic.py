@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from ..platforms.arithmetic import Left, Requantize, Rounding
+
 __all__ = ["divide", "log2", "multiplier", "requantize", "round_shift", "saturate", "stored"]
 
 INT32 = (-(2**31), 2**31 - 1)
@@ -60,24 +62,31 @@ def multiplier(ratio: float) -> tuple[int, int]:
     raise ValueError(f"no multiplier for the ratio {ratio:g}")
 
 
-def requantize(acc: Any, ratio: float, bits: int, algorithm: str) -> np.ndarray:
-    """Return saturate(floor(acc * ratio + 1/2)) as the platform's `algorithm` computes it.
-
-    algorithm : "generic" multiplies by M * 2^-s; "luna..." shifts, and the rest of the word says what becomes of a
-        ratio above 1: "luna-left" shifts left, "luna-zero" gives 0, "luna-refuse" raises, "luna" does not shift.
+def requantize(acc: Any, ratio: float, bits: int, how: Requantize) -> np.ndarray:
+    """Return saturate(floor(acc * ratio + 1/2)) as the platform computes it: by M * 2^-s, or by a shift.
 
     Raises ValueError for a ratio the platform cannot do.
     """
     acc = unlimited(acc)
-    if not algorithm.startswith("luna"):
+    if not how.shifts:
         m, s = multiplier(ratio)
         return stored(saturate(round_shift(acc * m, s), bits), bits)
     shift = -log2(ratio)
-    if shift < 0 and algorithm != "luna-left":
-        if algorithm == "luna-refuse":
+    if shift < 0 and how.left is not Left.SHIFTED:
+        if how.left is Left.REFUSED:
             raise ValueError(f"the scales need a shift of {-shift} to the left, which the executor refuses")
-        shift, acc = 0, acc * 0 if algorithm == "luna-zero" else acc
-    return stored(saturate(round_shift(acc, shift), bits), bits)
+        shift, acc = 0, acc * 0 if how.left is Left.ZERO else acc
+    moved = round_shift(acc, shift) if how.rounding is Rounding.HALF_UP else _other_shift(acc, shift, how.rounding)
+    return stored(saturate(moved, bits), bits)
+
+
+def _other_shift(values: Any, shift: int, rounding: Rounding | None) -> Any:
+    """Return v / 2^shift of Python integers as an integer, by another rounding than half up."""
+    if rounding is None:
+        raise ValueError("how it is rounded is said by the node to the training side, which is not for this evaluator")
+    ways: dict[Rounding, Any] = {Rounding.DOWN: math.floor, Rounding.UP: math.ceil, Rounding.HALF_EVEN: round}
+    one = ways[rounding]
+    return np.vectorize(lambda v: one(Fraction(int(v)) / Fraction(2) ** shift), otypes=[object])(values)
 
 
 def divide(n: int, d: int, shift: int) -> int:

@@ -45,25 +45,28 @@ class Integer(OpRun):
 
     def _run(self, *inputs: Any, **attributes: Any) -> tuple[np.ndarray, ...]:
         found = Attributes({_SPELLINGS.get(key, key): value for key, value in attributes.items()})
-        row = platform(found["platform"]) if found.get("platform") else self.default
-        algorithm = row.ops.get(self.names[0]) or ("luna" if row.chip else "generic")
+        named = found.get("platform", self.default.name)
+        row = self.default if named == self.default.name else platform(named)
+        how = row.arithmetic(self.names[0])
         try:
-            result = self.compute(found, algorithm, *inputs)
+            if how is None:
+                raise ValueError(f"{row.name} has no such operator")
+            result = self.compute(found, how, *inputs)
         except ValueError as error:
             raise ValueError(f"{self.onnx_node.op_type} {self.onnx_node.name}: {error}") from error
         return result if isinstance(result, tuple) else (result,)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
-        """Return the output, or a tuple of them; `algorithm` is the platform's word for this operator."""
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+        """Return the output, or a tuple of them; `how` is the platform's arithmetic of this operator."""
         raise NotImplementedError
 
     @staticmethod
-    def rescaled(acc: Any, a: Attributes, algorithm: str, *scales: str) -> np.ndarray:
-        """Return `acc`, whose scale is the product of those named, at scale_o and o_bits."""
+    def rescaled(acc: Any, a: Attributes, how: Any, *scales: str) -> np.ndarray:
+        """Return `acc`, whose scale is the product of those named, at scale_o and o_bits, or the platform's width."""
         held = 1.0
         for key in scales:
             held *= a.scale(key)
-        return requantize(acc, a.scale("scale_o") / held, a.o_bits, algorithm)
+        return requantize(acc, a.scale("scale_o") / held, how.requantize.bits or a.o_bits, how.requantize)
 
 
 class Standard(Integer):

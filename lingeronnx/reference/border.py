@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..platforms.arithmetic import Real
 from ._arithmetic import requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer
 
@@ -21,14 +22,14 @@ class Quant(Integer):
 
     names: tuple[str, ...] = ("Quant",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """sat(floor(x * scale + 1/2))."""
         (x,) = inputs
         if x.dtype.kind == "i":
             return x
         scale, bits = a.scale("scale_x"), int(a.get("data_bits") or 8)
         with np.errstate(all="ignore"):
-            if algorithm.startswith("luna") and scale >= 1:
+            if how.real is Real.PRODUCT and scale >= 1:
                 product = x.astype(np.float32) * np.float32(scale)
                 real = (product.astype(np.float64) + 0.5).astype(np.float32)
                 bits = 8
@@ -44,7 +45,7 @@ class Dequant(Integer):
 
     names: tuple[str, ...] = ("Dequant",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """X / scale, rounded once to float32."""
         return (inputs[0].astype(np.float64) / a.scale("scale_o")).astype(np.float32)
 
@@ -54,15 +55,15 @@ class Requant(Integer):
 
     names: tuple[str, ...] = ("Requant",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Shift either way, or multiply."""
         (x,) = inputs
         ratio = a.scale("scale_o") / a.scale("scale_x")
         shifts = np.frexp(ratio)[0] == 0.5
         if shifts:
             moved = round_shift(unlimited(x), 1 - int(np.frexp(ratio)[1]))
-            if algorithm.startswith("luna") and a.o_bits > 8 and ratio >= 1:  # a plain shift: the top bits are lost
+            if how.wraps and a.o_bits > 8 and ratio >= 1:  # a plain shift: the top bits are lost
                 half = 1 << (a.o_bits - 1)
                 return stored((moved + half) % (2 * half) - half, a.o_bits)
             return stored(saturate(moved, a.o_bits), a.o_bits)
-        return requantize(x, ratio, a.o_bits, algorithm)
+        return requantize(x, ratio, a.o_bits, how.requantize)

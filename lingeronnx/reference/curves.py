@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..platforms.arithmetic import Reading
 from ._arithmetic import log2, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer
 
@@ -42,21 +43,21 @@ def curve(function: str, chip: str, x: int, bits: int) -> int:
 class Sigmoid(Integer):
     """A curve of every integer, with 7 fractional bits whatever scale_o says.
 
-    "luna-q11" never shifts left: a scale below 2^11 counts as 2^11. "luna-constant" reads every input as 0.
+    venus never shifts left: a scale below 2^11 counts as 2^11. venusA reads every input as 0.
     """
 
     names: tuple[str, ...] = ("iqSigmoid", "QSigmoid")
     function = "sigmoid"
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """To the table's format, along the curve."""
         q = log2(a.scale("scale_x"))
-        chip = {"luna-q11": "venus", "luna-q27": "arcs"}.get(algorithm, "venusA")
-        if algorithm == "luna-q11":
+        chip = how.table.value
+        if how.reading is Reading.RIGHT_ONLY:
             x = round_shift(unlimited(inputs[0]), max(q - 11, 0))
         else:
             x = saturate(round_shift(unlimited(inputs[0]), q - 27), 32)
-        if algorithm == "luna-constant":
+        if how.reading is Reading.NOTHING:
             x = x * 0
         return stored(np.vectorize(lambda v: curve(self.function, chip, int(v), 8), otypes=[object])(x), 8)
 
@@ -73,13 +74,13 @@ class Glu(Integer):
 
     names: tuple[str, ...] = ("GluInt", "QGLU")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Gate in Q27, sigmoid in Q31, then Q15; one rounding of the product."""
         value, gate = np.split(inputs[0], 2, int(a.get("dim", -1)))
         q27 = saturate(round_shift(unlimited(gate), log2(a.scale("scale_x")) - 27), 32)
         q31 = np.vectorize(lambda v: curve("sigmoid", "venusA", int(v), 32), otypes=[object])(q27)
         acc = unlimited(value) * round_shift(q31, 16)
-        return requantize(acc, a.scale("scale_o") / (a.scale("scale_x") * 2**15), a.o_bits, algorithm)
+        return requantize(acc, a.scale("scale_o") / (a.scale("scale_x") * 2**15), a.o_bits, how.requantize)
 
 
 class Table(Integer):
@@ -87,7 +88,7 @@ class Table(Integer):
 
     names: tuple[str, ...] = ("iqTable",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Entry x - lowest x."""
         x, table = inputs
         return table[x.astype(np.int64) - np.iinfo(x.dtype).min]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..platforms.arithmetic import Operands, Quotient
 from ._arithmetic import INT32, divide, log2, multiplier, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer, Standard
 
@@ -18,11 +19,14 @@ class Add(Integer):
     names: tuple[str, ...] = ("iqAdd", "QAdd")
     sign = 1
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Bring both to one scale, add, saturate."""
         ratios = [a.scale("scale_o") / a.scale(key) for key in ("scale_x", "scale_y")]
-        if algorithm.startswith("luna"):
-            x, y = (requantize(v, r, 8, algorithm).astype(int) for v, r in zip(inputs, ratios, strict=True))
+        if how.operands is Operands.WIDE:
+            x, y = (requantize(v, r, 62, how.requantize).astype(object) for v, r in zip(inputs, ratios, strict=True))
+            return stored(saturate(x + self.sign * y, a.o_bits), a.o_bits)
+        if how.operands is Operands.BYTES:
+            x, y = (requantize(v, r, 8, how.requantize).astype(int) for v, r in zip(inputs, ratios, strict=True))
             return stored(saturate(x + self.sign * y, 8), 8)
         fine = []
         for values, ratio in zip(inputs, ratios, strict=True):
@@ -43,25 +47,25 @@ class Mul(Integer):
 
     names: tuple[str, ...] = ("iqMul", "QMul")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """One rounding."""
         x, y = (array.astype(np.int64) for array in inputs)
-        return self.rescaled(x * y, a, algorithm, "scale_x", "scale_y")
+        return self.rescaled(x * y, a, how, "scale_x", "scale_y")
 
 
 class Div(Integer):
     """Quotient of int32 numbers by the NPU's division.
 
-    "luna" takes the scales into account and calls every x / 0 the most negative number; "luna-unscaled" ignores the
-    scales and lets x / 0 depend on the sign of x.
+    arcs takes the scales into account and calls every x / 0 the most negative number; venusA ignores the scales and
+    lets x / 0 depend on the sign of x.
     """
 
     names: tuple[str, ...] = ("iqDiv", "QDiv")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """X * 2^(q_o + q_y - q_x) / y."""
         x, y = np.broadcast_arrays(*inputs)
-        unscaled = algorithm == "luna-unscaled"
+        unscaled = how.quotient is Quotient.UNSCALED
         shift = 0 if unscaled else log2(a.scale("scale_o")) + log2(a.scale("scale_y")) - log2(a.scale("scale_x"))
         out = np.full(x.shape, INT32[0], np.int32)
         for place in np.ndindex(*x.shape) if shift >= 0 else ():
@@ -78,7 +82,7 @@ class Relu(Standard):
 
     names: tuple[str, ...] = ("Relu",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Negative numbers become 0."""
         return np.where(inputs[0] < 0, 0, inputs[0]).astype(inputs[0].dtype)
 
@@ -88,7 +92,7 @@ class Clip(Standard):
 
     names: tuple[str, ...] = ("Clip",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Clamp."""
         x, low, high = (*inputs, None, None)[:3]
         y = x if low is None else np.where(x < low, low, x)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ._arithmetic import requantize
 from ._base import Attributes, Integer
 
 __all__ = ["BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
@@ -38,7 +37,7 @@ class Conv(Integer):
 
     names: tuple[str, ...] = ("Conv2dInt", "QConv2d", "QConvBN2d")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Add up one kernel position after another."""
         x, weight, bias = (*inputs, None)[:3]
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
@@ -53,10 +52,7 @@ class Conv(Integer):
             patch = padded[(slice(None), slice(None), *seen)]
             taps = weight[(slice(None), slice(None), *place)].astype(np.int64)
             acc += _grouped(patch, taps, group)
-        if rank == 2 and algorithm.startswith("luna"):  # wider outputs are asked for in vain
-            ratio = a.scale("scale_o") / (a.scale("scale_x") * a.scale("scale_w"))
-            return requantize(_with_bias(acc, bias), ratio, 8, algorithm)
-        return self.rescaled(_with_bias(acc, bias), a, algorithm, "scale_x", "scale_w")
+        return self.rescaled(_with_bias(acc, bias), a, how, "scale_x", "scale_w")
 
 
 def _grouped(x: np.ndarray, taps: np.ndarray, group: int) -> np.ndarray:
@@ -76,7 +72,7 @@ class ConvTranspose(Integer):
 
     names: tuple[str, ...] = ("ConvTranspose2dInt", "QConvTranspose2d")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Add up one kernel position after another into the uncropped result."""
         x, weight, bias = (*inputs, None)[:3]
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
@@ -94,7 +90,7 @@ class ConvTranspose(Integer):
             acc[(slice(None), slice(None), *reached)] += _grouped(x.astype(np.int64), turned, group)
         kept = [slice(pads[i], whole[i] - pads[rank + i]) for i in range(rank)]
         acc = acc[(slice(None), slice(None), *kept)]
-        return self.rescaled(_with_bias(acc, bias), a, algorithm, "scale_x", "scale_w")
+        return self.rescaled(_with_bias(acc, bias), a, how, "scale_x", "scale_w")
 
 
 class Linear(Integer):
@@ -102,13 +98,13 @@ class Linear(Integer):
 
     names: tuple[str, ...] = ("LinearInt", "QLinear")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """X W^T + b over the last axis."""
         x, weight, bias = (*inputs, None)[:3]
         acc = x.astype(np.int64) @ weight.astype(np.int64).T
         if bias is not None:
             acc = acc + bias.astype(np.int64)
-        return self.rescaled(acc, a, algorithm, "scale_x", "scale_w")
+        return self.rescaled(acc, a, how, "scale_x", "scale_w")
 
 
 class Bmm(Integer):
@@ -116,10 +112,10 @@ class Bmm(Integer):
 
     names: tuple[str, ...] = ("BmmInt", "QBmm")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Matrix product."""
         x, y = (array.astype(np.int64) for array in inputs)
-        return self.rescaled(x @ y, a, algorithm, "scale_x", "scale_y")
+        return self.rescaled(x @ y, a, how, "scale_x", "scale_y")
 
 
 class BatchNorm2d(Integer):
@@ -127,9 +123,9 @@ class BatchNorm2d(Integer):
 
     names: tuple[str, ...] = ("BatchNorm2dInt", "QBatchNorm2d")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """X * w[c] + b[c]."""
         x, factor, offset = inputs[:3]
         column: Sequence[int] = (-1, *[1] * (x.ndim - 2))
         acc = x.astype(np.int64) * factor.astype(np.int64).reshape(column)
-        return self.rescaled(_with_bias(acc, offset.reshape(-1)), a, algorithm, "scale_x", "scale_w")
+        return self.rescaled(_with_bias(acc, offset.reshape(-1)), a, how, "scale_x", "scale_w")

@@ -15,29 +15,29 @@ __all__ = ["ArgMax", "Concat", "Gather", "Pad", "Resize", "ShuffleChannel", "Spl
 
 
 class Concat(Integer):
-    """Concatenation, every input brought to the output's scale; "luna-up" turns what it would shift right into 0."""
+    """Concatenation, every input brought to the output's scale; venusA turns what it would shift right into 0."""
 
     names: tuple[str, ...] = ("iqCat", "QCat")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Requantize and join."""
         parts = []
         for index, x in enumerate(inputs):
             key = f"scale_x_{index}"
             ratio = a.scale("scale_o") / a.scale(key) if key in a else 1.0
-            if algorithm == "luna-up" and log2(ratio) < 0:
+            if how.raises_only and log2(ratio) < 0:
                 x = x * 0
-            parts.append(requantize(x, ratio, a.o_bits, "luna-left" if algorithm.startswith("luna") else algorithm))
+            parts.append(requantize(x, ratio, a.o_bits, how.requantize))
         axis = a.get("dim") if a.get("dim") is not None else a.get("axis")
         return np.concatenate(parts, int(axis or 0))
 
 
 class Pad(Integer):
-    """Padding; "luna-swapped" exchanges the meanings of reflect and replicate."""
+    """Padding; venus exchanges the meanings of reflect and replicate."""
 
     names: tuple[str, ...] = ("iqPad", "QPad")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Pad by all begins, then all ends."""
         x, pads, value = (*inputs, None)[:3]
         sides = [int(n) for n in (pads if pads is not None else a["pads"])]
@@ -45,9 +45,9 @@ class Pad(Integer):
         mode = a.get("mode") or "constant"
         if mode == "constant":
             return np.pad(x, each, constant_values=0 if value is None else value.reshape(-1)[0])
-        if mode not in ("reflect", "replicate" if algorithm == "luna-swapped" else "edge"):
+        if mode not in ("reflect", "replicate" if how.swapped else "edge"):
             raise ValueError(f"no such mode: {mode}")
-        reflect = (mode == "reflect") != (algorithm == "luna-swapped")
+        reflect = (mode == "reflect") != how.swapped
         return np.pad(x, each, "reflect" if reflect else "edge")
 
 
@@ -60,7 +60,7 @@ class Split(Standard):
         """The standard has no `dims`."""
         return "dims" in attributes
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Cut."""
         x, axis, parts = inputs[0], int(a.get("axis") or 0), len(self.onnx_node.output)
         sizes = a.get("split") or a["dims"]
@@ -73,7 +73,7 @@ class Gather(Integer):
 
     names: tuple[str, ...] = ("Gather",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Take along an axis."""
         table, index = inputs
         return np.asarray(np.take(table, index, axis=int(a.get("axis") or 0)))
@@ -84,7 +84,7 @@ class ShuffleChannel(Integer):
 
     names: tuple[str, ...] = ("ShuffleChannel",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Deal."""
         (x,) = inputs
         axis, groups = int(a.get("axis", 1)), int(a["groups"])
@@ -97,7 +97,7 @@ class ArgMax(Standard):
 
     names: tuple[str, ...] = ("ArgMax",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Search."""
         row = inputs[0].reshape(-1).tolist()
         return np.array([max(row), row.index(max(row))], np.int32).reshape(2, *[1] * (inputs[0].ndim - 1))
@@ -108,7 +108,7 @@ class Resize(Standard):
 
     names: tuple[str, ...] = ("Resize",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Look up every axis."""
         x, _, factors = inputs[:3]
         if (a.get("mode") or "nearest") != "nearest":
@@ -148,7 +148,7 @@ class Squeeze(Standard):
         """Opset 13 takes them as an input."""
         return "axes" in attributes
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Drop."""
         x = inputs[0]
         axes = a.get("axes") or (inputs[1].tolist() if len(inputs) > 1 else None)
@@ -160,7 +160,7 @@ class Unsqueeze(Squeeze):
 
     names: tuple[str, ...] = ("Unsqueeze",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Insert."""
         axes = a.get("axes") or inputs[1].tolist()
         return np.expand_dims(inputs[0], tuple(int(n) for n in axes))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..platforms.arithmetic import Divisor
 from ._arithmetic import INT32, divide, log2, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer, Standard
 
@@ -43,7 +44,7 @@ class MaxPool(Standard):
 
     names: tuple[str, ...] = ("MaxPool",)
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Search every window."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
@@ -55,24 +56,24 @@ class AvgPool(Integer):
 
     names: tuple[str, ...] = ("AvgPool2dInt", "QAvgPool2d")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Sum, then divide as the platform does."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
         total, area = _pooled(x, a, 0, lambda w: w.sum(axes)), math.prod(a["kernel_shape"])
         x_scale = a.scale("scale_x")
         o_scale = float(a.get("scale_o") or x_scale)
-        if not algorithm.startswith("luna"):
-            return requantize(total, o_scale / (x_scale * area), a.o_bits, algorithm)
-        return self.on_chip(total, area, log2(o_scale) - log2(x_scale), algorithm)
+        if how.divisor is Divisor.ONE_ROUNDING:
+            return requantize(total, o_scale / (x_scale * area), a.o_bits, how.requantize)
+        byte = how.divisor is Divisor.AREA_IN_A_BYTE
+        return self.on_chip(total, area, log2(o_scale) - log2(x_scale), byte)
 
     @staticmethod
-    def on_chip(total: np.ndarray, area: int, left: int, algorithm: str) -> np.ndarray:
+    def on_chip(total: np.ndarray, area: int, left: int, byte: bool) -> np.ndarray:
         """Return the int8 mean of `area` numbers, moved up by `left` = q_o - q_x, as a chip computes it.
 
-        "luna-area8" does not look at the scales where it can shift, and holds the area in a signed byte where not.
+        byte : as venus, which looks at no scales where it can shift, and holds the area in a signed byte where not.
         """
-        byte = algorithm == "luna-area8"
         if math.log2(area).is_integer():
             if not byte:
                 total = saturate(round_shift(unlimited(total), -left), 32) if left <= 0 else total * 0

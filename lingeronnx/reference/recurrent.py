@@ -1,7 +1,7 @@
 """LSTMInt and GRUInt, one step after another, unit by unit.
 
 Inputs x, W_x [G*H, I], W_h [G*H, H], b_x, b_h; states start at 0. On `generic` lengths, a state and a cell may stand
-behind x, absent or given. The platform's word ends in the chip whose sigmoid and tanh are used: "luna-q27-arcs".
+behind x, absent or given.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..platforms.arithmetic import GruForm, LstmForm, Requantize
 from ._arithmetic import log2, multiplier, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer
 from .curves import curve
@@ -21,9 +22,9 @@ def _cut(value: int, bits: int) -> int:
     return min(max(value, -(2 ** (bits - 1))), 2 ** (bits - 1) - 1)
 
 
-def _to(values: Any, scale: float, bits: int, algorithm: str, left: bool = True) -> list[int]:
+def _to(values: Any, scale: float, bits: int, how: Any, left: bool = True) -> list[int]:
     """Return sums of the given scale with `bits` fractional bits in int32; `left`: whether they may be shifted so."""
-    if not algorithm.startswith("luna"):
+    if not how.requantize.shifts:
         m, s = multiplier(2.0**bits / scale)
         return [int(v) for v in saturate(round_shift(unlimited(values) * m, s), 32)]
     shift = log2(scale) - bits
@@ -33,12 +34,12 @@ def _to(values: Any, scale: float, bits: int, algorithm: str, left: bool = True)
 
 
 class _Recurrent(Integer):
-    gates: int
+    gates: str
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Walk along time; y stays at the place of its input."""
         x, *more = inputs[:-4]
-        parts = [w.astype(np.int64) for w in inputs[-4:]]
+        parts = [self.ordered(w.astype(np.int64), how.gates) for w in inputs[-4:]]
         lengths, *starts = [*more, None, None, None][:3]
         time_first = self.time_first(a, x)
         rows = np.moveaxis(x, 0, 1) if time_first else x  # [N, T, I]
@@ -51,16 +52,21 @@ class _Recurrent(Integer):
                 if given is not None:
                     state[index] = [int(v) for v in np.broadcast_to(given, (len(y), 1, units))[k, 0]]
             times = range(len(row) if lengths is None else int(np.broadcast_to(lengths, len(y))[k]))
-            for t in times if self.forward(a, algorithm) else reversed(times):
-                state = self.step(a, algorithm, row[t], state, parts)
+            for t in times if self.forward(a, how) else reversed(times):
+                state = self.step(a, how, row[t], state, parts)
                 sample[t] = state[0]
             last.append(state)
-        return self.finish(a, np.moveaxis(y, 0, 1) if time_first else y, last, algorithm)
+        return self.finish(a, np.moveaxis(y, 0, 1) if time_first else y, last, how)
+
+    def ordered(self, array: np.ndarray, gates: str) -> np.ndarray:
+        """Return a weight or bias with the gates in the order of this file."""
+        parts = np.split(array, len(gates))
+        return np.concatenate([parts[gates.index(gate)] for gate in self.gates])
 
     def time_first(self, a: Attributes, x: np.ndarray) -> bool:
         return not a.get("batch_first")
 
-    def forward(self, a: Attributes, algorithm: str) -> bool:
+    def forward(self, a: Attributes, how: Any) -> bool:
         return bool(a.get("go_forward", 1))
 
     def start(self, units: int) -> list[list[int]]:
@@ -71,23 +77,24 @@ class _Recurrent(Integer):
         return float(a.get("scale_o") or a.scale("scale_h"))
 
     def sums(
-        self, a: Attributes, algorithm: str, x: Any, h: Any, parts: list[np.ndarray], bits: int, left: bool
+        self, a: Attributes, how: Any, x: Any, h: Any, parts: list[np.ndarray], bits: int, left: bool
     ) -> tuple[list[int], list[int]]:
         """Return W_x x + b_x and W_h h + b_h with `bits` fractional bits."""
-        own = _to(parts[0] @ x + parts[2], a.scale("scale_x") * a.scale("scale_iw"), bits, algorithm, left)
+        own = _to(parts[0] @ x + parts[2], a.scale("scale_x") * a.scale("scale_iw"), bits, how, left)
         inner = parts[1] @ np.array(h, np.int64) + parts[3]
-        return own, _to(inner, self.state_scale(a) * a.scale("scale_hw"), bits, algorithm, left)
+        return own, _to(inner, self.state_scale(a) * a.scale("scale_hw"), bits, how, left)
 
-    def step(self, a: Attributes, algorithm: str, x: Any, state: Any, parts: Any) -> Any:
+    def step(self, a: Attributes, how: Any, x: Any, state: Any, parts: Any) -> Any:
         raise NotImplementedError
 
-    def finish(self, a: Attributes, y: np.ndarray, last: list[Any], algorithm: str) -> Any:
+    def finish(self, a: Attributes, y: np.ndarray, last: list[Any], how: Any) -> Any:
         raise NotImplementedError
 
 
 class Lstm(_Recurrent):
-    """Gates i, f, g, o. "q11": sums in Q11, gates of 8 bits; otherwise sums in Q27, gates of 16 bits."""
+    """Gates i, f, g, o. venus: sums in Q11, gates of 8 bits; otherwise sums in Q27, gates of 16 bits."""
 
+    gates = "ifgo"
     names: tuple[str, ...] = ("LSTMInt", "QLSTM", "LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
 
     def time_first(self, a: Attributes, x: np.ndarray) -> bool:
@@ -98,12 +105,12 @@ class Lstm(_Recurrent):
         """State and cell."""
         return [[0] * units, [0] * units]
 
-    def step(self, a: Attributes, algorithm: str, x: Any, state: Any, parts: Any) -> Any:
+    def step(self, a: Attributes, how: Any, x: Any, state: Any, parts: Any) -> Any:
         """One time."""
         h, c = state
-        coarse, scale, width = "q11" in algorithm, self.state_scale(a), a.o_bits
-        chip = algorithm.rsplit("-", 1)[-1] if algorithm.count("-") == 2 else "arcs"
-        own, inner = self.sums(a, algorithm, x, h, parts, 11 if coarse else 27, True)
+        coarse, scale, width = how.form is LstmForm.Q11, self.state_scale(a), a.o_bits
+        chip = how.table.value
+        own, inner = self.sums(a, how, x, h, parts, 11 if coarse else 27, True)
         units = len(h)
         new_h, new_c = [], []
         for u in range(units):
@@ -119,14 +126,14 @@ class Lstm(_Recurrent):
                 cell = round_shift(_cut(c[u] * f, 32) + i * new, 3)  # Q27
                 out, held = o * round_shift(curve("tanh", chip, cell, 32), 16), 2.0**30
                 new_c.append(round_shift(cell, 12))
-            new_h.append(int(requantize([out], scale / held, width, algorithm)[0]))
+            new_h.append(int(requantize([out], scale / held, width, how.requantize)[0]))
         return new_h, new_c
 
-    def finish(self, a: Attributes, y: np.ndarray, last: list[Any], algorithm: str) -> Any:
+    def finish(self, a: Attributes, y: np.ndarray, last: list[Any], how: Any) -> Any:
         """The sequence, the last state, the last cell: int32, on venus int16 numbers packed into its first half."""
         h = stored([state[0] for state in last], a.o_bits)
         c = np.array([state[1] for state in last], np.int64)
-        if "q11" in algorithm:
+        if how.form is LstmForm.Q11:
             packed = np.zeros((len(c), 2 * c.shape[1]), np.int16)
             packed[:, : c.shape[1]] = c
             cells = packed.view(np.int32)
@@ -140,53 +147,51 @@ class Lstm(_Recurrent):
 class Gru(_Recurrent):
     """Gates r, z, n. Chips: gates of 8 bits, the state halved, time always forwards; `generic`: as it is defined."""
 
+    gates = "rzn"
     names: tuple[str, ...] = ("GRUInt", "QGRU", "GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
 
-    def forward(self, a: Attributes, algorithm: str) -> bool:
+    def forward(self, a: Attributes, how: Any) -> bool:
         """Executors do not look at go_forward."""
-        return algorithm.startswith("luna") or super().forward(a, algorithm)
+        return how.form is not GruForm.DEFINED or super().forward(a, how)
 
-    def step(self, a: Attributes, algorithm: str, x: Any, state: Any, parts: Any) -> Any:
+    def step(self, a: Attributes, how: Any, x: Any, state: Any, parts: Any) -> Any:
         """One time."""
-        return [self.on_chip(a, algorithm, x, state[0], parts) if algorithm.startswith("luna")
-                else self.defined(a, algorithm, x, state[0], parts)]  # fmt: skip
+        compute = self.defined if how.form is GruForm.DEFINED else self.on_chip
+        return [compute(a, how, x, state[0], parts)]
 
-    def on_chip(self, a: Attributes, algorithm: str, x: Any, h: list[int], parts: Any) -> list[int]:
-        """The executor's; "apart" leaves the state out of r and z."""
-        chip, units = algorithm.rsplit("-", 1)[-1], len(h)
-        own, inner = self.sums(a, algorithm, x, h, parts, 11, False)
+    def on_chip(self, a: Attributes, how: Any, x: Any, h: list[int], parts: Any) -> list[int]:
+        """The executor's; on venusA the state is left out of r and z."""
+        chip, units, apart = how.table.value, len(h), how.form is GruForm.HALVED_APART
+        own, inner = self.sums(a, how, x, h, parts, 11, False)
         new = []
         for u in range(units):
-            r, z = (
-                curve("sigmoid", chip, _cut(own[k] + (0 if "apart" in algorithm else inner[k]), 16), 8)
-                for k in (u, units + u)
-            )
+            r, z = (curve("sigmoid", chip, _cut(own[k] + (0 if apart else inner[k]), 16), 8) for k in (u, units + u))
             k = 2 * units + u
             n = curve("tanh", chip, _cut(own[k] + round_shift(r * inner[k], 7), 16), 8)
             mixed = z * round_shift(h[u], 1) + (128 - z) * n
-            new.append(int(requantize([mixed], self.state_scale(a) / 2**14, a.o_bits, "luna-left")[0]))
+            new.append(int(requantize([mixed], self.state_scale(a) / 2**14, a.o_bits, Requantize(shifts=True))[0]))
         return new
 
-    def defined(self, a: Attributes, algorithm: str, x: Any, h: list[int], parts: Any) -> list[int]:
+    def defined(self, a: Attributes, how: Any, x: Any, h: list[int], parts: Any) -> list[int]:
         """Return n + z * (h - n); gates in Q31 (Q15 for wide states), the reset gate after or before the product."""
         units, bits = len(h), 31 if a.o_bits <= 8 else 15
         after = bool(a.get("linear_before_reset", 1))
-        own, inner = self.sums(a, algorithm, x, h, parts, 27, True)
+        own, inner = self.sums(a, how, x, h, parts, 27, True)
         r = [curve("sigmoid", "arcs", _cut(own[u] + inner[u], 32), bits + 1) for u in range(units)]
         if after:
             reset = [round_shift(r[u] * inner[2 * units + u], bits) for u in range(units)]
         else:
             gated = [round_shift(r[u] * h[u], bits) for u in range(units)]
-            reset = self.sums(a, algorithm, x, gated, parts, 27, True)[1][2 * units :]
+            reset = self.sums(a, how, x, gated, parts, 27, True)[1][2 * units :]
         new = []
         for u in range(units):
             z = curve("sigmoid", "arcs", _cut(own[units + u] + inner[units + u], 32), bits + 1)
             n = curve("tanh", "arcs", _cut(own[2 * units + u] + reset[u], 32), 32)
-            held = int(requantize([n], self.state_scale(a) / 2**31, a.o_bits, algorithm)[0])
+            held = int(requantize([n], self.state_scale(a) / 2**31, a.o_bits, how.requantize)[0])
             new.append(_cut(held + round_shift(z * (h[u] - held), bits), a.o_bits))
         return new
 
-    def finish(self, a: Attributes, y: np.ndarray, last: list[Any], algorithm: str) -> Any:
+    def finish(self, a: Attributes, y: np.ndarray, last: list[Any], how: Any) -> Any:
         """The sequence and the last state."""
         h = stored([state[0] for state in last], a.o_bits)
         return stored(y, a.o_bits), h[None] if self.time_first(a, y) else h[:, None]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..platforms.arithmetic import Row, Shares
 from ._arithmetic import log2, multiplier, requantize, round_shift, saturate
 from ._base import Attributes, Integer
 
@@ -18,8 +19,8 @@ _LOG2_E = 774541002  # Q29
 _LN_2 = 45426  # Q16
 
 
-def _exponentials(row: list[int], algorithm: str) -> tuple[list[int], list[int]]:
-    """Return d (Q25) and e^d (Q23) for d = x - max; "luna-fused" rounds the last step and the shift in one."""
+def _exponentials(row: list[int], how: Any) -> tuple[list[int], list[int]]:
+    """Return d (Q25) and e^d (Q23) for d = x - max; venusA rounds the last step and the shift in one."""
     distances = [saturate(x - max(row), 32).item() for x in row]
     powers = []
     for d in distances:
@@ -28,7 +29,7 @@ def _exponentials(row: list[int], algorithm: str) -> tuple[list[int], list[int]]
         y = _POWERS[0]
         for c in _POWERS[1:-1]:
             y = round_shift(y * f, 23) + c
-        if algorithm == "luna-fused":
+        if how.shares is Shares.FUSED:
             shift = 30 - whole
             powers.append(round_shift(y * f * 2**7 + _POWERS[-1] * 2**30, shift) if shift < 64 else 0)
         else:
@@ -41,10 +42,10 @@ def _floor_shift(value: int, left: int) -> int:
     return value * 2**left if left >= 0 else value // 2**-left
 
 
-def _shares(powers: list[int], algorithm: str) -> list[int]:
-    """Return e / sum of e in Q15; "luna-newton" finds the reciprocal by two Newton steps, the others divide."""
+def _shares(powers: list[int], how: Any) -> list[int]:
+    """Return e / sum of e in Q15; venus finds the reciprocal by two Newton steps, the others divide."""
     total = int(saturate(sum(powers), 32))
-    if algorithm != "luna-newton":
+    if how.shares is not Shares.NEWTON:
         factor = 2 * (2**52 // total)
         return [round_shift(factor * e, 38) for e in powers]
     n = (32 - total.bit_length()) - 9
@@ -58,29 +59,29 @@ def _shares(powers: list[int], algorithm: str) -> list[int]:
 
 
 class Softmax(Integer):
-    """Rows run from `axis` to the end; "luna-divide" takes a positive axis for 1."""
+    """Rows run from `axis` to the end; arcs takes a positive axis for 1."""
 
     names: tuple[str, ...] = ("SoftmaxInt", "QSoftmax")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """To Q25, one row after another, from Q15 to the output."""
         (x,) = inputs
         axis = next((int(a[key]) for key in ("axis", "dim") if a.get(key) is not None), -1)
-        if algorithm == "luna-divide" and axis > 0:
+        if how.row is Row.FROM_FIRST and axis > 0:
             axis = 1
         rows = x.reshape(-1, math.prod(x.shape[axis % x.ndim :]))
         scale = a.scale("scale_x")
-        if algorithm.startswith("luna"):
+        if how.requantize.shifts:
             log2(scale)
         m, s = multiplier(2.0**25 / scale)
         q25 = [[int(saturate(round_shift(v * m, s), 32)) for v in row] for row in rows.tolist()]
-        q15 = np.array([self.row(row, algorithm) for row in q25], object).reshape(x.shape)
-        return requantize(q15, a.scale("scale_o") / 2**15, a.o_bits, algorithm)
+        q15 = np.array([self.row(row, how) for row in q25], object).reshape(x.shape)
+        return requantize(q15, a.scale("scale_o") / 2**15, a.o_bits, how.requantize)
 
     @staticmethod
-    def row(row: list[int], algorithm: str) -> list[int]:
+    def row(row: list[int], how: Any) -> list[int]:
         """Return a row in Q15."""
-        return _shares(_exponentials(row, algorithm)[1], algorithm)
+        return _shares(_exponentials(row, how)[1], how)
 
 
 class LogSoftmax(Softmax):
@@ -89,9 +90,9 @@ class LogSoftmax(Softmax):
     names: tuple[str, ...] = ("LogSoftmaxInt",)
 
     @staticmethod
-    def row(row: list[int], algorithm: str) -> list[int]:
+    def row(row: list[int], how: Any) -> list[int]:
         """Return a row in Q15."""
-        distances, powers = _exponentials(row, algorithm)
+        distances, powers = _exponentials(row, how)
         total = int(saturate(sum(powers), 32))
         bits = total.bit_length()
         step = _floor_shift(total, 10 - bits)
@@ -104,7 +105,7 @@ class LayerNorm(Integer):
 
     names: tuple[str, ...] = ("LayerNormInt", "QLayerNorm2d", "QLayerNorm")
 
-    def compute(self, a: Attributes, algorithm: str, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Normalise every row to Q10, then a factor and a summand per element."""
         x, gamma = inputs[0], inputs[1].reshape(-1).tolist()
         beta = inputs[2].reshape(-1).tolist() if len(inputs) > 2 and inputs[2] is not None else [0] * len(gamma)
@@ -116,7 +117,7 @@ class LayerNorm(Integer):
             for row in x.reshape(-1, count).tolist()
         ]
         held = np.array(acc, object).reshape(x.shape)
-        return requantize(held, a.scale("scale_o") / (2**10 * a.scale("scale_w")), a.o_bits, algorithm)
+        return requantize(held, a.scale("scale_o") / (2**10 * a.scale("scale_w")), a.o_bits, how.requantize)
 
     @staticmethod
     def normal(row: list[int], floor: int) -> list[int]:

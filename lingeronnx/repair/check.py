@@ -15,6 +15,7 @@ from onnx import ModelProto
 
 from .. import ir
 from ..errors import LingerOnnxError
+from ..packer.names import restored
 from ..runners import input_specs
 from ..session import Session
 from .sizes import infer
@@ -85,7 +86,7 @@ def _run(model: ModelProto, seed: int) -> Checked:
             return Checked(error=f"tensor '{name}' has {math.prod(d or 1 for d in dims):.2g} elements; too many to run")
     copy = ModelProto()
     copy.CopyFrom(model)
-    graph = ir.from_proto(copy)
+    graph = restored(ir.from_proto(copy))
     notes = []
     feeds, rng = {}, np.random.default_rng(seed)
     for spec in input_specs(graph):

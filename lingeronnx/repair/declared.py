@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 
-from onnx import TensorProto, ValueInfoProto
+from onnx import GraphProto, TensorProto, ValueInfoProto
 
 from .kinds import Kinds, Kinship
 from .nodes import INTEGERS, MISSING, REALS, Kind, integer_type
@@ -57,22 +58,18 @@ def _wrong_types(view: View) -> Iterator[tuple[str, ValueInfoProto, int]]:
 
 
 def _find_types(view: View) -> list[Finding]:
-    return [
-        Finding("types", f"{what} '{value.name}' is declared {_name(value.type.tensor_type.elem_type)}, it is "
-                f"{_name(right)}", tensor=value.name, before=_name(value.type.tensor_type.elem_type),
-                after=_name(right))
-        for what, value, right in _wrong_types(view)
-    ]  # fmt: skip
+    found = []
+    for what, value, right in _wrong_types(view):
+        before, after = _name(value.type.tensor_type.elem_type), _name(right)
+        edit = Edit("types", "retype", f"{what} '{value.name}': {before} -> {after}", tensor=value.name, before=before,
+                    after=after, apply=partial(_retype, value, right))  # fmt: skip
+        found.append(Finding("types", f"{what} '{value.name}' is declared {before}, it is {after}", tensor=value.name,
+                             before=before, after=after, edits=(edit,)))  # fmt: skip
+    return found
 
 
-def _fix_types(view: View, findings: Sequence[Finding]) -> list[Edit]:
-    edits = []
-    for what, value, right in list(_wrong_types(view)):
-        before = _name(value.type.tensor_type.elem_type)
-        value.type.tensor_type.elem_type = right
-        edits.append(Edit("types", "retype", f"{what} '{value.name}': {before} -> {_name(right)}", tensor=value.name,
-                          before=before, after=_name(right)))  # fmt: skip
-    return edits
+def _retype(value: ValueInfoProto, elem: int) -> None:
+    value.type.tensor_type.elem_type = elem
 
 
 # ---- notes on tensors inside ---------------------------------------------------------------------------------------
@@ -105,23 +102,21 @@ def _of(kinds: Kinds, scope: Scope, name: str) -> Kind:
 
 
 def _find_notes(view: View) -> list[Finding]:
-    return [Finding("value_info", f"the note on '{value.name}' is stale: {what}", tensor=value.name)
-            for _, value, what, _ in _stale(view)]  # fmt: skip
-
-
-def _fix_notes(view: View, findings: Sequence[Finding]) -> list[Edit]:
-    edits = []
-    for scope, value, _, right in list(_stale(view)):
+    found = []
+    for scope, value, what, right in _stale(view):
         if right:
-            value.type.tensor_type.elem_type = right
-            edits.append(Edit("value_info", "retype", f"'{value.name}' is noted as {_name(right)}", tensor=value.name))
-            continue
-        notes = scope.graph.value_info
-        place = next(index for index, note in enumerate(notes) if note is value)
-        edits.append(Edit("value_info", "drop", f"the note on '{value.name}'", tensor=value.name))
-        del notes[place]
-    return edits
+            action, text, apply = "retype", f"'{value.name}' is noted as {_name(right)}", partial(_retype, value, right)
+        else:
+            action, text, apply = "drop", f"the note on '{value.name}'", partial(_drop, scope.graph, value)
+        edit = Edit("value_info", action, text, tensor=value.name, apply=apply)
+        found.append(Finding("value_info", f"the note on '{value.name}' is stale: {what}", tensor=value.name,
+                             edits=(edit,)))  # fmt: skip
+    return found
 
 
-TYPES = Repair("types", _find_types, _fix_types)
-NOTES = Repair("value_info", _find_notes, _fix_notes)
+def _drop(graph: GraphProto, value: ValueInfoProto) -> None:
+    del graph.value_info[next(index for index, note in enumerate(graph.value_info) if note is value)]
+
+
+TYPES = Repair("types", _find_types)
+NOTES = Repair("value_info", _find_notes)

@@ -1,24 +1,25 @@
 """The repair of the Dequants: each where integers meet their first reader of real numbers, at the integers' scale.
 
-    finds   Dequants that may not stay, and readers of real numbers that get integers (`kinds.Kinds` tells both)
-    fixes   readers that take integers go past the Dequants that may not stay; readers of real numbers share the
-            tensor's Dequant: one that may stay, else one that stands there with a wrong scale, else a new one
+    finding   Dequants that may not stay, and readers of real numbers that get integers (`kinds.Kinds` tells both)
+    mending   readers that take integers go past the Dequants that may not stay; readers of real numbers share the
+              tensor's Dequant: one that may stay, else one that stands there with a wrong scale, else a new one
 
 Tensors keep their names, but where integers have the name of a graph output: that goes to the Dequant's output, and
-the integers are called ``<name>@q``.
+the integers are called ``<name>_q``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from onnx import GraphProto, NodeProto, helper
+from onnx import NodeProto, ValueInfoProto, helper
 
 from .kinds import Kinds, Kinship
 from .nodes import MISSING, data, is_dequant, is_eager, is_lazy, is_quantized, positions, scales_read
 from .report import Edit, Finding, Repair, number
-from .structure import sort_all
-from .view import Node, Read, Scope, Tensor, View, fresh_name, is_scale, label, same_scale
+from .view import Node, Read, Scope, Tensor, View, delete, fresh_name, is_scale, label, place_of, same_scale
 
 __all__ = ["DEQUANTS"]
 
@@ -31,18 +32,19 @@ _NAME = "dequants"
 def _find(view: View) -> list[Finding]:
     kinship = Kinship.of(view)
     kinds = kinship.kinds
-    found = [_judged(node, kinds, kinship) for node in view.order if node in kinds.why]
+    plan = _Plan(view)
+    found = [_judged(node, kinds, kinship, plan) for node in view.order if node in kinds.why]
     found += [Finding(_NAME, "has no input", node.label, level="fatal") for node in view.order
               if is_dequant(node) and (not node.inputs or node.inputs[0] is None)]  # fmt: skip
     for tensor, reads in kinds.reals.items():
-        found += _missing(tensor, reads, kinds)
+        found += _missing(tensor, reads, kinds, plan)
     for read, tensor in kinds.faults:
         if (fault := _fault(read, tensor, kinds)) is not None:
             found.append(fault)
     return found + _mismatches(view, kinds)
 
 
-def _judged(node: Node, kinds: Kinds, kinship: Kinship) -> Finding:
+def _judged(node: Node, kinds: Kinds, kinship: Kinship, plan: _Plan) -> Finding:
     """Return what is wrong with a Dequant that may not stay."""
     result, source = node.outputs[0], kinds.origin(_input(node))
     assert result is not None
@@ -58,15 +60,16 @@ def _judged(node: Node, kinds: Kinds, kinship: Kinship) -> Finding:
     else:
         text = f"has scale_o {number(scale)}, but '{source.name}' has scale {number(kind.scale)}"
     differs = why == "scale"
-    return Finding(_NAME, text, node.label, source.name, scale if differs else None, kind.scale if differs else None)
+    return Finding(_NAME, text, node.label, source.name, scale if differs else None, kind.scale if differs else None,
+                   edits=plan.of(node))  # fmt: skip
 
 
-def _missing(tensor: Tensor, reads: Sequence[Read], kinds: Kinds) -> list[Finding]:
+def _missing(tensor: Tensor, reads: Sequence[Read], kinds: Kinds, plan: _Plan) -> list[Finding]:
     """Return what is missing for the readers of real numbers that get the integers of `tensor`."""
     kind, scale = kinds.of[tensor], _scale(tensor, kinds)
     found = []
     for read in reads:
-        if scale is not None and (_raw(read) is not tensor or _was_real(tensor, kinds)):
+        if scale is not None and (_raw(read) is not tensor or _dequant_before(tensor, kinds) is not None):
             continue  # there is a Dequant on the way, whose fault is told
         at = f" (scale {number(scale)})" if scale is not None else ""
         text = f"gets '{tensor.name}', {kind.text}{at}, as if it were real numbers: a Dequant is missing"
@@ -76,19 +79,22 @@ def _missing(tensor: Tensor, reads: Sequence[Read], kinds: Kinds) -> list[Findin
             text = f"needs a Dequant of '{tensor.name}', {kind.text}, whose scale is said nowhere"
         elif read.output is not None and tensor.entry is not None:
             text, scale = f"'{tensor.name}' is a graph input of integers and a graph output at once", None
-        found.append(Finding(_NAME, text, read.where, tensor.name, None, scale, "wrong" if scale else "fatal"))
+        found.append(Finding(_NAME, text, read.where, tensor.name, None, scale, "wrong" if scale else "fatal",
+                             plan.of(read)))  # fmt: skip
     return found
 
 
-def _was_real(tensor: Tensor, kinds: Kinds) -> bool:
-    """Whether integers come here only because a Dequant before operators that move data may not stay."""
+def _dequant_before(tensor: Tensor, kinds: Kinds) -> Node | None:
+    """Return the Dequant that may not stay, before operators that move data, because of which integers come here."""
     node = tensor.writer
     while node is not None and (is_eager(node) or is_lazy(node)) and data(node):
         source = node.inputs[data(node)[0]]
-        if source is None or source in kinds.source:
-            return source is not None
+        if source is None:
+            return None
+        if source in kinds.source:
+            return source.writer
         node = source.writer
-    return False
+    return None
 
 
 def _fault(read: Read, tensor: Tensor, kinds: Kinds) -> Finding | None:
@@ -145,21 +151,26 @@ def _scale(tensor: Tensor, kinds: Kinds) -> float | None:
 
 # ---- edits ---------------------------------------------------------------------------------------------------------
 
+#: What an edit mends: a Dequant that may not stay, or a reader of integers that wants real numbers.
+_Owner = Node | Read
 
-def _fix(view: View, findings: Sequence[Finding]) -> list[Edit]:
-    return _Surgery(view).operate()
 
+class _Plan:
+    """All Dequants of a view at once: which edits mend what. Nothing is changed before they are applied.
 
-class _Surgery:
-    """One pass over the graph: all Dequants at once."""
+    edits : (what it mends, the edit), in the order in which they must be applied
+    """
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.kinds = Kinship.of(view).kinds
-        self.edits: list[Edit] = []
+        self.edits: list[tuple[_Owner, Edit]] = []
         self.taken: set[Node] = set()  # Dequants that stay although they might not: at another scale, for other readers
-        self.gone: set[Node] = set()
-        self.new: list[tuple[Scope, Node | None, NodeProto]] = []  # behind which node
+        self.wires: dict[tuple[Node, int], str] = {}  # what an input is called by now, where that has changed
+        self.called: dict[Tensor, str] = {}  # what a tensor is called by now, where that has changed
+        self.converted: set[Node] = set()
+        self.inserted: dict[tuple[int, Node | None], int] = {}  # how many new nodes stand behind a node of a scope
+        self.new: list[NodeProto] = []
         self.given: dict[Tensor, list[tuple[Scope, str]]] = {}  # real numbers of a tensor: where, under which name
         for node in view.order:
             result = node.outputs[0] if node.outputs else None
@@ -168,9 +179,9 @@ class _Surgery:
         self.names = view.names()
         self.labels = {node.proto.name for node in view.nodes}
         self.domain = _domain(view)
+        self._make()
 
-    def operate(self) -> list[Edit]:
-        """Edit the model and return what was done."""
+    def _make(self) -> None:
         done = set()
         for tensor, reads in self.kinds.reals.items():
             scale = _scale(tensor, self.kinds)
@@ -181,12 +192,34 @@ class _Surgery:
             for read in [r for r in reads if r.node is not None]:
                 assert read.node is not None
                 name = self._provide(tensor, read, scale)
-                self._connect(read.node, read.index, name)
+                self._connect(self._owner(tensor, read), read.node, read.index, name)
                 done.add((read.node, read.index))
         self._pass_by(done)
         self._remove()
-        self._write()
-        return self.edits
+
+    def of(self, owner: _Owner) -> list[Edit]:
+        """Return the edits that mend something."""
+        return [edit for mends, edit in self.edits if mends is owner]
+
+    def _owner(self, tensor: Tensor, read: Read) -> _Owner:
+        """Return what is mended where `read` gets real numbers: the Dequant on the way, where there is one."""
+        raw = _raw(read)
+        if raw is not tensor and raw is not None and raw in self.kinds.source and raw.writer is not None:
+            return raw.writer
+        return _dequant_before(tensor, self.kinds) or read
+
+    def _add(
+        self, owner: _Owner, action: str, text: str, apply: Callable[[], None] = lambda: None, *, node: str = "",
+        tensor: str = "", before: Any = None, after: Any = None,
+    ) -> None:  # fmt: skip
+        edit = Edit(_NAME, action, text, node, tensor, before, after, apply, len(self.edits))
+        self.edits.append((owner, edit))
+
+    def _name(self, tensor: Tensor) -> str:
+        return self.called.get(tensor, tensor.name)
+
+    def _wired(self, node: Node, index: int) -> str:
+        return self.wires.get((node, index), node.proto.input[index])
 
     # ---- graph outputs ----
 
@@ -194,33 +227,38 @@ class _Surgery:
         """Make a graph output real."""
         assert read.output is not None
         assert read.scope is not None
-        raw, name = _raw(read), read.output.name
+        raw, name, owner = _raw(read), read.output.name, self._owner(tensor, read)
         if raw is not None and raw is not tensor and is_dequant(raw.writer) and raw.scope is read.scope:
             assert raw.writer is not None
             self._reuse(raw.writer, tensor, scale)
         elif read.scope is not self.view.main:
-            read.output.name = self._insert(tensor, read.scope, scale, None)
-        elif tensor.writer is not None and tensor.writer.proto.op_type == "Identity" and tensor.writer.standard:
-            self._convert(tensor.writer, tensor, scale)
+            result = self._fresh(f"{self._name(tensor)}_real")
+            self._insert(owner, tensor, read.scope, scale, None, result, partial(_hand_out, read.output, result))
+        elif tensor.writer is not None and self._is_identity(tensor.writer):
+            self._convert(owner, tensor.writer, tensor, scale)
         elif tensor.writer is not None:
-            integers = self._fresh(f"{name}@q")
-            self.view.rename(tensor, integers)
-            tensor.name = integers
-            self.edits.append(Edit(_NAME, "rename", f"the integers '{name}' are called '{integers}'", tensor=integers))
-            self._insert(tensor, read.scope, scale, name)
+            integers = self._fresh(f"{name}_q")
+            for other in tensor.reads:
+                if other.node is not None:
+                    self.wires[other.node, other.index] = integers
+            self.called[tensor] = integers
+            self._add(owner, "rename", f"the integers '{name}' are called '{integers}'",
+                      partial(self.view.rename, tensor, integers), tensor=integers)  # fmt: skip
+            self._insert(owner, tensor, read.scope, scale, name, name)
 
-    def _convert(self, node: Node, tensor: Tensor, scale: float) -> None:
+    def _is_identity(self, node: Node) -> bool:
+        return node.proto.op_type == "Identity" and node.standard and node not in self.converted
+
+    def _convert(self, owner: _Owner, node: Node, tensor: Tensor, scale: float) -> None:
         """Put a Dequant in the place of an Identity, whose other readers read what it reads."""
-        source = self.kinds.origin(_input(node))
-        for read in tensor.reads:
-            if read.node is not None:
-                read.node.proto.input[read.index] = source.name
-        self.edits.append(Edit(_NAME, "insert", f"Dequant of '{source.name}' in the place of {node.label}", node.label,
-                               tensor.name, None, scale))  # fmt: skip
-        node.proto.op_type, node.proto.domain = "Dequant", self.domain
-        del node.proto.attribute[:]
-        node.proto.attribute.append(helper.make_attribute("scale_o", scale))
-        self.given.setdefault(tensor, []).append((node.scope, tensor.name))
+        source = self._name(self.kinds.origin(_input(node)))
+        readers = [(read.node, read.index) for read in tensor.reads if read.node is not None]
+        self.wires.update(dict.fromkeys(readers, source))
+        self.converted.add(node)
+        self._add(owner, "insert", f"Dequant of '{source}' in the place of {node.label}",
+                  partial(_become_dequant, node, self.domain, scale, readers, source), node=node.label,
+                  tensor=self._name(tensor), after=scale)  # fmt: skip
+        self.given.setdefault(tensor, []).append((node.scope, self._name(tensor)))
 
     # ---- nodes ----
 
@@ -237,7 +275,9 @@ class _Surgery:
         waiting.sort(key=lambda n: (n.outputs[0] is not raw, self.view.place[n]))
         if waiting:
             return self._reuse(waiting[0], tensor, scale)
-        return self._insert(tensor, tensor.scope, scale, None)
+        result = self._fresh(f"{self._name(tensor)}_real")
+        self._insert(self._owner(tensor, read), tensor, tensor.scope, scale, None, result)
+        return result
 
     def _reuse(self, node: Node, tensor: Tensor, scale: float) -> str:
         """Let a Dequant that stands there read `tensor` at `scale`, and return the name of its output."""
@@ -247,38 +287,48 @@ class _Surgery:
         if node not in self.taken:
             self.taken.add(node)
             if not same_scale(before, scale):
-                others = [a for a in node.proto.attribute if a.name not in ("scale_o", "scale_x")]
-                attribute = helper.make_attribute("scale_o", scale)
-                del node.proto.attribute[:]
-                node.proto.attribute.extend([*others, attribute])
-                self.edits.append(Edit(_NAME, "rescale", f"{node.label}: scale_o {number(before)} -> {number(scale)}",
-                                       node.label, tensor.name, before, scale))  # fmt: skip
+                self._add(node, "rescale", f"{node.label}: scale_o {number(before)} -> {number(scale)}",
+                          partial(_rescale, node, scale), node=node.label, tensor=self._name(tensor), before=before,
+                          after=scale)  # fmt: skip
             self.given.setdefault(tensor, []).append((node.scope, result.name))
         return result.name
 
-    def _insert(self, tensor: Tensor, scope: Scope, scale: float, name: str | None) -> str:
-        """Add a Dequant of `tensor` in `scope` and return the name of its output."""
-        result = name or self._fresh(f"{tensor.name}@real")
-        title = fresh_name(f"Dequant_{name or tensor.name}", self.labels)
+    def _insert(
+        self, owner: _Owner, tensor: Tensor, scope: Scope, scale: float, name: str | None, result: str,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Add a Dequant of `tensor` in `scope`, called after `name`, that writes `result`; do `then` with it."""
+        source = self._name(tensor)
+        title = fresh_name(f"Dequant_{name or source}", self.labels)
         self.labels.add(title)
-        proto = helper.make_node("Dequant", [tensor.name], [result], name=title, domain=self.domain, scale_o=scale)
-        self.new.append((scope, tensor.writer if tensor.scope is scope else None, proto))
+        proto = helper.make_node("Dequant", [source], [result], name=title, domain=self.domain, scale_o=scale)
+        behind = tensor.writer if tensor.scope is scope else None
+        nth = self.inserted.get((id(scope), behind), 0)
+        self.inserted[id(scope), behind] = nth + 1
         self.given.setdefault(tensor, []).append((scope, result))
-        self.edits.append(Edit(_NAME, "insert", f"{label(proto)}: '{tensor.name}' -> '{result}'",
-                               label(proto), tensor.name, None, scale))  # fmt: skip
-        return result
+
+        def apply() -> None:
+            place = nth if behind is None else place_of(scope.graph, behind.proto) + 1 + nth
+            scope.graph.node.insert(place, proto)
+            self.new.append(scope.graph.node[place])
+            if self.domain and self.domain not in {entry.domain for entry in self.view.model.opset_import}:
+                self.view.model.opset_import.append(helper.make_opsetid(self.domain, 1))
+            then()
+
+        self._add(owner, "insert", f"{label(proto)}: '{source}' -> '{result}'", apply, node=label(proto), tensor=source,
+                  after=scale)  # fmt: skip
 
     def _fresh(self, base: str) -> str:
         name = fresh_name(base, self.names)
         self.names.add(name)
         return name
 
-    def _connect(self, node: Node, index: int, name: str) -> None:
-        if node.proto.input[index] != name:
-            before = node.proto.input[index]
-            node.proto.input[index] = name
-            self.edits.append(Edit(_NAME, "rewire", f"{node.label}: reads '{name}' instead of '{before}'", node.label,
-                                   name))  # fmt: skip
+    def _connect(self, owner: _Owner, node: Node, index: int, name: str) -> None:
+        before = self._wired(node, index)
+        if before != name:
+            self.wires[node, index] = name
+            self._add(owner, "rewire", f"{node.label}: reads '{name}' instead of '{before}'",
+                      partial(_wire, node, index, name), node=node.label, tensor=name)  # fmt: skip
 
     # ---- what is left ----
 
@@ -289,73 +339,70 @@ class _Surgery:
                 if tensor is not None and tensor in self.kinds.source and (node, index) not in done:
                     if node in self.kinds.why and node not in self.taken:
                         continue  # will be removed
-                    self._connect(node, index, self.kinds.origin(tensor).name)
+                    assert tensor.writer is not None
+                    self._connect(tensor.writer, node, index, self._name(self.kinds.origin(tensor)))
 
     def _remove(self) -> None:
         """Take out the Dequants that nobody took; a graph output that one wrote gets its name from elsewhere."""
+        named: set[Tensor] = set()
         for node in [n for n in self.view.order if n in self.kinds.why and n not in self.taken]:
             result = node.outputs[0]
             assert result is not None
             source = self.kinds.origin(_input(node))
             leaving = [read for read in result.reads if read.output is not None]
-            self.edits.append(Edit(_NAME, "remove", node.label, node.label, result.name,
-                                   node.attributes.get("scale_o"), None))  # fmt: skip
             own = source.writer is not None and source.scope is node.scope
+            out = partial(delete, node.scope.graph, node.proto)
+            renames = False
             if leaving and own and leaving[0].scope is not self.view.main and leaving[0].output is not None:
-                leaving[0].output.name = source.name
-            elif leaving and own and not self.view.is_output(source):
-                self.edits.append(Edit(_NAME, "rename", f"'{source.name}' takes the name '{result.name}'",
-                                       tensor=result.name))  # fmt: skip
-                self._rename_source(source, result.name)
+                out = partial(_hand_out, leaving[0].output, self._name(source), out)
+            elif leaving and own and not self.view.is_output(source) and source not in named:
+                renames = True
             elif leaving:
-                _become_identity(node, source.name)
-                continue
-            self.gone.add(node)
+                out = partial(_become_identity, node, self._name(source))
+            self._add(node, "remove", node.label, out, node=node.label, tensor=result.name,
+                      before=node.attributes.get("scale_o"))  # fmt: skip
+            if renames:
+                named.add(source)
+                self._add(node, "rename", f"'{self._name(source)}' takes the name '{result.name}'",
+                          partial(self._rename_source, source, self._name(source), result.name),
+                          tensor=result.name)  # fmt: skip
+                self.called[source] = result.name
 
-    def _rename_source(self, source: Tensor, name: str) -> None:
+    def _rename_source(self, source: Tensor, before: str, name: str) -> None:
         """Give `source` another name, for those too who came to read it just now."""
-        for node in self.view.nodes:
-            for index, given in enumerate(node.proto.input):
-                if given == source.name:
-                    node.proto.input[index] = name
-        for _, _, proto in self.new:
+        for proto in (*(node.proto for node in self.view.nodes), *self.new):
             for index, given in enumerate(proto.input):
-                if given == source.name:
+                if given == before:
                     proto.input[index] = name
         assert source.writer is not None
         source.writer.proto.output[source.index] = name
-        source.name = name
-
-    def _write(self) -> None:
-        """Put the nodes of every graph in their places."""
-        for scope in reversed(self.view.scopes):
-            behind: dict[Node | None, list[NodeProto]] = {}
-            for where, after, proto in self.new:
-                if where is scope:
-                    behind.setdefault(after, []).append(proto)
-            if not behind and not any(node in self.gone for node in scope.nodes):
-                continue
-            kept = list(behind.pop(None, []))
-            for node in scope.nodes:
-                if node not in self.gone:
-                    kept.append(node.proto)
-                kept += behind.get(node, [])
-            _refill(scope.graph, kept)
-        if self.new and self.domain:
-            known = {entry.domain for entry in self.view.model.opset_import}
-            if self.domain not in known:
-                self.view.model.opset_import.append(helper.make_opsetid(self.domain, 1))
-        sort_all(View(self.view.model))
 
 
-def _refill(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
-    copies = []
-    for proto in nodes:
-        copy = NodeProto()
-        copy.CopyFrom(proto)
-        copies.append(copy)
-    del graph.node[:]
-    graph.node.extend(copies)
+def _wire(node: Node, index: int, name: str) -> None:
+    node.proto.input[index] = name
+
+
+def _hand_out(output: ValueInfoProto, name: str, then: Callable[[], None] = lambda: None) -> None:
+    """Let a graph's output be the tensor `name`."""
+    output.name = name
+    then()
+
+
+def _rescale(node: Node, scale: float) -> None:
+    """Give a Dequant this scale, under the right name."""
+    others = [a for a in node.proto.attribute if a.name not in ("scale_o", "scale_x")]
+    attribute = helper.make_attribute("scale_o", scale)
+    del node.proto.attribute[:]
+    node.proto.attribute.extend([*others, attribute])
+
+
+def _become_dequant(node: Node, domain: str, scale: float, readers: Sequence[tuple[Node, int]], source: str) -> None:
+    """Make a Dequant of an Identity; its readers read `source`."""
+    for reader, index in readers:
+        reader.proto.input[index] = source
+    node.proto.op_type, node.proto.domain = "Dequant", domain
+    del node.proto.attribute[:]
+    node.proto.attribute.append(helper.make_attribute("scale_o", scale))
 
 
 def _become_identity(node: Node, source: str) -> None:
@@ -372,4 +419,4 @@ def _domain(view: View) -> str:
     return domains[0] if domains else "thinker"
 
 
-DEQUANTS = Repair(_NAME, _find, _fix)
+DEQUANTS = Repair(_NAME, _find)

@@ -1,6 +1,6 @@
 """Diagnosis and repair of a legacy graph, from file to file.
 
-    read -> each repair of `REPAIRS` in turn: find, fix -> look again: nothing may be left -> structure -> (run) -> save
+    read -> each repair of `REPAIRS`: find, mend -> look again: nothing may be left -> structure -> (run) -> save
 
 A graph is written only where nothing fatal was found and a second look finds nothing: repairing what was repaired
 changes nothing. A file in which nothing is wrong is written byte for byte.
@@ -9,6 +9,7 @@ changes nothing. A file in which nothing is wrong is written byte for byte.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from .check import Checked, run
 from .declared import NOTES, TYPES
 from .dequants import DEQUANTS
 from .lost import LOST
-from .report import Finding, Repair, Report
+from .report import Edit, Finding, Repair, Report
 from .structure import DUPLICATES, IDENTITIES, ORDER
-from .view import View
+from .view import View, sort_all
 
 __all__ = ["REPAIRS", "Repaired", "fix_dequant", "repair"]
 
@@ -102,10 +103,10 @@ def repair(model: ModelProto) -> Report:
     onnxfile.check_texts(model)
     report, view = Report(), View(model)
     for step in REPAIRS:
-        found = step.finds(view)
+        found = step.find(view)
         report.findings += found
-        if any(f.level == "wrong" for f in found):
-            report.edits += step.fixes(view, found)
+        if done := mend(view, found):
+            report.edits += done
             view = View(model)
         if step in _SKELETON and report.fatal:
             return report
@@ -114,11 +115,24 @@ def repair(model: ModelProto) -> Report:
     return report
 
 
+def mend(view: View, findings: Sequence[Finding]) -> list[Edit]:
+    """Do to the model of `view` what the findings of one repair say, and return what was done.
+
+    The view does not describe the model any more. Nodes are put in order where an edit left them in none.
+    """
+    edits = sorted((e for f in findings for e in f.edits), key=lambda e: e.rank)
+    for edit in edits:
+        edit.apply()
+    if edits:
+        sort_all(View(view.model))
+    return edits
+
+
 def _left(model: ModelProto) -> list[Finding]:
     """Return what a second look still finds, and what is unsound in a way that no repair is for."""
     view = View(model)
     for step in REPAIRS:
-        left = [f for f in step.finds(view) if f.level != "note"]
+        left = [f for f in step.find(view) if f.level != "note"]
         if left:
             text = f"what is wrong here undoes its own repair ({left[0].text})"
             return [Finding(step.name, text, left[0].node, left[0].tensor, level="fatal")]

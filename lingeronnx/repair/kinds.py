@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto
 
 from ..errors import LingerOnnxError
 from ..ops import Bound, Op
-from ..platforms import Platform, platform
+from ..platforms import GENERIC, Platform, platform
 from .nodes import (
     FLOAT,
     INTEGERS,
@@ -30,6 +30,7 @@ from .nodes import (
     REAL,
     REALS,
     RECURRENT,
+    RESCALING,
     Kind,
     Wants,
     current,
@@ -260,6 +261,8 @@ class Kinship:
             return self._state(node, op, attrs, index, tensor, width)
         if op.name == "ShuffleChannel":
             return kinds[0] if kinds else MISSING
+        if op.name in RESCALING and attrs.get("scale_o") is None:
+            return Kind("integer", None, width)
         before = [kind.scale if kind.integer else None for kind in kinds]
         try:
             scale = op.out_scale(attrs, before)
@@ -284,8 +287,10 @@ class Kinship:
         later = node.proto.domain == "linger" and declared == TensorProto.FLOAT
         if (first and declared not in INTEGERS) or later:
             return FLOAT
-        algorithm = "" if self.row is None else self.row.ops.get(op.name, next(iter(self.row.ops.values())))
-        bound = Bound(plain(node), dict(attrs), {}, algorithm)
+        how = (self.row or GENERIC).arithmetic(op.name)
+        if how is None:
+            return Kind("other", elem=TensorProto.INT32)
+        bound = Bound(plain(node), dict(attrs), {}, how)
         try:
             scale = op.out_scales(bound, [None] * len(node.inputs))[index]
         except (KeyError, TypeError, ValueError, IndexError):

@@ -7,7 +7,8 @@ No edge is reconnected because others took what else would have fitted: that wou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
@@ -31,7 +32,7 @@ def _find(view: View) -> list[Finding]:
             text = f"reads '{tensor.name}', which nobody writes; only '{fitting[0].name}' fits, which nobody reads"
             if tensor.reads[0].node is None:
                 text = text.replace("reads", "hands out", 1)
-            found.append(Finding(_NAME, text, reader, tensor.name))
+            found.append(Finding(_NAME, text, reader, tensor.name, edits=(_edit(view, tensor, fitting[0]),)))
             continue
         several = ", ".join(f"'{t.name}'" for t in fitting[:4]) + (" ..." if len(fitting) > 4 else "")
         reason = why or (f"{several} would fit alike" if fitting else _nothing(view, tensor))
@@ -47,20 +48,13 @@ def _nothing(view: View, tensor: Tensor) -> str:
     return f"nothing that is computed for nobody fits{at}; export the model again"
 
 
-def _fix(view: View, findings: Sequence[Finding]) -> list[Edit]:
-    edits = []
-    for tensor, fitting, why in _matches(view):
-        if len(fitting) != 1 or why:
-            continue
-        chosen = fitting[0]
-        _reconnect(view.model, tensor, chosen)
-        readers = ", ".join(dict.fromkeys(read.where for read in tensor.reads))
-        edits.append(Edit(_NAME, "rewire", f"'{chosen.name}' in the place of '{tensor.name}': {readers}",
-                          tensor.reads[0].where, chosen.name))  # fmt: skip
-    return edits
+def _edit(view: View, tensor: Tensor, chosen: Tensor) -> Edit:
+    readers = ", ".join(dict.fromkeys(read.where for read in tensor.reads))
+    return Edit(_NAME, "rewire", f"'{chosen.name}' in the place of '{tensor.name}': {readers}", tensor.reads[0].where,
+                chosen.name, apply=partial(_reconnect, tensor, chosen))  # fmt: skip
 
 
-def _reconnect(model: ModelProto, tensor: Tensor, chosen: Tensor) -> None:
+def _reconnect(tensor: Tensor, chosen: Tensor) -> None:
     """Let the readers of `tensor` read `chosen`; a graph output by an Identity, which goes or becomes a Dequant."""
     for read in tensor.reads:
         if read.node is not None:
@@ -151,9 +145,9 @@ def _sized(view: View, tensor: Tensor, candidate: Tensor, before: set[str]) -> b
     again = View(trial)
     twin = next(t for t in again.missing if t.name == tensor.name and len(t.reads) == len(tensor.reads))
     told = [v for v in view.model.graph.value_info if v.name == tensor.name]
-    _reconnect(trial, twin, again.main.tensors[candidate.name])
+    _reconnect(twin, again.main.tensors[candidate.name])
     lost = [ValueInfoProto(name=candidate.name, type=v.type) for v in told if dims_of(v) is not None]
     return not conflicts(trial, View(trial), lost) - before
 
 
-LOST = Repair(_NAME, _find, _fix)
+LOST = Repair(_NAME, _find)

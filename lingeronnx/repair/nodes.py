@@ -20,7 +20,7 @@ from ..ops._base import RENAMED
 from .view import Node, Tensor, is_scale, same_scale
 
 __all__ = [
-    "FLOAT", "INTEGERS", "LEAVING", "MISSING", "OTHER", "REAL", "REALS", "RECURRENT", "Kind", "Wants",
+    "FLOAT", "INTEGERS", "LEAVING", "MISSING", "OTHER", "REAL", "REALS", "RECURRENT", "RESCALING", "Kind", "Wants",
     "current", "data", "integer_type", "is_dequant", "is_eager", "is_lazy", "is_quant", "is_quantized", "joined",
     "looks", "operator", "plain", "positions", "reals_read", "scales_read", "standard_kind", "takes_element",
     "takes_indices",
@@ -45,6 +45,12 @@ INDEXING = {"ArgMax", "ArgMin", "Shape", "Size"}
 LEAVING = {"BmmInt", "Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "GRUInt", "LinearInt", "LogSoftmaxInt", "LSTMInt",
            "SoftmaxInt"}  # fmt: skip
 RECURRENT = {"LSTMInt", "GRUInt"}
+#: Operators with a scale of their own: one whose scale_o is missing has an unknown scale, not that of its input.
+RESCALING = {op.name for op in OPS for a in op.attributes if a.name == "scale_o" and a.required} | {"BatchNorm2dInt"}
+
+#: Names of attributes before the first generation -> today's: batch normalisation said the scales of its product and
+#: of its sum apart.
+_LEGACY = {**RENAMED, "scale_mul_x": "scale_x", "scale_mul_w": "scale_w", "scale_add_o": "scale_o"}
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ def operator(node: Node) -> Op | None:
         return None
     if op.domain and (node.proto.domain in _DOMAINS or node.standard):
         return op
-    if op.name == "Gather" and (is_scale(node.attributes.get("scale_o")) or is_scale(node.attributes.get("scale_x"))):
+    if op.name == "Gather" and any(is_scale(node.attributes.get(f"scale_{what}")) for what in "oxw"):
         return op
     return None
 
@@ -190,7 +196,9 @@ def data(node: Node) -> list[int]:
 def current(node: Node) -> dict[str, Any]:
     """Return the attributes of an integer node by their current names, with defaults; None for missing ones."""
     op = operator(node)
-    given = {RENAMED.get(name, name): value for name, value in node.attributes.items()}
+    given = {_LEGACY.get(name, name): value for name, value in node.attributes.items()}
+    if op is not None and op.name == "Gather" and "scale_w" in given:  # the table's scale, which it hands on
+        given.setdefault("scale_x", given["scale_w"])
     for spec in op.attributes if op is not None else ():
         given.setdefault(spec.name, None if spec.required else spec.default)
     return given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from .view import View
@@ -20,6 +20,7 @@ class Finding:
     node, tensor : the place, empty where there is none
     text : one line; before, after : scales, or element types by name, where they are what it is about
     level : "wrong" is repaired, "fatal" cannot be, "note" is left as it is
+    edits : how it is repaired. An edit that mends several things stands at the first of them
     """
 
     repair: str
@@ -29,11 +30,19 @@ class Finding:
     before: Any = None
     after: Any = None
     level: str = "wrong"
+    edits: Sequence[Edit] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values, without its edits."""
+        return _plain(self, "repair", "text", "node", "tensor", "before", "after", "level")
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of the graph: what is done (insert, remove, rescale, rewire, rename, retype, sort, drop) and where."""
+    """A change of the graph: what is done (insert, remove, rescale, rewire, rename, retype, sort, drop) and where.
+
+    apply : does it to the model that was looked at. rank : its place among the edits of one repair
+    """
 
     repair: str
     action: str
@@ -42,15 +51,20 @@ class Edit:
     tensor: str = ""
     before: Any = None
     after: Any = None
+    apply: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    rank: int = field(default=0, repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return _plain(self, "repair", "action", "text", "node", "tensor", "before", "after")
 
 
 @dataclass(frozen=True)
 class Repair:
-    """A kind of damage: `finds` looks for it in a view, `fixes` changes the model of that view and says how."""
+    """A kind of damage: `find` looks for it in a view, changes nothing, and says with each finding how it is mended."""
 
     name: str
-    finds: Callable[[View], list[Finding]]
-    fixes: Callable[[View, Sequence[Finding]], list[Edit]]
+    find: Callable[[View], list[Finding]]
 
 
 @dataclass
@@ -93,8 +107,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-ready values."""
-        return {"findings": [_finite(asdict(f)) for f in self.findings],
-                "edits": [_finite(asdict(e)) for e in self.edits]}  # fmt: skip
+        return {"findings": [f.to_dict() for f in self.findings], "edits": [e.to_dict() for e in self.edits]}
 
 
 def _count(count: int, what: str) -> str:
@@ -109,9 +122,10 @@ def _scale(edit: Edit) -> str:
     return f", scale_o {number(edit.after)}" if edit.action == "insert" and edit.after is not None else ""
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows no infinities."""
-    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+def _plain(value: Any, *names: str) -> dict[str, Any]:
+    """Return some fields by name; JSON knows no infinities."""
+    held = {name: getattr(value, name) for name in names}
+    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in held.items()}
 
 
 def number(value: Any) -> str:

@@ -7,16 +7,17 @@ is no telling what was meant.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
 from .kinds import Kinship
 from .nodes import is_dequant
 from .report import Edit, Finding, Repair
-from .view import Node, Tensor, View, fresh_name, label, sort_nodes, topological
+from .view import Node, Read, Scope, Tensor, View, delete, fresh_name, label, sort_nodes, topological
 
-__all__ = ["DUPLICATES", "IDENTITIES", "ORDER", "sort_all"]
+__all__ = ["DUPLICATES", "IDENTITIES", "ORDER"]
 
 
 # ---- names given twice ---------------------------------------------------------------------------------------------
@@ -28,49 +29,54 @@ def _find_duplicates(view: View) -> list[Finding]:
         graph = scope.graph
         for node, first in _rewritten(graph):
             shared = [name for name in node.output if name and name in first.output]
-            same = _same(first, node)
-            found.append(Finding(
-                "duplicates", f"'{shared[0]}' is written by {label(first)} too" + (
-                    ", which does the same" if same else "; which of them is meant cannot be told"),
-                label(node), shared[0], level="wrong" if same else "fatal"))  # fmt: skip
+            text, edits = f"'{shared[0]}' is written by {label(first)} too", []
+            if same := _same(first, node):
+                edits.append(Edit("duplicates", "remove", f"{label(node)}, its second copy", label(node),
+                                  apply=partial(delete, graph, node)))  # fmt: skip
+            text += ", which does the same" if same else "; which of them is meant cannot be told"
+            found.append(Finding("duplicates", text, label(node), shared[0], level="wrong" if same else "fatal",
+                                 edits=edits))  # fmt: skip
         for name in _written_and_given(graph):
             text = f"'{name}' is written by a node and is a graph input or initializer; which is meant cannot be told"
             found.append(Finding("duplicates", text, tensor=name, level="fatal"))
-        for kind, entry in _listed_twice(graph):
-            twice = f"{kind} '{entry[0].name}' is listed {len(entry)} times"
-            same = all(e.SerializeToString() == entry[0].SerializeToString() for e in entry[1:])
-            text = twice if same else f"{twice}, and not the same each time; which is meant cannot be told"
-            found.append(Finding("duplicates", text, tensor=entry[0].name, level="wrong" if same else "fatal"))
+        found += [_listed(graph, kind, entries) for kind, entries in _listed_twice(graph)]
+    return found + _find_namesakes(view)
+
+
+def _listed(graph: GraphProto, kind: str, entries: list[ValueInfoProto]) -> Finding:
+    """Return what is wrong with `entries` of one name in a list of `graph`."""
+    name, twice = entries[0].name, f"{kind} '{entries[0].name}' is listed {len(entries)} times"
+    if any(e.SerializeToString() != entries[0].SerializeToString() for e in entries[1:]):
+        text = f"{twice}, and not the same each time; which is meant cannot be told"
+        return Finding("duplicates", text, tensor=name, level="fatal")
+    edit = Edit("duplicates", "drop", f"{kind} '{name}': listed once", tensor=name,
+                apply=partial(_list_once, graph, kind, name))  # fmt: skip
+    return Finding("duplicates", twice, tensor=name, edits=(edit,))
+
+
+def _list_once(graph: GraphProto, kind: str, name: str) -> None:
+    field = {"graph input": graph.input, "graph output": graph.output, "initializer": graph.initializer}[kind]
+    places = [index for index, value in enumerate(field) if value.name == name]
+    for index in reversed(places[1:]):
+        del field[index]
+
+
+def _find_namesakes(view: View) -> list[Finding]:
+    gone = [node for scope in view.scopes for node, first in _rewritten(scope.graph) if _same(first, node)]
+    taken = {node.proto.name for node in view.nodes if not any(node.proto is copy for copy in gone)}
+    found, count = [], Counter[str]()
     for proto, name in _namesakes(view):
-        found.append(Finding("duplicates", f"another node is called '{name}' too", label(proto), level="wrong"))
-    return found
-
-
-def _fix_duplicates(view: View, findings: Sequence[Finding]) -> list[Edit]:
-    edits = []
-    for scope in view.scopes:
-        graph = scope.graph
-        doubles = [node for node, first in _rewritten(graph) if _same(first, node)]
-        for index in reversed(range(len(graph.node))):
-            if any(graph.node[index] is node for node in doubles):
-                edits.append(Edit("duplicates", "remove", f"{label(graph.node[index])}, its second copy",
-                                  label(graph.node[index])))  # fmt: skip
-                del graph.node[index]
-        for kind, entries in _listed_twice(graph):
-            field = {"graph input": graph.input, "graph output": graph.output, "initializer": graph.initializer}[kind]
-            places = [index for index, value in enumerate(field) if value.name == entries[0].name]
-            for index in reversed(places[1:]):
-                del field[index]
-            edits.append(Edit("duplicates", "drop", f"{kind} '{entries[0].name}': listed once", tensor=entries[0].name))
-    fresh = View(view.model)
-    taken, count = {node.proto.name for node in fresh.nodes}, Counter[str]()
-    for proto, name in _namesakes(fresh):
         count[name] += 1
         new = fresh_name(name, taken, count[name])
         taken.add(new)
-        edits.append(Edit("duplicates", "rename", f"node '{name}', the second of that name, is called '{new}'", name))
-        proto.name = new
-    return edits
+        edit = Edit("duplicates", "rename", f"node '{name}', the second of that name, is called '{new}'", name,
+                    apply=partial(_call, proto, new))  # fmt: skip
+        found.append(Finding("duplicates", f"another node is called '{name}' too", label(proto), edits=(edit,)))
+    return found
+
+
+def _call(proto: NodeProto, name: str) -> None:
+    proto.name = name
 
 
 def _rewritten(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
@@ -143,14 +149,26 @@ def _find_order(view: View) -> list[Finding]:
         text = "it depends on its own output; where the cycle should be cut cannot be told"
         return [Finding("order", text, view.cycle.label, level="fatal")]
     found = []
-    for scope in view.scopes:
+    for number, scope in enumerate(view.scopes):
         early = _too_early(scope.nodes)
         if early:
             node, tensor = early[0]
             more = f" (and {len(early) - 1} more)" if len(early) > 1 else ""
             text = f"stands before the node that writes its input '{tensor.name}'{more}"
-            found.append(Finding("order", text, node.label, tensor.name))
+            where = "" if scope is view.main else f" in a subgraph of {scope.owner.label if scope.owner else ''}"
+            edit = Edit(
+                "order",
+                "sort",
+                f"nodes put behind those whose results they read{where}",
+                apply=partial(_sort, scope),
+                rank=-number,
+            )  # inner ones first: an outer graph holds copies then
+            found.append(Finding("order", text, node.label, tensor.name, edits=(edit,)))
     return found
+
+
+def _sort(scope: Scope) -> None:
+    sort_nodes(scope.graph, topological(scope)[0])
 
 
 def _too_early(nodes: Sequence[Node]) -> list[tuple[Node, Tensor]]:
@@ -161,28 +179,55 @@ def _too_early(nodes: Sequence[Node]) -> list[tuple[Node, Tensor]]:
     ]  # fmt: skip
 
 
-def _fix_order(view: View, findings: Sequence[Finding]) -> list[Edit]:
-    sort_all(view)
-    return [Edit("order", "sort", "nodes put behind those whose results they read")]
-
-
-def sort_all(view: View) -> None:
-    """Sort the nodes of every graph of the model, inner ones first: an outer graph holds copies afterwards."""
-    for scope in reversed(view.scopes):
-        order, _ = topological(scope)
-        if order != scope.nodes:
-            sort_nodes(scope.graph, order)
-
-
 # ---- Identity ------------------------------------------------------------------------------------------------------
 
 
 def _find_identities(view: View) -> list[Finding]:
-    return [
-        Finding("identities", f"hands '{node.proto.input[0]}' on unchanged, left over from the export", node.label,
-                node.proto.input[0])
-        for node in _identities(view)
-    ]  # fmt: skip
+    """Find the Identity nodes that can go: those inside, and those that give a graph output its name."""
+    going = _identities(view)
+    inside = [node for node in going if not view.is_output(_result(node))]
+    gone = {_result(node): node for node in inside}
+    readers: dict[Tensor, list[Read]] = {}  # of what stands at the beginning of each chain, once the chain is gone
+    found: dict[Node, Finding] = {}
+    for node in inside:
+        end = _end(_result(node), gone)
+        readers.setdefault(end, []).extend(_result(node).reads)
+        text = f"{node.label}; its readers read '{end.name}'"
+        found[node] = _identity(node, text, partial(_pass_by, node, end), rank=0)
+    named: set[Tensor] = set()
+    for node in going:
+        end, result = _end(_first(node), gone), _result(node)
+        if result in gone or end in named or not _renamable(view, end):
+            continue
+        named.add(end)
+        reads = [*end.reads, *readers.get(end, ()), *result.reads]
+        text = f"{node.label}; '{end.name}' takes the name '{result.name}'"
+        found[node] = _identity(node, text, partial(_hand_over, view, node, end, reads), rank=1)
+    return [found[node] for node in going if node in found]
+
+
+def _identity(node: Node, text: str, apply: Callable[[], None], rank: int) -> Finding:
+    edit = Edit("identities", "remove", text, node.label, _result(node).name, apply=apply, rank=rank)
+    return Finding("identities", f"hands '{_first(node).name}' on unchanged, left over from the export", node.label,
+                   _first(node).name, edits=(edit,))  # fmt: skip
+
+
+def _pass_by(node: Node, end: Tensor) -> None:
+    """Let the readers of an Identity read `end`, and take it out."""
+    for read in _result(node).reads:
+        if read.node is not None:
+            read.node.proto.input[read.index] = end.name
+    delete(node.scope.graph, node.proto)
+
+
+def _hand_over(view: View, node: Node, end: Tensor, reads: Sequence[Read]) -> None:
+    """Take out an Identity whose result is a graph output: `end`, which `reads` read, takes its name."""
+    name = _result(node).name
+    view.rename(end, name)
+    for read in reads:
+        if read.node is not None:
+            read.node.proto.input[read.index] = name
+    delete(node.scope.graph, node.proto)
 
 
 def _identities(view: View) -> list[Node]:
@@ -213,29 +258,10 @@ def _renamable(view: View, tensor: Tensor) -> bool:
     return tensor.writer is not None and tensor.scope is view.main and not view.is_output(tensor)
 
 
-def _fix_identities(view: View, findings: Sequence[Finding]) -> list[Edit]:
-    edits = []
-    inner = [node for node in _identities(view) if not view.is_output(_result(node))]
-    gone = {_result(node): node for node in inner}
-    for node in view.nodes:
-        for index, tensor in enumerate(node.inputs):
-            if tensor in gone:
-                node.proto.input[index] = _end(tensor, gone).name
-    edits += [Edit("identities", "remove", f"{n.label}; its readers read '{_end(_result(n), gone).name}'", n.label,
-                   _result(n).name) for n in inner]  # fmt: skip
-    _delete(view.main.graph, inner)
-    while leaving := _identities(again := View(view.model)):
-        node = leaving[0]
-        source, result = node.inputs[0], _result(node)
-        assert source is not None
-        edits.append(Edit("identities", "remove", f"{node.label}; '{source.name}' takes the name '{result.name}'",
-                          node.label, result.name))  # fmt: skip
-        for read in result.reads:
-            if read.node is not None:
-                read.node.proto.input[read.index] = result.name
-        again.rename(source, result.name)
-        _delete(again.main.graph, [node])
-    return edits
+def _first(node: Node) -> Tensor:
+    source = node.inputs[0]
+    assert source is not None
+    return source
 
 
 def _result(node: Node) -> Tensor:
@@ -247,20 +273,10 @@ def _result(node: Node) -> Tensor:
 def _end(tensor: Tensor, gone: dict[Tensor, Node]) -> Tensor:
     """Return where a chain of Identity nodes begins."""
     while tensor in gone:
-        source = gone[tensor].inputs[0]
-        assert source is not None
-        tensor = source
+        tensor = _first(gone[tensor])
     return tensor
 
 
-def _delete(graph: GraphProto, nodes: Iterable[Node]) -> None:
-    protos = [node.proto for node in nodes]  # held, so that each is the same object when it is met again
-    known = {id(proto) for proto in protos}
-    for index in reversed(range(len(graph.node))):
-        if id(graph.node[index]) in known:
-            del graph.node[index]
-
-
-DUPLICATES = Repair("duplicates", _find_duplicates, _fix_duplicates)
-ORDER = Repair("order", _find_order, _fix_order)
-IDENTITIES = Repair("identities", _find_identities, _fix_identities)
+DUPLICATES = Repair("duplicates", _find_duplicates)
+ORDER = Repair("order", _find_order)
+IDENTITIES = Repair("identities", _find_identities)

@@ -23,10 +23,13 @@ __all__ = [
     "Tensor",
     "View",
     "attribute_values",
+    "delete",
     "fresh_name",
     "is_scale",
     "label",
+    "place_of",
     "same_scale",
+    "sort_all",
     "sort_nodes",
 ]
 
@@ -319,3 +322,21 @@ def sort_nodes(graph: GraphProto, order: Iterable[Node]) -> None:
         kept.append(copy)
     del graph.node[:]
     graph.node.extend(kept)
+
+
+def sort_all(view: View) -> None:
+    """Sort the nodes of every graph of the model, inner ones first: an outer graph holds copies afterwards."""
+    for scope in reversed(view.scopes):
+        order, _ = topological(scope)
+        if order != scope.nodes:
+            sort_nodes(scope.graph, order)
+
+
+def delete(graph: GraphProto, proto: NodeProto) -> None:
+    """Take the node `proto` itself, not one like it, out of `graph`."""
+    del graph.node[place_of(graph, proto)]
+
+
+def place_of(graph: GraphProto, proto: NodeProto) -> int:
+    """Return where the node `proto` itself stands in `graph`."""
+    return next(index for index, node in enumerate(graph.node) if node is proto)

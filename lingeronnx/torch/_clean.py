@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as oir
-from onnx_ir.passes import common
 
 from .. import ir
 from ..errors import ConfigError
@@ -70,7 +68,7 @@ def _name_parameters(model: ir.Graph, parameters: Mapping[str, str]) -> None:
         if first == name:
             continue
         if first in model.graph.initializers:
-            oir.convenience.replace_all_uses_with(value, model.graph.initializers[first])
+            ir.replace_readers(value, model.graph.initializers[first])
             del model.graph.initializers[name]
         else:
             ir.rename_initializer(model, value, first)
@@ -91,7 +89,11 @@ def _fold(model: ir.Graph, parameters: set[str]) -> None:
         model.graph.inputs.remove(value)
         value.const_value = held
         model.graph.register_initializer(value)
-    common.RemoveUnusedNodesPass()(model)
+    ir.remove_unused(model)
+
+
+#: Where an initializer keeps the name that it takes as soon as its parts, one of which has it, are gone.
+_NAME_WHEN_FREE = "lingeronnx.name"
 
 
 # ---- recurrent layers --------------------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ def _pack_recurrent(model: ir.Graph) -> None:
             found = next((p for name in leaves if (p := packed(node, index, name)) is not None), None)
             if found is not None and all(key in leaves for keys in found.keys for key in keys):
                 _store(model, node, index, found, chain)
-    common.RemoveUnusedNodesPass()(model)
+    ir.remove_unused(model)
 
 
 def _constant_chain(model: ir.Graph, value: ir.Value) -> list[ir.Node]:
@@ -138,8 +140,9 @@ def _store(model: ir.Graph, node: ir.Node, index: int, found: Packed, chain: lis
         return  # not what torch.nn's layers do: the operators stay
     for user, place in list(value.uses()):
         user.replace_input_with(place, None)
-    name = f"{found.name}@packed"  # until the parameters, which have the name, are gone
+    name = ir.fresh_name(model, f"{found.name}_packed")  # until the parameters, which have the name, are gone
     held = ir.add_initializer(model, name, array)
+    held.meta[_NAME_WHEN_FREE] = found.name
     node.replace_input_with(index, held)
 
 
@@ -148,8 +151,8 @@ def _drop_unused(model: ir.Graph) -> None:
     for index, output in enumerate(model.graph.outputs):
         if output.is_initializer():
             name = str(output.name)
-            held = ir.add_initializer(model, ir.fresh_name(model, f"{name}@held"), output.const_value.numpy())  # type: ignore[union-attr]
-            node = ir.make_node("Identity", [held], name=name, output=f"{name}@out", like=output)
+            held = ir.add_initializer(model, ir.fresh_name(model, f"{name}_held"), output.const_value.numpy())  # type: ignore[union-attr]
+            node = ir.make_node("Identity", [held], name=name, output=f"{name}_out", like=output)
             model.graph.append(node)
             model.graph.outputs[index] = node.outputs[0]
             del model.graph.initializers[name]
@@ -157,9 +160,9 @@ def _drop_unused(model: ir.Graph) -> None:
     for name, value in list(model.graph.initializers.items()):
         if not value.uses() and not value.is_graph_output():
             del model.graph.initializers[name]
-    for name, value in list(model.graph.initializers.items()):
-        if name.endswith("@packed"):
-            ir.rename_initializer(model, value, name.removesuffix("@packed"))
+    for value in list(model.graph.initializers.values()):
+        if _NAME_WHEN_FREE in value.meta:
+            ir.rename_initializer(model, value, value.meta[_NAME_WHEN_FREE])
 
 
 # ---- names -------------------------------------------------------------------------------------------------------
@@ -176,7 +179,7 @@ def _name(model: ir.Graph, parameters: set[str], scopes: bool) -> None:
         return base if scopes and not number else f"{base}_{number}"
 
     pinned = {*model.graph.inputs, *model.graph.outputs}
-    nodes = list(oir.traversal.RecursiveGraphIterator(model.graph))
+    nodes = list(ir.all_nodes(model.graph))
     for node in nodes:
         node.name = fresh(_scope(node), node.op_type)
         for index, value in enumerate(node.outputs):
@@ -212,7 +215,7 @@ def _strip(model: ir.Graph) -> None:
     """Take out what speaks of the exporting machine: stack traces, doc strings, metadata, stale shapes."""
     pinned = {*model.graph.inputs, *model.graph.outputs}
     things: list[Any] = [model, model.graph, *pinned, *model.graph.initializers.values()]
-    for node in oir.traversal.RecursiveGraphIterator(model.graph):
+    for node in ir.all_nodes(model.graph):
         things.append(node)
         things += node.outputs
         for value in node.outputs:
@@ -225,7 +228,7 @@ def _strip(model: ir.Graph) -> None:
 
 def order_initializers(model: ir.Graph) -> None:
     """Initializers stand in the order in which the nodes read them."""
-    read = [v for node in oir.traversal.RecursiveGraphIterator(model.graph) for v in node.inputs if v is not None]
+    read = [v for node in ir.all_nodes(model.graph) for v in node.inputs if v is not None]
     place = {value: index for index, value in reversed(list(enumerate(read)))}
     held = sorted(model.graph.initializers.values(), key=lambda value: place[value])
     model.graph.initializers.clear()

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import onnx_ir as oir
 import torch
 from torch import Tensor, nn
 
@@ -121,7 +120,7 @@ def _dynamo(
             f"torch's dynamo exporter cannot write the model: {_line(_first(error))}; try --exporter torchscript"
         ) from error
     graph = ir.from_proto(proto, "what torch's dynamo exporter wrote")
-    for node in oir.traversal.RecursiveGraphIterator(graph.graph):
+    for node in ir.all_nodes(graph.graph):
         scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
         path = scopes[-2] if len(scopes) > 1 else ""  # the last one is the operator
         node.metadata_props[SCOPE] = _below_root(path)
@@ -207,7 +206,7 @@ def _torchscript(
         graph = ir.load(path)
     dump_text("\n".join(f"{n.op_type} {n.name}" for n in graph.graph) + "\n")
     paths = [name for name, _ in model.named_modules()]
-    for node in oir.traversal.RecursiveGraphIterator(graph.graph):
+    for node in ir.all_nodes(graph.graph):
         name = str(node.name)
         if name.startswith("/"):
             node.metadata_props[SCOPE] = _below_root(_module_path(name.split("/")[1:-1], paths))

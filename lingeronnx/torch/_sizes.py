@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from onnx_ir.passes import common
 
 from .. import ir
 from ..runners import FloatRunner
@@ -47,10 +46,10 @@ def constant_sizes(model: ir.Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -
             if target is not None:
                 node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
         if target is not None:
-            name = ir.fresh_name(model, f"{value.name}@size")
+            name = ir.fresh_name(model, f"{value.name}_size")
             node.replace_input_with(index, ir.add_initializer(model, name, target))
             changed += 1
-    common.RemoveUnusedNodesPass()(model)
+    ir.remove_unused(model)
     return changed
 
 

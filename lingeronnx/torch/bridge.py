@@ -24,8 +24,10 @@ from simulator.kernel import Call, Kernel, Spec
 from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpose
 
 from .. import ir
+from ..emit import Source
 from ..int_runner import IntRunner
-from ..lower import Lowering, Source
+from ..lower import lower
+from ..partition import Partition
 from ..plan import Plan
 from ..platforms import Platform
 from ..runners import FloatIsland, input_specs
@@ -59,14 +61,17 @@ class Network:
 
     graph : an integer graph. sizes : shapes of the fed inputs for one sample, batch of 1 on axis 0. sources : the
     integer initializers that hold a float one. fed : the types of the fed tensors, where these are others than the
-    inputs, such as the outputs of Quants. Raises ModelError for a kernel or a float operator without a twin.
+    inputs, such as the outputs of Quants. floats : the float tensors that integer ones hold, where the two have
+    different names. row : the platform, None for the graph's own. Raises ModelError for a kernel or a float operator
+    without a twin.
     """
 
     def __init__(
         self, graph: ir.Graph, sizes: Mapping[str, Sequence[int]], sources: Mapping[str, Source],
-        fed: Mapping[str, Spec] | None = None,
+        fed: Mapping[str, Spec] | None = None, floats: Mapping[str, str] = MappingProxyType({}),
+        row: Platform | None = None,
     ) -> None:  # fmt: skip
-        runner = IntRunner(graph)
+        runner = IntRunner(graph, row=row)
         self.inputs = list(runner.inputs)
         self.outputs = [str(v.name) for v in graph.graph.outputs]
         specs = dict(fed) if fed is not None else {
@@ -74,6 +79,7 @@ class Network:
         }  # fmt: skip
         found = runner.bind(specs)
         self.scales = found.scales
+        self._floats = {**floats, **found.inner}
         nodes = {str(v.name): node for node in graph.graph for v in node.outputs if v.name}
         self.constants: dict[str, np.ndarray] = {}
         self.learned: dict[str, str] = {}  # constant tensors that are parameters: tensor -> integer initializer
@@ -92,12 +98,16 @@ class Network:
                 if v.name in sources and v.name not in call.inputs
             }  # fmt: skip
             dtypes = [found.specs[name].dtype for name in call.inputs]
-            written, moves = call.outputs[0].partition("@q")[0], isinstance(call.fn, _MOVES)
+            written, moves = self.plan_name(call.outputs[0]), isinstance(call.fn, _MOVES)
             self.steps.append(_Step(call.fn, twin, call.inputs, call.outputs, dtypes, given, written, moves))
         self._last = {name: i for i, step in enumerate(self.steps) for name in step.inputs}
         #: Whether samples go through side by side; otherwise a step mixes them, and they go one by one.
         self.per_sample = runner.whole or _per_sample(found.steps, found.specs, specs)
         self._axes = runner.batch_axes
+
+    def plan_name(self, tensor: str) -> str:
+        """Return what the plan calls a tensor: the float one that it holds."""
+        return self._floats.get(tensor, tensor)
 
     def walk(
         self, feed: Mapping[str, Any], parameters: Mapping[str, Any], probes: Mapping[str, Any],
@@ -184,6 +194,8 @@ class Bridge(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.model, self.row = ir.clone(model), row
+        #: What of the model becomes integer; a plan with other float nodes is another bridge's.
+        self.parts = Partition.of(self.model, plan.floats)
         axes = {spec.name: spec.axis for spec in input_specs(model)}
         self._sizes = {name: [1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)]
                        for name, array in feed.items()}  # fmt: skip
@@ -204,10 +216,9 @@ class Bridge(nn.Module):
         self._views: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def _build(self) -> None:
-        lowering = Lowering(self.model, self.plan, self.row)
-        graph = lowering.run()
-        self._sources = lowering.sources
-        self.network = Network(graph, self._sizes, self._sources)
+        lowered = lower(self.parts, self.plan, self.row)
+        self._sources = lowered.sources
+        self.network = Network(lowered.graph, self._sizes, self._sources, floats=lowered.floats, row=self.row)
 
     def _hold(self, name: str, parameter: nn.Parameter) -> None:
         """Register a parameter under the graph's name as it is, whatever it holds: dots, slashes, a method's name."""
@@ -250,7 +261,7 @@ class Bridge(nn.Module):
         found: dict[str, Any] = {}
         wanted = {*self.network.outputs, *taps}
         for name, tensor in self.integers(feed):
-            own = name.partition("@q")[0]
+            own = self.network.plan_name(name)
             if own in wanted:
                 scale = self.network.scales.get(name)
                 found[own] = tensor if scale is None else tensor / scale

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as oir
 import torch
 from torch import Tensor, nn
 
@@ -64,7 +63,7 @@ def load_checkpoint(graph: ir.Graph, source: Any, *, strict: bool = True) -> Loa
         if any(key in new for key in keys):
             new[name] = pack.pack({key: new.pop(key, slots[key]) for key in keys})
     for name, array in new.items():
-        graph.graph.initializers[name].const_value = oir.tensor(np.ascontiguousarray(array), name=name)
+        graph.graph.initializers[name].const_value = ir.tensor(np.ascontiguousarray(array), name=name)
     return loaded
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as oir
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +30,7 @@ from ._clean import clean, order_initializers
 from ._exporters import choose, quiet, run
 from ._source import load_model
 from .checkpoint import is_parameter, load_into
+from .projection import traceable
 
 __all__ = ["Exported", "InputShape", "TOLERANCE", "export"]
 
@@ -111,7 +111,7 @@ def export(
     dump = _Dump(debug_dump)
     notes: list[str] = []
     flat = Flat(module, call)
-    with evaluating(module), torch.no_grad():
+    with evaluating(module), traceable(module), torch.no_grad():
         derived = _run(flat, call.tensors)
         names = flat.output_names(list(derived), output_names)
         outputs = dict(zip(names, derived.values(), strict=True))
@@ -303,7 +303,7 @@ def _declare(
     notes += [f"input '{name}' has no effect on the outputs; it is left out" for name in inputs if name not in kept]
     for value in graph.graph.outputs:
         value.shape = ir.oir_shape(outputs[str(value.name)])
-    oir.passes.common.ShapeInferencePass()(graph)
+    ir.infer_shapes(graph)
     order_initializers(graph)  # the inference moves the large ones
 
 

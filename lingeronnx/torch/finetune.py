@@ -127,7 +127,7 @@ class Tuner:
         self._evaluate, self._progress = evaluate, progress
         power = bridge.plan.mode == "q-value"
         learned = power if recipe.scales is None else recipe.scales == "learned"
-        self._scales = Scales(bridge.model, bridge.plan, bridge.row) if learned else None
+        self._scales = Scales(bridge.parts, bridge.plan, bridge.row) if learned else None
         self._scale_lr = recipe.scale_lr if recipe.scale_lr is not None else 1e-2 if power else 1e-4
         self._file = Checkpoint(checkpoint) if checkpoint is not None else None
         self._done = self._file.read() if self._file is not None and resume else {}
@@ -170,7 +170,7 @@ class Tuner:
         for index, step in enumerate(network.steps):
             held = {self.bridge.source_name(name) for name in (*step.given.values(), *step.inputs)}
             trains = trains or any(name in self.bridge.parameter_of for name in held)
-            own = cuts.get(index, "").partition("@q")[0]
+            own = network.plan_name(cuts.get(index, ""))
             if trains and own in known and own not in ends:
                 following = network.steps[index + 1] if index + 1 < len(network.steps) else None
                 if following is not None and following.moves:
@@ -183,7 +183,8 @@ class Tuner:
         """Return (index of the first step behind, tensor) of the place where `name` passes alone."""
         if name is None:
             return 0, ""
-        return next((i + 1, tensor) for i, tensor in self.bridge.network.cuts if tensor.partition("@q")[0] == name)
+        network = self.bridge.network
+        return next((i + 1, tensor) for i, tensor in network.cuts if network.plan_name(tensor) == name)
 
     def _block(self, start: str | None, end: str, number: int) -> float | None:
         """Train the steps from `start` to `end`; return the mean loss of the last epoch, None with nothing to train."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from .. import ir
 from ..assign import legalize, tie_classes
+from ..partition import Partition
 from ..plan import Plan, QParams
 from ..platforms import Platform
 
@@ -24,12 +24,13 @@ __all__ = ["Scales"]
 class Scales:
     """The scales of a plan as parameters.
 
-    model : the normalised float graph that `plan` speaks of. fixed : tensors whose scale stays.
+    parts : of the normalised float graph that `plan` speaks of. fixed : tensors whose scale stays.
     """
 
-    def __init__(self, model: ir.Graph, plan: Plan, row: Platform, fixed: frozenset[str] = frozenset()) -> None:
-        self._model, self._row, self._plan = model, row, plan
-        classes = [group.tensors for group in tie_classes(model, row, plan.floats)]
+    def __init__(self, parts: Partition, plan: Plan, row: Platform, fixed: frozenset[str] = frozenset()) -> None:
+        self._parts, self._row, self._plan = parts, row, plan
+        self._ties = tie_classes(parts, row)
+        classes = [group.tensors for group in self._ties]
         tied = {name for names in classes for name in names}
         classes += [(name,) for name in plan.tensors if name not in tied]
         self.parameters: list[Any] = []
@@ -50,7 +51,7 @@ class Scales:
         for name, log in self.logs.items():
             value = float(log.detach())
             tensors[name] = QParams(2.0 ** (round(value) if power else value), tensors[name].bits)
-        plan, _ = legalize(self._plan.with_tensors(tensors), self._model, self._row)
+        plan, _ = legalize(self._plan.with_tensors(tensors), self._parts, self._ties, self._row)
         self._follow(plan.tensors)
         return plan
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import INT32_MAX, INT32_MIN, dtype_of, luna_div
+from simulator.fixed import INT32_MAX, INT32_MIN, Rounding, dtype_of, luna_div
 from simulator.kernel import Array, Kernel, PlainKernel, Run, Spec, require
 from simulator.kernels._common import broadcast, integer
 from simulator.kernels._move import stretch
@@ -21,11 +21,11 @@ from simulator.kernels.elementwise import binary
 
 __all__ = ["Div", "DivSingle"]
 
-_ROUND: dict[str, Any] = {
-    "floor_add": lambda v: np.floor(v + np.float32(0.5)),
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
+_ROUND: dict[Rounding, Any] = {
+    Rounding.HALF_UP: lambda v: np.floor(v + np.float32(0.5)),
+    Rounding.DOWN: np.floor,
+    Rounding.UP: np.ceil,
+    Rounding.HALF_EVEN: np.rint,
 }
 
 
@@ -73,14 +73,14 @@ class Div(Kernel):
 class DivSingle(PlainKernel):
     """x / scale_x over y / scale_y, times scale_o, rounded and saturated; x / 0 saturates, 0 / 0 is 0.
 
-    rounding : one of `fixed.ROUNDINGS`.
+    rounding : how what lies between two integers is rounded.
     """
 
     scale_x: float
     scale_y: float
     scale_o: float
     bits: int = 8
-    rounding: str = "floor_add"
+    rounding: Rounding = Rounding.HALF_UP
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Broadcast."""

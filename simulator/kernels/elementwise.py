@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from simulator._jit import inline, jit
-from simulator.fixed import ROUNDINGS, Form, Rescale, apply, dtype_of, narrow
+from simulator.fixed import Form, Rescale, Rounding, apply, dtype_of, narrow
 from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels._common import Clipped, broadcast, integer, magnitude, stretched
 from simulator.kernels._move import FLAT_IN, FLAT_OUT, stretch, stretching
@@ -327,7 +327,7 @@ class Quant(_Unary):
     "generic" computes sat(floor(x * scale + 1/2)) in float64. "luna" is the NPU's own arithmetic: the product is
     rounded to float32, the half is added in double, that sum is rounded to float32 before the floor; the result is
     always int8; and a scale below one, 2^q, turns into the int32 factor 1 << (q mod 32). "single" is what the training
-    library does: every step in float32, and any of `fixed.ROUNDINGS`.
+    library does: every step in float32, and any `Rounding`.
 
     Raises
     ------
@@ -338,7 +338,7 @@ class Quant(_Unary):
     scale: float
     bits: int
     rule: Literal["generic", "luna", "single"] = "generic"
-    rounding: str = "floor_add"
+    rounding: Rounding = Rounding.HALF_UP
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y of the same shape."""
@@ -346,7 +346,7 @@ class Quant(_Unary):
         require(x.dtype == np.float32, f"Quant takes float32, not {x}")
         require(0 < self.scale < math.inf, f"a scale must be positive and finite, not {self.scale}")
         require(self.rule in ("generic", "luna", "single"), f"no such quantization rule: {self.rule}")
-        require(self.rule == "single" or self.rounding == "floor_add", f"{self.rule} rounds half up only")
+        require(self.rule == "single" or self.rounding is Rounding.HALF_UP, f"{self.rule} rounds half up only")
         require(self.rule != "luna" or math.frexp(self.scale)[0] == 0.5, f"{self.scale} is no power of two")
         return (Spec(x.shape, dtype_of(8 if self.rule == "luna" else self.bits)),)
 
@@ -358,7 +358,7 @@ class Quant(_Unary):
             return Loop(_quant_luna, (FLAT_IN, factor, FLAT_OUT))
         scale, top = float(self.scale), float(1 << (self.bits - 1))
         if self.rule == "single":
-            single, rounding, last = np.float32(scale), ROUNDINGS[self.rounding], 1 << (self.bits - 1)
+            single, rounding, last = np.float32(scale), int(self.rounding), 1 << (self.bits - 1)
             return Loop(_quant_single, (FLAT_IN, single, rounding, -last, last - 1, FLAT_OUT))
         return Loop(_quant if self.bits <= 32 else _quant_wide, (FLAT_IN, scale, -top, top - 1, FLAT_OUT))
 

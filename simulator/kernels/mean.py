@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import ROUNDINGS, divided, dtype_of
+from simulator.fixed import Rounding, divided, dtype_of
 from simulator.kernel import Array, Run, Spec, require
 from simulator.kernels._common import Clipped, Window, image_size, integer, last_image, magnitude, window_of
 from simulator.native import In, Loop, Out
@@ -72,7 +72,7 @@ class Mean(Clipped):
     bits
         Width of the result.
     rounding
-        One of `fixed.ROUNDINGS`.
+        How what lies between two integers is rounded.
     padded
         Whether padding counts as elements of the window.
     divisor
@@ -84,7 +84,7 @@ class Mean(Clipped):
     pads: Sequence[int] | None
     shift: int
     bits: int = 8
-    rounding: str = "floor_add"
+    rounding: Rounding = Rounding.HALF_UP
     ceil_mode: bool = False
     padded: bool = True
     divisor: int = 0
@@ -111,7 +111,7 @@ class Mean(Clipped):
         limits = (max(low, -top), min(max(high, -top), top - 1))
         geometry = (*window.kernel, *window.strides, *window.pads)
         ratio = (1 << max(self.shift, 0), 1 << max(-self.shift, 0))
-        counts, rounding = (self.padded, self.divisor), ROUNDINGS[self.rounding]
+        counts, rounding = (self.padded, self.divisor), int(self.rounding)
         (y,) = self.infer(*specs)
         target = Out(0, last_image(y))
         return Loop(_mean, (In(0, last_image(x)), geometry, counts, ratio, rounding, limits, target))

@@ -5,12 +5,13 @@ import pytest
 
 from lingeronnx import ir
 from lingeronnx.api import quantize
-from lingeronnx.assign import observed, partition
+from lingeronnx.assign import tie_classes
 from lingeronnx.improve import factors
 from lingeronnx.improve.equalize import equalize
 from lingeronnx.improve.ranges import clips_without_scale, range_factors
 from lingeronnx.metrics import Agreement
 from lingeronnx.observe import observe
+from lingeronnx.partition import partition
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import platform
@@ -57,9 +58,9 @@ def test_equalize_keeps_the_function_and_evens_the_channels():
     """The float outputs stay; the spread of the channels' ranges shrinks."""
     graph = uneven()
     feed = data(graph)
-    floats = prepared(graph, feed)
+    parts = prepared(graph, feed)
     before = outputs(graph, feed)["y"]
-    found = equalize(graph, floats, feed)
+    found = equalize(parts, feed)
     assert found
     assert all(np.all(f > 0) for f in found.values())
     np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
@@ -84,8 +85,8 @@ def test_dead_channels_keep_factor_one():
     """A channel of zeros is left alone and nothing becomes NaN."""
     graph = uneven(dead=(3, 7))
     feed = data(graph)
-    floats = prepared(graph, feed)
-    found = equalize(graph, floats, feed)
+    parts = prepared(graph, feed)
+    found = equalize(parts, feed)
     assert all(np.isfinite(f).all() for f in found.values())
     first = next(f for f in found.values() if len(f) == 16)
     assert first[3] == 1
@@ -96,13 +97,13 @@ def test_range_factors_are_an_octave_and_keep_the_function():
     """Free groups get a factor in [1, 2); inputs and outputs none; the float function stays."""
     graph = uneven()
     feed = data(graph)
-    floats = prepared(graph, feed)
+    parts = prepared(graph, feed)
     before = outputs(graph, feed)["y"]
-    stats = observe(FloatRunner(graph), [(feed, None)], set(observed(graph, floats)))
-    found = range_factors(graph, stats, VENUS, floats, bits=8, weight_bits=8, search=True)
+    stats = observe(FloatRunner(graph), [(feed, None)], set(parts.activations))
+    found = range_factors(parts, tie_classes(parts, VENUS), stats, VENUS, bits=8, weight_bits=8, search=True)
     assert not {"x", "y"} & set(found)
     assert all(1 <= f[0] < 2 for f in found.values())
-    factors.apply(graph, found, floats)
+    factors.apply(parts, found)
     np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
 
 
@@ -128,8 +129,8 @@ def test_a_clip_read_outside_cannot_take_the_factor():
     net = Net(3, 8, 8, seed=2)
     net.conv(net.relu6(net.conv("x", (8, 3, 3, 3)), out="six"), (4, 8, 1, 1), out="y")
     graph = net.graph("y", "six")
-    floats = prepared(graph, data(graph))
-    unmet = clips_without_scale(graph, VENUS, floats, 8)
+    parts = prepared(graph, data(graph))
+    unmet = clips_without_scale(parts, VENUS, 8)
     assert len(unmet) == 1
     assert "no Clip" in next(iter(unmet.values()))
 

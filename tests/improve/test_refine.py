@@ -6,6 +6,7 @@ from lingeronnx.api import quantize
 from lingeronnx.chip import chip_part
 from lingeronnx.lower import lower
 from lingeronnx.metrics import Agreement
+from lingeronnx.partition import Partition
 from lingeronnx.platforms import platform
 from lingeronnx.runners import FloatRunner
 from lingeronnx.session import Session
@@ -34,7 +35,7 @@ def test_refined_integers_are_closer_on_unseen_data():
     graph = net()
     calib, test = {"x": smooth(64, 0)}, {"x": smooth(256, 1)}
     result = quantize(graph, calib)
-    plain = Session(lower(result.float_graph, result.plan, platform("venus")))
+    plain = Session(lower(Partition.of(result.float_graph, result.plan.floats), result.plan, platform("venus")).graph)
     want = next(a for n, a, _ in FloatRunner(graph, ["y"]).run(test))
     errors = []
     for session in (plain, result.session()):

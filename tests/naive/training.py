@@ -9,10 +9,17 @@ from tests.naive.curves import curve
 from tests.naive.fixed import rsh, sat
 from tests.naive.recurrent import product, steps
 
+WORDS = ("floor_add", "floor", "ceil", "round")  # as nodes have them, by the simulator's numbers
+
+
+def word(rounding):
+    """The word for a rounding."""
+    return rounding if isinstance(rounding, str) else WORDS[rounding]
+
 
 def rounded(value, rounding):
     """A rational number by name: half up, down, up, to the nearest with ties to even."""
-    value = Fraction(value)
+    value, rounding = Fraction(value), word(rounding)
     if rounding == "floor":
         return math.floor(value)
     if rounding == "ceil":
@@ -39,7 +46,7 @@ def quant(x, scale, bits, rounding):
         return 0
     if np.isinf(v):
         return sat(2**99 if v > 0 else -(2**99), bits)
-    if rounding == "floor_add":
+    if word(rounding) == "floor_add":
         return sat(math.floor(np.float32(v + np.float32(0.5))), bits)
     return sat(rounded(Fraction(float(v)), rounding), bits)
 

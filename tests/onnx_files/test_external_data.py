@@ -1,5 +1,9 @@
 """External data and the size limit of one file: weights beside the model, as a whole or not at all."""
 
+import re
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -86,7 +90,9 @@ def test_the_whole_of_quantize_above_the_limit(tmp_path, monkeypatch):
     big = lo.quantize(path, data, platform="generic")
     assert close(big)
     big.save(tmp_path / "big.onnx")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["big.onnx", "big.onnx.data", "model.onnx", "small.onnx"]
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert re.fullmatch(r"big\.onnx\.[0-9a-f]{16}\.data", names.pop(1))
+    assert names == ["big.onnx", "model.onnx", "small.onnx"]
     feed = {"x": data}
     first, second = (lo.Session(tmp_path / name).run(None, feed)[0] for name in ("small.onnx", "big.onnx"))
     np.testing.assert_array_equal(first, second)
@@ -107,3 +113,51 @@ def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
     with pytest.raises(lo.errors.ConfigError, match="No space left"):
         ir.save(graph, tmp_path / "m.onnx")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def named(folder):
+    """Return the weight `w` of the model in a folder, as it is read."""
+    return {t.name: t for t in onnx.load(folder / "m.onnx").graph.initializer}["w"].raw_data
+
+
+KILLED = """
+import os, pathlib, sys
+import numpy as np
+from lingeronnx import ir
+ir.SIZE_LIMIT = 1000
+graph = ir.load(sys.argv[1])
+value = graph.graph.initializers["w"]
+value.const_value = ir.tensor(2 * value.const_value.numpy(), name="w")
+rename, calls = pathlib.Path.replace, []
+def killed(self, target):
+    calls.append(target)
+    if len(calls) == int(sys.argv[2]):
+        os._exit(9)
+    return rename(self, target)
+pathlib.Path.replace = killed
+ir.save(graph, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("renames, left", ((1, "old"), (2, "old"), (3, "new")))
+def test_a_kill_leaves_the_old_model_or_the_new_one(renames, left, tmp_path, monkeypatch):
+    """Before, between and after the two renames: the model is read with its own data."""
+    monkeypatch.setattr(ir, "SIZE_LIMIT", 1000)
+    ir.save(ir.from_proto(model()), tmp_path / "m.onnx")
+    old = np.frombuffer(named(tmp_path), np.float32)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "m.onnx"), str(renames)], check=False)
+    assert done.returncode == (0 if left == "new" else 9)
+    np.testing.assert_array_equal(np.frombuffer(named(tmp_path), np.float32), old * (2 if left == "new" else 1))
+    ir.save(ir.from_proto(model()), tmp_path / "m.onnx")  # the next one tidies up
+    assert len([p for p in tmp_path.iterdir() if p.name.endswith(".data") and p.name[0] != "."]) == 1
+
+
+def test_small_after_large(tmp_path, monkeypatch):
+    """The data of the model that was there go with it; other files stay, whatever they are called."""
+    other = tmp_path / "m.onnx.data"
+    other.write_bytes(b"somebody's")
+    with monkeypatch.context() as patch:
+        patch.setattr(ir, "SIZE_LIMIT", 1000)
+        ir.save(ir.from_proto(model()), tmp_path / "m.onnx")
+    ir.save(ir.from_proto(model()), tmp_path / "m.onnx")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]

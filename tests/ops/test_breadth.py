@@ -14,7 +14,7 @@ from lingeronnx.session import Session
 from tests.nets import NETS, Net, samples
 
 ROWS = [row.name for row in PLATFORMS]
-CHIPS = [row.name for row in PLATFORMS if row.chip]
+CHIPS = [row.name for row in PLATFORMS if row.packing is not None]
 
 
 def head(net, x=None, channels=6):
@@ -68,6 +68,16 @@ def slices(net, x):
 
 def strided_slice(net, x):
     return net.conv(net.node("Slice", x, ints(net, 0), ints(net, 8), ints(net, 2), ints(net, 2)), (4, 6, 1, 1))
+
+
+def reversed_slice(net, x):
+    return net.conv(
+        net.node("Slice", x, ints(net, -1), ints(net, -(1 << 63)), ints(net, 2), ints(net, -1)), (4, 6, 1, 1)
+    )
+
+
+def reversed_part(net, x):
+    return net.conv(net.node("Slice", x, ints(net, 5), ints(net, 0), ints(net, 3), ints(net, -2)), (4, 6, 1, 1))
 
 
 def pick_channel(net, x):
@@ -170,6 +180,8 @@ CASES = {
     "split": (image(split), ROWS),
     "slices": (image(slices), ROWS),
     "slice-strided": (image(strided_slice), ["generic"]),
+    "slice-reversed": (image(reversed_slice), ["generic"]),
+    "slice-reversed-part": (image(reversed_part), ["generic"]),
     "gather": (image(pick_channel), ROWS),
     "tile": (image(tiled), ROWS),
     "expand": (image(expanded), ROWS),

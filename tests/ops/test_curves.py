@@ -13,7 +13,7 @@ from lingeronnx.api import quantize
 from lingeronnx.ops.table import ARITHMETIC, UNARY, table_of
 from lingeronnx.runners import FloatRunner
 from lingeronnx.session import Session
-from tests.packer import problems
+from tests.packable import judged
 
 CHIPS = ("venus", "arcs", "venusA")
 
@@ -297,7 +297,7 @@ def test_heads(platform):
 def test_venus_takes_it(graph, gain):
     """What is written for venus breaks none of its rules."""
     found = quantize(graph, samples((6, 8), gain=gain), platform="venus", effort="fast")
-    assert problems(ir.to_proto(found.graph)) == []
+    assert judged(found, "venus").problems == []
 
 
 def test_layer_norm_of_the_third_generation():

@@ -10,13 +10,13 @@ from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
 from lingeronnx.lower import plan_of
 from lingeronnx.ops import integer_op
-from lingeronnx.platforms import PLATFORMS, VENUS, platform
+from lingeronnx.platforms import PLATFORMS, VENUS, Fault, platform
 from lingeronnx.runners import FloatRunner
 from lingeronnx.session import Session
 from tests.naive import recurrent as naive
 from tests.nets import Net
 
-CHIPS = [row.name for row in PLATFORMS if row.chip]
+CHIPS = [row.name for row in PLATFORMS if row.packing is not None]
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
@@ -84,7 +84,7 @@ def test_lstm(row, direction, build):
     have = session(x)
     assert sqnr(reference(model, x), have) > 28
     np.testing.assert_array_equal(session(x[4:5]), have[4:5])
-    assert (found.report.integer_macs, found.report.chip_ready) == (1.0, platform(row).chip)
+    assert (found.report.integer_macs, found.report.chip_ready) == (1.0, (platform(row).packing is not None))
     assert not found.report.float_nodes
     read = plan_of(found.graph)
     shared = read.tensors.keys() & found.plan.tensors.keys()
@@ -115,7 +115,9 @@ def test_gru_stays_in_float_on_chips(row):
     model = classifier("GRU", "bidirectional")
     found = quantize(model, {"x": inputs(model)}, platform=row, fit=False)
     nodes = [*found.report.float_nodes, *found.report.host_part]
-    assert {platform(row).faults["gru"] in node.why for node in nodes if node.op_type == "GRU"} == {True}
+    assert {
+        platform(row).fault(Fault.GRU_HALVED, Fault.GRU_FORMAT) in node.why for node in nodes if node.op_type == "GRU"
+    } == {True}
     assert "GRUInt" not in found.report.layers
 
 
@@ -163,10 +165,10 @@ def test_states_as_outputs():
 
 @pytest.mark.parametrize(
     "row, arguments",
-    (("venus", "--threshold4 1"), ("venusA", "--dma_prefetch False -m params:share-mem,t4@q:psram")),
+    (("venus", "-p venus -d False"), ("venusA", "-p venusa -d False --dma_prefetch False -m t4_q:psram")),
 )
 def test_packer_arguments(row, arguments):
-    """What the layer needs, with one list of placements."""
+    """What the graph needs with such a layer, and no more."""
     net = Net(9, 6, seed=5)
     y, _ = layer(net, "LSTM", net.node("Transpose", "x", perm=[1, 0, 2]), 6, 5)
     turned = net.node("Transpose", y, perm=[1, 0, 2])

@@ -31,12 +31,15 @@ def build():
     return graph(TEXT, **ARRAYS)
 
 
-def run():
+def traced():
     model = build()
-    feed = feeds(model)
-    one = {name: array[:1] for name, array in feed.items()}
-    trace_shapes(model, one)
-    return model, normalize(model), feed
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    return model
+
+
+def run():
+    model = traced()
+    return model, normalize(model), feeds(model)
 
 
 def test_everything_at_once():
@@ -77,4 +80,4 @@ def test_a_failing_pass_is_named(monkeypatch):
 
     monkeypatch.setattr("lingeronnx.passes.PASSES", (*PASSES[:2], Pass("broken", fail)))
     with pytest.raises(InternalError, match="pass broken failed after passes check-control, prepare: oh"):
-        normalize(build())
+        normalize(traced())

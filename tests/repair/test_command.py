@@ -48,8 +48,8 @@ def test_dry_run(run):
         "found: 1 thing wrong",
         "  dequants    graph output 'output' hands out int8 (scale 2^4), graph outputs are real: a Dequant is missing",
         "would be done: 2 edits",
-        "  rename   the integers 'output' are called 'output@q'",
-        "  insert   Dequant Dequant_output: 'output@q' -> 'output', scale_o 2^4",
+        "  rename   the integers 'output' are called 'output_q'",
+        "  insert   Dequant Dequant_output: 'output_q' -> 'output', scale_o 2^4",
     ]
     assert [path.name for path in Path().iterdir()] == ["legacy.onnx"]
 

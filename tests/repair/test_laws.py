@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from lingeronnx import ir
 from lingeronnx.platforms import PLATFORMS
-from lingeronnx.repair import fix_dequant, repair
+from lingeronnx.repair import REPAIRS, fix_dequant, repair
+from lingeronnx.repair.engine import mend
+from lingeronnx.repair.view import View
 from tests.nets import NETS, Net, quantized, samples
 from tests.repair.damage import DAMAGES, LOSING, same_names, twin_dequant
 from tests.repair.helpers import edges, outputs
@@ -136,3 +138,25 @@ def damaged_quietly(model, damages, seed):
     for damage in sorted(damages, key=lambda damage: damage is twin_dequant):
         damage(copy, rng)
     return copy
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(sorted(RIGHT[0].parent.glob("*.onnx"))), st.lists(st.sampled_from(DAMAGES), max_size=6),
+       st.integers(0, 1 << 30))  # fmt: skip
+def test_a_finding_carries_its_edits(path, damages, seed):
+    """To look changes nothing; what is done is what the findings say, each edit once; what is wrong has an edit."""
+    model, _ = damaged(onnx.load(path), damages, seed)
+    for step in REPAIRS:
+        before = model.SerializeToString(deterministic=True)
+        view = View(model)
+        found = step.find(view)
+        assert model.SerializeToString(deterministic=True) == before
+        carried = [edit for finding in found for edit in finding.edits]
+        assert all(finding.edits for finding in found if finding.level == "wrong")
+        assert not any(finding.edits for finding in found if finding.level != "wrong")
+        assert len({id(edit) for edit in carried}) == len(carried)
+        done = mend(view, found)
+        assert {id(edit) for edit in done} == {id(edit) for edit in carried}
+        assert (model.SerializeToString(deterministic=True) != before) == bool(done)
+        if any(finding.level == "fatal" for finding in found):
+            break

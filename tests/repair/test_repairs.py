@@ -107,7 +107,7 @@ def test_at_outputs():
     model, report = fixed(body, outputs="float[1, 4] y, float[1, 4] z")
     assert edges(model)["graph_output:y[0]"] == ["f", 0, 16.0]
     assert edges(model)["r[0]"] == ["f", 0, None]
-    assert "y@q" in [e.tensor for e in report.edits]
+    assert "y_q" in [e.tensor for e in report.edits]
 
 
 def test_integer_output_becomes_float():
@@ -393,3 +393,47 @@ def test_run():
     model.opset_import.append(helper.make_opsetid("own", 1))
     model.graph.output[0].name = "z"
     assert "own:Mystery" in run(model).error
+
+
+BATCH_NORM = "[n] n = thinker.BatchNorm2dInt<data_bits=8, parameter_bits=8, o_bits=8, {}>(f, a, z)"
+SUM = "scale_mul_x=16.0, scale_mul_w=64.0, scale_mul_o=32.0, scale_add_b=32.0, scale_add_o=8.0"
+
+
+def test_batch_norm_of_the_oldest_files():
+    """Its sum's scale is the output's, not that of its product and not its input's."""
+    body = f"{ONE} {BATCH_NORM.format(SUM)} [s] y = Softmax<axis=1>(n)"
+    model, _ = fixed(body, inputs="float[1, 4] x, int8[4] a, int32[4] z")
+    assert edges(model)["s[0]"] == ["n", 0, 8.0]
+    stays = f"{ONE} {BATCH_NORM.format(SUM)} [d] d = thinker.Dequant<scale_o=8.0>(n) [s] y = Softmax<axis=1>(d)"
+    model = graph(stays, inputs="float[1, 4] x, int8[4] a, int32[4] z")
+    assert not [f for f in repair(model).findings if f.repair == "dequants"]
+
+
+MISSING_SCALE = (
+    BATCH_NORM.format("scale_x=16.0, scale_w=64.0"),
+    "[n] n = thinker.iqAdd<scale_x=16.0, scale_y=16.0>(f, f)",
+    "[n] n = thinker.iqMul<scale_x=16.0, scale_y=16.0>(f, f)",
+    "[n] n = thinker.iqCat<dim=1, scale_x_0=16.0, scale_x_1=16.0>(f, f)",
+    "[n] n = thinker.Requant<data_bits=8, o_bits=16, scale_x=16.0>(f)",
+    "[n] n = thinker.GluInt<dim=1, scale_x=16.0>(f)",
+    "[n] n = thinker.LayerNormInt<data_bits=8, parameter_bits=16, scale_x=16.0, scale_w=64.0>(f, a, z)",
+)
+
+
+@pytest.mark.parametrize("node", MISSING_SCALE, ids=lambda node: node.split(".")[1].split("<")[0])
+def test_a_missing_output_scale_is_not_the_inputs(node):
+    """Who computes at a scale of its own and does not say it has none that anybody could know, but for a Dequant."""
+    kinds = {"inputs": "float[1, 4] x, int8[4] a, int32[4] z"} if "a, z" in node else {}
+    text = refused(f"{ONE} {node} [s] y = Softmax<axis=1>(n)", **kinds)[0]
+    assert text.startswith("Softmax s needs a Dequant of 'n', int")
+    assert text.endswith("whose scale is said nowhere")
+    model = graph(f"{ONE} {node} [d] d = thinker.Dequant<scale_o=2.0>(n) [s] y = Softmax<axis=1>(d)", **kinds)
+    repair(model)
+    assert edges(model)["s[0]"] == ["n", 0, 2.0]
+
+
+def test_table_scale_of_the_first_generation():
+    """An embedding's Gather that says its table's scale only hands on that scale."""
+    body = "[g] g = thinker.Gather<scale_w=32.0, parameter_bits=8>(w, x) [s] y = Softmax<axis=-1>(g)"
+    model, _ = fixed(body, inputs="int64[1, 4] x", outputs="float[1, 4, 4] y")
+    assert edges(model)["s[0]"] == ["g", 0, 32.0]

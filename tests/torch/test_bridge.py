@@ -17,6 +17,7 @@ from lingeronnx import ir
 from lingeronnx.api import quantize
 from lingeronnx.int_runner import IntRunner
 from lingeronnx.lower import lower
+from lingeronnx.partition import Partition
 from lingeronnx.platforms import PLATFORMS, platform
 from lingeronnx.runners import FloatIsland
 from simulator import kernels as k
@@ -170,7 +171,7 @@ def moved(bridge, model, row, feed, amount):
     other = ir.clone(bridge.model)
     for name, array in bridge.weights().items():
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(other, plan, platform(row)))
+    runner = IntRunner(lower(Partition.of(other, plan.floats), plan, platform(row)).graph)
     want = list(runner.run(feed))
     assert compare(dict(bridge.integers(tensors(feed))), want) >= 3
     assert {source.name for source in bridge._sources.values()} == bridge.parameter_of.keys()
@@ -224,7 +225,7 @@ def test_a_gru_written_out(form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", [row for row in ROWS if platform(row).chip])
+@pytest.mark.parametrize("row", [row for row in ROWS if platform(row).packing is not None])
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 @pytest.mark.parametrize("form", GIVEN)
 def test_what_a_layer_is_given_on_chips(form, kind, row):
@@ -319,7 +320,7 @@ def test_other_weights_are_rounded_as_lowering_rounds_them(row):
     for name, array in bridge.weights().items():
         assert not np.array_equal(array, ir.const(other.graph.initializers[name]))
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(other, result.plan, platform(row)))
+    runner = IntRunner(lower(Partition.of(other, result.plan.floats), result.plan, platform(row)).graph)
     assert compare(dict(bridge.integers(tensors(feed))), runner.run(feed)) > 5
 
 

@@ -564,4 +564,4 @@ def test_quantize(exporter, model, shape, out):
     known = {name.replace(".", "/") for name, _ in net.named_modules()}
     layers = [str(node.name) for node in result.graph.graph if node.op_type in ("Conv2dInt", "LinearInt", "LSTMInt")]
     assert layers
-    assert all(name.split("@")[0].lstrip("/").rpartition("/")[0] in known for name in layers)
+    assert all(name.lstrip("/").rpartition("/")[0] in known for name in layers)

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli, ir
-from lingeronnx.flow import prepare
+from lingeronnx.flow import plan_for, prepare
 from lingeronnx.lower import lower
 from lingeronnx.tuning import with_weights
 from tests import nets
@@ -48,10 +48,11 @@ def test_training_brings_coarse_weights_nearer_to_the_float_model(platform, mode
 def test_the_integer_graph_computes_what_the_bridge_computed():
     """Results are lowered anew from weights and plan: nothing is lost on the way."""
     feeds = samples(16, shape=(4, 12, 12))
-    ready = prepare(nets.residual(), feeds, None, {"platform": "venus"})
-    bridge = Bridge(ready.graph, ready.plan, ready.row, feeds)
-    Tuner(bridge, ready.graph, Samples(ready.data), Recipe(**QUICK)).run()
-    integers = lower(with_weights(ready.graph, bridge.weights()), bridge.plan, ready.row)
+    ready = plan_for(prepare(nets.residual(), feeds, None, {"platform": "venus"}))
+    bridge = Bridge(ready.graph, ready.plan, ready.prepared.row, feeds)
+    Tuner(bridge, ready.graph, Samples(ready.prepared.data), Recipe(**QUICK)).run()
+    exact = bridge.parts.on(with_weights(ready.graph, bridge.weights()))
+    integers = lower(exact, bridge.plan, ready.prepared.row).graph
     (output,) = integers.graph.outputs
     want = lo.Session(integers).run(None, feeds)[0]
     assert np.array_equal(bridge({"x": torch.from_numpy(feeds["x"])})[output.name].detach().numpy(), want)

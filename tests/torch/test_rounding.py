@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulator import fixed
 from simulator import kernels as k
-from simulator.fixed import Chain, LunaDivide, Rescale, Rounded
+from simulator.fixed import Chain, LunaDivide, Rescale, Rounded, Rounding
 from tests.simulator.helpers import integers
 from tests.torch.test_twins import simulated, tensor
 
@@ -39,7 +39,7 @@ def rules(draw):
     if kind == "shift":
         return Rescale.from_shift(shift, bits)
     if kind == "rounded":
-        return Rounded(shift, bits, draw(st.sampled_from(("floor", "ceil", "round"))))
+        return Rounded(shift, bits, draw(st.sampled_from((Rounding.DOWN, Rounding.UP, Rounding.HALF_EVEN))))
     rule = Rescale.from_ratio(draw(st.floats(0.5, 1.0, exclude_max=True)) * 2.0**-shift, bits)
     return Chain(Rescale.from_shift(draw(st.integers(-2, 8)), 32), rule) if kind == "chain" else rule
 
@@ -429,4 +429,4 @@ def test_ratio():
     """A ratio of a chain is the product; a divider's is one over the divisor."""
     assert ratio(Chain(Rescale.from_shift(2, 32), Rescale.from_ratio(0.3, 8))) == pytest.approx(0.075, rel=1e-8)
     assert ratio(LunaDivide(9, 3)) == pytest.approx(8 / 9)
-    assert (ratio(Rounded(3, 8, "ceil")), ratio(Rounded(-2, 8, "round"))) == (0.125, 4.0)
+    assert (ratio(Rounded(3, 8, Rounding.UP)), ratio(Rounded(-2, 8, Rounding.HALF_EVEN))) == (0.125, 4.0)

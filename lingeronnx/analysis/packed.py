@@ -1,0 +1,85 @@
+"""An integer graph as a file for the packer: what the file itself says, beside the limits of its nodes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+
+import onnx
+
+from .. import ir, onnxfile
+from ..chip import chip_part
+from ..errors import ModelError
+from ..int_runner import row_of
+from ..ops import is_quantized_domain
+from ..packer.arguments import Choice, choose
+from ..packer.form import REQUIRED
+from ..packer.judge import judge
+from ..packer.names import restored
+from ..platforms import Platform, platform
+from ..platforms.packing import UNNAMED
+from ..report import float_nodes
+from .check import Check, check_integer
+
+__all__ = ["check_packed", "is_packable", "read_packable"]
+
+
+def read_packable(path: str | os.PathLike[str]) -> onnx.ModelProto | None:
+    """Return the file at `path` if it holds integer operators, in whatever domain and order; else None."""
+    proto = onnxfile.read(path)
+    return proto if is_packable(proto) else None
+
+
+def is_packable(proto: onnx.ModelProto) -> bool:
+    """Whether a file holds operators that only integer graphs have."""
+    standard = ("MaxPool", "Transpose", "Split")
+    return any(node.op_type in REQUIRED and node.op_type not in standard for node in proto.graph.node)
+
+
+def check_packed(
+    proto: onnx.ModelProto, row: Platform | None = None, packer_args: str | Iterable[str] | None = None
+) -> Check:
+    """Return what breaks limits in an integer graph, and what the packer and the chip make of it.
+
+    row : default the chip that the graph names. packer_args : words or one line; default those chosen for the graph.
+    A graph that no one else would read is judged all the same, as the packer reads it.
+    """
+    notes: list[str] = []
+    graph: ir.Graph | None = None
+    seen: ir.Graph | None = None
+    try:
+        graph = ir.from_proto(proto)
+        seen = restored(graph)
+    except ModelError as error:
+        notes = [str(error)]
+    if row is None:
+        row = _named(proto) if graph is None else row_of(graph)
+    found = Check(row.name, "integer", (), notes=notes) if seen is None else check_integer(seen, row)
+    if row.packing is None:
+        return found
+    part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph))
+    if packer_args is None:
+        return replace(found, choice=choose(part, row))
+    words = tuple(shlex.split(packer_args) if isinstance(packer_args, str) else packer_args)
+    return replace(found, choice=Choice(words, judge(part, row, words)))
+
+
+def _named(proto: onnx.ModelProto) -> Platform:
+    """Return the chip that a node names, else the first chip."""
+    names = [a.s.decode() for node in proto.graph.node for a in node.attribute if a.name == "platform"]
+    return platform(names[0] if names else UNNAMED)
+
+
+def _has_host_part(graph: ir.Graph) -> bool:
+    """Whether float nodes stand before the first or behind the last integer one, and none between them."""
+    whole = {id(node) for node in graph.graph if is_quantized_domain(node)}
+    integers = {str(v.name) for node in graph.graph if id(node) in whole and node.op_type != "Dequant"
+                for v in node.outputs}  # fmt: skip
+    for node in graph.graph:  # standard operators on integers
+        if id(node) not in whole and any(v is not None and v.name in integers for v in node.inputs):
+            whole.add(id(node))
+            integers.update(str(v.name) for v in node.outputs)
+    islands, host = float_nodes(graph, {}, whole)
+    return bool(host) and not islands

@@ -1,0 +1,128 @@
+"""Last stage: the integer graph, a report on it, and how far it is from the float model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from .. import ir
+from ..chip import chip_part
+from ..chip_form import chip_form
+from ..data import Data, Progress
+from ..errors import ConstraintError, ModelError
+from ..lower import lower
+from ..metrics import Agreement
+from ..packer.names import safe_names, written
+from ..plan import Plan
+from ..platforms import Platform
+from ..report import Report, describe
+from ..session import Session, lowered_session
+from .planned import Planned
+
+__all__ = ["QuantizedModel", "complete"]
+
+_FIDELITY_SAMPLES = 64  # calibration samples for the output fidelity in the report
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """What `quantize` and `finetune` return.
+
+    graph : the integer graph. plan : its scales. report : what was done. float_graph : the normalised float graph that
+    the plan speaks of, with ranges fitted. platform : what the graph is for.
+    """
+
+    graph: ir.Graph
+    plan: Plan
+    report: Report
+    float_graph: ir.Graph
+    platform: Platform
+
+    def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
+        """Write the integer graph to `path`, as a whole or not at all; `to` is a generation as `convert` takes it.
+
+        A file for a chip has names that its packer takes (`packer.names`).
+        """
+        ir.save(self._written(self.graph, to), path)
+
+    @cached_property
+    def chip(self) -> ir.Graph | None:
+        """The part the packer takes, without the host part; None where the graph is not chip-ready or has none."""
+        return chip_part(self.graph) if self.report.chip_ready and self.report.host_part else None
+
+    def save_chip(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
+        """Write the part the packer takes to `path`; ConstraintError where the graph is not chip-ready."""
+        if not self.report.chip_ready:
+            raise ConstraintError("the graph is not chip-ready: it has no part that a chip could run by itself")
+        part = self.graph if self.chip is None else self.chip
+        ir.save(self._written(part, to), path)
+
+    def _written(self, graph: ir.Graph, to: str) -> ir.Graph:
+        """Return the integer graph, or its part for the chip, as it goes to a file."""
+        if to != "thinker":
+            graph = _converted(graph, to)
+            return written(graph) if self.report.is_chip else graph
+        return written(graph, safe_names(self.graph)) if self.report.is_chip else graph
+
+    def session(self) -> Session:
+        """Return a session on the integer graph."""
+        return lowered_session(self.graph, self.platform)
+
+
+def _converted(graph: ir.Graph, to: str) -> ir.Graph:
+    from ..conversion import convert
+
+    return convert(graph, to).graph
+
+
+def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> QuantizedModel:
+    """Lower `exact`, the planned graph with its weights as they shall be, and say what became of the model.
+
+    Raises ConstraintError with require_chip where the result is not chip-ready.
+    """
+    prepared, plan, row = planned.prepared, planned.plan, planned.prepared.row
+    lowered = lower(planned.parts.on(exact), plan, row).graph
+    notes = [*prepared.notes, *planned.notes]
+    fitted = [*prepared.fitted, *chip_form(lowered, row)]
+    report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
+    if prepared.conf.require_chip and not report.chip_ready:
+        raise _not_ready(report, row)
+    result = QuantizedModel(lowered, plan, report, planned.graph, row)
+    outputs = _fidelity(planned, result, progress)
+    return replace(result, report=replace(report, outputs=outputs))
+
+
+def _not_ready(report: Report, row: Platform) -> ConstraintError:
+    if row.packing is None:
+        return ConstraintError(f"--require-chip: platform {row.name} is no chip; choose --platform venus")
+    against = [f for f in report.findings if f.level != "plan"]
+    if against:
+        return ConstraintError(f"not chip-ready: {against[0]}")
+    if not report.float_nodes:
+        return ConstraintError("--require-chip: no operator of the model can be quantized")
+    node = report.float_nodes[0]
+    more = len(report.float_nodes) - 1
+    rest = f" (and {more} more)" if more else ""
+    return ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}")
+
+
+def _fidelity(planned: Planned, result: QuantizedModel, progress: Progress | None) -> dict[str, dict[str, float]]:
+    """Compare float and integer outputs on the first calibration samples."""
+    names = [str(v.name) for v in planned.prepared.original.graph.outputs]
+    runner, session, data = planned.prepared.source, result.session(), planned.prepared.data
+    found = {name: Agreement() for name in names}
+    again = data if data.rereadable else Data([data.first()], list(data.inputs.values()))
+    feeds, _ = next(iter(again.batches(_FIDELITY_SAMPLES)))
+    if progress is not None:
+        progress("comparing", len(next(iter(feeds.values()))), None)
+    read = {spec.name: feeds[spec.name] for spec in session.inputs}  # an input that nobody reads may be left out
+    integers = dict(zip(names, session.run(names, read), strict=True))
+    for name, want, _ in runner.run(feeds, names):  # in graph order
+        if want.shape != integers[name].shape:
+            raise ModelError(
+                f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it out of "
+                "the graph's outputs"
+            )
+        found[name].add(want, integers[name])
+    return {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}

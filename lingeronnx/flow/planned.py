@@ -1,0 +1,192 @@
+"""Second and third stage: what calibration sees, and a scale for every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .. import ir
+from ..assign import Choice, assign, legalize, tie_classes
+from ..config import QuantConfig
+from ..data import Progress
+from ..errors import ConfigError, nearest
+from ..improve import factors
+from ..improve.cells import cell_notes
+from ..improve.equalize import equalize
+from ..improve.host_scale import free_borders, settle
+from ..improve.ranges import range_factors
+from ..improve.refine import refinable
+from ..observe import TensorStats, observe
+from ..ops import float_op
+from ..partition import Partition
+from ..plan import Plan, Transform
+from ..platforms import Platform
+from ..runners import FloatRunner
+from .prepared import Prepared, check_same
+from .selectors import Selectors
+
+__all__ = ["Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over"]
+
+_EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The prepared model after calibration.
+
+    parts : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of that. stats : of every
+    tensor that becomes integer.
+    """
+
+    prepared: Prepared
+    parts: Partition
+    even: Mapping[str, np.ndarray]
+    stats: Mapping[str, TensorStats]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What becomes integer, ranges moved into the weights, and the plan it will be lowered under."""
+
+    prepared: Prepared
+    parts: Partition
+    plan: Plan
+    notes: Sequence[str]
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The float graph that the plan speaks of."""
+        return self.parts.graph
+
+    @cached_property
+    def runner(self) -> FloatRunner:
+        """What runs the float graph: its outputs, and those of the layers that `refined` works on."""
+        outputs = {str(v.name) for v in self.graph.graph.outputs}
+        return FloatRunner(self.graph, outputs | refinable(self.parts).keys())
+
+
+def plan_for(prepared: Prepared, plan: Plan | None = None, progress: Progress | None = None) -> Planned:
+    """Return `prepared` under scales that calibration finds, or under the given `plan` made elsewhere."""
+    conf = prepared.conf
+    synthetic = prepared.synthetic and not (plan is not None and conf.effort == "fast")
+    notes = ["calibrated on synthetic inputs: give real data with --calib for real accuracy"] if synthetic else []
+    found = assign_scales(observe_model(prepared, progress)) if plan is None else take_over(prepared, plan)
+    found = replace(found, notes=[*notes, *found.notes])
+    outputs = [str(v.name) for v in prepared.original.graph.outputs]
+    check_same(prepared.source, found.runner, outputs, prepared.data.first())
+    return found
+
+
+def observe_model(prepared: Prepared, progress: Progress | None = None) -> Observed:
+    """Equalize the channels where effort allows, and run the calibration data once."""
+    row, conf = prepared.row, prepared.conf
+    parts = prepared.parts.on(ir.clone(prepared.graph))
+    even: Mapping[str, np.ndarray] = {}
+    notes: list[str] = []
+    if conf.effort != "fast":
+        feeds, _ = next(iter(prepared.data.peek(_EQUALIZE_SAMPLES)))
+        even = equalize(parts, feeds, conf.bits, conf.weight_bits, prepared.runner)
+        notes = cell_notes(parts, row, feeds)
+    done = 0
+
+    def count(samples: int) -> None:
+        nonlocal done
+        done += samples
+        if progress is not None:
+            progress("calibrating", done, None)
+
+    names, runner, factors_left = set(parts.activations), prepared.runner, even
+    if even and conf.mode == "max-value":  # there scales are read off to the last bit
+        runner, factors_left = FloatRunner(parts.graph, names), {}
+    stats = observe(runner, prepared.data.batches(conf.batch), names, factors=factors_left, on_batch=count)
+    return Observed(prepared, parts, even, stats, notes)
+
+
+def assign_scales(seen: Observed) -> Planned:
+    """Give every tensor the scale its calibrator likes best, after moving ranges into the weights around it."""
+    row, conf, parts = seen.prepared.row, seen.prepared.conf, seen.parts.on(ir.clone(seen.parts.graph))
+    stats, ties = dict(seen.stats), tie_classes(parts, row)
+    host = free_borders(parts, ties, stats, row, conf.bits)
+    if host:
+        parts = parts.with_floats(host)
+        ties = tie_classes(parts, row)
+    ranged = range_factors(parts, ties, stats, row, bits=conf.bits, weight_bits=conf.weight_bits,
+                           search=conf.mode == "q-value" and conf.effort != "fast")  # fmt: skip
+    factors.apply(parts, ranged)
+    settle(parts.graph, host, ranged)
+    scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
+    choice = _choice(Selectors(seen.prepared.original, parts.graph), conf)
+    plan, notes = assign(parts, ties, scaled, row, choice)
+    both = factors.combine(seen.even, ranged)
+    plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
+    return Planned(seen.prepared, parts, plan, [*seen.notes, *notes])
+
+
+def _choice(selectors: Selectors, conf: QuantConfig) -> Choice:
+    """Resolve the overrides to tensors of the normalised graph."""
+    own: dict[str, dict[str, Any]] = {}
+    by_output = {ir.written_name(node): node for node in selectors.graph.graph}
+    for selector, override in conf.overrides.items():
+        settings = override.settings
+        for name in selectors.tensors(selector):
+            own.setdefault(name, {}).update({k: v for k, v in settings.items() if k != "weight_bits"})
+            weights = _weights(by_output.get(name)) if "weight_bits" in settings else []
+            for weight in weights:
+                own.setdefault(weight, {})["bits"] = settings["weight_bits"]
+    return Choice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, own)
+
+
+def _weights(node: ir.Node | None) -> list[str]:
+    """Return the names of the quantized weights of a float node."""
+    op = float_op(node)[0] if node is not None else None
+    return [] if node is None or op is None else [ir.read_name(node, index) for index in op.parameters(node)]
+
+
+# ---- a plan made elsewhere ---------------------------------------------------------------------------------------
+
+
+def take_over(prepared: Prepared, plan: Plan) -> Planned:
+    """Apply the transforms of a plan made elsewhere and legalize it.
+
+    Raises ConfigError for what the graph or the platform does not have.
+    """
+    graph, row = ir.clone(prepared.graph), prepared.row
+    _check_names(plan, graph)
+    _check_values(plan, graph, row)
+    if plan.mode != prepared.conf.mode:
+        raise ConfigError(f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode {plan.mode}")
+    parts = Partition.of(graph, plan.floats)
+    factors.apply(parts, {name: np.array(t.factor) for name, t in plan.transforms.items()})
+    plan, moves = legalize(plan, parts, tie_classes(parts, row), row)
+    return Planned(prepared, parts, plan, moves)
+
+
+def _check_names(plan: Plan, graph: ir.Graph) -> None:
+    known = {*(str(v.name) for v in ir.values(graph)), *graph.graph.initializers, *(str(n.name) for n in graph.graph)}
+    for name in (*plan.tensors, *plan.transforms, *plan.floats, *(node for node, _ in plan.reads)):
+        if name not in known:
+            raise ConfigError(f"the plan speaks of '{name}', which this model has not{nearest(name, known)}")
+
+
+def _check_values(plan: Plan, graph: ir.Graph, row: Platform) -> None:
+    for name, q in plan.tensors.items():
+        if q.bits not in {*row.bits, *row.out_bits}:
+            raise ConfigError(
+                f"the plan holds '{name}' in {q.bits} bits; {row.name} computes in "
+                f"{', '.join(map(str, row.bits))} bits only"
+            )
+    values = {str(v.name): v for v in ir.values(graph)}
+    for name, transform in plan.transforms.items():
+        shape = ir.shape(values[name]) if name in values else None
+        channels = None if shape is None or len(shape) < 2 else shape[1]
+        fits = len(transform.factor) in (1, channels) and all(0 < f < float("inf") for f in transform.factor)
+        if not fits or transform.offset:
+            raise ConfigError(
+                f"the plan's transform of '{name}' does not fit: {len(transform.factor)} factors for "
+                f"{channels} channels; factors are positive, offsets 0"
+            )

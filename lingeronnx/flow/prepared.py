@@ -1,0 +1,223 @@
+"""First stage: a float model, its data, and what of it becomes integer."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import ir
+from ..batch_axes import tell_batch_axes
+from ..config import QuantConfig
+from ..data import Data, InputSpec
+from ..errors import ConfigError, DataError, InternalError
+from ..fit import Fitted, fit
+from ..fixed_inputs import fix_inputs
+from ..improve.ranges import partition_with_clips
+from ..partition import Partition
+from ..passes import Record, Step, Watch, accept, normalize, straighten
+from ..passes.shapes import all_traced, trace_shapes
+from ..platforms import Platform
+from ..platforms import platform as platform_row
+from ..runners import FloatRunner, input_specs
+from ..streaming import unrolled
+from .selectors import Selectors
+
+__all__ = ["Prepared", "check_same", "normalised", "prepare"]
+
+_SYNTHETIC_SAMPLES = 16
+_SYNTHETIC_CALLS = 4  # of a model whose states are fed back
+_SYNTHETIC_ELEMENTS = 1 << 24  # of one input: fewer samples where one is large
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A float model ready to be calibrated.
+
+    original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
+    fitted. source : the user's graph in onnxruntime, every tensor. data : for calibration; synthetic : whether they are
+    made up. stem : of the file name that the packer's line speaks of.
+    """
+
+    original: ir.Graph
+    parts: Partition
+    source: FloatRunner
+    row: Platform
+    conf: QuantConfig
+    data: Data
+    fitted: Sequence[Fitted]
+    notes: Sequence[str]
+    stem: str
+    synthetic: bool
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The normalised and fitted graph."""
+        return self.parts.graph
+
+    @cached_property
+    def runner(self) -> FloatRunner:
+        """What runs `graph`: the activations that become integers."""
+        return FloatRunner(self.graph, set(self.parts.activations))
+
+    @property
+    def selectors(self) -> Selectors:
+        """What the user names, in `graph`."""
+        return Selectors(self.original, self.graph)
+
+
+def prepare(
+    model: str | os.PathLike[str] | ir.Graph,
+    calib: Any,
+    config: QuantConfig | str | os.PathLike[str] | None,
+    settings: Mapping[str, Any],
+) -> Prepared:
+    """Load, accept, normalise, fit and divide `model`.
+
+    The arguments are those of `quantize`; settings of None are left out.
+    """
+    conf = _config(config, settings)
+    row = _row(conf)
+    given = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
+    fixed = fix_inputs(given, conf.fix)
+    tell_batch_axes(given, conf.batch_axis)
+    record = Record(conf.debug_dump)
+    original, notes = accept(given, record)
+    stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
+    data = _calibration(calib, original, conf, fixed)
+    notes += _fix_sizes(original, data)
+    graph = ir.clone(original)
+    selectors = Selectors(original, graph)
+    source = FloatRunner(original)
+    fitted = _normalise(graph, source, data, row, conf, selectors, record)
+    parts = partition_with_clips(graph, row, selectors.skipped(conf.skip), conf.bits)
+    notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
+    return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None)
+
+
+def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:
+    """Return `model` normalised as for `row` but without fitting it to the chip, and notes."""
+    conf = _config(None, {"platform": row, "fit": False})
+    original, notes = accept(model)
+    data = _calibration(calib, original, conf, {})
+    notes += _fix_sizes(original, data)
+    graph = ir.clone(original)
+    _normalise(graph, FloatRunner(original), data, row, conf, Selectors(original, graph), None)
+    return graph, [*notes, *data.notes]
+
+
+def _config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> QuantConfig:
+    given = {key: value for key, value in settings.items() if value is not None}
+    if isinstance(config, str | os.PathLike):
+        return QuantConfig.read(os.fspath(config), **given)
+    if config is not None:
+        return QuantConfig.of({**dict(config), **given})
+    return QuantConfig.of(given)
+
+
+def _row(conf: QuantConfig) -> Platform:
+    row = platform_row(conf.platform)
+    conf.check_platform(row)
+    return row
+
+
+def _normalise(
+    graph: ir.Graph, source: FloatRunner, data: Data, row: Platform, conf: QuantConfig, selectors: Selectors,
+    watch: Watch | None,
+) -> list[Fitted]:  # fmt: skip
+    """Normalise and fit `graph`, a copy of the user's that `source` runs, in place; return what fitting did."""
+    feed = data.first()
+    straighten(graph, feed, watch, source)
+    normalize(graph, watch)
+    if not all_traced(graph):
+        trace_shapes(graph, feed)
+    if not conf.fit:
+        return []
+    fitted = fit(graph, row, selectors.skipped(conf.skip))
+    if watch is not None:
+        watch(Step("fit", len(fitted)), graph)
+    return fitted
+
+
+# ---- data --------------------------------------------------------------------------------------------------------
+
+
+def _calibration(calib: Any, model: ir.Graph, conf: QuantConfig, fixed: Mapping[str, np.ndarray]) -> Data:
+    specs = input_specs(model)
+    if conf.state:
+        fed = [spec for spec in specs if spec.name not in conf.state.values()]
+        if calib is None:
+            calib = [_synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
+        feeds, calls = unrolled(model, calib, conf.state, fixed)
+        data = Data(feeds, specs, limit=conf.limit, what="calibration data")
+        alone = "the calibration data hold one call: nothing is fed back; give one item per call"
+        data.notes.append(f"states are fed back over {calls} calls" if calls > 1 else alone)
+        return data
+    source = calib if calib is not None else [_synthetic(specs, conf.seed)]
+    return Data(source, specs, limit=conf.limit, what="calibration data", fixed=fixed)
+
+
+def _synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
+    """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known."""
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for spec in specs:
+        if spec.shape is None or any(d is None for i, d in enumerate(spec.shape) if i != spec.axis):
+            raise ConfigError(f"input '{spec.name}' has dimensions of unknown size; give calibration data with --calib")
+        sample = math.prod(int(d or 1) for i, d in enumerate(spec.shape) if i != spec.axis)
+        many = max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(sample, 1)))
+        open_size = spec.batched and not spec.single
+        size = tuple(many if i == spec.axis and open_size else int(d or 1) for i, d in enumerate(spec.shape))
+        real = spec.dtype.kind == "f"
+        feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype) if real else np.zeros(size, spec.dtype)
+    return feeds
+
+
+def _fix_sizes(model: ir.Graph, data: Data) -> list[str]:
+    """Give the inputs of `model` the sizes of the first sample where the file leaves them open; return notes."""
+    notes = []
+    feed = data.first()
+    for value in model.graph.inputs:
+        array = feed.get(str(value.name))
+        shape, axis = ir.shape(value), data.inputs[str(value.name)].axis
+        if array is None or (shape is not None and all(d is not None for i, d in enumerate(shape) if i != axis)):
+            continue
+        sizes: list[int | str] = list(array.shape)
+        if axis is not None and (not shape or shape[axis] is None):
+            sizes[axis] = "N"
+        value.shape = ir.oir_shape(sizes)
+        sample = [d for i, d in enumerate(array.shape) if i != axis]
+        notes.append(
+            f"input '{value.name}': the file leaves sizes open; {sample} per sample is taken from the calibration data"
+        )
+    data.inputs.update({spec.name: spec for spec in input_specs(model)})
+    return notes
+
+
+# ---- the check on what was done to the float graph ---------------------------------------------------------------
+
+
+def check_same(
+    original: FloatRunner, changed: FloatRunner, names: Sequence[str], feed: Mapping[str, np.ndarray]
+) -> None:
+    """Compare the outputs `names` of both graphs; InternalError when they differ by more than float32 rounding."""
+    before = {name: array for name, array, _ in original.run(feed, names)}
+    for name, array, _ in changed.run(feed, names):
+        want, have = before[name].astype(np.float64), array.astype(np.float64)
+        if want.shape != have.shape:
+            raise InternalError(f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}")
+        sound = np.isfinite(want)
+        scale = max(float(np.abs(want[sound]).max(initial=0.0)), 1e-30)
+        off = float(np.abs(want[sound] - have[sound]).max(initial=0.0)) / scale
+        if not np.array_equal(want[~sound], have[~sound], equal_nan=True):
+            raise DataError(
+                f"output '{name}' becomes NaN or infinite on the calibration data; check the model and its inputs"
+            )
+        if not off <= 1e-3:
+            raise InternalError(f"normalisation changed output '{name}' by {off:.2g} of its range")

@@ -1,0 +1,1 @@
+"""What the vendor's packer makes of an integer graph, known without it: limits, memory plan, verdict, arguments."""

@@ -1,0 +1,170 @@
+"""The packer's arguments for a graph: the cheapest that the verdict calls right, over the whole graph at once.
+
+The candidates are those that were measured to help; each is a set of tensors to be placed in PSRAM, with or without
+prefetching, and what else helps single operators. None is taken on trust: the verdict decides.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import onnx
+
+from .. import ir
+from ..platforms import Platform
+from .judge import Ready, Verdict, make_ready, verdict
+from .net import Net
+from .options import PSRAM, SHARE, Options
+
+__all__ = ["Choice", "arguments", "choose", "shell"]
+
+#: Tensors above these sizes are moved by themselves, the largest first.
+_LARGE = (131072, 65536, 32768)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Arguments and what becomes of the graph under them.
+
+    words : the packer's arguments, without files. verdict : that of the graph packed with them.
+    """
+
+    words: tuple[str, ...]
+    verdict: Verdict
+
+    @property
+    def line(self) -> str:
+        """The words, quoted for a shell."""
+        return shlex.join(self.words)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Tensors that go to PSRAM, and the other arguments."""
+
+    psram: tuple[str, ...] = ()
+    prefetch: bool = True
+    shared: bool = False
+    all_psram: bool = False
+
+    def options(self, base: Options) -> Options:
+        """Return what the packer would make of it."""
+        thresholds = (*base.thresholds[:3], 1) if self.all_psram else base.thresholds
+        return replace(base, places=dict.fromkeys(self.psram, PSRAM), prefetch=self.prefetch, thresholds=thresholds,
+                       parameters=SHARE if self.shared else PSRAM)  # fmt: skip
+
+    def words(self, base: Options) -> tuple[str, ...]:
+        """Return it as arguments. A dump needs a login terminal; without one the package is the same."""
+        words = ["-p", str(base.platform), "-d", "False"]
+        if base.sizes:
+            words += ["-c", ",".join(f"{name}={size}" for name, size in base.sizes.items())]
+        if not self.prefetch:
+            words += ["--dma_prefetch", "False"]
+        if self.all_psram:
+            words += ["--threshold4", "1"]
+        places = [f"{name}:{PSRAM}" for name in self.psram] + ([f"params:{SHARE}"] if self.shared else [])
+        return (*words, "-m", ",".join(places)) if places else tuple(words)
+
+
+def arguments(graph: ir.Graph | onnx.ModelProto, row: Platform) -> list[str]:
+    """Return the words to pack `graph` with, without files; ConfigError for a row without a packer."""
+    return list(choose(graph, row).words)
+
+
+def choose(graph: ir.Graph | onnx.ModelProto, row: Platform) -> Choice:
+    """Return the cheapest arguments under which `graph` is right, and the verdict.
+
+    A verdict without a warning goes before one with; where nothing is right, the one with the fewest findings is given.
+    """
+    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
+    symbols = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
+    base = Options(platform=row.packing.name if row.packing is not None else None, sizes=symbols)
+    ready = make_ready(proto, row, base)
+    best: tuple[tuple[int, int], Choice] | None = None
+    for candidate in _candidates(ready, row):
+        found = Choice(candidate.words(base), verdict(ready, row, candidate.options(base)))
+        rank = (_rank(found.verdict), len(found.verdict.findings))
+        if best is None or rank < best[0]:
+            best = (rank, found)
+        if rank[0] == 0:
+            break
+    assert best is not None
+    return best[1]
+
+
+def _rank(found: Verdict) -> int:
+    if found.chip_ready:
+        return int(found.warned)
+    return 2 if found.packs else 3
+
+
+def _candidates(ready: Ready, row: Platform) -> Iterator[_Candidate]:
+    """Yield the candidates, cheapest first: prefetching hides the time of loading, shared memory is the faster one."""
+    if ready.net is None:
+        yield _Candidate()
+        return
+    seen = set()
+    for names in _moves(ready.net, row):
+        plain = tuple(n for n in dict.fromkeys(names) if ":" not in n and "," not in n)
+        for candidate in (_Candidate(plain), _Candidate(plain, prefetch=False), _Candidate(plain, shared=True)):
+            if candidate not in seen:
+                seen.add(candidate)
+                yield candidate
+    for prefetch in (True, False):
+        yield _Candidate(prefetch=prefetch, all_psram=True)
+    yield _Candidate(shared=True, all_psram=True)
+
+
+def _moves(net: Net, row: Platform) -> Iterator[Sequence[str]]:
+    """Yield sets of tensors to be placed in PSRAM, smallest first, as far as the chip has use for them."""
+    assert row.packing is not None
+    groups = [list(group) for group in (_rows(net), _norms(net), _averages(net)) if group]
+    helpful = [[]] if not row.packing.rows_outside else [[], _rows(net)]
+    yield []
+    yield from groups
+    for index in range(2, len(groups) + 1):
+        yield [name for group in groups[:index] for name in group]
+    for first in helpful:
+        for size in _LARGE:
+            for kept in (_ends(net), _ends(net) | _parts(net), {t.name for t in net.values()}):
+                yield [*first, *(t.name for t in net.values() if t.bytes > size and t.name in kept)]
+    yield [*_rows(net), *_norms(net), *_sequences(net)]
+
+
+def _rows(net: Net) -> list[str]:
+    """Return the outputs of LinearInt with several rows."""
+    outputs = [net.tensors[s.outputs[0]] for s in net.steps if s.op == "LinearInt"]
+    return [t.name for t in outputs if t.elements > t.shape[-1]]
+
+
+def _norms(net: Net) -> list[str]:
+    """Return what LayerNormInt reads and writes."""
+    return [n for s in net.steps if s.op == "LayerNormInt" for n in (s.inputs[0], s.outputs[0])]
+
+
+def _averages(net: Net) -> list[str]:
+    """Return the outputs of averages over a whole map."""
+    return [s.outputs[0] for s in net.steps if s.op == "AvgPool2dInt"
+            and list(net.tensors[s.inputs[0]].shape[2:]) == list(s.get("kernel_shape"))]  # fmt: skip
+
+
+def _sequences(net: Net) -> list[str]:
+    """Return what LSTMInt reads."""
+    return [s.inputs[0] for s in net.steps if s.op == "LSTMInt"]
+
+
+def _ends(net: Net) -> set[str]:
+    """Return the graph inputs, and the maps that are joined from parts."""
+    return {*net.inputs, *(s.outputs[0] for s in net.steps if s.op == "iqCat")}
+
+
+def _parts(net: Net) -> set[str]:
+    """Return the parts that maps are joined from."""
+    return {n for s in net.steps if s.op == "iqCat" for n in s.inputs}
+
+
+def shell(words: Iterable[str], graph: str, package: str, program: str = "tpacker") -> str:
+    """Return the packer's call for the files `graph` and `package`, quoted for a shell."""
+    return shlex.join([program, "-g", graph, *words, "-o", package])

@@ -1,0 +1,118 @@
+"""What a graph costs on a chip: multiply-accumulates, bytes, memory, transfers; per layer and in total."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..platforms import Platform
+from .memory import Memory
+from .net import Net, Step
+from .options import PSRAM
+
+__all__ = ["Cost", "LayerCost", "cost_of"]
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One node of the planned graph, called by the node that it comes from; all sizes in bytes.
+
+    width : bits of data by bits of weights. weights : as stored, bias included. activations : read and written.
+    work_area : planned for it. dma : constants fetched, and tensors in PSRAM read and written.
+    """
+
+    node: str
+    op_type: str
+    macs: int
+    width: str
+    weights: int
+    activations: int
+    work_area: int
+    dma: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """All of a graph; sizes in bytes.
+
+    macs : {width: multiply-accumulates of one sample}. shared, psram : the most that is planned at once, constants
+    included; the limits are the chip's. largest : the tensors that fill shared memory, {name: bytes}.
+    """
+
+    layers: Sequence[LayerCost]
+    macs: Mapping[str, int]
+    weights: int
+    activations: int
+    dma: int
+    shared: int
+    shared_limit: int
+    psram: int
+    psram_limit: int
+    largest: Mapping[str, int]
+
+    def text(self) -> str:
+        """Return the totals as a line."""
+        macs = ", ".join(f"{count} MACs {width}" for width, count in self.macs.items()) or "no MACs"
+        memory = f"shared memory {self.shared} of {self.shared_limit} bytes, psram {self.psram} of {self.psram_limit}"
+        return f"{macs}; weights {self.weights} bytes; {memory}; {self.dma} bytes over DMA"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return {**vars(self), "layers": [asdict(layer) for layer in self.layers], "macs": dict(self.macs),
+                "largest": dict(self.largest)}  # fmt: skip
+
+
+def cost_of(net: Net, memory: Memory, row: Platform) -> Cost:
+    """Return what the prepared graph costs under its plan."""
+    seen: set[str] = set()
+    layers = [_layer(net, memory, step, seen) for step in net.steps]
+    macs: dict[str, int] = {}
+    for layer in layers:
+        if layer.macs:
+            macs[layer.width] = macs.get(layer.width, 0) + layer.macs
+    outside = memory.psram + (memory.constants if memory.constants_in == PSRAM else 0)
+    shared = {name: spot.size for name, spot in memory.spots.items() if spot.place != PSRAM}
+    largest = dict(sorted(shared.items(), key=lambda item: -item[1])[:5])
+    return Cost(
+        layers=layers, macs=macs, weights=memory.constants, activations=sum(layer.activations for layer in layers),
+        dma=sum(layer.dma for layer in layers), shared=memory.need, shared_limit=memory.limit, psram=outside,
+        psram_limit=row.external_memory or 0, largest=largest,
+    )  # fmt: skip
+
+
+def _layer(net: Net, memory: Memory, step: Step, seen: set[str]) -> LayerCost:
+    """Return one layer; a constant that several read is counted at the first of them."""
+    own = net.constants(step)
+    weights = sum(memory.stored[t.name] for t in own if t.name not in seen)
+    seen |= {t.name for t in own}
+    touched = [*net.data(step), *(net.tensors[n] for n in step.outputs)]
+    outside = sum(t.bytes for t in touched if memory.spots[t.name].place == PSRAM)
+    fetched = sum(memory.stored[t.name] for t in own) if memory.constants_in == PSRAM else 0
+    return LayerCost(
+        step.origin or step.name, step.op, _macs(net, step), _width(net, step), weights, sum(t.bytes for t in touched),
+        memory.areas.get(step.name, 0), outside + fetched,
+    )  # fmt: skip
+
+
+def _macs(net: Net, step: Step) -> int:
+    """Return the multiply-accumulates of a step."""
+    shapes = [net.tensors[n].shape for n in step.inputs]
+    result = net.tensors[step.outputs[0]]
+    if step.op in ("Conv2dInt", "Conv1dInt"):
+        return result.elements * math.prod(shapes[1][1:])
+    if step.op == "ConvTranspose2dInt":
+        return math.prod(shapes[0]) * math.prod(shapes[1][1:])
+    if step.op in ("LinearInt", "BmmInt"):
+        return result.elements * shapes[0][-1]
+    if step.op in ("LSTMInt", "GRUInt"):
+        weights = [s for s in shapes[1:] if len(s) == 2]
+        return result.shape[1] * sum(math.prod(s) for s in weights)
+    return 0
+
+
+def _width(net: Net, step: Step) -> str:
+    """Return the widths of what is multiplied, such as 8x8."""
+    widths = [8 * net.tensors[n].width for n in step.inputs[:2]]
+    return "x".join(map(str, widths)) if _macs(net, step) else ""

@@ -1,0 +1,155 @@
+"""The verdict on an integer graph: whether the packer takes it, and whether the chip then computes our integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import onnx
+
+from .. import ir
+from ..errors import ConfigError
+from ..platforms import Platform
+from .cost import Cost, cost_of
+from .faults import Plan, faults, placement_refused
+from .form import check_file, check_net
+from .limits import REFUSED, WRONG, rule_text
+from .memory import Memory, places_of, plan_memory
+from .net import Finding, Net, Step
+from .options import Options, parse
+from .overruns import overruns, states
+from .prepare import prepare
+from .read import raw_steps, read
+
+__all__ = ["Ready", "Verdict", "judge", "make_ready", "verdict"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a graph under the packer's arguments.
+
+    packs : the packer takes it. runs_right : the chip gives the integers of the simulator. memory : the plan, of the
+    graph net; None where it does not get that far. findings : what speaks against it, and as a warning of level "plan"
+    what is right and writes past its plan.
+    """
+
+    packs: bool
+    runs_right: bool
+    findings: tuple[Finding, ...]
+    memory: Memory | None
+    net: Net | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def chip_ready(self) -> bool:
+        """Whether it packs and is right; a write past the plan is a warning."""
+        return self.packs and self.runs_right
+
+    @property
+    def warned(self) -> bool:
+        """Whether it is right and writes past its plan, which may do harm on a chip."""
+        return self.chip_ready and any(f.level == "plan" for f in self.findings)
+
+    def cost(self, row: Platform) -> Cost | None:
+        """Return what the graph costs; None where it has no plan."""
+        return None if self.net is None or self.memory is None else cost_of(self.net, self.memory, row)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A graph that was read once, to be judged under several argument lists that differ in places and prefetching.
+
+    net : what is planned, None where the packer does not get that far. findings : what no such argument changes.
+    """
+
+    net: Net | None
+    findings: tuple[Finding, ...]
+
+
+def judge(graph: ir.Graph | onnx.ModelProto, row: Platform, args: str | Iterable[str] = ()) -> Verdict:
+    """Return the verdict on `graph` for the chip `row`.
+
+    args : the packer's arguments, words or one line. ConfigError for a row without a packer, or for arguments that
+    the packer does not have.
+    """
+    options = parse(args)
+    return verdict(make_ready(graph, row, options), row, options)
+
+
+def make_ready(graph: ir.Graph | onnx.ModelProto, row: Platform, options: Options) -> Ready:
+    """Read and prepare a graph; ConfigError for a row without a packer."""
+    if row.packing is None:
+        raise ConfigError(f"{row.name} has no packer; choose a chip")
+    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
+    found = [*options.problems, *check_file(proto.graph, raw_steps(proto.graph), row, options)]
+    if found:
+        return Ready(None, tuple(found))
+    net, found = read(proto, row, options)
+    if net is None:
+        return Ready(None, tuple(found))
+    found = [*check_net(net, row), *_limits(net, row, options)]
+    if any(f.level == "packs" for f in found):
+        return Ready(None, tuple(found))
+    return Ready(prepare(net, row, options), tuple(found))
+
+
+def verdict(ready: Ready, row: Platform, options: Options) -> Verdict:
+    """Plan a prepared graph under `options` and judge the plan."""
+    if ready.net is None or row.packing is None:
+        return _verdict(list(ready.findings), None, None)
+    memory = plan_memory(ready.net, row, options)
+    plan = Plan(ready.net, memory, row, options, places_of(ready.net, options))
+    found = [*ready.findings, *placement_refused(plan), *_room(memory, row), *faults(plan)]
+    found += overruns(ready.net, memory, row.packing.areas, plan.places)
+    if row.packing.wide_states:
+        found += states(ready.net, memory)
+    return _verdict(found, memory, ready.net)
+
+
+def _verdict(found: list[Finding], memory: Memory | None, net: Net | None) -> Verdict:
+    packs = all(f.level != "packs" for f in found)
+    right = packs and all(f.level != "right" for f in found)
+    return Verdict(packs, right, tuple(dict.fromkeys(found)), memory, net)
+
+
+def _room(memory: Memory, row: Platform) -> Iterator[Finding]:
+    if not memory.fits:
+        largest = sorted((s.size, n) for n, s in memory.spots.items() if s.place == "share-mem")[-3:]
+        value = f"{memory.need} bytes; largest: {', '.join(f'{n} {size}' for size, n in reversed(largest))}"
+        yield Finding("packs", "shared memory", f"at most {memory.limit} bytes are needed", value,
+                      "make the maps smaller, or move some to psram")  # fmt: skip
+    most = row.external_memory
+    outside = memory.psram + (0 if memory.constants_in == "share-mem" else memory.constants)
+    if most is not None and outside > most:
+        yield Finding("packs", "psram", f"at most {most} bytes are needed", f"{outside} bytes", "use a smaller network")
+
+
+def _limits(net: Net, row: Platform, options: Options) -> Iterator[Finding]:
+    """Yield the limits of single nodes that are broken."""
+    for step in net.steps:
+        for level, table in (("packs", REFUSED), ("right", WRONG)):
+            limits = table.get(step.op, ())
+            if not limits:
+                continue
+            node = _as_node(net, step)
+            for limit in limits:
+                value = limit(node, row)
+                if value is not None:
+                    rule, remedy = rule_text(limit, row)
+                    yield Finding(level, step.origin, rule, str(value), remedy)
+
+
+def _as_node(net: Net, step: Step) -> ir.Node:
+    """Return a step as a node that the limits read: shapes, constants and attributes."""
+    values = []
+    for name in step.inputs:
+        tensor = net.tensors[name]
+        made = not tensor.constant and name not in net.inputs
+        value = ir.make_node("Made", [], output=name).outputs[0] if made else ir.Value(name=name)
+        value.shape = ir.oir_shape(tensor.shape)
+        if tensor.constant:
+            value.const_value = ir.tensor(net.arrays[name], name=name)
+        values.append(value)
+    result = net.tensors[step.outputs[0]]
+    node = ir.make_node(step.op, values, step.attributes, name=step.name, output=result.name)
+    node.outputs[0].shape = ir.oir_shape(result.shape)
+    return node

@@ -1,0 +1,80 @@
+"""The limits of single nodes, by integer operator.
+
+Each constraint takes a node, float or integer, and a platform row, and returns the value that breaks the limit, or
+None. Its docstring is the rule that users read, ``rule | remedy``, filled in from the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from .. import ir
+from ..platforms import Platform
+from . import conv_limits as conv
+from . import move_limits as move
+from . import pool_limits as pool
+
+__all__ = ["AVOIDED", "REFUSED", "WRONG", "Limit", "limits", "rule_text"]
+
+Limit = Callable[[ir.Node, Platform], Any]
+
+_WEIGHTS = (conv.kernel_side, conv.kernel_dilated, conv.stride_values, conv.stride_within_kernel, conv.pad_side)
+
+#: What the packer does not take.
+REFUSED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
+    {
+        "Conv2dInt": (
+            *_WEIGHTS, conv.dilation_values, conv.group_outputs, conv.conv_slab, conv.conv_slab_inner,
+            conv.weight_share, conv.depthwise_weights, conv.input_below_kernel,
+        ),
+        "Conv1dInt": (conv.kernel_line, conv.stride_values, conv.stride_within_kernel, conv.pad_side),
+        "ConvTranspose2dInt": (*_WEIGHTS, conv.one_group),
+        "AvgPool2dInt": (pool.pool_strides, pool.pool_pads, pool.pool_slab),
+        "MaxPool": (pool.pool_strides, pool.pool_pads, pool.pool_sides, pool.pool_slab, pool.pool_slab_max),
+        "BmmInt": (move.bmm_rank,),
+        "iqAdd": (move.broadcast_add,),
+        "iqCat": (move.cat_inputs,),
+        "SoftmaxInt": (move.softmax_row,),
+    }
+)  # fmt: skip
+
+#: What packs, and is not computed or computed wrong, whatever the arguments.
+WRONG: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
+    {
+        "Conv2dInt": (conv.depthwise_multiplier, conv.conv_slab_swapped, conv.conv_map),
+        "Conv1dInt": (conv.line_dilation, conv.depthwise_multiplier),
+        "ConvTranspose2dInt": (conv.undilated,),
+        "AvgPool2dInt": (pool.pool_slab_free, pool.pool_slab_average, pool.pool_map_average, pool.pool_map_odd,
+                         pool.pool_ceil, pool.whole_map_area),
+        "MaxPool": (pool.pool_slab_free, pool.pool_map_odd, pool.pool_ceil),
+        "LinearInt": (move.linear_rank,),
+        "iqMul": (move.broadcast_mul,),
+        "SoftmaxInt": (move.softmax_axis,),
+        "Transpose": (move.transpose_rotated,),
+        "Slice": (move.one_axis, move.unit_step),
+    }
+)  # fmt: skip
+
+#: What a network had better not have: right on the chip, but coarse or too large for most plans.
+AVOIDED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
+    {
+        "Conv2dInt": (conv.input_with_output,),
+        "ConvTranspose2dInt": (conv.input_with_output,),
+        "AvgPool2dInt": (pool.average_area,),
+        "Transpose": (move.transpose_broken,),
+    }
+)
+
+
+def limits(operator: str) -> tuple[Limit, ...]:
+    """Return all limits of an integer operator: the constraints of the float one that is lowered to it."""
+    return tuple(limit for table in (REFUSED, WRONG, AVOIDED) for limit in table.get(operator, ()))
+
+
+def rule_text(limit: Limit, row: Platform) -> tuple[str, str]:
+    """Return (rule, remedy) as users read them: the limit's docstring, filled in from the row, split at the bar."""
+    text = " ".join((limit.__doc__ or "").split()).format(row=row)
+    rule, _, remedy = text.partition(" | ")
+    return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"

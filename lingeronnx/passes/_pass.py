@@ -1,0 +1,140 @@
+"""What a pass is, what it needs, what it answers, and the runner that holds it to that. Knows no pass by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .. import ir
+from ..errors import InternalError, LingerOnnxError
+
+__all__ = [
+    "INLINED",
+    "PLAIN",
+    "SHAPED",
+    "STRAIGHT",
+    "Answer",
+    "Pass",
+    "Reason",
+    "Requirement",
+    "Step",
+    "Watch",
+    "refused",
+    "run_passes",
+]
+
+
+class Reason(NamedTuple):
+    """Why a pass left a node as it is that it was made for."""
+
+    node: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a pass did: the number of changes, and why it did not act where it might have."""
+
+    changes: int
+    reasons: Sequence[Reason] = ()
+
+
+def refused(node: ir.Node, why: str) -> Reason:
+    """Return the reason for which `node` stays."""
+    return Reason(f"{node.op_type} {node.name}", why)
+
+
+class Requirement(NamedTuple):
+    """What must hold of a graph before a pass may see it; `broken` returns where it does not, or None."""
+
+    name: str
+    broken: Callable[[ir.Graph], str | None]
+
+
+class Pass(NamedTuple):
+    """A named step of the normalisation.
+
+    run : changes the graph in place and returns how many changes it made, or an `Answer`. requires : what must hold
+    before. note : what the report says when it changed something.
+    """
+
+    name: str
+    run: Callable[[ir.Graph], int | Answer]
+    requires: Sequence[Requirement] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A pass that has run: what it changed, and why it did not act where it might have."""
+
+    name: str
+    changes: int
+    reasons: Sequence[Reason] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Yield what it did as text, and one line per reason."""
+        yield f"{self.name}: {self.changes} change{'' if self.changes == 1 else 's'}"
+        for reason in self.reasons:
+            yield f"  {reason.node} stays: {reason.why}"
+
+
+#: Called after every pass with what it did and the graph as it is then.
+Watch = Callable[[Step, ir.Graph], None]
+
+
+def run_passes(steps: Sequence[Pass], model: ir.Graph, watch: Watch | None = None) -> dict[str, int]:
+    """Run `steps` on `model` in place, give every node a name; return {pass: number of changes}.
+
+    Raises InternalError, which names the pass and those before it, where a requirement does not hold or a pass fails;
+    errors that are the user's go through.
+    """
+    changes: dict[str, int] = {}
+    for step in steps:
+        done = ", ".join(changes) or "none"
+        for need in step.requires:
+            if (where := need.broken(model)) is not None:
+                raise InternalError(f"pass {step.name} requires {need.name}, after passes {done}: {where}")
+        try:
+            answer = step.run(model)
+        except LingerOnnxError:
+            raise
+        except Exception as error:
+            raise InternalError(f"pass {step.name} failed after passes {done}: {error}") from error
+        if isinstance(answer, int):
+            answer = Answer(answer)
+        changes[step.name] = changes.get(step.name, 0) + answer.changes
+        if watch is not None:
+            watch(Step(step.name, answer.changes, answer.reasons), model)
+    ir.name_nodes(model)
+    return changes
+
+
+# ---- requirements --------------------------------------------------------------------------------------------------
+
+
+def _function(model: ir.Graph) -> str | None:
+    return next((f"function {f.name} is not inlined" for f in model.functions.values() if f.domain != ir.DOMAIN), None)
+
+
+def _constant(model: ir.Graph) -> str | None:
+    entry = next((v for v in model.graph.inputs if v.const_value is not None), None)
+    if entry is not None:
+        return f"initializer '{entry.name}' is a graph input"
+    node = next((n for n in model.graph if n.op_type == "Constant" and not n.domain), None)
+    return None if node is None else f"{node.name} is a Constant node"
+
+
+def _subgraph(model: ir.Graph) -> str | None:
+    return next((f"{n.op_type} {n.name} has one" for n in model.graph if ir.holds_graphs(n)), None)
+
+
+def _shapeless(model: ir.Graph) -> str | None:
+    return next((f"'{v.name}' has none" for v in ir.values(model) if v.shape is None), None)
+
+
+INLINED = Requirement("no functions of others", _function)
+PLAIN = Requirement("constants as initializers", _constant)
+STRAIGHT = Requirement("no subgraphs", _subgraph)
+SHAPED = Requirement("a shape for every tensor", _shapeless)

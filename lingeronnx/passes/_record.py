@@ -1,0 +1,54 @@
+"""What the passes did, kept in their order and, where a folder is given, written there as they run.
+
+passes.txt          every pass: how many changes, and why it did not act where it might have
+NN_<pass>.onnx      the graph after each pass that changed something
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from .. import ir
+from ..errors import ConfigError
+from ..files import write_text
+from ._pass import Step
+
+__all__ = ["Record"]
+
+
+class Record:
+    """A `Watch` that keeps every `Step`.
+
+    folder : where text and graphs go, made where it is missing; None writes nothing. ConfigError where it cannot be.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        self.steps: list[Step] = []
+        self._folder = None if folder is None else Path(folder)
+        if self._folder is not None:
+            try:
+                self._folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise ConfigError(f"cannot make the folder {self._folder}: {error.strerror}") from error
+
+    def __call__(self, step: Step, graph: ir.Graph) -> None:
+        """Note what a pass did to `graph`."""
+        self.steps.append(step)
+        if self._folder is None:
+            return
+        if step.changes:
+            ir.save(graph, self._folder / f"{len(self.steps) - 1:02}_{step.name}.onnx")
+        write_text(self._folder / "passes.txt", "\n".join(self._text()) + "\n")
+
+    def _text(self) -> Iterator[str]:
+        for number, step in enumerate(self.steps):
+            first, *more = step.lines()
+            yield f"{number:02} {first}"
+            yield from (f"   {line}" for line in more)
+
+    def reasons(self) -> list[str]:
+        """Return, for every pass, why it finally did not act where it might have: "pass: node stays: why"."""
+        last = {step.name: step for step in self.steps}  # what runs again, speaks again
+        return [f"{step.name}: {reason.node} stays: {reason.why}" for step in last.values() for reason in step.reasons]

@@ -1,0 +1,47 @@
+"""Copy small cases of a set of measured packer rows into this folder, with a reduced index.
+
+python tests/golden/choose_packer.py FOLDER        # FOLDER holds index.json and more/index.json
+
+Of every topic and platform each `STEP`th small graph is taken, with all its rows: both sides of most limits.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+LIMIT, STEP = 5000, 7
+KEPT = ("id", "topic", "about", "file", "platform", "arguments", "packs", "error", "runs", "run_error",
+        "equal_to_simulator", "simulator_note", "written_past_plan", "memory", "npz", "npz_keys")  # fmt: skip
+
+
+def choose(source: Path, target: Path) -> int:
+    """Copy the chosen rows from `source` to `target`; return how many."""
+    groups: dict[tuple[str, str], dict[str, list[dict]]] = {}
+    for folder in ("", "more"):
+        for row in json.loads((source / folder / "index.json").read_text()):
+            row["file"], row["npz"] = str(Path(folder, row["file"])), row["npz"] and str(Path(folder, row["npz"]))
+            if (source / row["file"]).stat().st_size <= LIMIT:
+                groups.setdefault((row["topic"], row["platform"]), {}).setdefault(row["file"], []).append(row)
+    rows, files = [], set()
+    for graphs in groups.values():
+        for name in sorted(graphs)[::STEP]:
+            files.add(name)
+            for row in graphs[name]:
+                if row["npz"] and (source / row["npz"]).stat().st_size <= 2 * LIMIT:
+                    files.add(row["npz"])
+                else:
+                    row["npz"] = None
+                rows.append({key: row.get(key) for key in KEPT})
+    for name in files:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, target / name)
+    target.mkdir(exist_ok=True)
+    shutil.copyfile(source / "attributes.json", target / "attributes.json")
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    (target / "index.json").write_text(f"[\n{lines}\n]\n")
+    return len(rows)
+
+
+if __name__ == "__main__":
+    print(choose(Path(sys.argv[1]), Path(__file__).parent / "packer"), "rows")

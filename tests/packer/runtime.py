@@ -1,0 +1,294 @@
+"""What packs and does not run, or runs wrong: faults of single operators, by platform and place."""
+
+import math
+
+from onnx import TensorProto
+
+from tests.packer.graph import up
+from tests.packer.overlap import clobbered, first_area
+from tests.packer.plan import STREAMED
+from tests.packer.work import Work
+
+BIG = 65536
+DEEPEST = 253952
+
+
+def faults(model, graph, memory, settings):
+    """Return sentences on everything that would not run or come out wrong."""
+    return [*form_faults(model, graph, memory, settings), *shared_constants(graph, settings),
+            *Faults(graph, memory, settings).run(), *clobbered(graph, memory, settings)]  # fmt: skip
+
+
+def form_faults(model, graph, memory, settings):
+    """Return faults of names, of float operators left inside, of the first work area's place."""
+    found, platform = [], settings.platform
+    needs_work = any(size for size, _ in memory.work.values())
+    for name, item in memory.items.items():
+        if "workspace" in name and not name.startswith("workspace ") and platform != "venus" and needs_work:
+            found.append(f"tensor '{name}' takes the place of the work area")
+        if name in ("dma_buffer1", "dma_buffer2") and settings.params != "share-mem":
+            found.append(f"tensor '{name}' takes the place of a prefetch buffer")
+        if item.place == "flash":
+            found.append(f"tensor '{name}' lies in flash")
+    for node in graph.nodes:
+        if node.op in ("Quant", "Dequant"):
+            found.append(f"{node.op} {node.name} stays inside the graph: a float operator between integer ones")
+    first = next((memory.work[n.name] for n in graph.nodes if memory.work[n.name][0]), None)
+    if first and first[1] == "psram":
+        found.append("the first work area lies in PSRAM, and all nodes then use it")
+    integers = {v.name for v in model.graph.input if v.type.tensor_type.elem_type == TensorProto.INT8}
+    if platform != "venus":
+        for name in integers:
+            for reader in graph.readers(name):
+                if not any(key.startswith("scale_x") for key in reader.attrs):
+                    found.append(f"{reader.op} {reader.name} reads int8 input '{name}' whose scale is unknown to it")
+    return found
+
+
+def shared_constants(graph, settings):
+    """Return constants that several nodes read while their other constants differ."""
+    found, users = [], {}
+    for node in graph.nodes:
+        for name in node.inputs:
+            if graph.const(name) is not None and node.op not in ("Reshape", "Slice", "Gather", "iqPad"):
+                users.setdefault(name, []).append(node)
+    for name, nodes in users.items():
+        streamed = [node for node in nodes if node.op in STREAMED]
+        if streamed and len(streamed) < len(nodes):
+            found.append(f"constant '{name}' is read by {nodes[0].op} and {nodes[-1].op}")
+        if not settings.prefetch or settings.params == "share-mem":
+            continue
+        sets = {tuple(n for n in node.inputs if graph.const(n) is not None) for node in streamed}
+        longest = max(sets, key=len, default=())
+        if any(longest[: len(one)] != one for one in sets):
+            found.append(f"constant '{name}' is shared by nodes whose other constants differ, with prefetch on")
+    return found
+
+
+def meaningless(graph, platform):
+    """Return what comes out as the simulator says and is of no use: venusA joins give 0 for inputs scaled down."""
+    found = []
+    for node in graph.nodes:
+        scales = [node.get(f"scale_x_{i}") for i in range(len(node.inputs))]
+        if node.op == "iqCat" and platform == "venusA" and max(scales) > node.get("scale_o"):
+            found.append(f"iqCat {node.name}: an input scale is above the output's, that part comes out as 0")
+    return found
+
+
+class Faults:
+    """The faults of each operator."""
+
+    def __init__(self, graph, memory, settings):
+        self.graph, self.memory, self.settings = graph, memory, settings
+        self.platform, self.found = settings.platform, []
+        self.work = Work(graph, settings.platform, self.place)
+
+    def place(self, name):
+        item = self.memory.items.get(name)
+        return item.place if item else self.settings.params
+
+    def far(self, name):
+        return self.place(name) != "share-mem"
+
+    def run(self):
+        for node in self.graph.nodes:
+            rule = getattr(self, f"_{node.op}", None)
+            if rule is not None:
+                x, y = self.graph.tensors[node.inputs[0]], self.graph.tensors[node.outputs[0]]
+                for text in rule(node, x, y):
+                    self.found.append(f"{node.op} {node.name}: {text}")
+        return self.found
+
+    # ---- convolutions ------------------------------------------------------------------------------------------------
+
+    def _Conv2dInt(self, node, x, y):
+        c, h, w = x.shape[1:]
+        row = up(c, 8) * up(w, 8 * node.attrs["strides"][1])
+        if x.shape[0] > 1 and self.platform != "venus":
+            yield f"batch {x.shape[0]}: only the first sample is computed"
+        if node.swapped and max(node.attrs["strides"]) > 1:
+            yield "rows and columns are exchanged with a stride above 1"
+        if self.platform == "venus" and row * h > BIG:
+            if self.far(x.name) or self.far(y.name):
+                yield f"map of {row * h} bytes with input or output outside shared memory"
+            if row * h > DEEPEST:
+                yield f"map of {row * h} bytes above {DEEPEST}"
+        yield from self.bias(node)
+
+    def bias(self, node):
+        if len(node.inputs) > 2 and self.graph.tensors[node.inputs[2]].bytes != 4:
+            yield "its bias is not int32"
+
+    def _Conv1dInt(self, node, x, y):
+        if self.platform == "venusA":
+            yield "wrong on this platform"
+        yield from self.bias(node)
+
+    def _ConvTranspose2dInt(self, node, x, y):
+        if len(node.inputs) < 3:
+            yield "no bias"
+        if self.platform == "venusA" and not self.far(node.inputs[1]) and (self.far(x.name) or self.far(y.name)):
+            yield "weight in shared memory, input or output not"
+
+    # ---- products ----------------------------------------------------------------------------------------------------
+
+    def _LinearInt(self, node, x, y):
+        rows = x.elements // x.shape[-1]
+        if len(x.shape) > 3:
+            yield f"rank {len(x.shape)}"
+        if self.platform == "venusA" and rows > 1 and not self.far(y.name):
+            yield f"{rows} rows with the output in shared memory (-m {y.name}:psram)"
+        if node.attrs["o_bits"] == 16 and self.platform != "venus":
+            yield "o_bits 16"
+        yield from self.bias(node)
+
+    def _LSTMInt(self, node, x, y):
+        if node.attrs["batch_first"] and x.shape[1] != x.shape[2]:
+            yield f"batch_first with {x.shape[1]} steps of {x.shape[2]} features: it reads the wrong axis"
+        prefetch = self.settings.prefetch and self.settings.params != "share-mem"
+        if self.platform != "venus" and prefetch:
+            yield "prefetch is on (--dma_prefetch False)"
+        if self.platform == "venus" and not self.far(y.name) and self.graph.readers(y.name):
+            yield "its output lies in shared memory"
+
+    # ---- pools -------------------------------------------------------------------------------------------------------
+
+    def pool(self, node, x):
+        kernel, strides, pads = node.attrs["kernel_shape"], node.attrs["strides"], node.attrs["pads"]
+        sides = [x.shape[2 + i] + pads[i] + pads[i + 2] - kernel[i] for i in range(2)]
+        if node.get("ceil_mode", 0) and any(side % s for side, s in zip(sides, strides, strict=True)):
+            yield "ceil_mode rounds down"
+        if node.swapped and max(strides) > 1:
+            yield "rows and columns are exchanged with a stride above 1"
+
+    def wide(self, node, x):
+        c, h, w = x.shape[1:]
+        line = up(c, 8) * up(w, 8 * node.attrs["strides"][1])
+        return line * h > BIG, line * node.attrs["kernel_shape"][0]
+
+    def _MaxPool(self, node, x, y):
+        yield from self.pool(node, x)
+        big, _ = self.wide(node, x)
+        if self.platform == "arcs":
+            if self.far(x.name) or self.far(y.name):
+                yield "input or output outside shared memory"
+            if big and list(node.attrs["kernel_shape"]) != list(node.attrs["strides"]):
+                yield "overlapping windows on a map above 65536 bytes"
+
+    def _AvgPool2dInt(self, node, x, y):
+        yield from self.pool(node, x)
+        c, h, w = x.shape[1:]
+        kernel = node.attrs["kernel_shape"]
+        area, (big, slab) = math.prod(kernel), self.wide(node, x)
+        if slab > (16384 if self.platform == "arcs" else BIG) and not node.swapped:
+            yield f"a slab of {slab} bytes"
+        if big and self.platform == "venusA":
+            yield "a map above 65536 bytes"
+        if big and self.platform == "arcs" and area & (area - 1):
+            yield "a map above 65536 bytes with an odd window"
+        if list(kernel) == [h, w] and self.platform != "venus" and area & (area - 1) and h * w > 4 * c:
+            yield f"whole map of {h}x{w}, no power of 2 and above 4 times {c} channels"
+        if node.attrs["scale_o"] != node.attrs["scale_x"]:
+            yield "a change of scale"
+
+    # ---- elementwise -------------------------------------------------------------------------------------------------
+
+    def _Relu(self, node, x, y):
+        area = first_area(self.graph, self.memory)
+        far = self.far(x.name) or self.far(y.name)
+        if self.platform != "venus" and far and x.elements * x.bytes > max(BIG, area.size if area else 0):
+            yield "more than 65536 bytes outside shared memory, and no work area as large"
+
+    def _iqAdd(self, node, x, y):
+        if node.attrs["scale_o"] > min(node.attrs["scale_x"], node.attrs["scale_y"]):
+            yield "the output scale is above an input's"
+        far = [self.far(name) for name in node.inputs]
+        if self.platform == "venusA" and x.size >= BIG and any(far):
+            yield "65536 bytes or more with an operand outside shared memory"
+        shifted = node.attrs["scale_x"] == node.attrs["scale_o"] != node.attrs["scale_y"]
+        if self.platform != "venus" and self.far(y.name) and not any(far) and shifted:
+            yield "only the output outside shared memory, and only the second operand shifted"
+
+    def _iqSub(self, node, x, y):
+        if not all(map(self.far, [*node.inputs, y.name])):
+            yield "an operand in shared memory"
+
+    def _iqMul(self, node, x, y):
+        other = self.graph.tensors[node.inputs[1]].shape
+        if other != x.shape and (len(x.shape) != 4 or other != (x.shape[0], x.shape[1], 1, 1)):
+            yield f"shapes {x.shape} and {other}"
+        if node.get("scale_o", 1) > node.attrs["scale_x"] * node.get("scale_y", 1):
+            yield "the output scale is above the product"
+
+    def _iqPad(self, node, x, y):
+        if self.platform != "venus":
+            yield "equal on venus only"
+        if len(self.graph.readers(y.name)) > 1:
+            yield "several readers of a padded tensor"
+
+    def _iqSigmoid(self, node, x, y):
+        if (self.platform, x.bytes) not in (("venus", 2), ("arcs", 1)):
+            yield f"{8 * x.bytes} bits"
+
+    def _iqTanh(self, node, x, y):
+        if self.platform != "venus":
+            yield "equal on venus only"
+
+    def _GRUInt(self, node, x, y):
+        yield "not measured"
+
+    def _Resize(self, node, x, y):
+        yield "another arithmetic"
+
+    def _GluInt(self, node, x, y):
+        if self.platform != "venusA":
+            yield "equal on venusA only"
+
+    def _SoftmaxInt(self, node, x, y):
+        axis = node.get("axis", node.get("dim"))
+        if self.platform == "venus":
+            yield "not measured on this platform"
+        if self.platform == "arcs" and axis not in (-1, 1):
+            yield f"axis {axis}, must be -1"
+        if self.platform != "venus" and (self.far(x.name) or self.far(y.name)):
+            yield "input or output outside shared memory"
+
+    def _LayerNormInt(self, node, x, y):
+        width = 2 if self.platform == "venus" else 1
+        if self.graph.tensors[node.inputs[1]].bytes != width:
+            yield f"its factor must have {8 * width} bits"
+
+    # ---- joins and moves ---------------------------------------------------------------------------------------------
+
+    def _iqCat(self, node, x, y):
+        scales = {node.get(f"scale_x_{i}") for i in range(len(node.inputs))} | {node.get("scale_o")}
+        if self.platform == "venus" and len(scales) > 1 and self.far(y.name):
+            yield "differing scales and the output outside shared memory"
+
+    def _Slice(self, node, x, y):
+        axes = [self.graph.const(name) for name in node.inputs[1:]]
+        if any(a is not None and a.size > 1 for a in axes):
+            yield "several axes"
+        if len(axes) > 3 and any(axes[3].reshape(-1) != 1):
+            yield "a step above 1"
+        if self.platform == "arcs" and self.far(y.name):
+            yield "its output outside shared memory"
+
+    def across(self, node, x, y):
+        if self.place(x.name) != self.place(y.name):
+            yield "from one place to another"
+
+    _Squeeze = _Unsqueeze = across
+
+    def _Transpose(self, node, x, y):
+        perm, large = tuple(node.attrs["perm"]), x.elements * x.bytes > BIG
+        far = self.far(x.name) or self.far(y.name)
+        if self.platform == "venus" and perm == (0, 1, 3, 2):
+            yield "rows and columns exchanged"
+        if self.platform == "venus" and large and perm in ((0, 2, 1), (0, 2, 3, 1), (0, 3, 1, 2), (0, 3, 2, 1)):
+            yield "more than 65536 bytes"
+        if large and far:
+            yield "more than 65536 bytes outside shared memory"
+        both = self.far(x.name) and self.far(y.name)
+        if self.platform == "venusA" and perm in ((0, 2, 1, 3), (0, 3, 2, 1)) and not both:
+            yield f"{perm} in shared memory"

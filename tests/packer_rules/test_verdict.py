@@ -1,0 +1,119 @@
+"""The verdict, the arguments and the cost on graphs of our own; the measured rows are judged in test_rows."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+import lingeronnx as lo
+from lingeronnx import ir
+from lingeronnx.errors import ConfigError
+from lingeronnx.packer.arguments import choose
+from lingeronnx.packer.judge import judge
+from lingeronnx.packer.options import PSRAM, SHARE, parse
+from lingeronnx.platforms import platform
+
+MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_cnn.onnx"
+CHIPS = ("venus", "arcs", "venusA")
+
+
+@pytest.fixture(scope="module", params=CHIPS)
+def packed(request, tmp_path_factory):
+    """Return (protobuf of the digits' net as it is written, row)."""
+    path = tmp_path_factory.mktemp("packed") / "net.onnx"
+    lo.quantize(MODEL, platform=request.param, effort="fast").save(path)
+    return onnx.load(path), platform(request.param)
+
+
+def changed(proto, change):
+    """Return a copy of `proto` after `change`."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    change(copy.graph)
+    return copy
+
+
+def test_what_is_written_packs_and_is_right(packed):
+    """With the arguments that are chosen, and the limits of the plan hold."""
+    choice = choose(*packed)
+    assert choice.verdict.chip_ready
+    assert not choice.verdict.findings
+    assert choice.words[:4] == ("-p", packed[1].packing.name, "-d", "False")
+    memory = choice.verdict.memory
+    assert 0 < memory.shared <= memory.limit
+    for name, spot in memory.spots.items():  # no two that are alive together overlap
+        for other, place in memory.spots.items():
+            together = spot.place == place.place and spot.first <= place.last and place.first <= spot.last
+            if name < other and together and spot.offset != place.offset:
+                assert spot.offset + spot.size <= place.offset or place.offset + place.size <= spot.offset
+
+
+def test_cost_adds_up(packed):
+    """The totals are those of the layers; the multiply-accumulates those of the float net and no fewer."""
+    cost = choose(*packed).verdict.cost(packed[1])
+    assert sum(cost.macs.values()) == sum(layer.macs for layer in cost.layers) > 0
+    assert cost.weights == sum(layer.weights for layer in cost.layers)
+    assert cost.to_dict()["shared"] == cost.shared
+
+
+def _at(graph):
+    graph.input[0].name = "in@put"
+    for node in graph.node:
+        node.input[:] = ["in@put" if n == graph.node[0].input[0] else n for n in node.input]
+
+
+def _reversed(graph):
+    nodes = list(graph.node)[::-1]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _without(name):
+    def change(graph):
+        node = next(n for n in graph.node if n.op_type == "Conv2dInt")
+        for attribute in [a for a in node.attribute if a.name == name]:
+            node.attribute.remove(attribute)
+
+    return change
+
+
+@pytest.mark.parametrize("change", (_at, _reversed, _without("o_bits"), _without("scale_w")))
+def test_what_the_packer_refuses(packed, change):
+    """Each in one sentence with a remedy."""
+    proto, row = packed
+    found = judge(changed(proto, change), row, ["-p", row.packing.name])
+    assert not found.packs
+    assert not found.runs_right
+    assert all(f.rule and f.value and f.remedy for f in found.findings)
+
+
+def test_arguments_that_are_refused(packed):
+    """A place that does not exist, another chip, and too little memory; an option that does not exist is ours."""
+    proto, row = packed
+    assert not judge(proto, row, "-m a:nowhere").packs
+    assert not judge(proto, row, ["-p", "mars"]).packs
+    assert not judge(proto, row, "-r 1000").packs
+    with pytest.raises(ConfigError, match="unknown packer argument '--nonsense'"):
+        judge(proto, row, "--nonsense 1")
+    with pytest.raises(ConfigError, match="has no packer"):
+        judge(proto, platform("generic"))
+
+
+def test_parse():
+    """Words and a line are the same; a place may be in any case."""
+    line = "tpacker -g net.onnx -p venus -m t1:PSRAM,params:share-mem --threshold4 7"
+    line += " --dma_prefetch False -r 9 -c N=2:1:1"
+    found = parse(line)
+    assert found.places == {"t1": PSRAM}
+    assert (found.parameters, found.thresholds[3], found.prefetch, found.limit) == (SHARE, 7, False, 9)
+    assert found.sizes == {"N": 2}
+    assert parse(["-p", "venus"]) == parse("-p venus")
+
+
+def test_check_of_a_file(packed, tmp_path):
+    """`check` says the same, with arguments and without."""
+    ir_path = tmp_path / "net.onnx"
+    onnx.save(packed[0], ir_path)
+    assert lo.check(ir_path).sound
+    assert not lo.check(ir_path, packer_args=["-r", "1000"]).packs
+    assert lo.check(ir.load(ir_path)).runs_right

@@ -1,0 +1,300 @@
+"""The passes on the user's own graph: sound, refuse, float32, raise-opset, sequences; and control flow."""
+
+import numpy as np
+import onnx
+import pytest
+
+from lingeronnx import ir
+from lingeronnx.errors import ModelError
+from lingeronnx.passes.control import LONGEST, check_control, inline_control
+from lingeronnx.passes.float32 import float32
+from lingeronnx.passes.prepare import prepare
+from lingeronnx.passes.raise_opset import NEWEST, TARGET, raise_opset
+from lingeronnx.passes.refuse import LARGEST, refuse
+from lingeronnx.passes.sequences import sequences
+from lingeronnx.passes.sound import sound
+from tests.passes.helpers import changes, feeds, fires, graph, ops, outputs, proto, rand, reasons, stays
+
+PLAIN = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
+
+# ---- sound ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_sound_graph_passes():
+    """Nothing is changed, also with operators of other domains."""
+    assert changes(sound, graph(PLAIN)) == 0
+    made = proto("g (float[N,4] x) => (float[N,4] y) { y = other.Thing(x, x, x) }")
+    made.opset_import.append(onnx.helper.make_opsetid("other", 1))
+    assert changes(sound, ir.from_proto(made)) == 0
+
+
+#: What breaks an operator's schema -> (body, what is said).
+UNSOUND = {
+    "too few inputs": ("y = Add(x)", r"Add Add_y: .*; the file is damaged, export it again"),
+    "an unknown attribute": ("y = Relu<slope = 1.0>(x)", r"Relu Relu_y: .*slope.*; the file is damaged"),
+    "a wrong type of attribute": ('y = Softmax<axis = "last">(x)', r"Softmax Softmax_y: .*axis.*; the file is damaged"),
+    "inside a branch": ("""c = Constant<value = bool {1}>()
+        y = If(c)<then_branch = t () => (float[N,4] a) { a = Add(x) }, else_branch = e () => (float[N,4] b) {
+        b = Relu(x) }>""", r"Add .*; the file is damaged"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_unsound(name):
+    """The node is named, in subgraphs too."""
+    body, said = UNSOUND[name]
+    with pytest.raises(ModelError, match=said):
+        sound(graph(f"g (float[N,4] x) => (float[N,4] y) {{ {body} }}"))
+
+
+def test_an_input_without_type():
+    """It is named."""
+    model = graph(PLAIN)
+    model.graph.inputs[0].type = None
+    with pytest.raises(ModelError, match="graph input 'x' has no element type"):
+        sound(model)
+
+
+# ---- refuse --------------------------------------------------------------------------------------------------------
+
+#: What no pass can help with -> (text, what is said).
+REFUSED = {
+    "quantized": ("g (float[N,4] x) => (uint8[N,4] y) { y = QuantizeLinear(x, s) }",
+                  "QuantizeLinear QuantizeLinear_y: this model is quantized already; give the float model"),
+    "sequence": ("g (float[N,4] x) => (float[N,4] y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis = 0>(s) }",
+                 "SequenceConstruct .*: sequences and optional values cannot be quantized"),
+    "training": ("g (float[N,4] x) => (float[N,4] y) { y, a, b = BatchNormalization<training_mode = 1>(x,g,g,g,g) }",
+                 "BatchNormalization .*: the model is in training mode; call eval"),
+    "nothing": ("g (float[N,0] x) => (float[N,0] y) { y = Relu(x) }",
+                r"tensor 'x' has shape \[\?, 0\]: it holds nothing"),
+    "absurd": (f"g (float[1,{LARGEST + 1}] x) => (float[1,{LARGEST + 1}] y) {{ y = Relu(x) }}",
+               "would have shape .*; sizes must be positive, and one tensor may hold"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    """One clear line."""
+    text, said = REFUSED[name]
+    held = {"s": np.float32(0.1)} if name == "quantized" else {"g": rand(4)} if name == "training" else {}
+    with pytest.raises(ModelError, match=said):
+        refuse(graph(text, opset=15, **held))
+
+
+def test_not_refused():
+    """A plain graph; a Dropout in training mode that nobody reads is none."""
+    assert changes(refuse, graph(PLAIN)) == 0
+
+
+# ---- float32 -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind, dtype, atol", (("float16", np.float16, 1e-2), ("double", np.float64, 1e-6)))
+def test_other_floats(kind, dtype, atol):
+    """Inputs, weights, constants, casts and outputs become float32; the numbers are the same."""
+    code = {"float16": 10, "double": 11}[kind]
+    text = f"""g ({kind}[N,4] x) => ({kind}[N,3] y) {{
+        i = Cast<to = 7>(x) b = Cast<to = {code}>(i) s = Add(x, b) y = MatMul(s, w) }}"""
+    model = graph(text, w=rand(4, 3).astype(dtype))
+    x = rand(2, 4).astype(dtype)
+    want = outputs(graph(text, w=rand(4, 3).astype(dtype)), {"x": x})["y"]
+    assert changes(float32, model) == 4
+    assert {v.dtype.name for v in (*model.graph.inputs, *model.graph.outputs)} == {"FLOAT"}
+    found = outputs(model, {"x": x.astype(np.float32)})["y"]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, want.astype(np.float32), rtol=0, atol=atol)
+    assert changes(float32, model) == 0
+
+
+def test_float32_and_integers_stay():
+    """There is nothing to do."""
+    stays(
+        graph("g (float[N,4] x, int64[N,4] i) => (float[N,4] y, int64[N,4] j) { y = Relu(x) j = Add(i, i) }"), float32
+    )
+
+
+# ---- raise-opset ---------------------------------------------------------------------------------------------------
+
+#: Old forms -> (opset, inputs and outputs, body).
+OLD = {
+    "Clip": (7, "float[N,4] x", "float[N,4] y", "y = Clip<min = -0.5, max = 0.5>(x)"),
+    "Pad": (9, "float[N,4] x", "float[N,6] y", "y = Pad<pads = [0, 1, 0, 1], value = 2.0>(x)"),
+    "Slice": (9, "float[N,4] x", "float[N,2] y", "y = Slice<axes = [1], starts = [1], ends = [3]>(x)"),
+    "Slice without axes": (9, "float[N,4] x", "float[N,4] y", "y = Slice<starts = [0], ends = [9]>(x)"),
+    "Dropout": (10, "float[N,4] x", "float[N,4] y", "y = Dropout<ratio = 0.5>(x)"),
+    "Upsample": (9, "float[N,1,2,2] x", "float[N,1,4,4] y", "y = Upsample(x, s)"),
+    "Resize": (10, "float[N,1,2,2] x", "float[N,1,4,4] y", "y = Resize(x, s)"),
+    "TopK": (9, "float[N,4] x", "float[N,2] y", "y, i = TopK<k = 2>(x)"),
+    "Scatter": (9, "float[N,4] x", "float[N,4] y", "y = Scatter<axis = 1>(x, at, new)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_old_forms(name):
+    """One rewrite and one for the number itself; the same function in opset 12; a second run changes nothing."""
+    opset, given, out, body = OLD[name]
+    held = {"s": np.array([1, 1, 2, 2], np.float32)} if "s)" in body else {}
+    if name == "Scatter":
+        held = {"at": np.array([[0, 2], [1, 3]]), "new": rand(2, 2)}
+    text = f"g ({given}) => ({out}) {{ {body} }}"
+    model, before = graph(text, opset=opset, **held), graph(text, opset=opset, **held)
+    feed = feeds(model)
+    assert changes(raise_opset, model) == 2
+    assert ir.opset(model) == TARGET
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    np.testing.assert_array_equal(outputs(model, feed)["y"], outputs(before, feed)["y"])
+    assert changes(raise_opset, model) == 0
+
+
+@pytest.mark.parametrize("opset", (12, 13, 17))
+def test_newer_ones_stay(opset):
+    """From opset 12 on a model keeps its own."""
+    model = graph(PLAIN, opset=opset)
+    assert changes(raise_opset, model) == 0
+    assert ir.opset(model) == opset
+
+
+def test_too_new_is_relabelled():
+    """Where no operator changed since `NEWEST`."""
+    model = graph(PLAIN)
+    model.graph.opset_imports[""] = NEWEST + 1
+    assert changes(raise_opset, model) == 1
+    assert ir.opset(model) == NEWEST
+
+
+SCAN = "Scan<num_scan_inputs = 1, directions = [0], body = b (float[4] i) => (float[4] o) { o = Relu(i) }>"
+
+#: What cannot be raised -> (opset, body, what is said).
+LOST = {
+    "too old": (6, "y = Relu(x)", "the model uses opset 6; opset 7 is the oldest that can be read"),
+    "no newer form": (7, "y = BatchNormalization<spatial = 0>(x, g, g, g, g)", "spatial = 0 has no newer form"),
+    "gone": (8, f"y = {SCAN}(, x)", "its attribute 'directions' is gone in opset 12"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_lost(name):
+    """One line that names the node, or the opset."""
+    opset, body, said = LOST[name]
+    held = {"g": rand(4)} if "BatchNorm" in body else {}
+    with pytest.raises(ModelError, match=said):
+        raise_opset(graph(f"g (float[N,4,4] x) => (float[N,4,4] y) {{ {body} }}", opset=opset, **held))
+
+
+# ---- sequences -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opset", (12, 13))
+def test_a_split_sequence(opset):
+    """Elements of known sizes are outputs of a Split."""
+    text = """g (float[N,6] x) => (float[N,2] y, float[N,4] z) {
+        s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, zero) z = SequenceAt(s, one) }"""
+    held = {"n": np.array([2, 4]), "zero": np.array(0), "one": np.array(-1)}
+    fires(graph(text, opset=opset, **held), sequences, 1, ["Split", "Identity", "Identity"], atol=0, trace=False)
+
+
+def test_parts_of_one_size():
+    """One number is the size of all parts but the last."""
+    text = """g (float[N,5] x) => (float[N,1] y) { s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, two) }"""
+    model = fires(graph(text, n=np.array(2), two=np.array(2)), sequences, 1, ["Split", "Identity"], atol=0, trace=False)
+    assert len(next(iter(model.graph)).outputs) == 3
+
+
+@pytest.mark.parametrize("new_axis, kinds", ((0, []), (1, ["Unsqueeze", "Unsqueeze"])))
+def test_a_made_sequence(new_axis, kinds):
+    """Elements by place, and all of them joined or stacked."""
+    text = f"""g (float[N,3] x) => (float[N,3] y, float z) {{ n = Neg(x) s = SequenceConstruct(x, n)
+        y = SequenceAt(s, one) c = ConcatFromSequence<axis = 1, new_axis = {new_axis}>(s)
+        z = ReduceMean<keepdims = 0>(c) }}"""
+    model = graph(text, one=np.array(1))
+    fires(model, sequences, 2, ["Neg", "Identity", *kinds, "Concat", "ReduceMean"], atol=0, trace=False)
+
+
+#: Sequences that stay -> (inputs, outputs, body, whose reason).
+UNKNOWN = {
+    "sizes of the run": ("float[N,6] x, int64[2] n", "float[A,B] y",
+                         "s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, zero)",
+                         ["SplitToSequence", "SequenceAt"]),
+    "a place of the run": ("float[N,6] x, int64 at", "float[A,B] y",
+                           "s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, at)",
+                           ["SplitToSequence", "SequenceAt"]),
+    "a place outside": ("float[N,6] x", "float[A,B] y", "s = SequenceConstruct(x) y = SequenceAt(s, nine)",
+                        ["SequenceAt"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_sequences(name):
+    """`refuse` will name them; this pass says why it left them."""
+    given, out, body, kinds = UNKNOWN[name]
+    known = {"zero": np.array(0), "nine": np.array(9), "n": np.array([2, 4])}
+    held = {key: array for key, array in known.items() if f" {key})" in body and f" {key}" not in given}
+    model = graph(f"g ({given}) => ({out}) {{ {body} }}", **held)
+    nodes = ops(model)
+    assert [text.split(" ")[0] for text in reasons(sequences, model)] == kinds
+    assert ops(model) == nodes
+
+
+# ---- control flow --------------------------------------------------------------------------------------------------
+
+IF = """y = If(c)<then_branch = t () => (float[N,4] a) { a = Neg(x) }, else_branch = e () => (float[N,4] b) {
+    i = Relu(x) b = Abs(i) }>"""
+LOOP = """y, ys = Loop(turns, {start}, x)<body = b (int64 i, bool c, float[N,4] s) =>
+    (bool o, float[N,4] r, float[N,4] scan) {{ {goes} r = Add(s, k) scan = Neg(r) }}>"""
+
+
+@pytest.mark.parametrize("taken, left", ((True, ["Neg", "Identity"]), (False, ["Relu", "Abs", "Identity"])))
+def test_a_decided_if(taken, left):
+    """The branch that is taken stands in its place."""
+    model = graph(f"g (float[N,4] x) => (float[N,4] y) {{ {IF} }}", c=np.array(taken))
+    fires(model, inline_control, 1, left, atol=0, trace=False)
+
+
+@pytest.mark.parametrize("start", ("", "go"))
+def test_a_counted_loop(start):
+    """States go on from turn to turn; what is scanned is stacked."""
+    text = f"""g (float[N,4] x) => (float[N,4] y, float[3,N,4] ys) {{
+        {LOOP.format(start=start, goes="o = Identity(c)")} }}"""
+    held = {"turns": np.array(3), "k": rand(4), **({"go": np.array(True)} if start else {})}
+    left = ["Identity", "Add", "Neg"] * 3 + ["Unsqueeze"] * 3 + ["Concat", "Identity", "Identity"]
+    model = graph(text, **held)
+    x = rand(2, 4)
+    want = outputs(graph(text, **held), {"x": x})
+    assert changes(inline_control, model) == 1
+    assert ops(model) == left
+    for name, array in outputs(model, {"x": x}).items():
+        np.testing.assert_allclose(array, want[name], rtol=0, atol=1e-6)
+    assert changes(inline_control, model) == 0
+    assert changes(check_control, model) == 0
+
+
+EARLY = "m = ReduceMax<keepdims = 0>(s) z = Constant<value_float = 9.0>() o = Less(m, z)"
+TURNS = f"it is not a loop of at most {LONGEST} turns whose number is known before the run"
+#: Control flow that stays -> (inputs, body, constants, reason).
+OPEN = {
+    "a condition of the run": ("", f"m = ReduceMax<keepdims = 0>(x) c = Cast<to = 9>(m) {IF}", {},
+                               "If If_y: its condition is computed at run time"),
+    "a setting": (", bool c", IF, {}, "If If_y: its condition depends on input 'c'"),
+    "a number of the run": (", int64 turns", LOOP.format(start="", goes="o = Identity(c)"), {},
+                            f"Loop Loop_y: {TURNS}"),
+    "too many turns": ("", LOOP.format(start="", goes="o = Identity(c)"), {"turns": np.array(LONGEST + 1)},
+                       f"Loop Loop_y: {TURNS}"),
+    "an early end": ("", LOOP.format(start="", goes=EARLY), {"turns": np.array(3)}, f"Loop Loop_y: {TURNS}"),
+    "a start of the run": (", bool go", LOOP.format(start="go", goes="o = Identity(c)"), {"turns": np.array(3)},
+                           f"Loop Loop_y: {TURNS}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_open_control_flow(name):
+    """The pass leaves it, with the reason that `check_control` gives the user."""
+    more, body, held, why = OPEN[name]
+    given = {"k": rand(4), **held} if "Loop" in body else held
+    model = graph(f"g (float[N,4] x{more}) => (float[N,4] y) {{ {body} }}", **given)
+    prepare(model)
+    nodes = ops(model)
+    assert reasons(inline_control, model) == [why]
+    assert ops(model) == nodes
+    remedy = "fix that input: --fix c=VALUE" if name == "a setting" else "export the model without it"
+    with pytest.raises(ModelError, match=f"{why}; {remedy}"):
+        check_control(model)

@@ -1,0 +1,126 @@
+"""free-batch: a fixed batch size becomes a dynamic one where the samples can be told apart."""
+
+import numpy as np
+import onnx
+import pytest
+
+from lingeronnx import ir
+from lingeronnx.errors import ModelError
+from lingeronnx.passes.free_batch import free_batch
+from tests.passes.helpers import changes, graph, interface, ops, outputs, rand, reasons
+
+SIZE_OF_BATCH = """s = Shape(x) z = Constant<value_int = 0>() n = Gather<axis = 0>(s, z)
+    a = Constant<value_ints = [0]>() u = Unsqueeze(n, a) r = Constant<value_ints = [8]>() t = Concat<axis = 0>(u, r)"""
+
+#: A body with {n} samples -> (inputs and outputs, body, initializers as functions of n, operators left).
+FREED = {
+    "nothing spells it": ("float[{n},4] x", "float[{n},3] y", "y = MatMul(x, w)", {"w": lambda n: rand(4, 3)},
+                          ["MatMul"]),
+    "a reshape": ("float[{n},4,2] x", "float[{n},8] y", "y = Reshape(x, s)", {"s": lambda n: np.array([n, 8])},
+                  ["Reshape"]),
+    "a reshape that folds steps": ("float[{n},5,4] x", "float[{n},5,3] y",
+                                   "f = Reshape(x, s) m = MatMul(f, w) y = Reshape(m, b)",
+                                   {"s": lambda n: np.array([5 * n, 4]), "w": lambda n: rand(4, 3),
+                                    "b": lambda n: np.array([n, 5, 3])}, ["Reshape", "MatMul", "Reshape"]),
+    "a computed target": ("float[{n},4,2] x", "float[{n},8] y", f"{SIZE_OF_BATCH} y = Reshape(x, t)", {}, None),
+    "equal rows": ("float[{n},4] x", "float[{n},4] y", "y = Add(x, k)",
+                   {"k": lambda n: np.tile(rand(1, 4), (n, 1))}, ["Add"]),
+    "an expanded row": ("float[{n},4] x", "float[{n},4] y", "e = Expand(k, s) y = Add(x, e)",
+                        {"k": lambda n: rand(1, 4), "s": lambda n: np.array([n, 4])}, None),
+}  # fmt: skip
+
+
+def build(name, n):
+    given, out, body, arrays, _ = FREED[name]
+    held = {key: make(n) for key, make in arrays.items()}
+    return graph(f"g ({given.format(n=n)}) => ({out.format(n=n)}) {{ {body} }}", **held)
+
+
+@pytest.mark.parametrize("n", (1, 4))
+@pytest.mark.parametrize("name", FREED)
+def test_freed(name, n):
+    """One model for any number of samples that gives what the fixed one gives; a second run changes nothing."""
+    model = build(name, n)
+    before, names = build(name, n), interface(model)
+    assert changes(free_batch, model) == 1
+    assert interface(model) == names
+    if FREED[name][4] is not None:
+        assert ops(model) == FREED[name][4]
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    size = next(iter(model.graph.inputs)).shape
+    assert not isinstance(size[0], int)
+    x = rand(n, *size[1:])
+    want = outputs(before, {"x": x})["y"]
+    np.testing.assert_allclose(outputs(model, {"x": x})["y"], want, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(outputs(model, {"x": x[:1]})["y"], want[:1], rtol=0, atol=1e-6)
+    many = np.concatenate([x, rand(3, *size[1:], seed=9)])
+    np.testing.assert_allclose(outputs(model, {"x": many})["y"][:n], want, rtol=0, atol=1e-6)
+    assert changes(free_batch, model) == 0
+
+
+def test_two_inputs():
+    """Both are declared dynamic."""
+    model = graph("g (float[2,4] x, float[2,4] z) => (float[2,4] y) { y = Add(x, z) }")
+    assert changes(free_batch, model) == 1
+    feed = {"x": rand(5, 4), "z": rand(5, 4, seed=1)}
+    np.testing.assert_array_equal(outputs(model, feed)["y"], feed["x"] + feed["z"])
+
+
+def test_a_recurrent_layer_has_its_batch_on_axis_one():
+    """What an LSTM reads time first counts its samples on axis 1; the states that are zeros go."""
+    text = """g (float[5,2,4] x) => (float[5,1,2,3] y) { y = LSTM<hidden_size = 3>(x, w, r, , , h, c) }"""
+    zeros = np.zeros((1, 2, 3), np.float32)
+    model = graph(text, w=rand(1, 12, 4), r=rand(1, 12, 3), h=zeros, c=zeros)
+    before = graph(text, w=rand(1, 12, 4), r=rand(1, 12, 3), h=zeros, c=zeros)
+    assert changes(free_batch, model) == 1
+    assert [isinstance(d, int) for d in model.graph.inputs[0].shape] == [True, False, True]
+    x = rand(5, 2, 4)
+    want = outputs(before, {"x": x})["y"]
+    np.testing.assert_allclose(outputs(model, {"x": x[:, :1]})["y"], want[:, :, :1], rtol=0, atol=1e-6)
+
+
+def test_a_free_batch_is_left_alone():
+    """Nothing is fixed, nothing to say."""
+    assert reasons(free_batch, graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")) == []
+
+
+def test_inputs_that_disagree_stay():
+    """Sizes 2 and 3 on the first axes: none of them is the batch for certain."""
+    model = graph("g (float[2,4] x, float[3,4] z) => (float[2,4] y, float[3,4] v) { y = Relu(x) v = Relu(z) }")
+    assert reasons(free_batch, model) == ["input x: made for 2 samples, unlike others",
+                                          "input z: made for 3 samples, unlike others"]  # fmt: skip
+
+
+#: Models that mix their samples, or whose outputs do not follow them, {n} being their number.
+MIXED = {
+    "a sum over the batch": "g (float[{n},4] x) => (float[1,4] y) {{ y = ReduceSum(x, k) }}",
+    "each sample has a row of its own": "g (float[{n},4] x) => (float[{n},4] y) {{ y = Add(x, rows) }}",
+    "a product across the batch": "g (float[{n},4] x) => (float[3,4] y) {{ y = MatMul(mix, x) }}",
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_samples_are_refused(name):
+    """Several samples that cannot be told apart: a ModelError that says what to do; the model is not half changed."""
+    text = MIXED[name].format(n=4)
+    held = {"k": np.array([0]), "rows": rand(4, 4), "mix": rand(3, 4)}
+    model = graph(text, **{key: array for key, array in held.items() if key in text})
+    nodes = ops(model)
+    with pytest.raises(ModelError, match="batches of 4 and its samples cannot be told apart; export it"):
+        free_batch(model)
+    assert ops(model) == nodes
+
+
+def test_one_sample_that_does_not_follow_stays():
+    """A model for one sample whose output is the same for all samples together stays one for one sample."""
+    model = graph("g (float[1,4] x) => (float[3,4] y) { y = MatMul(mix, x) }", mix=rand(3, 1))
+    assert reasons(free_batch, model) == ["the model: made for one sample; its outputs do not follow the samples"]
+    assert tuple(model.graph.inputs[0].shape) == (1, 4)
+
+
+def test_open_sizes_are_not_tried():
+    """A size that nobody knows cannot be run."""
+    model = graph("g (float[1,C] x) => (float[1,C] y) { y = Relu(x) }")
+    assert reasons(free_batch, model) == [
+        "the model: made for one sample; its inputs have open sizes or are too large to try"
+    ]

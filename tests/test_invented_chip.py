@@ -1,0 +1,181 @@
+"""Law: platforms are rows. A chip that nobody built, added as a value here and nowhere else, is quantized for and
+simulated: it rounds down, takes kernels of three, wants its gates in another order, and multiplies nothing.
+"""
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import lingeronnx as lo
+from lingeronnx import ir
+from lingeronnx.errors import InternalError
+from lingeronnx.platforms import Fault, Platform, packing, platform, rows
+from lingeronnx.platforms.arithmetic import (
+    Arithmetic,
+    Average,
+    Concat,
+    Divisor,
+    Layer,
+    Left,
+    Lstm,
+    Operands,
+    Quantizer,
+    Requantize,
+    Requantizer,
+    Rounding,
+    Rows,
+    Sum,
+    Table,
+)
+from lingeronnx.platforms.limits import RowLimits
+from tests.nets import Net, plain, residual, samples
+from tests.ops.test_recurrent import classifier, inputs
+
+DOWN = Requantize(shifts=True, left=Left.REFUSED, rounding=Rounding.DOWN)
+
+PACKING = replace(
+    packing.VENUS,
+    name="nimbus",
+    attribute="nimbus",
+    conv=replace(packing.VENUS.conv, max_kernel=3, max_kernel_dilated=3, strides=(1, 2), max_pad=2, max_kernel_1d=3),
+)
+
+
+def chip(requantize=DOWN, gates="iofg"):
+    """Return a row."""
+    return Platform(
+        name="nimbus",
+        executor="0.1",
+        title="a chip that nobody built",
+        modes=("q-value",),
+        bits=(8,),
+        single_sample=True,
+        exponents=(-5, 12),
+        shared_memory=1 << 20,
+        packing=PACKING,
+        faults=(Fault.AVGPOOL_SCALE,),
+        node_attributes={"": {"platform": "nimbus", "platform_quant": "luna_quant"}},
+        ops=MappingProxyType(
+            {
+                **rows(Quantizer(), "Quant"),
+                **rows(Requantizer(requantize), "Requant"),
+                **rows(Arithmetic(), "Dequant", "Relu", "MaxPool", "Flatten", "Reshape", "Transpose", "Gather",
+                       "Squeeze"),
+                **rows(Layer(requantize), "Conv2dInt"),
+                **rows(Layer(requantize), "LinearInt"),
+                **rows(Sum(requantize, Operands.WIDE), "iqAdd"),
+                **rows(Concat(requantize), "iqCat"),
+                **rows(Average(requantize, Divisor.AREA), "AvgPool2dInt"),
+                **rows(Rows(Requantize(shifts=True)), "SoftmaxInt", limits=RowLimits(max_length=8)),
+                **rows(Lstm(Requantize(shifts=True), Table.VENUSA, gates=gates), "LSTMInt"),
+            }
+        ),
+    )  # fmt: skip
+
+
+def same_both_ways(result, row, feeds, outputs=("y",)):
+    """Compare the simulator with the plain classes, output by output; return the simulator's numbers."""
+    got = result.session().run(list(outputs), feeds)
+    reference = ReferenceEvaluator(ir.to_proto(result.graph), new_ops=lo.reference_ops(row))
+    for i in range(len(next(iter(feeds.values())))):
+        want = reference.run(list(outputs), {name: array[i : i + 1] for name, array in feeds.items()})
+        for one, other in zip(got, want, strict=True):
+            assert np.array_equal(one[i : i + 1], other)
+    return got
+
+
+@pytest.mark.parametrize("build", (plain, residual))
+def test_a_net_is_quantized_and_simulated(build):
+    """Every layer in integers, rounded down: other numbers than a chip gives that rounds half up."""
+    row, model = chip(), build()
+    feeds = samples(model, 4, seed=1)
+    result = lo.quantize(model, samples(model), platform=row)
+    assert (result.report.integer_macs, result.report.chip_ready, result.report.platform) == (1.0, True, "nimbus")
+    assert result.report.packer.startswith("tpacker -g model_quant.onnx -p nimbus")
+    down = same_both_ways(result, row, feeds)
+    half_up = lo.Session(result.graph, platform=chip(replace(DOWN, rounding=Rounding.HALF_UP))).run(None, feeds)
+    assert not np.array_equal(down[0], half_up[0])
+    want = lo.Session(model).run(["y"], feeds)[0]
+    assert np.corrcoef(want.reshape(-1), down[0].reshape(-1))[0, 1] > 0.95
+
+
+def test_its_limits_are_kept():
+    """A 5x5 kernel is told of, and split into kernels of three."""
+    net = Net(3, 10, 10, seed=4)
+    model = net.graph(net.conv("x", (4, 3, 5, 5), pads=[2] * 4, out="y"))
+    row = chip()
+    (found,) = lo.check(model, platform=row).violations
+    assert (found.rule, found.value) == ("kernel sides are at most 3", "5x5")
+    assert not lo.check(model, platform="generic").violations
+    result = lo.quantize(model, samples(model), platform=row)
+    kernels = [ir.attr(node, "kernel_shape") for node in result.graph.graph if node.op_type == "Conv2dInt"]
+    assert len(kernels) == 4
+    assert max(side for kernel in kernels for side in kernel) == 3
+    same_both_ways(result, row, samples(model, 2, seed=1))
+
+
+def test_its_gates_stand_in_its_order():
+    """The weights of an LSTM are written in the row's order, and mean the same as in another."""
+    model = classifier("LSTM", "forward")
+    x, results = inputs(model, 4, seed=1), []
+    for gates in ("iofg", "ifgo", "gofi"):
+        row = chip(gates=gates)
+        result = lo.quantize(model, {"x": inputs(model)}, platform=row)
+        assert result.report.layers["LSTMInt"] == 2
+        name = str(model.graph.outputs[0].name)
+        results.append((result, same_both_ways(result, row, {"x": x}, [name])[0]))
+    assert np.array_equal(results[0][1], results[1][1])
+    assert np.array_equal(results[0][1], results[2][1])
+    held = [result.graph.graph.initializers for result, _ in results]
+    weights = [name for name, value in held[0].items() if ir.const(value).shape[:1] == (32,)]
+    assert any(not np.array_equal(ir.const(held[0][name]), ir.const(held[1][name])) for name in weights)
+
+
+def test_what_it_has_not_is_refused():
+    """No operator is computed by another's arithmetic, and none by a value of another kind."""
+    net = Net(4, 6, 6, seed=6)
+    a = net.conv("x", (4, 4, 3, 3), pads=[1] * 4)
+    model = net.graph(net.node("Sub", a, net.node("Relu", a), out="y"))
+    of_generic = lo.quantize(model, samples(model), platform="generic")
+    with pytest.raises(lo.ModelError, match="iqSub .*: nimbus has no such operator"):
+        lo.Session(of_generic.graph, platform=chip()).run(None, samples(model, 1))
+    assert lo.quantize(model, samples(model), platform=chip()).report.host_part[0].why == "nimbus has no iqSub"
+    wrong = chip().with_op("Conv2dInt", arithmetic=Arithmetic(DOWN))
+    with pytest.raises(InternalError, match="Conv2dInt .* has Arithmetic where Layer belongs"):
+        lo.quantize(model, samples(model), platform=wrong)
+
+
+def test_it_is_a_value_everywhere():
+    """By a config, by check, and by name only where it is one of the table."""
+    row = chip()
+    assert platform(row) is row
+    with pytest.raises(lo.ConfigError, match="unknown platform 'nimbus'"):
+        platform("nimbus")
+    from lingeronnx.config import QuantConfig
+
+    with pytest.raises(lo.ConfigError, match="platform = 3: it is a name or a Platform"):
+        QuantConfig.of({"platform": 3})
+    with pytest.raises(lo.ConfigError, match="platform = 'nimbus' is for integer graphs"):
+        lo.Session(plain(), platform=row)
+    model = plain()
+    by_config = lo.quantize(model, samples(model), config=QuantConfig.of({"platform": row, "effort": "fast"}))
+    assert by_config.platform is row
+    checked = lo.check(by_config.graph, platform=row)
+    assert not checked.violations, checked.lines()
+
+
+@pytest.mark.parametrize(
+    "make",
+    (
+        lambda: Requantize(shifts=False, rounding=Rounding.DOWN),
+        lambda: Sum(DOWN, Operands.BYTES),
+        lambda: Lstm(gates="ifg"),
+    ),
+)
+def test_values_that_mean_nothing(make):
+    """What the simulator could not do is refused where the row is written."""
+    with pytest.raises(ValueError, match="round|gates"):
+        make()
