@@ -59,6 +59,11 @@ class IntRunner:
         self._direct: dict[Any, _Direct] = {}
 
     @property
+    def nbytes(self) -> int:
+        """Bytes held for tensors between the inputs and outputs of the runs so far."""
+        return sum(program.nbytes for program, _ in self._programs.values())
+
+    @property
     def input_scales(self) -> dict[str, tuple[float, int] | None]:
         """(scale, bits) by input of the Quant nodes that read it; None where there is none, or several disagree."""
         found: dict[str, tuple[float, int] | None] = {}

@@ -68,6 +68,14 @@ class Session:
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[Any, FloatRunner] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that an integer session holds for tensors between inputs and outputs; 0 before the first run.
+
+        A batch is computed in blocks, so that this does not grow with it beyond a block for each thread.
+        """
+        return 0 if self._runner is None else int(self._runner.nbytes)
+
     def get_inputs(self) -> list[NodeArg]:
         """Return the graph inputs."""
         return [_arg(v) for v in self.model.graph.inputs if v.const_value is None]
@@ -132,22 +140,16 @@ class Session:
         given, counts = dict(feeds), set()
         for spec in self.inputs:
             array = given.get(spec.name)
-            if (
-                type(array) is not np.ndarray
-                or array.dtype != spec.dtype
-                or spec.shape is None
-                or spec.axis is None
-                or not array.size
-            ):
+            if type(array) is not np.ndarray or array.dtype != spec.dtype or not spec.shape or not array.size:
                 return None
-            shape, want = array.shape, spec.shape
-            if len(shape) != len(want) or want[spec.axis] not in (None, 1):
+            shape, want, axis = array.shape, spec.shape, spec.axis
+            if axis is None or not spec.batched or len(shape) != len(want):
                 return None
-            if any(w not in (None, h) for i, (h, w) in enumerate(zip(shape, want, strict=True)) if i != spec.axis):
+            if any(w not in (None, h) for i, (h, w) in enumerate(zip(shape, want, strict=True)) if i != axis):
                 return None
             if spec.dtype.kind == "f" and not math.isfinite(array.sum(dtype=np.float64)):
                 return None
-            counts.add(shape[spec.axis])
+            counts.add(shape[axis])
         return given if len(given) == len(self.inputs) and len(counts) == 1 else None
 
     @cached_property

@@ -36,7 +36,7 @@ from simulator._jit import inline
 from simulator.rounding import Rounding
 
 __all__ = [
-    "Chain", "Form", "LunaDivide", "Rescale", "Rounded", "Rounding", "Scale", "Shift", "WideScale",
+    "Chain", "Form", "LunaDivide", "NarrowScale", "Rescale", "Rounded", "Rounding", "Scale", "Shift", "WideScale",
     "apply", "divided", "dtype_of", "luna_div", "luna_divide", "luna_reciprocal", "narrow", "rsh", "sat",
 ]  # fmt: skip
 

@@ -56,13 +56,14 @@ class Curve(NamedTuple):
 @inline
 def follow(curve: Any, x: Any) -> Any:
     """Return the value of `curve` at one integer x, rounded half up and saturated: `Piecewise.rounded` in kernels."""
+    wide: Any = np.int64(x)
     if curve.values.size:
-        within: Any = min(max(np.int64(x), -32768), 32768)
-        return np.int64(curve.values[within + 32768])
+        place: Any = min(max(wide, -32768), 32768)
+        return np.int64(curve.values[place + 32768])
     rows = curve.rows
-    x = max(np.int64(x), curve.least)
-    size = abs(x)
-    piece = np.int64(curve.pieces[min(size >> curve.grain, curve.pieces.size - 1)])
+    x = max(wide, curve.least)
+    size: Any = abs(x)
+    piece: Any = np.int64(curve.pieces[min(size >> curve.grain, curve.pieces.size - 1)])
     piece += size > rows[piece]
     bias = rows[32 + 16 * (x < 0) + piece]
     return sat(rsh((rows[16 + piece] * x + bias) >> rows[64 + piece], curve.shift), curve.bits)

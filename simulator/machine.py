@@ -10,6 +10,7 @@ and every sample is computed alone. Each worker thread has its own buffers; pack
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ __all__ = ["Call", "Kernel", "MachineError", "PlainKernel", "Program", "Spec", "
 
 _CACHE_BYTES = 512 * 1024  # what the inputs and outputs of a step may take of a core's second-level cache
 _MAX_BLOCK = 32
+_SIZES = 4  # sizes of blocks whose memory is kept for the next run
 
 
 def compile(
@@ -203,6 +205,11 @@ class Program:
         for name in self.names:
             yield name, fed[name].copy() if name in fed else arrays[name]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds between runs for tensors that are not the caller's."""
+        return sum(worker.nbytes for workers in list(self._idle.values()) for worker in workers)
+
     def _empty(self, name: str, samples: int) -> Array:
         """Return an array for a kept tensor: a constant has its values already."""
         at = self._places[name].get(PLAIN)
@@ -282,6 +289,9 @@ class Program:
         else:
             worker.run(arrays, part)
         idle.append(worker)
+        if len(self._idle) > _SIZES:
+            with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was first
+                del self._idle[next(iter(self._idle))]
 
     def _forced(self, name: str, x: Array, part: slice) -> dict[int, Array]:
         """Return what the buffers of tensor `name` shall hold."""

@@ -219,11 +219,10 @@ class _Writer:
         """Return the numbers of the form in every lane."""
         if self.shape.form == "sums":
             return {}
-        names: tuple[str, ...]
-        if self.shape.form == "shift":
-            names, kind = ("half", "shift", "low", "high"), _DWORD
-        else:
-            names, kind = ("limit", "multiplier", "half", "shift", "low", "high"), _INDEX
+        names: tuple[str, ...] = ARGUMENTS[-4:]
+        kind = _DWORD
+        if self.shape.form == "scale":
+            names, kind = ARGUMENTS[-6:], _INDEX
         found = {}
         for name in names:
             narrow = _DWORD if name in ("limit", "multiplier") else kind

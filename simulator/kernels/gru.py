@@ -67,7 +67,7 @@ class Gru(Recurrent):
     def stepper(self) -> Any:
         """Take the tables with eight bits."""
         sigmoid, tanh = (piecewise(name, self.table).curve(8) for name in ("sigmoid", "tanh"))
-        hidden = self.of_state()
+        hidden = self.hidden_sums()
         out = self.rescale_o.within(1 << 16)
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:

@@ -112,7 +112,7 @@ class Lstm(Recurrent):
         fine = self.arithmetic == "q27"
         kernel, bits = (_q27, 32) if fine else (_q11, 8)
         sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
-        hidden = self.of_state()
+        hidden = self.hidden_sums()
         out = self.rescale_o.within(1 << 31)
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:

@@ -216,7 +216,7 @@ class Recurrent(Kernel):
         """
         raise NotImplementedError
 
-    def of_state(self) -> Sums:
+    def hidden_sums(self) -> Sums:
         """Return the states' gate sums."""
         kind = self.rescale_o.dtype
         return Sums(self.weight_h, self.bias_h, kind, magnitude(kind), self.rescale_h)

@@ -172,6 +172,27 @@ def test_threads_come_from_the_environment(monkeypatch):
     assert compile(network(), INPUT).threads == 3
 
 
+def test_memory_does_not_grow_with_the_batch_or_with_their_number():
+    program = compile(network(), INPUT, ["y"], block=4, threads=1)
+    dict(program.run(feed(4)))
+    once = program.nbytes
+    dict(program.run(feed(40)))
+    assert program.nbytes == once > 0
+    for samples in range(1, 20):
+        dict(compile(network(), INPUT, ["y"], threads=1).run(feed(1)))
+        dict(program.run(feed(samples)))
+    assert len(program._idle) <= 4
+
+
+def test_a_program_is_one_native_call():
+    """Law: between feeds and outputs nothing is done in Python but what is written in Python."""
+    program = compile(network(), INPUT, ["y"], threads=1)
+    dict(program.run(feed(2)))
+    (worker,) = program._idle[2]
+    assert [part for part in worker._parts if not isinstance(part, tuple)] == [program._ops[0]]
+    assert len(worker._parts) == 2
+
+
 # --- kernels that mix samples ---------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simulator import _llvm
 from simulator.fixed import Rescale, Rounded
 from simulator.kernel import MachineError
-from simulator.kernels import Conv, Linear, _tile
+from simulator.kernels import Conv, Linear, MatMul, _tile
 from simulator.rows import ROWS, host_features, row, runs_here
 from tests.simulator.helpers import SEEDS, few, integers, run, same, simd
 
@@ -73,6 +73,18 @@ def test_wide_weights_and_a_tall_image_in_bands(name):
     same(*both(name, conv, x), np.int8)
     deep = Conv(integers(rng, (20, 1, 3, 3)), None, Rescale.from_shift(8, 8), None, (1, 1, 1, 1), None, 20)
     same(*both(name, deep, integers(rng, (1, 20, 300, 120))), np.int8)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("shape", [(3, 1, 5, 7, 3), (2, 4, 9, 16, 70), (1, 2, 33, 2, 18), (2, 1, 1, 1, 1)], ids=str)
+def test_products_of_two_tensors(name, shape):
+    batch, heads, rows, inner, columns = shape
+    rng = np.random.default_rng(2)
+    for kinds in ((np.int8, np.int8), (np.int8, np.int16)):
+        x, y = (integers(rng, s, k) for s, k in zip(((rows, inner), (inner, columns)), kinds, strict=True))
+        x, y = (np.stack([np.roll(a, i) for i in range(batch * heads)]).reshape(batch, heads, *a.shape) for a in (x, y))
+        got, want = both(name, MatMul(Rescale.from_ratio(0.003, 8)), x, y, threads=1)
+        same(got, want, np.int8)
 
 
 INSTRUCTIONS = {
