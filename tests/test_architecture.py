@@ -18,7 +18,7 @@ FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT
 BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "packer", "config", "data", "batch_axes"}
 MIDDLE = BASE | {"ops", "borders", "runners", "int_runner", "metrics"}
 FLOW = MIDDLE | {"passes", "observe", "calibrate", "partition", "assign", "fit", "improve", "emit", "lower", "session"}
-FLOW |= {"chip", "chip_form", "source"}
+FLOW |= {"chip", "chip_form", "chip_lstm", "chip_nodes", "source"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
@@ -55,7 +55,9 @@ ALLOWED = {
     "evaluation": MIDDLE | {"session"},
     "simulation": MIDDLE | {"session", "dump"},
     "chip": MIDDLE | {"emit"},
-    "chip_form": MIDDLE | {"fit"},
+    "chip_nodes": {"ir"},
+    "chip_lstm": MIDDLE | {"chip_nodes", "fit"},
+    "chip_form": MIDDLE | {"chip_lstm", "chip_nodes", "fit"},
     "report": FLOW,
     "analysis": FLOW | {"report", "dump"},
     "repair": MIDDLE | {"session", "schemas"},
