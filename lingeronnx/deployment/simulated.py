@@ -18,7 +18,7 @@ from .. import ir
 from ..data import Data
 from ..errors import DataError, ModelError
 from ..ops import integer_op
-from ..packer.names import restored, safe_names
+from ..packer.names import restored, written
 from ..platforms import Platform
 from ..session import Session
 from ..streaming import zeros
@@ -52,6 +52,11 @@ class Run:
     floats: Mapping[str, np.ndarray]
     scales: Mapping[str, float]
 
+    def named(self, names: Mapping[str, str]) -> Run:
+        """Return the run with other names of its tensors."""
+        return Run(*({names.get(n, n): item for n, item in part.items()}
+                     for part in (self.integers, self.floats, self.scales)))  # type: ignore[arg-type]
+
 
 def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     """Read an integer graph, from a file or from memory; ModelError for a float one."""
@@ -62,12 +67,9 @@ def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     if not session.is_integer:
         raise ModelError("the model has no integer operator; give the graph that was packed, such as model_quant.onnx")
     graph, row = session.model, row_of(session.model)
-    if isinstance(model, str | os.PathLike) or not row.chip:
-        theirs = [str(v.name) for v in ir.values(file)]
-    else:
-        safe = safe_names(graph).tensors
-        theirs = [safe.get(str(v.name), str(v.name)) for v in ir.values(graph)]
-    device = dict(zip((str(v.name) for v in ir.values(graph)), theirs, strict=True))
+    packed = file if isinstance(model, str | os.PathLike) or row.packing is None else written(file)
+    both = zip(ir.values(graph), ir.values(packed), strict=True)
+    device = {str(ours.name): str(theirs.name) for ours, theirs in both}
     entries, outputs, operators = {}, [], {}
     for node in graph.graph:
         op = integer_op(node)
@@ -85,16 +87,20 @@ def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
 def runs(graph: Graph, data: Any, start: int, stop: int, state: Mapping[str, str] | None) -> dict[int, Run]:
     """Return what the simulator computes of samples `start` to `stop` - 1, as far as there are any.
 
-    state : {output: input}, fed back from sample to sample, which are calls then, one after another from zeros. Raises
-    DataError as `Data` does, ConfigError for states that are not there.
+    state : {output: input}, fed back from call to call, from zeros: then an item of the data is a call, as for
+    calibration, and of its samples the first is taken. Raises DataError as `Data` does, ConfigError for states that are
+    not there.
     """
     stream = graph.session.stream(state) if state else None
     fed = set(state.values()) if state else set()
     specs = [spec for spec in graph.session.inputs if spec.name not in fed]
     first = zeros([spec for spec in graph.session.inputs if spec.name in fed], 1)
-    source = Data(data, specs, limit=stop, what="input data")
+    source = Data(data, specs, limit=stop if stream is None else None, what="input data")
     found = {}
-    for number, (feeds, _) in enumerate(source.batches(1)):
+    for number, (feeds, _) in enumerate(source.batches(1 if stream is None else 1 << 30)):
+        if number >= stop:
+            break
+        feeds = {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in specs}
         if number < start and stream is None:
             continue
         held = {} if stream is None else stream.state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ from typing import Any
 import numpy as np
 
 from .. import ir
+from ..chip import chip_part
 from ..errors import ConfigError, DataError
+from ..packer.arguments import choose
+from ..packer.judge import judge
 from .dumps import Dumped, raw, read_folder, read_log, read_outputs, short
 from .layer import Layer, layer_of
 from .patterns import pattern
@@ -96,13 +99,15 @@ def verify(
     output: str | os.PathLike[str] | None = None,
     sample: int = 0,
     state: Mapping[str, str] | None = None,
+    packer_args: str | None = None,
 ) -> Verification:
     """Compare what a device computed with what the simulator computes for the same sample.
 
     model : the integer graph, whole or its chip part. data : as everywhere; integers of a Quant's type are taken as
     quantized. Give one of dump (the executor's folder), log (a board's lines of checksums; their form was never tried
     on silicon) and output (a raw file of all outputs). sample : which of the data was run last. state : {output:
-    input} of states that were fed back, samples being calls, one after another, from zeros.
+    input} of states that were fed back from zeros; then an item of the data is a call. packer_args : what the packer
+    was told, to judge its plan by; default what `quantize` says.
 
     Raises DataError for files that are no dump, ConfigError where none or several are given.
     """
@@ -126,6 +131,7 @@ def verify(
         labels = {sample - 1: "sample before", sample + 1: "sample after"}
         others = {label: found[number] for number, label in labels.items() if number in found}
         first = _explained(graph, ours, others, different[0], pairs)
+        first = replace(first, causes=(*first.causes, *_findings(graph, first.nodes, packer_args)))
     hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == "Dequant"}}
     unseen = [n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden]
     return Verification(not different, tuple(pairs), tuple(different), first, tuple(unknown), tuple(unseen),
@@ -211,6 +217,15 @@ def _causes(
     if not causes and have is not None:
         causes = [Cause(kind, text, False) for kind, text in pattern(want, have)]
     return causes
+
+
+def _findings(graph: Graph, nodes: Sequence[str], packer_args: str | None) -> list[Cause]:
+    """Return what the packer's rules have against one of the `nodes`, and what writes past its plan anywhere."""
+    if graph.row.packing is None:
+        return []
+    chip = chip_part(graph.session.model)
+    found = choose(chip, graph.row).verdict if packer_args is None else judge(chip, graph.row, packer_args)
+    return [Cause("packer", str(f), False) for f in found.findings if f.node in nodes or f.level == "plan"]
 
 
 def _place(want: np.ndarray, have: np.ndarray) -> dict[str, Any]:
