@@ -37,9 +37,7 @@ class Written:
         if self.plan is not None:
             write_text(self.plan, result.plan.to_json())
 
-    def show(
-        self, result: QuantizedModel, report: Report, as_json: bool, deployed: Deployment | None = None
-    ) -> None:
+    def show(self, result: QuantizedModel, report: Report, as_json: bool, deployed: Deployment | None = None) -> None:
         """Print `report` and what was deployed, and with --json the object."""
         part = self.chip if result.chip is not None else None
         report = _repacked(report, part or self.output)

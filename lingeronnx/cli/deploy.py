@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..show import console_for, show_deployment, show_report
+from ..show import console_for, show_deployment
 from ._shared import (
     DATA,
     PATH,
@@ -35,7 +35,7 @@ __all__ = ["deploy"]
     )
 )
 @click.argument("model", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="DIR", required=True, help="A new folder, or one deployed to before.")
+@click.option("-o", "--output", type=PATH, metavar="DIR", required=True, help="New, or deployed to before.")
 @click.option("--calib", metavar="DATA", help=f"Of a float model, calibration data: {DATA}.")
 @click.option("--input", "data", metavar="DATA", help="Samples for the golden vectors.  [default: those of --calib]")
 @click.option("--samples", type=click.IntRange(1), default=3, show_default=True, metavar="N",

@@ -25,7 +25,7 @@ __all__ = ["verify"]
 @click.option("--input", "data", required=True, metavar="DATA", help=f"What the device was fed: {DATA}.")
 @click.option("--device-dump", "dump", type=PATH, metavar="DIR", help="The executor's dumps, text or binary.")
 @click.option("--device-log", "log", type=PATH, metavar="FILE",
-              help="A board's log with a line of checksums per tensor; the form was never tried on silicon.")  # fmt: skip
+              help="A board's log with a line of checksums per tensor; its form was not tried on silicon.")  # fmt: skip
 @click.option("--device-output", "output", type=PATH, metavar="FILE",
               help="All outputs one after another: raw, or .txt with an integer per line.")  # fmt: skip
 @click.option("--sample", type=click.IntRange(0), default=0, show_default=True, metavar="N",

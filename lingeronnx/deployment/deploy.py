@@ -1,9 +1,9 @@
 """Everything a board needs of an integer graph, written into one folder, as a whole or not at all.
 
-    STEM.onnx               the whole graph               STEM_chip.onnx     the part that is packed
-    STEM_host_head.onnx     what runs before the chip     STEM_host_tail.onnx   and after it, where there is a host part
-    STEM.h                  inputs, outputs, scales, states            pack.sh         the packer's line
-    golden/                 vectors (`golden`)       README.md, manifest.json   the steps; hashes and versions
+STEM.onnx               the whole graph               STEM_chip.onnx     the part that is packed
+STEM_host_head.onnx     what runs before the chip     STEM_host_tail.onnx   and after it, where there is a host part
+STEM.h                  inputs, outputs, scales, states            pack.sh         the packer's line
+golden/                 vectors (`golden`)       README.md, manifest.json   the steps; hashes and versions
 """
 
 from __future__ import annotations

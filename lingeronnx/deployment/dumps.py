@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -153,21 +154,18 @@ def read_outputs(path: Path, outputs: Mapping[str, np.ndarray]) -> list[Dumped]:
     outputs : our integers by the device's name of the output, in graph order. DataError where the file's size is not
     theirs together.
     """
-    if path.suffix == ".txt":
-        values = _integers(path)
-        size, want, unit = values.size, sum(a.size for a in outputs.values()), "integers"
-    else:
-        data = _bytes(path)
-        size, want, unit = len(data), sum(a.nbytes for a in outputs.values()), "bytes"
-    if size != want:
+    text = path.suffix == ".txt"
+    content: Any = _integers(path) if text else _bytes(path)
+    takes = {name: array.size if text else array.nbytes for name, array in outputs.items()}
+    if len(content) != sum(takes.values()):
         listed = ", ".join(f"{name} {a.dtype} {list(a.shape)}" for name, a in outputs.items())
-        raise DataError(f"--device-output {path} holds {size} {unit}; the outputs take {want}: {listed}")
+        raise DataError(
+            f"--device-output {path} holds {len(content)} {'integers' if text else 'bytes'}; the outputs take "
+            f"{sum(takes.values())}: {listed}"
+        )
     found, start = [], 0
-    for name, array in outputs.items():
-        if path.suffix == ".txt":
-            found.append(Dumped(name, path.name, values=values[start : start + array.size]))
-            start += array.size
-        else:
-            found.append(Dumped(name, path.name, data=data[start : start + array.nbytes]))
-            start += array.nbytes
+    for name, size in takes.items():
+        part = content[start : start + size]
+        found.append(Dumped(name, path.name, values=part) if text else Dumped(name, path.name, data=part))
+        start += size
     return found

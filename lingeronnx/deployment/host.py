@@ -87,9 +87,10 @@ def _model(whole: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], outputs: Col
     model = onnx.ModelProto(ir_version=max(whole.ir_version, 8), graph=part, producer_name="lingeronnx")
     used = {node.domain for node in nodes}
     model.opset_import.extend(o for o in whole.opset_import if o.domain in used or not o.domain)
-    model.functions.extend(f for f in whole.functions)
+    model.functions.extend(whole.functions)
     for function in whole.functions:  # what functions are made of may be functions again
-        model.opset_import.extend(o for o in function.opset_import if o.domain not in {i.domain for i in model.opset_import})
+        have = {opset.domain for opset in model.opset_import}
+        model.opset_import.extend(opset for opset in function.opset_import if opset.domain not in have)
     return model
 
 

@@ -37,6 +37,12 @@ def _places(want: np.ndarray, have: np.ndarray) -> Iterator[tuple[str, str]]:
     off = want.astype(np.int64) != have
     where = np.flatnonzero(off.reshape(-1))
     first, last = int(where[0]), int(where[-1])
+    channels = np.flatnonzero(off.any(axis=tuple(a for a in range(want.ndim) if a != 1))) if want.ndim > 1 else []
+    if len(channels) > 1 and last - first + 1 < want.size // 2 and len(where) > (last - first + 1) // 2:
+        start, stop = first * want.itemsize, (last + 1) * want.itemsize
+        text = f"only bytes {start} to {stop - 1} of {want.nbytes} differ: overwritten, or not transferred"
+        yield "overwritten", text
+        return
     for axis in range(1, want.ndim):
         planes = np.flatnonzero(off.any(axis=tuple(a for a in range(want.ndim) if a != axis)))
         size = want.shape[axis]
@@ -49,8 +55,3 @@ def _places(want: np.ndarray, have: np.ndarray) -> Iterator[tuple[str, str]]:
             yield "pads", f"only places {which} of axis {axis} differ, at the border: padding, or tiles without a halo"
         else:
             yield "part", f"only places {which} of axis {axis} differ"
-    if last - first + 1 < want.size // 2 and len(where) > (last - first + 1) // 2:
-        start, stop = first * want.itemsize, (last + 1) * want.itemsize
-        yield "overwritten", (
-            f"only bytes {start} to {stop - 1} of {want.size * want.itemsize} differ: overwritten, or not transferred"
-        )

@@ -43,8 +43,8 @@ def _steps(name: str, command: str, ports: Ports, sizes: Mapping[str, int]) -> I
         steps.append("Feed the states below back before the next call.")
     steps.append(
         "Prove the board: feed `golden/0/input0.bin` and the other inputs there, and compare the dump with "
-        f"`lingeronnx verify {name}_chip.onnx --input golden/0/input.npz --device-dump DIR` (or `--device-log`, `--device-output`); "
-        "`golden/0/data` holds what every tensor must be. A board shows fewer: fused nodes leave one."
+        f"`lingeronnx verify {name}_chip.onnx --input golden/0/input.npz --device-dump DIR` (or `--device-log`, "
+        "`--device-output`); `golden/0/data` holds what every tensor must be. A board shows fewer, for it fuses nodes."
     )
     yield from (f"{number}. {step}" for number, step in enumerate(steps, 1))
 

@@ -16,7 +16,7 @@ import onnx
 
 from .. import ir
 from ..data import Data
-from ..errors import DataError, ModelError
+from ..errors import ModelError
 from ..ops import integer_op
 from ..packer.names import restored, written
 from ..platforms import Platform
@@ -54,8 +54,9 @@ class Run:
 
     def named(self, names: Mapping[str, str]) -> Run:
         """Return the run with other names of its tensors."""
-        return Run(*({names.get(n, n): item for n, item in part.items()}
-                     for part in (self.integers, self.floats, self.scales)))  # type: ignore[arg-type]
+        return Run(
+            *({names.get(n, n): item for n, item in part.items()} for part in (self.integers, self.floats, self.scales))
+        )  # type: ignore[arg-type]
 
 
 def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
@@ -117,4 +118,3 @@ def _run(taps: list[tuple[str, np.ndarray, float | None]]) -> Run:
     whole = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "i"}
     floats = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "f"}
     return Run(whole, floats, {name: scale for name, _, scale in taps if scale is not None})
-

@@ -74,14 +74,14 @@ class Sums:
         acc, half = self.accumulators, 1 << max(self.shift - 1, 0)
         limits = np.iinfo(self.dtype)
         if self.shift > 0:
-            up = self.rounded(acc)
+            up, size = self.rounded(acc), np.abs(acc).astype(np.int64)
             ties = (acc & ((1 << self.shift) - 1)) == half
             ways = (
                 ("cut off (floor) instead of rounded half up", acc >> self.shift),
-                ("cut off towards zero instead of rounded half up", np.sign(acc) * (abs(acc) >> self.shift)),
+                ("cut off towards zero instead of rounded half up", np.sign(acc) * (size >> self.shift)),
                 ("rounded half to even instead of half up", up - (ties & (up % 2 == 1))),
                 ("rounded half away from zero instead of half up",
-                 np.sign(acc) * ((abs(acc) + half) >> self.shift)),
+                 np.sign(acc) * ((size + half) >> self.shift)),
             )  # fmt: skip
             for text, values in ways:
                 yield "rounding", f"sums are {text}", self.arranged(self.finished(values))
@@ -132,10 +132,10 @@ class Sums:
             if np.array_equal(row, given[channel]):
                 whole = self.flat(self.arranged(self.finished(self.rounded(self.accumulators)))).copy()
                 whole[channel] = row
-                place = "" if is_bias else f"{[channel, *map(int, np.unravel_index(term, self.weight_shape))]} "
-                what = f"bias [{channel}]" if is_bias else f"weight {place.strip()}"
-                near = "about " if is_bias else ""
-                text = f"{what} is {near}{old + delta} there, {old} in the graph"
+                place = [channel] if is_bias else [channel, *map(int, np.unravel_index(term, self.weight_shape))]
+                text = f"{'bias' if is_bias else 'weight'} {place} is {old + delta} there, {old} in the graph"
+                if is_bias or x.size == 1:  # a rounding hides part of a bias; one place cannot tell weights apart
+                    text = f"of output channel {channel} alone something is wrong, such as: {text}"
                 yield "weight", text, self.arranged(whole)
                 return
 

@@ -7,7 +7,7 @@ that only rearrange our own result come before those that compute a layer again.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ from .simulated import Graph, Run
 from .sums import sums_of
 
 __all__ = ["Suspect", "suspects"]
+
+Changed = tuple[str, str, Layer]  # a fault's kind and text, and the layer that has it
 
 _SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4)
 
@@ -43,22 +45,29 @@ def suspects(
     to call them. have : the device's integers in the shape of ours, where they are known.
     """
     want = ours.integers[tensor]
+    if layer is not None:
+        yield from _relus(layer, want)
     yield from _rearranged(want)
+    if layer is not None:
+        yield from _computed(_states(graph, layer, others, graph.entries), want)
     yield from _elsewhere(graph, tensor, ours, others)
     if layer is None:
         return
-    yield from _relus(layer, want)
     if have is not None and (sums := sums_of(layer)) is not None:
         for kind, text, array in itertools.chain(sums.other_arithmetic(), sums.corrupted(have)):
             yield Suspect(kind, text, array)
-    for changed in itertools.chain(
-        _shifts(layer), _fed(graph, layer, ours), _states(graph, layer, others), _constants(layer), _inputs(layer),
-        _windows(layer), _chips(graph, layer),
-    ):  # fmt: skip
-        kind, text, other = changed
-        array = other.compute()
-        if array is not None and array.size == want.size and not np.array_equal(array, want):
-            yield Suspect(kind, text, array)
+    inner = [name for name in layer.inputs if name not in graph.entries]
+    changes = (_shifts(layer), _fed(graph, layer, ours), _states(graph, layer, others, inner), _constants(layer),
+               _inputs(layer), _windows(layer), _chips(graph, layer))  # fmt: skip
+    yield from _computed(itertools.chain.from_iterable(changes), want)
+
+
+def _computed(changes: Iterable[Changed], want: np.ndarray) -> Iterator[Suspect]:
+    """Compute changed layers; those that can not be computed, or change nothing, are left out."""
+    for kind, text, layer in changes:
+        result = layer.compute()
+        if result is not None and result.size == want.size and not np.array_equal(result, want):
+            yield Suspect(kind, text, result)
 
 
 # ---- our own result, differently laid out ------------------------------------------------------------------------
@@ -120,13 +129,12 @@ def _elsewhere(graph: Graph, tensor: str, ours: Run, others: Mapping[str, Run]) 
 # ---- the layer computed in another way ---------------------------------------------------------------------------
 
 
-Changed = tuple[str, str, Layer]
-
-
 def _relus(layer: Layer, want: np.ndarray) -> Iterator[Suspect]:
     for index, kind in enumerate(layer.operators):
-        other = layer.without(index) if kind == "Relu" else None
-        array = None if other is None else other.compute()
+        if kind != "Relu":
+            continue
+        other = layer.without(index)
+        array = layer.inputs.get(layer.nodes[index].input[0]) if other is None else other.compute()
         if array is not None and array.size == want.size:
             yield Suspect("relu", f"the Relu {layer.nodes[index].name} is missing", array)
     if (want < 0).any():
@@ -136,7 +144,7 @@ def _relus(layer: Layer, want: np.ndarray) -> Iterator[Suspect]:
 def _shifts(layer: Layer) -> Iterator[Changed]:
     """Yield every scale of every node, a power of two off; the output's first."""
     for index in reversed(range(len(layer.nodes))):
-        scales = {k: float(v) for k, v in layer.attributes(index).items()  # type: ignore[arg-type]
+        scales = {k: float(v) for k, v in layer.attributes(index).items()
                   if k.startswith("scale") and isinstance(v, int | float)}  # fmt: skip
         for name in sorted(scales, key=lambda key: key != "scale_o"):
             for by in _SHIFTS:
@@ -176,9 +184,11 @@ def _fed(graph: Graph, layer: Layer, ours: Run) -> Iterator[Changed]:
         yield "input sign", text, layer.with_input(name, integers ^ limits.min)
 
 
-def _states(graph: Graph, layer: Layer, others: Mapping[str, Run]) -> Iterator[Changed]:
-    """Yield inputs of the layer that are stale or empty."""
+def _states(graph: Graph, layer: Layer, others: Mapping[str, Run], names: Collection[str]) -> Iterator[Changed]:
+    """Yield inputs of the layer, those in `names`, that are stale or empty."""
     for name, array in layer.inputs.items():
+        if name not in names:
+            continue
         who = f"input '{graph.entries[name]}'" if name in graph.entries else f"'{name}'"
         for label, run in others.items():
             if name in run.integers and run.integers[name].shape == array.shape:
@@ -200,13 +210,17 @@ def _constants(layer: Layer) -> Iterator[Changed]:
         for name in weights:
             array = layer.constants[name]
             for order, other in _orders(array):
-                yield "weight layout", f"the weights of {node.name} are read with {_layout(order)}", (
-                    layer.with_constant(name, other)
+                yield (
+                    "weight layout",
+                    f"the weights of {node.name} are read with {_layout(order)}",
+                    (layer.with_constant(name, other)),
                 )
             for axes in ((2, 3), (0,), (1,)):
                 if array.ndim > max(axes) and any(array.shape[a] > 1 for a in axes):
-                    yield "weight layout", f"the weights of {node.name} are in reverse along axes {list(axes)}", (
-                        layer.with_constant(name, np.flip(array, axes))
+                    yield (
+                        "weight layout",
+                        f"the weights of {node.name} are in reverse along axes {list(axes)}",
+                        (layer.with_constant(name, np.flip(array, axes))),
                     )
             zeros = np.zeros_like(array)
             yield "weight", f"the weights of {node.name} are all 0: not loaded", layer.with_constant(name, zeros)
@@ -218,8 +232,10 @@ def _inputs(layer: Layer) -> Iterator[Changed]:
         for one, two in itertools.combinations(dict.fromkeys(moving), 2):
             swapped = {one: two, two: one}
             names = [swapped.get(name, name) for name in node.input]
-            yield "operands", f"the operands '{one}' and '{two}' of {node.name} are exchanged", (
-                layer.with_inputs(index, names)
+            yield (
+                "operands",
+                f"the operands '{one}' and '{two}' of {node.name} are exchanged",
+                (layer.with_inputs(index, names)),
             )
     for name, array in layer.inputs.items():
         for order, other in _orders(array):
@@ -234,17 +250,22 @@ def _windows(layer: Layer) -> Iterator[Changed]:
         pads = attributes.get("pads")
         if isinstance(pads, list) and any(pads):
             half = len(pads) // 2
-            for text, other in (("ends for begins", pads[half:] + pads[:half]), ("axes exchanged", pads[::-1]),
-                                ("other side", [sum(p) * e for e in (0, 1) for p in zip(pads[:half], pads[half:],
-                                                                                         strict=True)])):  # fmt: skip
+            both = [sum(pair) for pair in zip(pads[:half], pads[half:], strict=True)]
+            ways = (("begins for ends", pads[half:] + pads[:half]), ("axes exchanged", pads[::-1]),
+                    ("all at the begin", [*both, *[0] * half]), ("all at the end", [*[0] * half, *both]))  # fmt: skip
+            for text, other in ways:
                 if other != pads:
-                    yield "pads", f"the pads of {node.name} are {other} ({text}), {pads} in the graph", (
-                        layer.with_attribute(index, "pads", other)
+                    yield (
+                        "pads",
+                        f"the pads of {node.name} are {other} ({text}), {pads} in the graph",
+                        (layer.with_attribute(index, "pads", other)),
                     )
         if attributes.get("dilations") not in (None, [1, 1], [1]):
             size = len(attributes["dilations"])  # type: ignore[arg-type]
-            yield "dilation", f"the dilation of {node.name} is ignored", (
-                layer.with_attribute(index, "dilations", [1] * size)
+            yield (
+                "dilation",
+                f"the dilation of {node.name} is ignored",
+                (layer.with_attribute(index, "dilations", [1] * size)),
             )
 
 

@@ -150,9 +150,7 @@ def _read(graph: Graph, ours: Run, dump: Any, log: Any, output: Any) -> tuple[li
     return read_outputs(Path(output), outputs), []
 
 
-def _matched(
-    graph: Graph, ours: Run, dumped: Sequence[Dumped]
-) -> tuple[dict[str, Dumped], list[str], list[str]]:
+def _matched(graph: Graph, ours: Run, dumped: Sequence[Dumped]) -> tuple[dict[str, Dumped], list[str], list[str]]:
     """Return what was shown of which tensor, in graph order; names shown that the graph has not; notes."""
     known: dict[str, list[str]] = {}
     for name in ours.integers:
