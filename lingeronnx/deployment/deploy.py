@@ -103,7 +103,7 @@ def deploy(
     if not found:
         raise DataError("the input data hold no sample; golden vectors need one at least")
     pairs = {graph.device[a]: graph.device[b] for a, b in (state or {}).items()}
-    ports = ports_of(parts.chip, found[0], pairs)
+    ports = ports_of(parts.whole, parts.chip, found[0], pairs)
     if parts.choice.verdict.warned:
         notes += [f"written past the plan: {f}" for f in parts.choice.verdict.findings if f.level == "plan"]
     command = shell(parts.choice.words, f"{name}_chip.onnx", f"{name}.pkg")

@@ -37,8 +37,8 @@ def _places(want: np.ndarray, have: np.ndarray) -> Iterator[tuple[str, str]]:
     off = want.astype(np.int64) != have
     where = np.flatnonzero(off.reshape(-1))
     first, last = int(where[0]), int(where[-1])
-    channels = np.flatnonzero(off.any(axis=tuple(a for a in range(want.ndim) if a != 1))) if want.ndim > 1 else []
-    if len(channels) > 1 and last - first + 1 < want.size // 2 and len(where) > (last - first + 1) // 2:
+    channels = off.any(axis=tuple(a for a in range(want.ndim) if a != 1)).sum()
+    if channels > 1 and last - first + 1 < want.size // 2 and len(where) > (last - first + 1) // 2:
         start, stop = first * want.itemsize, (last + 1) * want.itemsize
         text = f"only bytes {start} to {stop - 1} of {want.nbytes} differ: overwritten, or not transferred"
         yield "overwritten", text

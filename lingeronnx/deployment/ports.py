@@ -11,6 +11,7 @@ import numpy as np
 from .. import ir
 from ..errors import ConstraintError
 from ..ops import integer_op
+from .moves import moved_from
 from .simulated import Run
 
 __all__ = ["Port", "Ports", "State", "ports_of"]
@@ -63,9 +64,10 @@ class Ports:
     on_host: Mapping[str, str]
 
 
-def ports_of(chip: ir.Graph, run: Run, state: Mapping[str, str]) -> Ports:
-    """Return the ports of `chip`, with the shapes of one `run` (by the names in `chip`); state : {output: input}.
+def ports_of(whole: ir.Graph, chip: ir.Graph, run: Run, state: Mapping[str, str]) -> Ports:
+    """Return the ports of `chip`, a part of `whole`, with the shapes of one `run`; all names are those of the file.
 
+    state : {output: input} of `whole`; what the host only moves between them and the chip's ports is looked through.
     Raises ConstraintError for a scale that is no power of two.
     """
     inputs = []
@@ -79,14 +81,17 @@ def ports_of(chip: ir.Graph, run: Run, state: Mapping[str, str]) -> Ports:
         op = None if node is None else integer_op(node)
         behind = ir.read_name(node) if node is not None and op is not None and op.name == "Dequant" else str(value.name)
         outputs.append(_port(str(value.name), behind, run))
-    ins, outs = ([p.name for p in side] for side in (inputs, outputs))
+    values, shapes = {str(v.name): v for v in ir.values(whole)}, run.shapes
+    ins = [str(moved_from(values[port.name], shapes).name) for port in inputs]
+    outs = [port.name for port in outputs]
     pairs, on_host = [], {}
-    for source, target in state.items():
+    for output, target in state.items():
+        source = output if output in outs else str(moved_from(values[output], shapes).name)
         if source in outs and target in ins:
             one, two = outs.index(source), ins.index(target)
             pairs.append(State(one, two, (inputs[two].shift or 0) - (outputs[one].shift or 0)))
         else:
-            on_host[source] = target
+            on_host[output] = target
     return Ports(tuple(inputs), tuple(outputs), tuple(pairs), on_host)
 
 

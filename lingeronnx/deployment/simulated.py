@@ -22,6 +22,7 @@ from ..packer.names import restored, written
 from ..platforms import Platform
 from ..session import Session
 from ..streaming import zeros
+from .moves import moved_from
 
 __all__ = ["Graph", "Run", "read_graph", "runs"]
 
@@ -43,6 +44,11 @@ class Graph:
     operators: Mapping[str, str]
     outputs: tuple[str, ...]
 
+    def fed_by(self, name: str, run: Run) -> str:
+        """Return the graph input that the Quant's output `name` holds, as far as the host only moves its values."""
+        values = {str(v.name): v for v in ir.values(self.session.model)}
+        return str(moved_from(values[self.entries[name]], run.shapes).name)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -52,11 +58,18 @@ class Run:
     floats: Mapping[str, np.ndarray]
     scales: Mapping[str, float]
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor."""
+        return {name: array.shape for part in (self.integers, self.floats) for name, array in part.items()}
+
     def named(self, names: Mapping[str, str]) -> Run:
         """Return the run with other names of its tensors."""
-        return Run(
-            *({names.get(n, n): item for n, item in part.items()} for part in (self.integers, self.floats, self.scales))
-        )  # type: ignore[arg-type]
+
+        def of(part: Mapping[str, Any]) -> dict[str, Any]:
+            return {names.get(name, name): item for name, item in part.items()}
+
+        return Run(of(self.integers), of(self.floats), of(self.scales))
 
 
 def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:

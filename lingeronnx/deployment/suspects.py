@@ -47,9 +47,8 @@ def suspects(
     want = ours.integers[tensor]
     if layer is not None:
         yield from _relus(layer, want)
+        yield from _computed(_states(graph, layer, ours, others, graph.entries), want)
     yield from _rearranged(want)
-    if layer is not None:
-        yield from _computed(_states(graph, layer, others, graph.entries), want)
     yield from _elsewhere(graph, tensor, ours, others)
     if layer is None:
         return
@@ -57,7 +56,7 @@ def suspects(
         for kind, text, array in itertools.chain(sums.other_arithmetic(), sums.corrupted(have)):
             yield Suspect(kind, text, array)
     inner = [name for name in layer.inputs if name not in graph.entries]
-    changes = (_shifts(layer), _fed(graph, layer, ours), _states(graph, layer, others, inner), _constants(layer),
+    changes = (_shifts(layer), _fed(graph, layer, ours), _states(graph, layer, ours, others, inner), _constants(layer),
                _inputs(layer), _windows(layer), _chips(graph, layer))  # fmt: skip
     yield from _computed(itertools.chain.from_iterable(changes), want)
 
@@ -160,7 +159,7 @@ def _fed(graph: Graph, layer: Layer, ours: Run) -> Iterator[Changed]:
         entry = graph.entries.get(name)
         if entry is None:
             continue
-        who, scale = f"input '{entry}'", ours.scales.get(name)
+        who, scale = f"input '{graph.fed_by(name, ours)}'", ours.scales.get(name)
         limits = np.iinfo(integers.dtype)
         if scale is not None and entry in ours.floats:
             x = ours.floats[entry].astype(np.float64)
@@ -184,12 +183,14 @@ def _fed(graph: Graph, layer: Layer, ours: Run) -> Iterator[Changed]:
         yield "input sign", text, layer.with_input(name, integers ^ limits.min)
 
 
-def _states(graph: Graph, layer: Layer, others: Mapping[str, Run], names: Collection[str]) -> Iterator[Changed]:
+def _states(
+    graph: Graph, layer: Layer, ours: Run, others: Mapping[str, Run], names: Collection[str]
+) -> Iterator[Changed]:
     """Yield inputs of the layer, those in `names`, that are stale or empty."""
     for name, array in layer.inputs.items():
         if name not in names:
             continue
-        who = f"input '{graph.entries[name]}'" if name in graph.entries else f"'{name}'"
+        who = f"input '{graph.fed_by(name, ours)}'" if name in graph.entries else f"'{name}'"
         for label, run in others.items():
             if name in run.integers and run.integers[name].shape == array.shape:
                 text = f"{layer.nodes[-1].name} read {who} as it was for the {label}: a stale state or buffer"
