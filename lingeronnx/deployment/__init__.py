@@ -6,7 +6,7 @@
 Must not know: commands, torch.
 """
 
-from .deploy import Deployment, check_folder, deploy
-from .verify import Cause, Difference, Verification, verify
+from .board import Deployment, check_folder, deploy
+from .comparison import Cause, Difference, Verification, verify
 
 __all__ = ["Cause", "Deployment", "Difference", "Verification", "check_folder", "deploy", "verify"]
