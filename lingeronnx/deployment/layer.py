@@ -49,7 +49,7 @@ class Layer:
         model.opset_import.extend(self.like.opset_import)
         model.metadata_props.add(key="lingeronnx.platform", value=self.platform)
         try:
-            runner = IntRunner(ir.from_proto(model))
+            runner = IntRunner(ir.from_proto(model), "executor")
             found = {name: array for name, array, _ in runner.run(self.inputs, {self.output})}
         except (LingerOnnxError, ValueError, IndexError):  # a change that makes no sense here explains nothing
             return None

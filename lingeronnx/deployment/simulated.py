@@ -20,7 +20,7 @@ from ..errors import ModelError
 from ..ops import integer_op
 from ..packer.names import restored, written
 from ..platforms import Platform
-from ..session import Session
+from ..session import Session, is_integer_graph
 from ..streaming import zeros
 from .moves import moved_from
 
@@ -32,8 +32,8 @@ class Graph:
     """An integer graph to compare with.
 
     session : by the user's names. device : {tensor: its name in the chip's file}. entries : {what a Quant of a graph
-    input writes: that input}. proto : the nodes, in order. operators : {first output: the integer operator's name, or
-    the node's own}. outputs : the integer tensors behind the Dequants, in the order of the chip's outputs.
+    input writes: that input}. proto : the nodes, in order. operators : {tensor: the integer operator that writes it, or
+    the node's own type}. outputs : the integer tensors behind the Dequants, in the order of the chip's outputs.
     """
 
     session: Session
@@ -77,9 +77,10 @@ def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     from ..int_runner import row_of
 
     file = ir.load(model) if isinstance(model, str | os.PathLike) else model
-    session = Session(restored(file))
-    if not session.is_integer:
+    model = restored(file)
+    if not is_integer_graph(model):
         raise ModelError("the model has no integer operator; give the graph that was packed, such as model_quant.onnx")
+    session = Session(model, arithmetic="executor")  # what a board runs, whatever the graph's generation means
     graph, row = session.model, row_of(session.model)
     packed = file if isinstance(model, str | os.PathLike) or row.packing is None else written(file)
     both = zip(ir.values(graph), ir.values(packed), strict=True)
@@ -87,7 +88,7 @@ def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     entries, outputs, operators = {}, [], {}
     for node in graph.graph:
         op = integer_op(node)
-        operators[ir.written_name(node)] = node.op_type if op is None else op.name
+        operators.update(dict.fromkeys(map(_name, node.outputs), node.op_type if op is None else op.name))
         if op is not None and op.name == "Quant":
             entries[ir.written_name(node)] = ir.read_name(node)
         if op is not None and op.name == "Dequant":
@@ -125,6 +126,10 @@ def runs(graph: Graph, data: Any, start: int, stop: int, state: Mapping[str, str
         if number >= start:
             found[number] = _run(taps)
     return found
+
+
+def _name(value: ir.Value) -> str:
+    return str(value.name)
 
 
 def _run(taps: list[tuple[str, np.ndarray, float | None]]) -> Run:

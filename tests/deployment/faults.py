@@ -19,7 +19,7 @@ class Device:
 
     def __init__(self, graph):
         self.graph = graph
-        self.makers = {ir.written_name(node): node for node in graph.graph}
+        self.makers = {str(value.name): node for node in graph.graph for value in node.outputs}
         self._runner = IntRunner(graph)
 
     def run(self, feeds, force=None):

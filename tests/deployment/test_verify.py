@@ -358,3 +358,27 @@ def test_command(device, clean, digits, tmp_path):
     none = CliRunner().invoke(main, common[:-1])
     assert none.exit_code == 1
     assert none.output.startswith("error: give one of --device-dump")
+
+
+def test_the_other_generation(device, clean, digits, tmp_path):
+    """A graph of generation 3 is compared with the executor's integers too, not with the training side's."""
+    graph, x = digits
+    other = api.convert(graph, "linger").graph
+    assert verify(other, {"input": x}, dump=device.dump(tmp_path / "d", clean)).agrees
+    arrays, _ = planted(device, clean, x, FAULTS[4])
+    first = verify(other, {"input": x}, dump=device.dump(tmp_path / "w", arrays)).first
+    assert (first.tensor, first.causes[0].kind) == (FAULTS[4][2], "weight")
+
+
+def test_a_node_with_several_outputs(tmp_path):
+    """All that an LSTMInt writes is compared."""
+    graph = api.quantize(
+        ROOT / "models" / "digits_lstm.onnx", ROOT / "models" / "digits_calib.npz", effort="fast"
+    ).graph
+    x = np.load(ROOT / "models" / "digits_test.npz")["input"][:1].astype(np.float32)
+    device = Device(graph)
+    arrays = device.run({"input": x})
+    found = verify(graph, {"input": x}, dump=device.dump(tmp_path / "d", arrays))
+    assert found.agrees
+    lstm = next(node for node in graph.graph if node.op_type == "LSTMInt")
+    assert {v.name for v in lstm.outputs if v.name} & arrays.keys() <= set(found.compared)
