@@ -9,10 +9,21 @@ import numpy as np
 __all__ = ["pattern"]
 
 
-def pattern(want: np.ndarray, have: np.ndarray) -> list[tuple[str, str]]:
-    """Return (kind, text) of the plainest patterns in the integers `have` that should be `want`, of one shape."""
-    found = list(_values(want, have)) + list(_places(want, have))
+def pattern(want: np.ndarray, have: np.ndarray, recurrent: bool = False) -> list[tuple[str, str]]:
+    """Return (kind, text) of the plainest patterns in the integers `have` that should be `want`, of one shape.
+
+    recurrent : they are what a recurrent layer writes, a row [H] of one sample after the other.
+    """
+    found = [*(_steps(want, have) if recurrent else ()), *_values(want, have), *_places(want, have)]
     return found[:2] or [("unknown", "no fault that is known gives these integers, and they have no plain pattern")]
+
+
+def _steps(want: np.ndarray, have: np.ndarray) -> Iterator[tuple[str, str]]:
+    gaps = np.abs(have.astype(np.int64) - want).reshape(-1, want.shape[-1]).mean(axis=1)
+    if gaps[0]:
+        yield "stale", "it is off from the first step on: it began with a state other than zeros, or its weights differ"
+    else:
+        yield "steps", f"steps 0 to {int(np.flatnonzero(gaps)[0]) - 1} are right: the state went wrong on the way"
 
 
 def _values(want: np.ndarray, have: np.ndarray) -> Iterator[tuple[str, str]]:

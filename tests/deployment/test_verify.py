@@ -15,6 +15,7 @@ from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.packer.names import written
 from lingeronnx.session import Session
 from tests.deployment.faults import Device, relu
+from tests.naive import recurrent as naive
 from tests.naive.elementwise import add_shift
 from tests.ops.test_recurrent_forms import WIDTH, T, streaming
 
@@ -370,8 +371,8 @@ def test_the_other_generation(device, clean, digits, tmp_path):
     assert (first.tensor, first.causes[0].kind) == (FAULTS[4][2], "weight")
 
 
-def test_a_node_with_several_outputs(tmp_path):
-    """All that an LSTMInt writes is compared."""
+def test_an_lstm(tmp_path):
+    """All that an LSTMInt writes is compared; one that goes on from the sample before is guessed from its steps."""
     graph = api.quantize(
         ROOT / "models" / "digits_lstm.onnx", ROOT / "models" / "digits_calib.npz", effort="fast"
     ).graph
@@ -382,3 +383,41 @@ def test_a_node_with_several_outputs(tmp_path):
     assert found.agrees
     lstm = next(node for node in graph.graph if node.op_type == "LSTMInt")
     assert {v.name for v in lstm.outputs if v.name} & arrays.keys() <= set(found.compared)
+    a = {name: ir.attr(lstm, name) for name in lstm.attributes}
+    bits = {key: int(np.log2(a[key])) for key in ("scale_x", "scale_iw", "scale_hw", "scale_o")}
+    shifts = bits["scale_x"] + bits["scale_iw"] - 11, bits["scale_o"] + bits["scale_hw"] - 11
+    parts = arrays[ir.read_name(lstm)], *(ir.const(v) for v in lstm.inputs[1:]), *shifts
+    rest = (1 << 30, 30 + 14 - bits["scale_o"], 8), "q11", "venus", True
+    first, h, c = naive.lstm(*parts, *rest)
+    tensor = ir.written_name(lstm)
+    np.testing.assert_array_equal(np.array(first), arrays[tensor])
+    again = np.array(naive.lstm(*parts, *rest, start=np.array(h), cells=np.array(c))[0]).astype(np.int8)
+    wrong = device.run({"input": x}, {tensor: again})
+    found = verify(graph, {"input": x}, dump=device.dump(tmp_path / "w", wrong)).first
+    assert (found.tensor, found.index[:2]) == (tensor, (0, 0))
+    assert (found.causes[0].kind, found.causes[0].exact) == ("stale", False)
+
+
+#: Faults that no suspect is made for: (what, kinds of the guess, tensor, what the device makes of it).
+UNFORESEEN = (
+    ("two channels' weights", {"weight"}, TWO,
+     lambda d, a: d.layer(a, TWO, weight=lambda w: w // (1 + np.isin(np.arange(len(w)), (3, 9)))[:, None, None, None])),
+    ("last row missing", {"pads"}, ACTS[STEM], lambda d, a: a[ACTS[STEM]] * (np.arange(8) < 7)[:, None]),
+    ("every third value one off", {"rounding"}, BLOCK,
+     lambda d, a: a[BLOCK] + (np.arange(512) % 3 == 0).reshape(1, 32, 4, 4) * np.where(a[BLOCK] < 127, 1, -1)),
+    ("noise", {"unknown"}, POOL, lambda d, a: a[POOL] ^ np.random.default_rng(0).integers(0, 99, (32, 4, 4), np.int8)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", UNFORESEEN, ids=[name for name, *_ in UNFORESEEN])
+def test_unforeseen_faults(device, clean, digits, fault, tmp_path):
+    """The layer is right, and the pattern is told as a guess."""
+    graph, x = digits
+    wrong = fault[3](device, clean).astype(np.int8)
+    folder = device.dump(tmp_path / "d", device.run({"input": x[:1]}, {fault[2]: wrong}))
+    first = verify(graph, {"input": x}, dump=folder).first
+    assert first.tensor == fault[2]
+    assert first.differing == (wrong != clean[fault[2]]).sum()
+    print(f"\n{fault[0]:28} {fault[2]:44} {first.causes[0].kind:16} {first.causes[0].text}")
+    assert first.causes[0].kind in fault[1], first.causes
+    assert not first.causes[0].exact
