@@ -93,6 +93,10 @@ def quantize(
     with progress_bar() as progress:
         from .. import api
         from ..config import merge_overrides
+        from ..deployment import check_folder
+
+        if deploy_to is not None:
+            check_folder(deploy_to)
 
         calib, fed_back = source(options.pop("calib")), pairs("--state", state, "OUT=IN") or None
         result = api.quantize(model, calib, plan=plan, overrides=merge_overrides(overrides), state=fed_back,

@@ -70,7 +70,6 @@ def _model(whole: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], outputs: Col
     if not nodes:
         return None
     graph = whole.graph
-    known = {v.name: v for v in (*graph.value_info, *graph.input, *graph.output)}
     made = {name for node in nodes for name in node.output}
     read = dict.fromkeys(name for node in nodes for name in _reads(node) if name not in made)
     makers = {name: node for node in graph.node for name in node.output if node.op_type == "Constant"}
@@ -80,10 +79,10 @@ def _model(whole: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], outputs: Col
     part.initializer.extend(constants[name] for name in read if name in constants)
     entries = [name for name in read if name not in makers and name not in constants]
     for name in entries:
-        part.input.append(_value(known, name))
+        part.input.append(_value(whole, name))
     for name in dict.fromkeys(outputs):
         if name in made:
-            part.output.append(_value(known, name))
+            part.output.append(_value(whole, name))
     model = onnx.ModelProto(ir_version=max(whole.ir_version, 8), graph=part, producer_name="lingeronnx")
     used = {node.domain for node in nodes}
     model.opset_import.extend(o for o in whole.opset_import if o.domain in used or not o.domain)
@@ -94,8 +93,13 @@ def _model(whole: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], outputs: Col
     return model
 
 
-def _value(known: dict[str, onnx.ValueInfoProto], name: str) -> onnx.ValueInfoProto:
-    found = known.get(name)
-    if found is None or not found.type.HasField("tensor_type"):
-        raise ModelError(f"tensor '{name}' between chip and host has no type in the model; quantize it again")
-    return found
+def _value(whole: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
+    """Return a tensor's name and type; float at the chip's borders, where a graph from elsewhere does not tell."""
+    graph = whole.graph
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        if value.name == name and value.type.HasField("tensor_type"):
+            return value
+    if any(name in (node.input if node.op_type == "Quant" else node.output)
+           for node in graph.node if node.op_type in ("Quant", "Dequant")):  # fmt: skip
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+    raise ModelError(f"tensor '{name}' between the parts of the host has no type in the model; quantize it again")

@@ -110,6 +110,23 @@ def test_head_chip_tail(ends):
     }
 
 
+def test_a_graph_without_types(ends, tmp_path):
+    """A file that tells the type of nothing but what the host computes for the chip is cut at the same places."""
+    done, graph, data = ends
+    bare = onnx.load(done.folder / "ends.onnx")
+    (fed,) = [
+        v for v in bare.graph.value_info if v.name in {n.input[0] for n in bare.graph.node if n.op_type == "Quant"}
+    ]
+    del bare.graph.value_info[:], bare.graph.output[0]
+    bare.graph.value_info.append(fed)
+    onnx.save(bare, tmp_path / "bare.onnx")
+    again = api.deploy(tmp_path / "bare.onnx", tmp_path / "board", data)
+    assert [p.name for p in again.ports.outputs] == [p.name for p in done.ports.outputs]
+    feeds, wanted = {"x": data["x"][:1]}, ["high", "loud"]
+    for want, have in zip(Session(graph).run(wanted, feeds), chain(again.folder, "bare", feeds, wanted), strict=True):
+        np.testing.assert_array_equal(want, have)
+
+
 def test_states(spotter):
     """Call by call, the integers of the paired outputs, shifted, are the next call's inputs."""
     done, graph = spotter
