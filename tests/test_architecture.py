@@ -68,6 +68,7 @@ ALLOWED = {
     "api": None,
     "compat": None,
     "flow": FLOW | {"report", "streaming", "conversion", "fixed_inputs"},
+    "deployment": FLOW | {"flow", "report", "streaming"},
     "tuning": FLOW | {"flow", "evaluation", "torch"},
     "torch": FLOW | {"analysis", "report"},
     "cli": None,
@@ -91,7 +92,7 @@ LAYERS = (
     ("chip_form", "conversion", "improve", "session"),
     ("report",),
     ("analysis", "evaluation", "flow", "repair", "simulation"),
-    ("torch",),
+    ("deployment", "torch"),
     ("tuning",),
     ("api",),
     ("__init__", "demo"),  # the public names, loaded when they are first used
