@@ -18,7 +18,7 @@ FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT
 BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "packer", "config", "data", "batch_axes"}
 MIDDLE = BASE | {"ops", "borders", "runners", "int_runner", "metrics"}
 FLOW = MIDDLE | {"passes", "observe", "calibrate", "partition", "assign", "fit", "improve", "emit", "lower", "session"}
-FLOW |= {"chip", "chip_form", "chip_lstm", "chip_nodes"}
+FLOW |= {"chip", "chip_form", "chip_lstm", "chip_nodes", "source"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
@@ -32,7 +32,8 @@ ALLOWED = {
     "pictures": {"errors"},
     "data": {"errors", "pictures"},
     "metrics": {"errors", "data"},
-    "emit": {"errors", "ir", "plan", "platforms", "batch_axes"},
+    "source": set(),
+    "emit": {"errors", "ir", "plan", "platforms", "batch_axes", "source"},
     "ops": {"errors", "ir", "plan", "platforms", "packer", "emit"},
     "partition": {"errors", "ir", "ops", "platforms", "union"},
     "batch_axes": {"errors", "ir"},
@@ -67,6 +68,7 @@ ALLOWED = {
     "api": None,
     "compat": None,
     "flow": FLOW | {"report", "streaming", "conversion", "fixed_inputs"},
+    "deployment": FLOW | {"flow", "report", "streaming"},
     "tuning": FLOW | {"flow", "evaluation", "torch"},
     "torch": FLOW | {"analysis", "report"},
     "cli": None,
@@ -78,7 +80,7 @@ ALLOWED = {
 #: The parts from the ground up: each imports from the lines above its own only, inside functions and for annotations
 #: too. ALLOWED says which of these it needs.
 LAYERS = (
-    ("errors", "union"),
+    ("errors", "source", "union"),
     ("files", "pictures", "plan", "platforms"),
     ("config", "data", "dump", "onnxfile", "reference"),
     ("ir", "metrics"),  # the graph: the one adapter to onnx_ir
@@ -91,7 +93,7 @@ LAYERS = (
     ("chip_form",),
     ("report",),
     ("analysis", "evaluation", "flow", "repair", "simulation"),
-    ("torch",),
+    ("deployment", "torch"),
     ("tuning",),
     ("api",),
     ("__init__", "demo"),  # the public names, loaded when they are first used
