@@ -216,7 +216,7 @@ def show_verification(console: Console, found: Verification) -> None:
         _facts(console, [("agrees", f"{count}, every one equal", "bold green")])
     if found.first is not None:
         first = found.first
-        nodes = "" if list(first.nodes) == [first.node] else f"; the fault is in one of {', '.join(first.nodes)}"
+        nodes = "" if list(first.nodes) == [first.node] else f"; the fault is in one of {_some(first.nodes)}"
         _facts(console, [("differs", f"{count}, {len(found.different)} differ", "bold red"),
                          ("first layer", f"{first.operator} {first.node}{nodes}", "bold"),
                          ("tensor", f"{first.tensor} ({first.dump})", ""),
@@ -226,10 +226,15 @@ def show_verification(console: Console, found: Verification) -> None:
             label = "explained by" if cause.exact else "packer" if cause.kind == "packer" else "perhaps"
             _facts(console, [(label, f"{cause.kind}: {cause.text}", "bold" if cause.exact else "")])
     if found.unknown:
-        _facts(console, [("not in the graph", ", ".join(found.unknown), "")])
+        _facts(console, [("not in the graph", _some(found.unknown), "")])
     if found.unseen:
-        _facts(console, [("not shown", ", ".join(found.unseen), "")])
+        _facts(console, [("not shown", _some(found.unseen), "")])
     _notes(console, found.notes)
+
+
+def _some(names: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more, listed with --json" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _element(first: Difference) -> str:

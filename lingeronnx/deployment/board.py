@@ -8,13 +8,13 @@ golden/                 vectors (`golden`)       README.md, manifest.json   the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -86,7 +86,7 @@ def deploy(
     """Write what a board needs of a chip-ready integer graph into `folder`, which is made or replaced as a whole.
 
     data : for the golden vectors of the first `samples` samples; None makes some up, and says so. stem : of the files'
-    names; default that of `model`. state : {output: input} fed back from call to call; samples are calls then.
+    names; default that of `model`. state : {output: input} fed back from call to call; an item of data is one then.
     Raises ConstraintError for a graph that no chip can run by itself, ConfigError for a folder that holds other files,
     and as `Session` and `Data` do.
     """
@@ -108,7 +108,7 @@ def deploy(
         notes += [f"written past the plan: {f}" for f in parts.choice.verdict.findings if f.level == "plan"]
     command = shell(parts.choice.words, f"{name}_chip.onnx", f"{name}.pkg")
     computed = {str(v.name) for node in parts.chip.graph for v in node.outputs} - {p.tensor for p in ports.inputs}
-    with _folder(target) as made:
+    with _replacing(target) as made:
         _write_models(made, name, parts)
         _write(made / "pack.sh", _script(name, graph.row.name, command)).chmod(0o755)
         _write(made / f"{name}.h", header(name, graph.row.name, ports))
@@ -164,42 +164,28 @@ def check_folder(target: Path) -> None:
         raise ConfigError(f"cannot deploy to {target}: there is no folder {target.parent}; create it")
 
 
-class _folder:
-    """A new folder that takes the place of `target` when the block ends well; else nothing is changed."""
+@contextlib.contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """Yield a new folder that takes the place of `target` when the block ends well; else nothing is changed.
 
-    def __init__(self, target: Path) -> None:
-        self.target = target.resolve()
-
-    def __enter__(self) -> Path:
-        try:
-            self.made = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
-        except OSError as error:
-            raise ConfigError(f"cannot deploy to {self.target}: {error.strerror}") from error
-        return self.made
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._publish()
-            elif isinstance(error, OSError):
-                raise ConfigError(f"cannot deploy to {self.target}: {error.strerror}") from error
-        finally:
-            shutil.rmtree(self.made, ignore_errors=True)
-
-    def _publish(self) -> None:
-        umask = os.umask(0)
-        os.umask(umask)
-        self.made.chmod(0o777 & ~umask)
-        old = self.made.with_name(f"{self.made.name}.old")
-        try:
-            if self.target.exists():
-                self.target.replace(old)
-            self.made.replace(self.target)
-        except OSError as error:
-            if old.exists():
-                old.replace(self.target)
-            raise ConfigError(f"cannot deploy to {self.target}: {error.strerror}") from error
-        shutil.rmtree(old, ignore_errors=True)
+    What the system refuses becomes a ConfigError.
+    """
+    place = target.resolve()
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as work:
+            made, old = Path(work) / "new", Path(work) / "old"
+            made.mkdir()
+            yield made
+            if place.exists():
+                place.replace(old)
+            try:
+                made.replace(place)
+            except OSError:
+                if old.exists():
+                    old.replace(place)
+                raise
+    except OSError as error:
+        raise ConfigError(f"cannot deploy to {target}: {error.strerror}") from error
 
 
 def _write(path: Path, text: str) -> Path:
