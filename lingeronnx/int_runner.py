@@ -17,7 +17,7 @@ from simulator.kernel import Call, MachineError, Spec
 
 from . import ir
 from .batch_axes import open_axis
-from .errors import DataError, ModelError
+from .errors import ConfigError, DataError, ModelError
 from .generations import Side
 from .ops import Bound, Op, attributes, integer_op, is_quantized_domain
 from .platforms import GENERIC, Platform, platform
@@ -57,6 +57,7 @@ class IntRunner:
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
         self._programs: dict[Any, tuple[Any, dict[str, float]]] = {}
         self._direct: dict[Any, _Direct] = {}
+        _check_row()
 
     @property
     def nbytes(self) -> int:
@@ -207,6 +208,16 @@ class IntRunner:
             return machine.compile(binder.steps, specs, wanted), binder.scales
         except machine.MachineError as error:
             raise ModelError(str(error)) from error
+
+
+def _check_row() -> None:
+    """Raise ConfigError where LINGERONNX_SIMD names no row of instructions that this processor has."""
+    from simulator.rows import row
+
+    try:
+        row()
+    except MachineError as error:
+        raise ConfigError(str(error)) from error
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,9 @@ class Row:
     bytes
         Operands of int8 by int8: "quads", "signed" or "pairs".
     dots
-        LLVM's intrinsic by operands; operands without one are written as products and sums.
+        LLVM's intrinsic by operands; pairs without one are written as products and sums.
+    halves
+        Whether those multiply the lower and the upper words apart, for processors that add a product to a sum.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Row:
     registers: int
     bytes: Literal["quads", "signed", "pairs"]
     dots: Mapping[str, str]
+    halves: bool = False
 
 
 _X86, _ARM = "x86_64-unknown-unknown", "aarch64-unknown-unknown"
@@ -66,8 +69,9 @@ ROWS = (
         {"quads": "llvm.x86.avx512.vpdpbusd.256", "pairs": _PAIRS_256}),
     Row("avx512bw", _X86, _AVX512, 16, 32, "pairs", {"pairs": _PAIRS_512}),
     Row("avx2", _X86, ("avx2",), 8, 16, "pairs", {"pairs": _PAIRS_256}),
-    Row("neon-dot", _ARM, ("neon", "dotprod"), 4, 32, "signed", {"signed": "llvm.aarch64.neon.sdot.v4i32.v16i8"}),
-    Row("neon", _ARM, ("neon",), 4, 32, "pairs", {}),
+    Row("neon-dot", _ARM, ("neon", "dotprod"), 4, 32, "signed", {"signed": "llvm.aarch64.neon.sdot.v4i32.v16i8"},
+        halves=True),
+    Row("neon", _ARM, ("neon",), 4, 32, "pairs", {}, halves=True),
     Row("portable", "", (), 4, 16, "pairs", {}),
 )  # fmt: skip
 

@@ -294,3 +294,30 @@ def test_unreadable_files(tmp_path):
         with pytest.raises(ModelError, match="cannot (read|use) the model") as caught:
             Session(tmp_path / name)
         assert "\n" not in str(caught.value)
+
+
+# ---- again and again -------------------------------------------------------------------------------------------------
+
+
+def test_known_feeds_give_the_same_and_are_checked_as_before(branches, x):
+    """Law: what a session remembers of earlier feeds changes neither an integer nor a complaint."""
+    session = Session(branches)
+    first = session.run(None, {"x": x})
+    for _ in range(3):
+        for rows in (slice(None), slice(2, 3)):
+            for got, want in zip(session.run(None, {"x": x[rows]}), first, strict=True):
+                np.testing.assert_array_equal(got, want[rows])
+    quantized = next(array for array, scale in ((a, s) for _, a, s in session.taps({"x": x})) if scale is not None)
+    for _ in range(2):
+        for got, want in zip(session.run(None, {"x": quantized}), first, strict=True):
+            np.testing.assert_array_equal(got, want)
+    with pytest.raises(DataError, match="NaN or infinity in sample 4"):
+        session.run(None, {"x": np.where(np.arange(7)[:, None, None, None] == 4, np.float32("nan"), x)})
+    np.testing.assert_array_equal(session.run(None, {"x": x[:, ::-1].copy()[:, ::-1]})[0], first[0])
+    assert session.nbytes > 0
+
+
+def test_an_unknown_row_of_instructions_is_one_line(branches, monkeypatch):
+    monkeypatch.setenv("LINGERONNX_SIMD", "sse9")
+    with pytest.raises(ConfigError, match="LINGERONNX_SIMD: there is no 'sse9'; there are avx512-vnni"):
+        Session(branches)

@@ -173,10 +173,20 @@ class _Writer:
         """Add the products of the dwords of x and w to `total`, with the row's instruction if it has one."""
         name, lanes = self.row.dots.get(self.shape.operands), self.row.lanes
         if self.shape.operands == "pairs":
-            if name is None:
+            words = ir.VectorType(_WORD, 2 * lanes)
+            if self.row.halves:
                 low = self.b.mul(*(self._half(v, left=True) for v in (x, w)))
                 return self.b.add(self.b.add(total, low), self.b.mul(*(self._half(v) for v in (x, w))))
-            words = ir.VectorType(_WORD, 2 * lanes)
+            if name is None:  # LLVM knows x86's oldest form of the instruction by this
+                wide = ir.VectorType(_DWORD, 2 * lanes)
+                product = self.b.mul(*(self.b.sext(self.b.bitcast(v, words), wide) for v in (x, w)))
+                even, odd = (
+                    self.b.shuffle_vector(
+                        product, product, ir.Constant(self.vector, [2 * lane + half for lane in range(lanes)])
+                    )
+                    for half in range(2)
+                )
+                return self.b.add(total, self.b.add(even, odd))
             pairs = self._intrinsic(name, self.vector, [words, words])
             return self.b.add(total, self.b.call(pairs, [self.b.bitcast(v, words) for v in (x, w)]))
         assert name is not None
