@@ -18,7 +18,7 @@ FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT
 BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "packer", "config", "data", "batch_axes"}
 MIDDLE = BASE | {"ops", "borders", "runners", "int_runner", "metrics"}
 FLOW = MIDDLE | {"passes", "observe", "calibrate", "partition", "assign", "fit", "improve", "emit", "lower", "session"}
-FLOW |= {"chip", "chip_form"}
+FLOW |= {"chip", "chip_form", "row_tiles"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
@@ -55,6 +55,7 @@ ALLOWED = {
     "simulation": MIDDLE | {"session", "dump"},
     "chip": MIDDLE | {"emit"},
     "chip_form": MIDDLE | {"fit"},
+    "row_tiles": MIDDLE | {"chip", "fit"},
     "report": FLOW,
     "analysis": FLOW | {"report", "dump"},
     "repair": MIDDLE | {"session", "schemas"},
@@ -85,7 +86,7 @@ LAYERS = (
     ("ops", "observe", "streaming"),
     ("borders", "calibrate", "chip", "generations", "partition", "passes", "schemas"),
     ("assign", "fit", "int_runner", "lower"),
-    ("chip_form", "conversion", "improve", "session"),
+    ("chip_form", "conversion", "improve", "row_tiles", "session"),
     ("report",),
     ("analysis", "evaluation", "flow", "repair", "simulation"),
     ("torch",),
