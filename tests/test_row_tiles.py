@@ -146,13 +146,13 @@ def test_a_graph_that_fits_is_left_alone():
 
 
 def test_where_no_cut_helps_the_layers_and_bytes_are_named():
-    """A row of 16x16 with its halo and the weights are more than 2000 bytes."""
-    row = dataclasses.replace(VENUS, shared_memory=2000)
+    """Three rows of 16x16 and the one that is computed from them are 1024 bytes."""
+    row = dataclasses.replace(VENUS, shared_memory=800)
     model = three(16)
     report = quantize(model, nets.samples(model, 2), platform=row, effort="fast").report
     assert not report.chip_ready
     found = [f for f in report.findings if f.node == "shared memory"]
-    assert [f.rule for f in found] == ["at most 2000 bytes are needed"]
+    assert [f.rule for f in found] == ["at most 800 bytes are needed"]
     assert "bytes" in found[0].value
 
 

@@ -157,8 +157,9 @@ def _sequences(net: Net) -> list[str]:
 
 
 def _ends(net: Net) -> set[str]:
-    """Return the graph inputs, and the maps that are joined from parts."""
-    return {*net.inputs, *(s.outputs[0] for s in net.steps if s.op == "iqCat")}
+    """Return the graph inputs, the maps that are joined from parts, and those that parts are cut from."""
+    joined = {s.outputs[0] for s in net.steps if s.op == "iqCat"}
+    return {*net.inputs, *joined, *({s.inputs[0] for s in net.steps if s.op == "Slice"} - _tiles(net))}
 
 
 def _parts(net: Net) -> set[str]:

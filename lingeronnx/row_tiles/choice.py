@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -13,10 +13,10 @@ from ..chip import chip_part
 from ..fit import Fitted
 from ..fit._base import chunks
 from ..packer.arguments import Choice, choose
-from ..packer.judge import judge
+from ..packer.judge import Ready, Verdict, make_ready, verdict
 from ..packer.limits import TILED
 from ..packer.names import safe_names, written
-from ..packer.options import SHARE
+from ..packer.options import PSRAM, SHARE, Options
 from ..platforms import Platform
 from .emit import emit
 from .runs import Rows, Run, Tile, runs_from, size
@@ -25,7 +25,8 @@ __all__ = ["row_tiles"]
 
 #: Numbers of tiles to try, few first: every tile computes its halo again.
 _COUNTS = (2, 4, 8, 16, 32)
-_TRIALS = 24  # of one run; each is judged under all arguments
+_TRIALS = 32  # of one run, under few arguments
+_PASSED = 2  # of these, under all arguments
 _ROUNDS = 8  # runs of one graph
 _LAYERS = ("Conv2dInt", "MaxPool", "AvgPool2dInt", "iqAdd", "Relu")
 _STARTS = 4  # nodes to go back from the one that is too large
@@ -114,17 +115,21 @@ def _crowded(graph: ir.Graph, row: Platform) -> ir.Node | None:
     None where the packer takes the graph, or refuses it for another reason.
     """
     proto, names = _written(graph)
-    assert row.packing is not None
-    sizes = {d.dim_param for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
-    words = ["-p", row.packing.name, *(["-c", ",".join(f"{name}=1" for name in sorted(sizes))] if sizes else [])]
-    said = judge(proto, row, words)
-    if said.memory is None or said.memory.fits or said.net is None or choose(proto, row).verdict.chip_ready:
+    ready, base = _ready(proto, row)
+    said = verdict(ready, row, base)
+    if said.memory is None or said.memory.fits or choose(proto, row).verdict.chip_ready:
         return None
+    fullest = _fullest(said)
+    return next((node for node in graph.graph if names.get(str(node.name), node.name) == fullest), None)
+
+
+def _fullest(said: Verdict) -> str:
+    """Return the node at which most bytes of shared memory are in use."""
+    assert said.memory is not None
+    assert said.net is not None
     spots = [s for s in said.memory.spots.values() if s.place == SHARE]
     living = [sum(s.size for s in spots if s.first <= i <= s.last) for i in range(len(said.net.steps))]
-    step = said.net.steps[max(range(len(living)), key=lambda i: living[i])]
-    user = {file: name for name, file in names.items()}.get(step.origin, step.origin)
-    return next((node for node in graph.graph if node.name == user), None)
+    return said.net.steps[max(range(len(living)), key=lambda i: living[i])].origin
 
 
 def _written(graph: ir.Graph) -> tuple[onnx.ModelProto, Mapping[str, str]]:
@@ -133,22 +138,55 @@ def _written(graph: ir.Graph) -> tuple[onnx.ModelProto, Mapping[str, str]]:
     return ir.to_proto(chip_part(written(graph, names))), names.nodes
 
 
+def _ready(proto: onnx.ModelProto, row: Platform) -> tuple[Ready, Options]:
+    assert row.packing is not None
+    sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
+    base = Options(platform=row.packing.name, sizes=sizes)
+    return make_ready(proto, row, base), base
+
+
 def _best(graph: ir.Graph, row: Platform, large: ir.Node) -> tuple[ir.Graph, Choice, _Cut] | None:
-    """Return the first cut around `large` with which the graph is ready, else that which leaves least in the way."""
-    best: tuple[tuple[int, int], tuple[ir.Graph, Choice, _Cut]] | None = None
+    """Return the first cut around `large` with which the graph is ready, else the first against which nothing stands.
+
+    The latter may be one of several that are needed.
+    """
+    first: tuple[ir.Graph, Choice, _Cut] | None = None
+    passed = 0
     for cut in itertools.islice(_cuts(graph, row, large), _TRIALS):
         copy = ir.clone(graph)
         twins = dict(zip(graph.graph, copy.graph, strict=True))
         run = Run(tuple(twins[node] for node in cut.run.nodes))
         emit(copy, run, [(rows, tile) for rows, _ in cut.tiles if (tile := run.tile(rows)) is not None])
-        found = choose(_written(copy)[0], row)
+        proto, names = _written(copy)
+        left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
+        if not _possible(proto, row, {names.get(str(name), name) for name in left}):
+            continue
+        found = choose(proto, row)
+        first = first or (copy, found, cut)
         if found.verdict.chip_ready:
             return copy, found, cut
-        memory = found.verdict.memory
-        rank = (1 << 62 if memory is None else max(memory.need, memory.limit), len(found.verdict.findings))
-        if best is None or rank < best[0]:
-            best = rank, (copy, found, cut)
-    return None if best is None else best[1]
+        passed += 1
+        if passed == _PASSED:
+            break
+    return first
+
+
+def _possible(proto: onnx.ModelProto, row: Platform, left: Collection[str | None]) -> bool:
+    """Whether nothing stands against the tiles with the arguments that were measured right: only what is in `left`."""
+    ready, base = _ready(proto, row)
+    if ready.net is None:
+        return False
+    net = ready.net
+    joins = [s for s in net.steps if s.op == "iqCat"]
+    cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
+    ends = {*net.inputs, *(s.outputs[0] for s in joins), *(s.inputs[0] for s in net.steps if s.op == "Slice")} - cuts
+    for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):
+        said = verdict(ready, row, replace(base, places=dict.fromkeys(moved, PSRAM)))
+        against = {f.node for f in said.findings if f.level != "plan"} - {"shared memory"}
+        fits = said.memory is not None and (said.memory.fits or _fullest(said) in left)
+        if fits and against <= set(left):
+            return True
+    return False
 
 
 def _cuts(graph: ir.Graph, row: Platform, large: ir.Node) -> Iterator[_Cut]:

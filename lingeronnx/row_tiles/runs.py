@@ -19,6 +19,7 @@ __all__ = ["Rows", "Run", "Tile", "runs_from", "size"]
 
 #: What slides a window over the rows, and what is computed element by element.
 _WINDOWS = ("Conv2dInt", "MaxPool", "AvgPool2dInt")
+_ROWWISE = ("Slice", "iqCat")  # along another axis than the rows
 _ELEMENTWISE = ("Relu", "Prelu", "Clip", "iqAdd", "iqSub", "iqMul", "iqSigmoid", "iqTanh")
 
 Rows = tuple[int, int]
@@ -115,18 +116,28 @@ def _ends(nodes: Sequence[ir.Node]) -> bool:
 
 def _tileable(node: ir.Node) -> bool:
     """Whether rows of the output can be computed from rows of the inputs, all of them known and of 8 bits."""
-    if node.op_type not in (*_WINDOWS, *_ELEMENTWISE) or integer_op(node) is None or len(node.outputs) != 1:
+    if node.op_type not in (*_WINDOWS, *_ELEMENTWISE, *_ROWWISE) or integer_op(node) is None or len(node.outputs) != 1:
         return False
     shapes = [ir.shape(v) for v in (*_data(node), node.outputs[0])]
     if any(s is None or len(s) != 4 or None in s[1:] for s in shapes):
         return False
     if any(v.dtype is not None and v.dtype.name not in ("INT8", "UINT8") for v in (*_data(node), node.outputs[0])):
         return False
+    if node.op_type in _ROWWISE:
+        return len({s[2] for s in shapes if s is not None}) == 1 and _axis(node) in (1, 3)
     if node.op_type in _ELEMENTWISE:
         held = [v for v in node.inputs[1:] if v is not None and ir.const(v) is not None]
         return len(set(shapes)) == 1 and all(size(v) <= 1 for v in held)
     weight = ir.shape(node.inputs[1]) if node.op_type == "Conv2dInt" else (1, 1, *(ir.attr(node, "kernel_shape") or ()))
     return not ir.attr(node, "ceil_mode", 0) and weight is not None and len(weight) == 4
+
+
+def _axis(node: ir.Node) -> int | None:
+    """Return the one axis along which a Slice or an iqCat works; None for several."""
+    if node.op_type == "iqCat":
+        return int(ir.attr(node, "dim", ir.attr(node, "axis", 1))) % 4
+    axes = ir.const(node.inputs[3]) if len(node.inputs) > 3 else None
+    return int(axes[0]) % 4 if axes is not None and axes.size == 1 else None
 
 
 def _data(node: ir.Node) -> list[ir.Value]:
@@ -140,12 +151,13 @@ def _height(value: ir.Value) -> int:
 
 def _needed(node: ir.Node, rows: Rows) -> tuple[Rows, tuple[int, int]]:
     """Return the rows of the inputs that `rows` of the output need, and how many above and below are padding."""
-    if node.op_type in _ELEMENTWISE:
+    if node.op_type not in _WINDOWS:
         return rows, (0, 0)
     height = _height(_data(node)[0])
     kernel = ir.attr(node, "kernel_shape") or (ir.shape(node.inputs[1]) or ())[2:]
+    side = int(kernel[0] or 1)
     stride = (ir.attr(node, "strides") or [1, 1])[0]
     dilation = (ir.attr(node, "dilations") or [1, 1])[0]
     begin = rows[0] * stride - (ir.attr(node, "pads") or [0])[0]
-    end = begin + (rows[1] - rows[0] - 1) * stride + (kernel[0] - 1) * dilation + 1
+    end = begin + (rows[1] - rows[0] - 1) * stride + (side - 1) * dilation + 1
     return (max(begin, 0), min(end, height)), (max(-begin, 0), max(end - height, 0))
