@@ -134,8 +134,8 @@ def _fullest(net: Net, memory: Memory) -> str:
 def _more_room(memory: Memory) -> str:
     """Return what would help: another chip where one has enough."""
     larger = [row for row in PLATFORMS if row.packing is not None and (row.shared_memory or 0) >= memory.need]
-    chips = "".join(f", {row.name} ({row.shared_memory} bytes)" for row in larger[:1])
-    return f"quantize cuts maps into tiles of rows where that helps; else fewer channels or smaller maps{chips}"
+    chips = "".join(f", or another chip: {row.name} ({row.shared_memory} bytes)" for row in larger[:1])
+    return f"quantize cuts maps into tiles of rows where that helps; else take fewer channels or smaller maps{chips}"
 
 
 def _limits(net: Net, row: Platform, options: Options) -> Iterator[Finding]:
