@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from . import ir
@@ -18,7 +19,11 @@ from .partition import Partition
 from .plan import Plan
 from .platforms import Platform
 
-__all__ = ["FloatNode", "Report", "describe", "float_nodes"]
+__all__ = ["LEVELS", "FloatNode", "Report", "describe", "float_nodes"]
+
+#: Level of a finding -> how it is called where it is shown.
+LEVELS = MappingProxyType({"packs": "the packer refuses", "right": "wrong on the chip",
+                           "plan": "warning, right but written past the plan"})  # fmt: skip
 
 
 @dataclass(frozen=True)

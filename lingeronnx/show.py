@@ -94,13 +94,12 @@ def _notes(console: Console, notes: Sequence[str]) -> None:
         console.print(f"  note: {note}", style="yellow")
 
 
-_LEVELS = {"packs": "the packer refuses", "right": "wrong on the chip", "plan": "written past the plan"}
-
-
 def show_report(
     console: Console, report: Report, model: Path, output: Path, plan: Path | None, part: Path | None
 ) -> None:
     """Print what a quantization did; `part` is the file without the host part, where there is one."""
+    from .report import LEVELS
+
     _title(console, f"{model} -> {report.platform}, {report.mode}")
     _facts(console, _report_rows(report))
     _float_table(console, "Float nodes between integer ones", report.float_nodes)
@@ -108,9 +107,13 @@ def show_report(
     if report.fitted:
         _table(console, "Rewritten to fit the chip", ["node", "what", "cost"],
                [(f.node, f.what, f.cost) for f in report.fitted])  # fmt: skip
+    if report.cost is not None:
+        console.print("\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold")
+        for line in report.cost.table(8, totals=False):
+            console.print(line, soft_wrap=True)
     console.print()
     _notes(console, report.notes)
-    _notes(console, [f"{_LEVELS[f.level]}: {f}" for f in report.findings])
+    _notes(console, [f"{LEVELS[f.level]}: {f}" for f in report.findings])
     if report.packer and report.chip_ready:
         _line(console, "pack it with", report.packer)
     if plan is not None:

@@ -18,7 +18,7 @@ FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT
 BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "packer", "config", "data", "batch_axes"}
 MIDDLE = BASE | {"ops", "borders", "runners", "int_runner", "metrics"}
 FLOW = MIDDLE | {"passes", "observe", "calibrate", "partition", "assign", "fit", "improve", "emit", "lower", "session"}
-FLOW |= {"chip", "chip_form", "chip_lstm", "chip_nodes", "source"}
+FLOW |= {"chip", "chip_form", "chip_lstm", "chip_nodes", "row_tiles", "source"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
@@ -55,6 +55,7 @@ ALLOWED = {
     "evaluation": MIDDLE | {"session"},
     "simulation": MIDDLE | {"session", "dump"},
     "chip": MIDDLE | {"emit"},
+    "row_tiles": MIDDLE | {"chip", "fit"},
     "chip_nodes": {"ir"},
     "chip_lstm": MIDDLE | {"chip_nodes", "fit"},
     "chip_form": MIDDLE | {"chip_lstm", "chip_nodes", "fit"},
@@ -89,7 +90,7 @@ LAYERS = (
     ("ops", "observe", "streaming"),
     ("borders", "calibrate", "chip", "generations", "partition", "passes", "schemas"),
     ("assign", "fit", "int_runner", "lower"),
-    ("chip_lstm", "conversion", "improve", "session"),
+    ("chip_lstm", "conversion", "improve", "row_tiles", "session"),
     ("chip_form",),
     ("report",),
     ("analysis", "evaluation", "flow", "repair", "simulation"),

@@ -1,6 +1,8 @@
 """What breaks a platform's limits: float graphs before and after --fit, integer graphs as they are."""
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from lingeronnx.analysis import check as checks
 from lingeronnx.analysis import rules
 from lingeronnx.chip_form import REMEDIED
 from lingeronnx.ops import rule_text
-from lingeronnx.platforms import PLATFORMS, VENUS, Fault
+from lingeronnx.platforms import ARCS, PLATFORMS, VENUS, Fault
 from tests import nets
 
 GOLDEN = Path(__file__).parent / "golden" / "luna"
@@ -184,10 +186,11 @@ def test_sizes_are_found_without_value_info(integer):
     """The packer's limits need the sizes of tensors, which vendor graphs do not state."""
     proto = onnx.ModelProto.FromString(integer)
     del proto.graph.value_info[:]
-    for dim, size in zip(proto.graph.input[0].type.tensor_type.shape.dim, (1, 4, 400, 400), strict=True):
+    for dim, size in zip(proto.graph.input[0].type.tensor_type.shape.dim, (1, 4, 8000, 8000), strict=True):
         dim.dim_value = size
     attr("AvgPool2dInt", "kernel_shape", [2, 2])(proto)
-    assert any("bytes" in v.value for v in lo.check(ir.from_proto(proto)))
+    found = lo.check(ir.from_proto(proto))
+    assert any("bytes" in v.value for v in [*found, *found.findings])
 
 
 def test_every_rule_can_be_read():
@@ -274,15 +277,49 @@ def test_command(tmp_path, integer):
     shown = run(tmp_path / "small.onnx", "--json")
     assert (shown.exit_code, json.loads(shown.stdout), shown.stderr) == (1, body, bad.stdout)
     good = run(tmp_path / "good.onnx")
-    first, packed, cost = good.stdout.splitlines()
+    first, packed, cost, head, *layers = good.stdout.splitlines()
     assert (good.exit_code, first) == (0, "nothing breaks a limit of venus")
     assert packed == "packed with -p venus -d False: it packs and is right"
-    assert cost.startswith("cost: ")
-    assert "MACs 8x8" in cost
+    assert cost == "cost on the chip:"
+    assert head.split()[:3] == ["layer", "operator", "MACs"]
+    assert [line.split()[1] for line in layers if "Int " in line] == ["Conv2dInt"] * 3 + ["AvgPool2dInt", "LinearInt"]
+    assert any(line.split()[:1] == ["total"] for line in layers)
     moved = run(tmp_path / "good.onnx", "--packer-args", "-p venus -r 100")
     assert moved.exit_code == 1
     assert "the packer refuses: shared memory: at most 100 bytes are needed" in moved.stdout
-    assert moved.stdout.splitlines()[-1] == "packed with -p venus -r 100: it does not pack"
+    assert "packed with -p venus -r 100: it does not pack" in moved.stdout.splitlines()
+
+
+def test_a_float_model_is_priced_before_calibration():
+    """The same packing, memory and cost as the integer graph has afterwards."""
+    model = small()
+    ahead = lo.check(model, platform="arcs")
+    made = nets.quantized(model, platform="arcs", effort="fast").report
+    assert (ahead.packs, ahead.runs_right) == (True, True)
+    assert ahead.choice.line == made.packer_args
+    assert ahead.cost == made.cost
+    assert "packed with -p arcs -d False, before calibration: it packs and is right" in ahead.lines()
+
+
+def test_a_float_model_that_does_not_fit_says_which_layers_and_what_helps():
+    net = nets.Net(8, 20, 20, seed=3)
+    flat = net.node("Flatten", net.conv("x", (80, 8, 1, 1)))
+    row = dataclasses.replace(ARCS, shared_memory=31000)
+    found = lo.check(net.graph(net.linear(flat, (32000, 2), out="y")), platform=row)
+    (finding,) = found.findings
+    assert not found.sound
+    assert finding.rule == "at most 31000 bytes are needed"
+    assert re.search(r"\d+ bytes; \d+ at \S+ \(\S+ \d+", finding.value)
+    assert "venus (655360 bytes)" in finding.remedy
+    assert "packed with -p arcs -d False, before calibration: it does not pack" in found.lines()
+
+
+def test_no_price_across_float_nodes():
+    net = nets.Net(4, 8, 8, seed=3)
+    a = net.node("Mod", net.conv("x", (4, 4, 3, 3)), net.const(np.float32(3)), fmod=1)
+    found = lo.check(net.graph(net.conv(a, (4, 4, 3, 3), out="y")))
+    assert found.cost is None
+    assert "cost: unknown, as float nodes stand between the integer ones" in found.lines()
 
 
 def test_command_mistakes(tmp_path):

@@ -24,7 +24,8 @@ from ..packer.arguments import Choice
 from ..packer.cost import Cost
 from ..packer.net import Finding
 from ..platforms import Fault, Platform, platform
-from ..report import FloatNode, float_nodes
+from ..report import LEVELS, FloatNode, float_nodes
+from .ahead import packed_ahead
 from .rules import RULES, Seen
 
 __all__ = ["Check", "Met", "check_float", "check_integer"]
@@ -47,7 +48,8 @@ class Check(Sequence[Violation]):
     fitted : the rewrites that --fit would do; remaining : the violations that would be left then
     host_part : float nodes before the first or after the last integer one: no violation, but not the chip's work
     faults : faults of the executor that are worked around
-    choice : of an integer graph for a chip, the packer's arguments and what becomes of it under them
+    choice : for a chip, the packer's arguments and what becomes of the graph under them; of a float model after --fit,
+        with placeholder scales. formed : what is done to its integer graph then
     """
 
     platform: str
@@ -59,6 +61,7 @@ class Check(Sequence[Violation]):
     faults: Sequence[Met] = ()
     notes: Sequence[str] = field(default_factory=list)
     choice: Choice | None = None
+    formed: Sequence[Fitted] = ()
 
     @property
     def packs(self) -> bool | None:
@@ -102,6 +105,7 @@ class Check(Sequence[Violation]):
             "violations": [vars(v) for v in self.violations],
             "fitted": [vars(f) for f in self.fitted],
             "remaining": [vars(v) for v in self.remaining],
+            "formed": [vars(f) for f in self.formed],
             "host_part": [vars(n) for n in self.host_part],
             "faults": [{**vars(m), "nodes": list(m.nodes)} for m in self.faults],
             "notes": list(self.notes),
@@ -124,17 +128,23 @@ class Check(Sequence[Violation]):
         return [*found, *self._packed(), *(f"note: {note}" for note in self.notes)]
 
     def _packed(self) -> list[str]:
-        """Return what the packer and the chip make of the graph."""
+        """Return what the packer and the chip make of the graph, and what it costs."""
         if self.choice is None:
-            return []
-        said = self.choice.verdict
-        how = f"packed with {self.choice.line}: "
-        words = {"packs": "the packer refuses", "right": "wrong on the chip", "plan": "warning, past the plan"}
-        found = [f"{words[f.level]}: {f}" for f in said.findings]
-        if not said.packs:
-            return [*found, how + "it does not pack"]
-        right = "it packs and is right" if said.runs_right else "it packs and is not right"
-        return [*found, how + right, *([] if self.cost is None else [f"cost: {self.cost.text()}"])]
+            ahead = self.kind == "float" and platform(self.platform).packing is not None
+            return ["cost: unknown, as float nodes stand between the integer ones"] if ahead else []
+        said, cost = self.choice.verdict, self.cost
+        found = [f"after lowering: {f.node}: {f.what} ({f.cost})" for f in self.formed]
+        found += [f"{LEVELS[f.level]}: {f}" for f in said.findings]
+        right = "it packs and is right" if said.runs_right else "it packs and is not right on the chip"
+        if said.warned:
+            right += ", but writes past its plan (a warning)"
+        when = ", before calibration" if self.kind == "float" else ""
+        how = f"packed with {_short(self.choice.line)}{when}: {right if said.packs else 'it does not pack'}"
+        return [*found, how, *([] if cost is None else ["cost on the chip:", *cost.table()])]
+
+
+def _short(line: str, most: int = 160) -> str:
+    return line if len(line) <= most else f"{line[:most]}... ({len(line)} characters, whole with --json)"
 
 
 def _few(names: Sequence[str], most: int = 3) -> str:
@@ -184,17 +194,18 @@ def check_float(model: ir.Graph, row: Platform, notes: Sequence[str] = ()) -> Ch
     """Return what breaks limits of `row` in the normalised float `model`, which is left as it is."""
     violations, host = _float_violations(model, row)
     fitted: list[Fitted] = []
-    remaining = violations
+    remaining, mended = violations, model
     if violations:
         mended = ir.clone(model)
         fitted = fit(mended, row)
         remaining = _float_violations(mended, row)[0] if fitted else violations
+    choice, formed = packed_ahead(mended, row)
     met = []
     for fault in row.faults:
         nodes = [str(node.name) for node in model.graph if fault in _MEETS and _MEETS[fault](node, row)]
         if nodes:
             met.append(Met(fault.key, fault.text, nodes))
-    return Check(row.name, "float", violations, fitted, remaining, host, met, list(notes))
+    return Check(row.name, "float", violations, fitted, remaining, host, met, list(notes), choice, formed)
 
 
 def _float_violations(model: ir.Graph, row: Platform) -> tuple[list[Violation], list[FloatNode]]:

@@ -1,8 +1,7 @@
-"""A convolution too large for the chip's memory in parts: by input channels (a sum), or by output channels or groups.
+"""A convolution too large for the chip in parts: by input channels (a sum), or by groups.
 
 The rows under the kernel grow with the input channels, so that the slab's limit asks for a sum of parts, each of which
-is rounded; input and output together ask for fewer outputs per part, exactly, or where the input alone is most of it,
-for fewer inputs.
+is rounded. Maps that are too large for the memory are no matter of channels: `row_tiles` cuts them, exactly.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import numpy as np
 
 from .. import ir
 from ..ops.conv import CONV2D, Geometry
-from ..packer.conv_limits import input_with_output
 from ..platforms import Platform
 from ._base import Maker, chained, chunks, conv_of, scratch_conv, sum_cost
 
@@ -24,15 +22,14 @@ _MOST_PARTS = 16
 
 
 def split_channels(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
-    """Split by groups, by inputs or by outputs, into as few parts as are within the limits."""
+    """Split by groups or by inputs into as few parts as are within the limits."""
     found = conv_of(node, row)
     if found is None or len(found[0].kernel) != 2 or row.conv is None:
         return None
     g, weight = found
     if g.group > 1:
         return _by_groups(model, node, g, weight, row)
-    done = _by_outputs(model, node, g, weight, row) if input_with_output(node, row) is not None else None
-    return done or _by_inputs(model, node, g, weight, row)
+    return _by_inputs(model, node, g, weight, row)
 
 
 def _fits(row: Platform, g: Geometry, inputs: int, outputs: int, group: int) -> bool:
@@ -72,19 +69,6 @@ def _by_inputs(
     chained(make, parts)
     make.done()
     return f"{g.inputs} input channels in {len(ranges)} parts that are added", sum_cost(len(ranges))
-
-
-def _by_outputs(
-    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, row: Platform
-) -> tuple[str, str] | None:
-    ranges = _count(g.outputs, 1, lambda size: _fits(row, g, g.inputs, size, 1))
-    if ranges is None:
-        return None
-    make = Maker(model, node)
-    parts = [_part(make, ir.source(node), weight[a:b], i, _bias(make, i, a, b), g, 1) for i, (a, b) in
-             enumerate(ranges)]  # fmt: skip
-    _joined(make, parts)
-    return f"{g.outputs} output channels in {len(ranges)} parts side by side", "exact"
 
 
 def _by_groups(

@@ -15,7 +15,6 @@ from typing import Any
 
 from .. import ir
 from ..ops import float_op
-from ..packer.conv_limits import input_with_output
 from ..platforms import Platform
 from ._base import Maker, by, chunks, scratch_source
 
@@ -68,7 +67,7 @@ def split_map(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] 
         return None
     window = _Window.of(node)
     convolves = node.op_type == "Conv"
-    if window is None or (convolves and (ir.attr(node, "group", 1) != 1 or input_with_output(node, row) is not None)):
+    if window is None or (convolves and ir.attr(node, "group", 1) != 1):
         return None
     for parts in _cuts(window, convolves):
         ranges = [chunks(size, count) for size, count in zip((window.source[0], *window.result), parts, strict=True)]

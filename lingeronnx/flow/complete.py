@@ -18,6 +18,7 @@ from ..packer.names import safe_names, written
 from ..plan import Plan
 from ..platforms import Platform
 from ..report import Report, describe
+from ..row_tiles import row_tiles
 from ..session import Session, lowered_session
 from .planned import Planned
 
@@ -85,7 +86,9 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     prepared, plan, row = planned.prepared, planned.plan, planned.prepared.row
     lowered = lower(planned.parts.on(exact), plan, row).graph
     notes = [*prepared.notes, *planned.notes]
-    fitted = [*prepared.fitted, *chip_form(lowered, row)]
+    formed = chip_form(lowered, row)
+    lowered, tiled = row_tiles(lowered, row)
+    fitted = [*prepared.fitted, *formed, *tiled]
     report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)

@@ -22,7 +22,7 @@ from .options import PSRAM, SHARE, Options
 __all__ = ["Choice", "arguments", "choose", "shell"]
 
 #: Tensors above these sizes are moved by themselves, the largest first.
-_LARGE = (131072, 65536, 32768)
+_LARGE = (131072, 65536, 32768, 4096)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ def _moves(net: Net, row: Platform) -> Iterator[Sequence[str]]:
         yield [name for group in groups[:index] for name in group]
     for first in helpful:
         for size in _LARGE:
-            for kept in (_ends(net), _ends(net) | _parts(net), {t.name for t in net.values()}):
+            every = {t.name for t in net.values()}
+            for kept in (_ends(net), _ends(net) | _parts(net), every - _tiles(net), every):
                 yield [*first, *(t.name for t in net.values() if t.bytes > size and t.name in kept)]
     yield [*_rows(net, row), *_norms(net), *_sequences(net)]
 
@@ -179,13 +180,19 @@ def _states(net: Net, row: Platform) -> list[str]:
 
 
 def _ends(net: Net) -> set[str]:
-    """Return the graph inputs, and the maps that are joined from parts."""
-    return {*net.inputs, *(s.outputs[0] for s in net.steps if s.op == "iqCat")}
+    """Return the graph inputs, the maps that are joined from parts, and those that parts are cut from."""
+    joined = {s.outputs[0] for s in net.steps if s.op == "iqCat"}
+    return {*net.inputs, *joined, *({s.inputs[0] for s in net.steps if s.op == "Slice"} - _tiles(net))}
 
 
 def _parts(net: Net) -> set[str]:
     """Return the parts that maps are joined from."""
     return {n for s in net.steps if s.op == "iqCat" for n in s.inputs}
+
+
+def _tiles(net: Net) -> set[str]:
+    """Return what is cut out of tensors."""
+    return {s.outputs[0] for s in net.steps if s.op == "Slice"}
 
 
 def shell(words: Iterable[str], graph: str, package: str, program: str = "tpacker") -> str:

@@ -15,6 +15,9 @@ from .options import PSRAM
 __all__ = ["Cost", "LayerCost", "cost_of"]
 
 
+_HEAD = ("layer", "operator", "MACs", "width", "weights", "activations", "work area", "DMA")
+
+
 @dataclass(frozen=True)
 class LayerCost:
     """One node of the planned graph, called by the node that it comes from; all sizes in bytes.
@@ -54,9 +57,33 @@ class Cost:
 
     def text(self) -> str:
         """Return the totals as a line."""
-        macs = ", ".join(f"{count} MACs {width}" for width, count in self.macs.items()) or "no MACs"
-        memory = f"shared memory {self.shared} of {self.shared_limit} bytes, psram {self.psram} of {self.psram_limit}"
-        return f"{macs}; weights {self.weights} bytes; {memory}; {self.dma} bytes over DMA"
+        macs = ", ".join(f"{count:,} MACs {width}" for width, count in self.macs.items()) or "no MACs"
+        memory = f"shared memory {self.shared:,} of {self.shared_limit:,} bytes"
+        outside = f"psram {self.psram:,} of {self.psram_limit:,}"
+        return f"{macs}; weights {self.weights:,} bytes; {memory}, {outside}; {self.dma:,} bytes over DMA"
+
+    def table(self, most: int = 24, totals: bool = True) -> list[str]:
+        """Return layer by layer as lines of equal columns, the `most` heaviest of a long net, and with `totals` all."""
+        kept = sorted(range(len(self.layers)), key=lambda i: (-self.layers[i].macs, -self.layers[i].activations))[:most]
+        rows: list[tuple[str, ...]] = [_HEAD]
+        for layer in (self.layers[i] for i in sorted(kept)):
+            sizes = (layer.weights, layer.activations, layer.work_area, layer.dma)
+            rows.append((layer.node, layer.op_type, f"{layer.macs:,}", layer.width, *(f"{n:,}" for n in sizes)))
+        left = len(self.layers) - len(kept)
+        total = (self.weights, self.activations, self.dma)
+        for width, count in self.macs.items() or [("", 0)]:
+            texts = [f"{n:,}" for n in total] if width == next(iter(self.macs), "") else ["", "", ""]
+            rows.append(("total", "", f"{count:,}", width, texts[0], texts[1], "", texts[2]))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ["  " + "  ".join(t.ljust(w) if i in (0, 1, 3) else t.rjust(w) for i, (t, w) in
+                                  enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]  # fmt: skip
+        if left and totals:
+            lines.append(f"  ({left} lighter nodes are left out; --json has all)")
+        if not totals:
+            return lines
+        fullest = ", ".join(f"{name} {size:,}" for name, size in list(self.largest.items())[:3])
+        lines.append(f"  peak of shared memory {self.shared:,} of {self.shared_limit:,} bytes (largest: {fullest})")
+        return [*lines, f"  peak of psram {self.psram:,} of {self.psram_limit:,} bytes, constants included"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
@@ -82,16 +109,22 @@ def cost_of(net: Net, memory: Memory, row: Platform) -> Cost:
     )  # fmt: skip
 
 
+_PARTIAL = ("Slice", "Gather")
+
+
 def _layer(net: Net, memory: Memory, step: Step, seen: set[str]) -> LayerCost:
     """Return one layer; a constant that several read is counted at the first of them."""
     own = net.constants(step)
     weights = sum(memory.stored[t.name] for t in own if t.name not in seen)
     seen |= {t.name for t in own}
-    touched = [*net.data(step), *(net.tensors[n] for n in step.outputs)]
-    outside = sum(t.bytes for t in touched if memory.spots[t.name].place == PSRAM)
+    made = [net.tensors[n] for n in step.outputs]
+    most = sum(t.bytes for t in made) if step.op in _PARTIAL else None  # of its input it reads what it writes
+    touched = {t.name: t.bytes if most is None else min(t.bytes, most) for t in net.data(step)}
+    touched |= {t.name: t.bytes for t in made}
+    outside = sum(size for name, size in touched.items() if memory.spots[name].place == PSRAM)
     fetched = sum(memory.stored[t.name] for t in own) if memory.constants_in == PSRAM else 0
     return LayerCost(
-        step.origin or step.name, step.op, _macs(net, step), _width(net, step), weights, sum(t.bytes for t in touched),
+        step.origin or step.name, step.op, _macs(net, step), _width(net, step), weights, sum(touched.values()),
         memory.areas.get(step.name, 0), outside + fetched,
     )  # fmt: skip
 

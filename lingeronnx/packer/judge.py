@@ -9,14 +9,14 @@ import onnx
 
 from .. import ir
 from ..errors import ConfigError
-from ..platforms import Platform
+from ..platforms import PLATFORMS, Platform
 from .cost import Cost, cost_of
 from .faults import Plan, faults, placement_refused
 from .form import check_file, check_net
 from .limits import REFUSED, WRONG, rule_text
 from .memory import Memory, places_of, plan_memory
 from .net import Finding, Net, Step
-from .options import Options, parse
+from .options import SHARE, Options, parse
 from .overruns import overruns, states
 from .prepare import prepare
 from .read import raw_steps, read
@@ -98,7 +98,7 @@ def verdict(ready: Ready, row: Platform, options: Options) -> Verdict:
         return _verdict(list(ready.findings), None, None)
     memory = plan_memory(ready.net, row, options)
     plan = Plan(ready.net, memory, row, options, places_of(ready.net, options))
-    found = [*ready.findings, *placement_refused(plan), *_room(memory, row), *faults(plan)]
+    found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, row), *faults(plan)]
     found += overruns(ready.net, memory, row.packing.areas, plan.places)
     if row.packing.wide_states:
         found += states(ready.net, memory)
@@ -111,16 +111,31 @@ def _verdict(found: list[Finding], memory: Memory | None, net: Net | None) -> Ve
     return Verdict(packs, right, tuple(dict.fromkeys(found)), memory, net)
 
 
-def _room(memory: Memory, row: Platform) -> Iterator[Finding]:
+def _room(net: Net, memory: Memory, row: Platform) -> Iterator[Finding]:
     if not memory.fits:
-        largest = sorted((s.size, n) for n, s in memory.spots.items() if s.place == "share-mem")[-3:]
-        value = f"{memory.need} bytes; largest: {', '.join(f'{n} {size}' for size, n in reversed(largest))}"
-        yield Finding("packs", "shared memory", f"at most {memory.limit} bytes are needed", value,
-                      "make the maps smaller, or move some to psram")  # fmt: skip
+        yield Finding("packs", "shared memory", f"at most {memory.limit} bytes are needed", _fullest(net, memory),
+                      _more_room(memory))  # fmt: skip
     most = row.external_memory
     outside = memory.psram + (0 if memory.constants_in == "share-mem" else memory.constants)
     if most is not None and outside > most:
         yield Finding("packs", "psram", f"at most {most} bytes are needed", f"{outside} bytes", "use a smaller network")
+
+
+def _fullest(net: Net, memory: Memory) -> str:
+    """Return the bytes that are needed, and what lies there at the node where most is in use."""
+    spots = {name: spot for name, spot in memory.spots.items() if spot.place == SHARE}
+    living = [{n: s.size for n, s in spots.items() if s.first <= i <= s.last} for i in range(len(net.steps))]
+    index = max(range(len(living)), key=lambda i: sum(living[i].values()))
+    largest = sorted(living[index].items(), key=lambda item: -item[1])[:3]
+    at = f"{sum(living[index].values())} at {net.steps[index].origin} ({', '.join(f'{n} {s}' for n, s in largest)})"
+    return f"{memory.need} bytes; {at}"
+
+
+def _more_room(memory: Memory) -> str:
+    """Return what would help: another chip where one has enough."""
+    larger = [row for row in PLATFORMS if row.packing is not None and (row.shared_memory or 0) >= memory.need]
+    chips = "".join(f", or another chip: {row.name} ({row.shared_memory} bytes)" for row in larger[:1])
+    return f"quantize cuts maps into tiles of rows where that helps; else take fewer channels or smaller maps{chips}"
 
 
 def _limits(net: Net, row: Platform, options: Options) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from . import conv_limits as conv
 from . import move_limits as move
 from . import pool_limits as pool
 
-__all__ = ["AVOIDED", "REFUSED", "WRONG", "Limit", "limits", "rule_text"]
+__all__ = ["AVOIDED", "REFUSED", "TILED", "WRONG", "Limit", "limits", "rule_text"]
 
 Limit = Callable[[ir.Node, Platform], Any]
 
@@ -60,7 +60,6 @@ WRONG: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
 #: What a network had better not have: right on the chip, but coarse or too large for most plans.
 AVOIDED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
     {
-        "Conv2dInt": (conv.input_with_output,),
         "ConvTranspose2dInt": (conv.input_with_output,),
         "AvgPool2dInt": (pool.average_area,),
         "Transpose": (move.transpose_broken,),
@@ -68,9 +67,14 @@ AVOIDED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
 )
 
 
+#: Limits that fewer rows at a time meet: no reason to keep a layer in float, as tiles of rows are exact.
+TILED: tuple[Limit, ...] = (conv.conv_map,)
+
+
 def limits(operator: str) -> tuple[Limit, ...]:
-    """Return all limits of an integer operator: the constraints of the float one that is lowered to it."""
-    return tuple(limit for table in (REFUSED, WRONG, AVOIDED) for limit in table.get(operator, ()))
+    """Return the limits of an integer operator that no tiling meets: constraints of the float one lowered to it."""
+    found = (limit for table in (REFUSED, WRONG, AVOIDED) for limit in table.get(operator, ()))
+    return tuple(limit for limit in found if limit not in TILED)
 
 
 def rule_text(limit: Limit, row: Platform) -> tuple[str, str]:

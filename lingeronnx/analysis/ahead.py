@@ -1,0 +1,42 @@
+"""A float model on a chip before any calibration: packer, memory and cost depend on shapes, hardly on scales."""
+
+from __future__ import annotations
+
+from .. import ir
+from ..assign import Choice as Setting
+from ..assign import assign, tie_classes
+from ..chip import chip_part
+from ..chip_form import chip_form
+from ..config import QuantConfig
+from ..errors import ConstraintError, ModelError
+from ..fit import Fitted
+from ..improve.ranges import partition_with_clips
+from ..lower import lower
+from ..packer.arguments import Choice, choose
+from ..packer.names import safe_names, written
+from ..platforms import Platform
+from ..report import float_nodes
+from ..row_tiles import row_tiles
+
+__all__ = ["packed_ahead"]
+
+
+def packed_ahead(model: ir.Graph, row: Platform) -> tuple[Choice | None, list[Fitted]]:
+    """Return what becomes of the normalised and fitted float `model` on a chip, and what is done after lowering.
+
+    The scales are placeholders: a guess for every activation, made to agree as the chip asks. None for a row without a
+    packer, where nothing becomes integer, or where float nodes stand between integer ones.
+    """
+    parts = partition_with_clips(model, row, {}, 8)
+    if row.packing is None or not parts.ops or float_nodes(model, parts.floats, parts.inside)[0]:
+        return None, []
+    conf = QuantConfig(platform=row.name)
+    setting = Setting(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
+    try:
+        plan, _ = assign(parts, tie_classes(parts, row), {}, row, setting)
+        lowered = lower(parts, plan, row).graph
+    except (ConstraintError, ModelError):  # a guess may be one that the model's own constants do not allow
+        return None, []
+    formed = chip_form(lowered, row)
+    lowered, tiled = row_tiles(lowered, row)
+    return choose(chip_part(written(lowered, safe_names(lowered))), row), [*formed, *tiled]

@@ -1,0 +1,167 @@
+"""Runs of layers in tiles of rows: the same integers, chip-ready, and what does not fit at all is named."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lingeronnx import ir
+from lingeronnx.api import quantize
+from lingeronnx.flow import complete as last_stage
+from lingeronnx.packer.limits import TILED
+from lingeronnx.platforms import ARCS, VENUS, VENUSA
+from lingeronnx.row_tiles.emit import emit
+from lingeronnx.row_tiles.runs import runs_from
+from lingeronnx.session import Session
+from tests import nets
+from tests.packer import judge
+
+ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
+LAST_STAGE = __import__(last_stage.__module__, fromlist=["row_tiles"])
+
+
+def three(size, channels=16):
+    """Three 3x3 convolutions on maps of one size."""
+    net = nets.Net(channels, size, size, seed=1, batch=1)
+    a = net.node("Relu", net.conv("x", (channels, channels, 3, 3), pads=[1] * 4))
+    b = net.node("Relu", net.conv(a, (channels, channels, 3, 3), pads=[1] * 4))
+    return net.graph(net.conv(b, (channels, channels, 3, 3), pads=[1] * 4, out="y"))
+
+
+def ends(net, x):
+    """A pool over what is left and a layer behind it."""
+    pooled = net.node("Flatten", net.node("MaxPool", x, kernel_shape=[4, 4], strides=[4, 4]))
+    return net.graph(net.linear(pooled, (8 * 4 * 4, 5), out="y"))
+
+
+def residual():
+    """A block with a shortcut, depthwise and pooled, on a map of 32x32."""
+    net = nets.Net(8, 32, 32, seed=2, batch=1)
+    a = net.node("Relu", net.conv("x", (8, 8, 3, 3), pads=[1] * 4))
+    b = net.node("Relu", net.conv(a, (8, 1, 3, 3), group=8, pads=[1] * 4))
+    c = net.node("Add", net.conv(b, (8, 8, 1, 1)), a)
+    return ends(net, net.node("MaxPool", net.node("Relu", c), kernel_shape=[2, 2], strides=[2, 2]))
+
+
+def strided():
+    """Strides, uneven pads, an average."""
+    net = nets.Net(8, 31, 32, seed=3, batch=1)
+    a = net.node("Relu", net.conv("x", (16, 8, 5, 3), pads=[2, 1, 2, 1]))
+    b = net.conv(a, (8, 16, 3, 3), strides=[2, 2], pads=[1, 1, 0, 1])
+    c = net.node("AveragePool", b, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4, count_include_pad=1)
+    return net.graph(net.conv(c, (8, 8, 3, 3), dilations=[1, 1], pads=[1] * 4, out="y"))
+
+
+def both(model, platform, monkeypatch, row=None):
+    """Return the result with tiles, and that without."""
+    feed = nets.samples(model, 2)
+    with monkeypatch.context() as patch:
+        if row is not None:
+            patch.setattr("lingeronnx.platforms.PLATFORMS", (row,))
+        tiled = quantize(model, feed, platform=platform, effort="fast")
+        patch.setattr(LAST_STAGE, "row_tiles", lambda graph, row: (graph, []))
+        whole = quantize(model, feed, platform=platform, effort="fast")
+    return feed, tiled, whole
+
+
+def same(feed, tiled, whole):
+    """Assert that both give the same integers."""
+    one = {name: array[:1] for name, array in feed.items()}
+    for have, want in zip(Session(tiled.graph).run(None, one), Session(whole.graph).run(None, one), strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.parametrize("platform", ROWS)
+def test_three_convolutions_on_160x160(platform, monkeypatch):
+    """Chip-ready by tiles, as both judges say, and equal to the layers in one piece, which are not."""
+    feed, tiled, whole = both(three(160), platform, monkeypatch)
+    report = tiled.report
+    assert report.chip_ready
+    assert report.integer_macs == 1
+    assert report.findings == ()
+    assert report.layers == whole.report.layers
+    kinds = [node.op_type for node in tiled.graph.graph]
+    assert (kinds.count("iqCat"), kinds.count("Conv2dInt") // 3) == (1, kinds.count("Slice"))
+    assert [f.cost[:5] for f in report.fitted] == ["exact"]
+    verdict = judge(ir.to_proto(tiled.graph), platform, report.packer_args)
+    assert (verdict.problems, verdict.warnings) == ([], [])
+    assert verdict.packs
+    assert verdict.right
+    same(feed, tiled, whole)
+    assert report.cost.shared <= report.cost.shared_limit
+
+
+@pytest.mark.parametrize("platform", ROWS)
+@pytest.mark.parametrize("net", (residual, strided))
+def test_runs_of_other_layers(net, platform, monkeypatch):
+    """On a chip with less memory: what is tiled is ready, and equal to the whole."""
+    row = dataclasses.replace(ROWS[platform], shared_memory=14000)
+    feed, tiled, whole = both(net(), platform, monkeypatch, row)
+    assert tiled.report.chip_ready
+    assert any("tiles of" in f.what for f in tiled.report.fitted)
+    same(feed, tiled, whole)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_run_in_any_number_of_tiles(seed):
+    """Law: whatever kernels, strides, pads and dilations, the tiles together are the whole."""
+    rng = np.random.default_rng(seed)
+    net = nets.Net(4, int(rng.integers(20, 30)), 12, seed=seed, batch=1)
+    x = "x"
+    for _ in range(int(rng.integers(2, 5))):
+        k = int(rng.integers(1, 5))
+        if rng.random() < 0.25:
+            x = net.node("MaxPool", x, kernel_shape=[2, 2], strides=[1, 1])
+            continue
+        pads = [int(p) for p in rng.integers(0, k, 4)]
+        group = int(rng.choice([1, 4]))
+        y = net.conv(x, (4, 4 // group, k, 1), pads=[pads[0], 0, pads[2], 0], group=group,
+                     strides=[int(rng.choice([s for s in (1, 2) if s <= k])), 1])  # fmt: skip
+        x = net.node("Relu", net.node("Add", y, y) if rng.random() < 0.3 else y)
+    model = net.graph(net.conv(x, (4, 4, 1, 1), out="y"))
+    feed = nets.samples(model)
+    whole = quantize(model, feed, platform="venusA", effort="fast", fit=False)
+    one = {name: array[:1] for name, array in feed.items()}
+    want = Session(whole.graph).run(None, one)
+    nodes = list(whole.graph.graph)
+    layers = [i for i, node in enumerate(nodes) if node.op_type == "Conv2dInt"]
+    done = 0
+    for run in runs_from(nodes, layers[0], nodes[layers[0]]):
+        height = ir.shape(run.result)[2]
+        cuts = sorted({0, height, *map(int, rng.integers(1, height, 3))})
+        copy = ir.clone(whole.graph)
+        twins = dict(zip(whole.graph.graph, copy.graph, strict=True))
+        twin = dataclasses.replace(run, nodes=tuple(twins[node] for node in run.nodes))
+        tiles = [(rows, twin.tile(rows)) for rows in zip(cuts, cuts[1:], strict=False)]
+        if any(tile is None for _, tile in tiles):
+            continue
+        emit(copy, twin, tiles)
+        np.testing.assert_array_equal(Session(copy).run(None, one)[0], want[0])
+        done += 1
+    assert done
+
+
+def test_a_graph_that_fits_is_left_alone():
+    assert not any("tiles of" in f.what for f in nets.quantized(nets.residual(), platform="arcs").report.fitted)
+
+
+def test_where_no_cut_helps_the_layers_and_bytes_are_named():
+    """Three rows of 16x16 and the one that is computed from them are 1024 bytes."""
+    row = dataclasses.replace(VENUS, shared_memory=800)
+    model = three(16)
+    report = quantize(model, nets.samples(model, 2), platform=row, effort="fast").report
+    assert not report.chip_ready
+    found = [f for f in report.findings if f.node == "shared memory"]
+    assert [f.rule for f in found] == ["at most 800 bytes are needed"]
+    assert "bytes" in found[0].value
+
+
+def test_the_limit_of_large_maps():
+    """Venus convolves no maps of more than 507904 bytes, in and out, above 65536 in."""
+    (limit,) = TILED
+    for side, value in ((176, None), (180, "524160 bytes")):
+        net = nets.Net(8, side, side, batch=1)
+        graph = net.graph(net.conv("x", (8, 8, 1, 1), out="y"))
+        graph.graph.outputs[0].shape = ir.oir_shape([1, 8, side, side])
+        assert limit(next(iter(graph.graph)), VENUS) == value
+        assert limit(next(iter(graph.graph)), ARCS) is None
