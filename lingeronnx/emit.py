@@ -17,7 +17,7 @@ import numpy as np
 from . import ir
 from .batch_axes import KEY
 from .errors import InternalError, ModelError
-from .plan import Plan, QParams
+from .plan import Plan, QParams, along
 from .platforms import Platform
 
 __all__ = ["OPSET", "Borders", "Lowered", "Lowering", "Rule", "Source", "integer_type"]
@@ -42,21 +42,27 @@ def _as_it_is(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Source:
-    """How an integer initializer follows from a float one: ``clamp(floor(view(float) * scale + 1/2), low, high)``.
+    """How an integer initializer follows from a float one: ``clamp(floor(view(float * scale) + 1/2), low, high)``.
 
     name : the float initializer. view : puts its elements elsewhere, repeats them or puts zeros between, nothing else.
+    scale : one, or a tuple with one for each element along `axis` of the float initializer.
     """
 
     name: str
     view: View
-    scale: float
+    scale: Any
     low: float
     high: float
     dtype: Any
+    axis: int | None = None
+
+    def factor(self, rank: int) -> Any:
+        """Return the scale so that it multiplies the float initializer of `rank` axes."""
+        return along(self.scale, self.axis, rank)
 
     def quantized(self, array: np.ndarray) -> np.ndarray:
         """Return the integers of `array`."""
-        held = np.floor(self.view(array).astype(np.float64) * self.scale + 0.5)
+        held = np.floor(self.view(array.astype(np.float64) * self.factor(array.ndim)) + 0.5)
         return np.clip(held, self.low, self.high).astype(self.dtype)
 
 
@@ -144,8 +150,7 @@ class Lowering:
 
     def read(self, node: ir.Node, index: int) -> QParams:
         """Return how `node` reads input `index`."""
-        found = self.plan.reads.get((str(node.name), index))
-        return found or self._qparams(ir.read_name(node, index))
+        return self._qparams(ir.read_name(node, index))
 
     def written(self, node: ir.Node) -> QParams:
         """Return how `node`'s output is held."""
@@ -194,14 +199,19 @@ class Lowering:
 
     def constant(self, node: ir.Node, index: int, q: QParams, view: View = _as_it_is, name: str = "") -> ir.Value:
         """Return constant input `index`, rearranged by `view`, held as `q`, under `name` or its own."""
-        source = Source(ir.read_name(node, index), view, q.scale, q.low, q.high, integer_type(q.bits).numpy())
+        source = Source(ir.read_name(node, index), view, q.scale, q.low, q.high, integer_type(q.bits).numpy(),
+                        q.axis)  # fmt: skip
         return self._parameter(node, index, source, name)
 
-    def bias(self, node: ir.Node, index: int, scale: float, view: View = _as_it_is, name: str = "") -> list[ir.Value]:
-        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias."""
+    def bias(self, node: ir.Node, index: int, scale: Any, view: View = _as_it_is, name: str = "") -> list[ir.Value]:
+        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias.
+
+        scale : one, or a tuple with one for each element.
+        """
         if len(node.inputs) <= index or ir.const(node.inputs[index]) is None:
             return []
-        source = Source(ir.read_name(node, index), view, scale, *_accumulator(self.is_wide(node)))
+        source = Source(ir.read_name(node, index), view, scale, *_accumulator(self.is_wide(node)),
+                        axis=0 if isinstance(scale, tuple) else None)  # fmt: skip
         return [self._parameter(node, index, source, name)]
 
     def widened(self, value: ir.Value) -> ir.Value:
@@ -428,7 +438,7 @@ class Lowering:
             props[KEY] = self.model.metadata_props[KEY]
         if self.plan.transforms:
             props["lingeronnx.transforms"] = json.dumps(
-                {name: [list(t.factor), t.offset] for name, t in sorted(self.plan.transforms.items())}
+                {name: list(t.factor) for name, t in sorted(self.plan.transforms.items())}
             )
         return ir.Graph(graph, ir_version=8 if functions else IR_VERSION, producer_name="lingeronnx",
                          functions=functions, metadata_props=props)  # fmt: skip
