@@ -12,20 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from .errors import ConfigError
+from .source import along
 
-__all__ = ["Plan", "QParams", "Transform", "along"]
+__all__ = ["Plan", "QParams", "Transform"]
 
 VERSION = 2
-
-
-def along(scale: Any, axis: int | None, rank: int) -> Any:
-    """Return `scale`, one number or a sequence along `axis`, so that it multiplies an array of `rank` axes."""
-    if axis is None:
-        return scale
-    return np.asarray(scale, np.float64).reshape(tuple(-1 if i == axis else 1 for i in range(rank)))
 
 
 @dataclass(frozen=True)

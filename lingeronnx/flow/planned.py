@@ -90,8 +90,7 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
     notes: list[str] = []
     if conf.effort != "fast":
         feeds, _ = next(iter(prepared.data.peek(_EQUALIZE_SAMPLES)))
-        even = equalize(parts, feeds, conf.bits, conf.weight_bits, prepared.runner,
-                        conf.weight_scales == "channel")  # fmt: skip
+        even = equalize(parts, feeds, conf.bits, conf.weight_bits, prepared.runner)
         notes = cell_notes(parts, row, feeds)
     done = 0
 

@@ -12,10 +12,8 @@ is judged by the noise it predicts in the outputs of the reading layers, relativ
 
     N = sum over readers [ sum_c |W2_c|^2 / s_c^2 * (dx^2 + dw1^2 * P_in,c) + dw2^2 * m * sum_c s_c^2 * P_x,c ] / P_y
 
-with dx, dw1, dw2 the steps (range / 127 at 8 bits), P the mean squares seen and m the readings of a channel. Where
-weights have a scale for each output channel, dw1 is row c's own step, and dw2^2 * m becomes the sum of the squared
-steps of the outputs that read the channel. Sweeps repeat it over all groups until nothing moves. A channel that is dead
-in any of the three keeps factor 1.
+with dx, dw1, dw2 the steps (range / 127 at 8 bits), P the mean squares seen and m the readings of a channel. Sweeps
+repeat it over all groups until nothing moves. A channel that is dead in any of the three keeps factor 1.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -60,13 +57,12 @@ class _Group:
 
 def equalize(
     parts: Partition, feed: Mapping[str, np.ndarray], bits: int = 8, weight_bits: int = 8,
-    runner: FloatRunner | None = None, by_channel: bool = False,
+    runner: FloatRunner | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
 
     feed : some tens of calibration samples. bits, weight_bits : widths of activations and weights.
-    runner : of the graph's tensors as they are now, where there is one already. by_channel : weights have a scale for
-    each output channel.
+    runner : of the graph's tensors as they are now, where there is one already.
     """
     groups = _groups(parts)
     if not groups:
@@ -77,7 +73,7 @@ def equalize(
     for _ in range(_SWEEPS):
         moved = False
         for group in groups:
-            factor = _best_factor(group, seen, (bits, weight_bits), by_channel)
+            factor = _best_factor(group, seen, (bits, weight_bits))
             if factor is None:
                 continue
             moved = True
@@ -160,48 +156,19 @@ class _Noise:
         """Return N for the factors `s`."""
         from_weights = np.zeros(len(s))
         for weight, power in zip(self.rows, self.fan_in, strict=True):
-            from_weights += self._writing_step(weight, s) ** 2 * power
+            reach = (s * np.abs(weight).reshape(len(weight), -1).max(axis=1)).max()
+            from_weights += (reach / self.levels_w) ** 2 * power
         total = 0.0
-        for reader, (columns, act, out) in enumerate(zip(self.columns, self.acts, self.out_power, strict=True)):
+        for columns, act, out in zip(self.columns, self.acts, self.out_power, strict=True):
             step_x = (s * act.reach).max() / self.levels_x
+            step_w = (np.abs(columns).max(axis=1) / s).max() / self.levels_w
             gain = np.square(columns).sum(axis=1) / s**2
-            noise = (gain * (step_x**2 + from_weights)).sum() + self._reading_noise(reader, s, s**2 * act.power)
+            noise = (gain * (step_x**2 + from_weights)).sum() + step_w**2 * columns.shape[1] * (s**2 * act.power).sum()
             total += float(noise) / max(out, 1e-300)
         return total
 
-    def _writing_step(self, weight: np.ndarray, s: np.ndarray) -> Any:
-        """Return the step of a weight [O, ...] whose rows are multiplied by `s`: one, or one for each row."""
-        return (s * np.abs(weight).reshape(len(weight), -1).max(axis=1)).max() / self.levels_w
 
-    def _reading_noise(self, reader: int, s: np.ndarray, power: np.ndarray) -> float:
-        """Return what the rounding of a reader's weight, divided by `s`, adds to its outputs; `power` of its inputs."""
-        columns = self.columns[reader]
-        step = (np.abs(columns).max(axis=1) / s).max() / self.levels_w
-        return float(step**2 * columns.shape[1] * power.sum())
-
-
-class _NoiseByChannel(_Noise):
-    """The same where weights have a scale for each output channel."""
-
-    def __init__(self, group: _Group, seen: Mapping[str, _Channels], bits: int, weight_bits: int) -> None:
-        super().__init__(group, seen, bits, weight_bits)
-        self._readers = [_by_group(_weight(node), int(ir.attr(node, "group", 1))) for node in group.readers]
-
-    def _writing_step(self, weight: np.ndarray, s: np.ndarray) -> Any:
-        """Return every row's own step."""
-        return s * np.abs(weight).reshape(len(weight), -1).max(axis=1) / self.levels_w
-
-    def _reading_noise(self, reader: int, s: np.ndarray, power: np.ndarray) -> float:
-        """Return the same, every output with its own step."""
-        weight = self._readers[reader]  # [group, O/group, I/group, kernel]
-        group, _, depth, kernel = weight.shape
-        steps = (np.abs(weight).max(axis=3) / s.reshape(group, 1, depth)).max(axis=2) / self.levels_w
-        return float(((steps**2).sum(axis=1) * power.reshape(group, depth).sum(axis=1)).sum() * kernel)
-
-
-def _best_factor(
-    group: _Group, seen: Mapping[str, _Channels], widths: tuple[int, int], by_channel: bool
-) -> np.ndarray | None:
+def _best_factor(group: _Group, seen: Mapping[str, _Channels], widths: tuple[int, int]) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
     layers = (*group.writers, *group.readers)
     names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]
@@ -211,7 +178,7 @@ def _best_factor(
     channels |= {len(_weight(n)) for n in group.writers}
     if len(channels) != 1:
         return None
-    noise = (_NoiseByChannel if by_channel else _Noise)(group, seen, *widths)
+    noise = _Noise(group, seen, *widths)
     alive = noise.alive()
     if not alive.any():
         return None
@@ -241,14 +208,11 @@ def _weight(node: ir.Node) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _by_group(weight: np.ndarray, group: int) -> np.ndarray:
-    """Return the weights [O, I/group, ...] as [group, O/group, I/group, kernel]."""
-    return weight.reshape(group, len(weight) // group, weight.shape[1], -1)
-
-
 def _by_input(weight: np.ndarray, group: int) -> np.ndarray:
     """Return the weights [O, I/group, ...] as [I, everything that reads channel i]."""
-    return _by_group(weight, group).transpose(0, 2, 1, 3).reshape(group * weight.shape[1], -1)
+    outputs, depth = weight.shape[:2]
+    split = weight.reshape(group, outputs // group, depth, -1)
+    return split.transpose(0, 2, 1, 3).reshape(group * depth, -1)
 
 
 def _input_power(node: ir.Node, seen: Mapping[str, _Channels]) -> np.ndarray:
