@@ -1,16 +1,19 @@
 """Accuracy of a model quantized with the defaults, on the integer simulator, against float.
 
     python benchmarks/accuracy.py MODEL.onnx --calib DATA --test DATA [--output TENSOR] [--metric top1|sqnr|...]
-        [--platform venus generic] [--effort normal fast]
+        [--platform venus generic] [--effort normal fast] [--weight-scales tensor channel] [--weight-bits 8 4]
+        [--limit N]
 
-One line per platform and effort: the metric in float (where it has labels) and in integers, the share of
-multiply-accumulates done in integers, whether the graph is chip-ready, and the time quantizing took. The generic
-platform is run with MaxValue scales. Nothing is tuned to the model; labels serve only to count.
+One line per platform, effort, width of weights and kind of their scales: the metric in float (where it has labels) and
+in integers, the share of multiply-accumulates done in integers, whether the graph is chip-ready, and the time
+quantizing took. The generic platform is run with MaxValue scales. Nothing is tuned to the model; labels serve only to
+count.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 
 import lingeronnx as lo
@@ -26,23 +29,27 @@ def main() -> None:
     parser.add_argument("--metric")
     parser.add_argument("--platform", nargs="*", default=["venus", "generic"])
     parser.add_argument("--effort", nargs="*", default=["normal"])
+    parser.add_argument("--weight-scales", nargs="*", default=["tensor"])
+    parser.add_argument("--weight-bits", nargs="*", type=int, default=[8])
+    parser.add_argument("--limit", type=int, help="test samples at most")
     args = parser.parse_args()
-    for platform in args.platform:
+    choices = itertools.product(args.platform, args.effort, args.weight_bits, args.weight_scales)
+    for platform, effort, bits, scales in choices:
         mode = "max-value" if platform == "generic" else "q-value"
-        for effort in args.effort:
-            start = time.perf_counter()
-            quantized = lo.quantize(args.model, args.calib, platform=platform, mode=mode, effort=effort)
-            took = time.perf_counter() - start
-            found = lo.evaluate(
-                quantized.session(), args.test, metric=args.metric, baseline=args.model, output=args.output
-            )
-            report = quantized.report
-            chip = "" if not report.is_chip else "chip-ready" if report.chip_ready else "not chip-ready"
-            base = "" if found.baseline is None else f"float {found.baseline:.2f}  "
-            print(
-                f"{platform:8s} {mode:9s} {effort:6s}  {base}{found.metric} {found.value:.2f} {found.unit}"
-                f"  n={found.samples}  integer MACs {100 * report.integer_macs:.1f} %  {chip}  {took:.1f} s"
-            )
+        start = time.perf_counter()
+        quantized = lo.quantize(args.model, args.calib, platform=platform, mode=mode, effort=effort, weight_bits=bits,
+                                weight_scales=scales)  # fmt: skip
+        took = time.perf_counter() - start
+        found = lo.evaluate(quantized.session(), args.test, metric=args.metric, baseline=args.model,
+                            output=args.output, limit=args.limit)  # fmt: skip
+        report = quantized.report
+        chip = "" if not report.is_chip else "chip-ready" if report.chip_ready else "not chip-ready"
+        base = "" if found.baseline is None else f"float {found.baseline:.2f}  "
+        print(
+            f"{platform:8s} {mode:9s} {effort:6s} w{bits:<2d} {scales:7s}  {base}{found.metric} {found.value:.2f} "
+            f"{found.unit}  n={found.samples}  integer MACs {100 * report.integer_macs:.1f} %  {chip}  {took:.1f} s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,7 @@ def _tops(parts: Partition, row: Platform) -> dict[str, float]:
 class Choice:
     """How scales are chosen: mode, widths and calibrator, and what the user said of single tensors.
 
+    weight_scales : "tensor", or "channel" for one scale for each output channel of a layer.
     own : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
     """
 
@@ -121,6 +122,7 @@ class Choice:
     calibrator: str
     percentile: float
     own: Mapping[str, Mapping[str, Any]]
+    weight_scales: str = "tensor"
 
     def of(self, names: Iterable[str], bits: int) -> Setting:
         """Return the settings of a class of tensors, `bits` wide by default: the first with an override wins."""
@@ -173,10 +175,10 @@ def assign(
             values = parameter_values(node, index)
             assert values is not None
             setting = choice.of([name], choice.weight_bits)
-            seen = TensorStats.of(np.asarray(values))
-            if seen.squares == 0:
+            if not np.any(values):
                 notes.append(f"weight '{name}' of {node.name} is all zero")
-            tensors[name] = QParams(setting.scale or setting.best(seen), setting.bits)
+            axis = op.channel_axis if choice.weight_scales == "channel" and setting.scale is None else None
+            tensors[name] = _weight_scales(np.asarray(values), axis, setting)
     _widen(tensors, parts, stats, choice)
     if row.executor:
         notes += [f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no executor was "
@@ -184,6 +186,20 @@ def assign(
     plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats))
     plan, moves = legalize(plan, parts, ties, row)
     return plan, notes + moves
+
+
+def _weight_scales(values: np.ndarray, axis: int | None, setting: Setting) -> QParams:
+    """Return the scale of a weight, or one for each element along `axis`; a channel of zeros has its neighbours' best.
+
+    A bias is held at the same scale as its channel's sums, so a channel of next to nothing must not get a huge one:
+    `legalize` sees to that.
+    """
+    if axis is None or values.shape[axis] == 1 or not np.any(values):
+        return QParams(setting.scale or setting.best(TensorStats.of(values)), setting.bits)
+    channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    scales = [setting.best(TensorStats.of(channel)) if channel.any() else math.inf for channel in channels]
+    least = min(scales)
+    return QParams(tuple(least if math.isinf(scale) else scale for scale in scales), setting.bits, axis)
 
 
 def _widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: Choice) -> None:
@@ -204,7 +220,7 @@ def _widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: 
         if bits == "float":
             del tensors[name]
             continue
-        exact = tensors[ir.read_name(node)].scale * tensors[ir.read_name(node, 1)].scale
+        exact = tensors[ir.read_name(node)].scale * min(tensors[ir.read_name(node, 1)].scales)
         seen, setting = stats.get(name), choice.of([name], int(bits))
         best = setting.scale or (exact if seen is None or seen.squares == 0 else setting.best(seen))
         tensors[name] = QParams(setting.scale or min(best, exact), int(bits))
@@ -235,6 +251,32 @@ def _class_scale(
     return scale
 
 
+def _stored(scale: float) -> float:
+    """Return a scale as a file holds it."""
+    return float(np.float32(scale))
+
+
+def _hold_biases(tensors: dict[str, QParams], parts: Partition, power: bool) -> None:
+    """Lower the scales of single channels, in place, at which the bias of the channel would fill its integer type.
+
+    A quarter is left free for what refinement does to a bias. A channel whose weights are that small beside its bias
+    loses nothing by it.
+    """
+    for node, op in parts.nodes:
+        if op.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
+            continue
+        x, name = tensors.get(ir.read_name(node)), ir.read_name(node, 1)
+        w, bias = tensors.get(name), ir.const(node.inputs[2])
+        if x is None or w is None or bias is None or w.axis is None:
+            continue
+        top = 2.0 ** (29 if max(x.bits, w.bits) <= 8 else 58)
+        reach = np.abs(bias.astype(np.float64)).reshape(-1, len(w.scale)).max(axis=0) * x.scale
+        most = [top / size if size > 0 else math.inf for size in reach]
+        if power:
+            most = [size if math.isinf(size) else 2.0 ** math.floor(math.log2(size)) for size in most]
+        tensors[name] = replace(w, scale=tuple(_stored(min(pair)) for pair in zip(w.scale, most, strict=True)))
+
+
 def legalize(
     plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platform
 ) -> tuple[Plan, list[str]]:  # fmt: skip
@@ -243,13 +285,14 @@ def legalize(
     Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
     largest. Raises ConstraintError for a scale below the row's smallest.
     """
-    tensors = {name: QParams(float(np.float32(q.scale)), q.bits) for name, q in plan.tensors.items()}  # as in a file
+    tensors = {name: q.mapped(_stored) for name, q in plan.tensors.items()}
     owner = {name: group for group in ties for name in group.tensors if name in tensors}
     moved: dict[str, tuple[float, str]] = {}
     for name, group in owner.items():
         least = min(tensors[n].scale for n in group.tensors)
         if tensors[name].scale != least:
             tensors[name] = QParams(least, tensors[name].bits)
+    _hold_biases(tensors, parts, plan.mode == "q-value")
     if not row.power_of_two:
         return plan.with_tensors(tensors), []
 

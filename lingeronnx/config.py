@@ -56,6 +56,7 @@ class QuantConfig(BaseModel):
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8
+    weight_scales: Literal["tensor", "channel"] = "tensor"
     calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
     percentile: float = Field(default=99.99, gt=50, le=100)
     effort: Literal["fast", "normal"] = "normal"
@@ -114,6 +115,11 @@ class QuantConfig(BaseModel):
             raise ConfigError(
                 f"mode {self.mode} on platform {row.name}: it takes {' or '.join(row.modes)} scales only; "
                 "drop --mode or choose --platform generic"
+            )
+        if self.weight_scales not in row.weight_scales:
+            raise ConfigError(
+                f"weight_scales {self.weight_scales} on platform {row.name}: a weight has one scale per "
+                f"{' or '.join(row.weight_scales)} there; drop --weight-scales or choose --platform generic"
             )
         for key, bits in (("bits", self.bits), ("weight_bits", self.weight_bits)):
             if bits not in row.bits:

@@ -112,8 +112,7 @@ class Lowering:
 
     def read(self, node: ir.Node, index: int) -> QParams:
         """Return how `node` reads input `index`."""
-        found = self.plan.reads.get((str(node.name), index))
-        return found or self._qparams(ir.read_name(node, index))
+        return self._qparams(ir.read_name(node, index))
 
     def written(self, node: ir.Node) -> QParams:
         """Return how `node`'s output is held."""
@@ -162,14 +161,19 @@ class Lowering:
 
     def constant(self, node: ir.Node, index: int, q: QParams, view: View = as_it_is, name: str = "") -> ir.Value:
         """Return constant input `index`, rearranged by `view`, held as `q`, under `name` or its own."""
-        source = Source(ir.read_name(node, index), view, q.scale, q.low, q.high, integer_type(q.bits).numpy())
+        source = Source(ir.read_name(node, index), view, q.scale, q.low, q.high, integer_type(q.bits).numpy(),
+                        q.axis)  # fmt: skip
         return self._parameter(node, index, source, name)
 
-    def bias(self, node: ir.Node, index: int, scale: float, view: View = as_it_is, name: str = "") -> list[ir.Value]:
-        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias."""
+    def bias(self, node: ir.Node, index: int, scale: Any, view: View = as_it_is, name: str = "") -> list[ir.Value]:
+        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias.
+
+        scale : one, or a tuple with one for each element.
+        """
         if len(node.inputs) <= index or ir.const(node.inputs[index]) is None:
             return []
-        source = Source(ir.read_name(node, index), view, scale, *accumulator(self.is_wide(node)))
+        source = Source(ir.read_name(node, index), view, scale, *accumulator(self.is_wide(node)),
+                        axis=0 if isinstance(scale, tuple) else None)  # fmt: skip
         return [self._parameter(node, index, source, name)]
 
     def widened(self, value: ir.Value) -> ir.Value:
@@ -396,7 +400,7 @@ class Lowering:
             props[KEY] = self.model.metadata_props[KEY]
         if self.plan.transforms:
             props["lingeronnx.transforms"] = json.dumps(
-                {name: [list(t.factor), t.offset] for name, t in sorted(self.plan.transforms.items())}
+                {name: list(t.factor) for name, t in sorted(self.plan.transforms.items())}
             )
         return ir.Graph(graph, ir_version=8 if functions else IR_VERSION, producer_name="lingeronnx",
                          functions=functions, metadata_props=props)  # fmt: skip

@@ -7,6 +7,8 @@ one holds is returned by `lower`, and read off a file by `borders`; a name says 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 from . import ir
 from .borders import float_names
@@ -54,12 +56,20 @@ def plan_of(graph: ir.Graph) -> Plan:
                 tensors[names.get(name, name)] = QParams(scale, bits)
         for key, index in op.weight_scales.items():
             if key in attrs:
-                tensors[ir.read_name(node, index)] = QParams(float(attrs[key]), int(attrs["parameter_bits"]))
+                many = isinstance(attrs[key], Sequence)
+                scale_w = tuple(map(float, attrs[key])) if many else float(attrs[key])
+                axis = op.channel_axis if many else None
+                tensors[ir.read_name(node, index)] = QParams(scale_w, int(attrs["parameter_bits"]), axis)
         if "scale_y" in attrs and (held := ir.const(node.inputs[1])) is not None:  # a constant operand
             tensors[ir.read_name(node, 1)] = QParams(float(attrs["scale_y"]), 8 * held.dtype.itemsize)
     found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
-    transforms = {name: Transform(tuple(factor), offset) for name, (factor, offset) in found.items()}
+    transforms = {name: Transform(tuple(_factors(entry))) for name, entry in found.items()}
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_op(n) is None}
-    powers = all(q.exponent is not None for q in tensors.values())
+    powers = all(q.power_of_two for q in tensors.values())
     return Plan(platform=chip, mode="q-value" if powers else "max-value", tensors=tensors, transforms=transforms,
                 floats=floats)  # fmt: skip
+
+
+def _factors(entry: list[Any]) -> list[float]:
+    """Return the factors of a transform; older files have a list of them and an offset of 0."""
+    return entry[0] if isinstance(entry[0], list) else entry

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Source", "View", "accumulator", "as_it_is"]
+__all__ = ["Source", "View", "accumulator", "along", "as_it_is"]
 
 #: Rearranges an array.
 View = Callable[[np.ndarray], np.ndarray]
@@ -19,23 +19,36 @@ def as_it_is(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def along(scale: Any, axis: int | None, rank: int) -> Any:
+    """Return `scale`, one number or a sequence along `axis`, so that it multiplies an array of `rank` axes."""
+    if axis is None:
+        return scale
+    return np.asarray(scale, np.float64).reshape(tuple(-1 if i == axis else 1 for i in range(rank)))
+
+
 @dataclass(frozen=True)
 class Source:
-    """How an integer initializer follows from a float one: ``clamp(floor(view(float) * scale + 1/2), low, high)``.
+    """How an integer initializer follows from a float one: ``clamp(floor(view(float * scale) + 1/2), low, high)``.
 
     name : the float initializer. view : puts its elements elsewhere, repeats them or puts zeros between, nothing else.
+    scale : one, or a tuple with one for each element along `axis` of the float initializer.
     """
 
     name: str
     view: View
-    scale: float
+    scale: Any
     low: float
     high: float
     dtype: Any
+    axis: int | None = None
+
+    def factor(self, rank: int) -> Any:
+        """Return the scale so that it multiplies the float initializer of `rank` axes."""
+        return along(self.scale, self.axis, rank)
 
     def quantized(self, array: np.ndarray) -> np.ndarray:
         """Return the integers of `array`."""
-        held = np.floor(self.view(array).astype(np.float64) * self.scale + 0.5)
+        held = np.floor(self.view(array.astype(np.float64) * self.factor(array.ndim)) + 0.5)
         return np.clip(held, self.low, self.high).astype(self.dtype)
 
 

@@ -25,7 +25,7 @@ ALLOWED = {
     "union": set(),
     "onnxfile": {"errors", "files"},
     "ir": {"errors", "files", "onnxfile"},
-    "plan": {"errors"},
+    "plan": {"errors", "source"},
     "platforms": {"errors"},
     "packer": {"errors", "ir", "platforms"},
     "config": {"errors", "files", "ir", "platforms"},

@@ -1,6 +1,5 @@
 """Lowering: names, borders, attributes, batch, reproducible bytes."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -196,25 +195,6 @@ def two_convs():
     net = nets.Net(3, 8, 8, seed=4)
     net.conv(net.conv("x", (4, 3, 3, 3), out="c"), (4, 4, 3, 3), out="y")
     return net.graph("y")
-
-
-@pytest.mark.parametrize("platform", ROWS)
-def test_a_read_at_another_scale(platform):
-    """A plan with `reads` gets a Requant in front of that reader, with both scales."""
-    result = nets.quantized(two_convs(), platform=platform)
-    own = result.plan.tensors["c"]
-    wanted = QParams(own.scale / 2)
-    changed = dataclasses.replace(result.plan, reads={("Conv_y", 0): wanted})
-    graph = lower(Partition.of(result.float_graph, changed.floats), changed, ROWS[platform]).graph
-    (requant,) = nodes(graph, "Requant")
-    assert (ir.attr(requant, "scale_x"), ir.attr(requant, "scale_o")) == (own.scale, wanted.scale)
-    reader = next(n for n in graph.graph if n.name == "Conv_y")
-    assert reader.inputs[0] is requant.outputs[0]
-    assert ir.attr(reader, "scale_x") == wanted.scale
-    x = nets.samples(two_convs(), 3)
-    integers = {name: array for name, array, _ in Session(graph).taps(x)}
-    written, read = (integers[str(v.name)].astype(np.int64) for v in (requant.inputs[0], requant.outputs[0]))
-    np.testing.assert_array_equal(read, np.clip((written + 1) >> 1, -128, 127))
 
 
 def test_a_plan_without_a_tensor():

@@ -111,6 +111,8 @@ _QUANTIZING = (
                   help="Scales: powers of two, or any.  [default: q-value]"),
     click.option("--bits", type=int, metavar="N", help="Width of activations.  [default: 8]"),
     click.option("--weight-bits", type=int, metavar="N", help="Width of weights.  [default: 8]"),
+    click.option("--weight-scales", type=click.Choice(["tensor", "channel"]),
+                  help="One scale for a layer's weight, or one for each output channel (generic).  [default: tensor]"),
     click.option("--calibrator", type=click.Choice(["max", "percentile", "mse", "kl"]),
                   help="How ranges are chosen.  [default: mse]"),
     click.option("--effort", type=click.Choice(["fast", "normal"]), help="Time spent on accuracy.  [default: normal]"),

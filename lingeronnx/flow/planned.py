@@ -116,7 +116,8 @@ def assign_scales(seen: Observed) -> Planned:
         parts = parts.with_floats(host)
         ties = tie_classes(parts, row)
     ranged = range_factors(parts, ties, stats, row, bits=conf.bits, weight_bits=conf.weight_bits,
-                           search=conf.mode == "q-value" and conf.effort != "fast")  # fmt: skip
+                           search=conf.mode == "q-value" and conf.effort != "fast",
+                           by_channel=conf.weight_scales == "channel")  # fmt: skip
     factors.apply(parts, ranged)
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
@@ -138,7 +139,8 @@ def _choice(selectors: Selectors, conf: QuantConfig) -> Choice:
             weights = _weights(by_output.get(name)) if "weight_bits" in settings else []
             for weight in weights:
                 own.setdefault(weight, {})["bits"] = settings["weight_bits"]
-    return Choice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, own)
+    return Choice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, own,
+                  conf.weight_scales)  # fmt: skip
 
 
 def _weights(node: ir.Node | None) -> list[str]:
@@ -158,6 +160,7 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
     graph, row = ir.clone(prepared.graph), prepared.row
     _check_names(plan, graph)
     _check_values(plan, graph, row)
+    _check_kinds(plan, graph, row)
     if plan.mode != prepared.conf.mode:
         raise ConfigError(f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode {plan.mode}")
     parts = Partition.of(graph, plan.floats)
@@ -168,9 +171,32 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
 
 def _check_names(plan: Plan, graph: ir.Graph) -> None:
     known = {*(str(v.name) for v in ir.values(graph)), *graph.graph.initializers, *(str(n.name) for n in graph.graph)}
-    for name in (*plan.tensors, *plan.transforms, *plan.floats, *(node for node, _ in plan.reads)):
+    for name in (*plan.tensors, *plan.transforms, *plan.floats):
         if name not in known:
             raise ConfigError(f"the plan speaks of '{name}', which this model has not{nearest(name, known)}")
+
+
+def _check_kinds(plan: Plan, graph: ir.Graph, row: Platform) -> None:
+    """Raise ConfigError for scales per channel and zero points where `row` has none or no weight is."""
+    axes = {ir.read_name(node, index): (op.channel_axis, ir.shape(node.inputs[index]))
+            for node in graph.graph if (op := float_op(node)[0]) is not None
+            for index in op.parameters(node)}  # fmt: skip
+    for name, q in plan.tensors.items():
+        if q.zero_point and not row.zero_points:
+            raise ConfigError(f"the plan holds '{name}' with zero point {q.zero_point}; {row.name} takes 0 only")
+        if q.axis is None:
+            continue
+        if "channel" not in row.weight_scales:
+            raise ConfigError(
+                f"the plan has {len(q.scale)} scales for '{name}'; on {row.name} a weight has one scale per "
+                f"{' or '.join(row.weight_scales)}"
+            )
+        axis, shape = axes.get(name, (None, None))
+        if axis != q.axis or shape is None or shape[axis] != len(q.scale):
+            raise ConfigError(
+                f"the plan has {len(q.scale)} scales along axis {q.axis} for '{name}'; "
+                + ("it takes one scale" if axis is None or shape is None else f"it has {shape[axis]} along axis {axis}")
+            )
 
 
 def _check_values(plan: Plan, graph: ir.Graph, row: Platform) -> None:
@@ -185,8 +211,8 @@ def _check_values(plan: Plan, graph: ir.Graph, row: Platform) -> None:
         shape = ir.shape(values[name]) if name in values else None
         channels = None if shape is None or len(shape) < 2 else shape[1]
         fits = len(transform.factor) in (1, channels) and all(0 < f < float("inf") for f in transform.factor)
-        if not fits or transform.offset:
+        if not fits:
             raise ConfigError(
                 f"the plan's transform of '{name}' does not fit: {len(transform.factor)} factors for "
-                f"{channels} channels; factors are positive, offsets 0"
+                f"{channels} channels; factors are positive"
             )

@@ -116,10 +116,12 @@ def range_factors(
     bits: int,
     weight_bits: int,
     search: bool,
+    by_channel: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return {tensor: factor [1]} for the tensors whose factor is not 1.
 
-    search : optimise the free groups; False sets only the factors that Clip needs.
+    search : optimise the free groups; False sets only the factors that Clip needs. by_channel : weights have a scale
+    for each channel, whose ranges fill every part of an octave: no factor is better than another for them.
     """
     groups, _ = _groups(parts, row, bits)
     index = {name: i for i, group in enumerate(groups) for name in group.tensors}
@@ -127,7 +129,7 @@ def range_factors(
         groups[index[tie.tensors[0]]].classes.append(tie)
     factors = [group.fixed or 1.0 for group in groups]
     if search:
-        _descend(groups, _layers(parts, index), factors, stats, bits, weight_bits)
+        _descend(groups, [] if by_channel else _layers(parts, index), factors, stats, bits, weight_bits)
     if row.power_of_two:
         _keep_within(row.exponents, groups, factors, stats, bits)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}

@@ -76,20 +76,17 @@ def refine(parts: Partition, plan: Plan, row: Platform, feed: Mapping[str, np.nd
         want = wanted.pop(name)
         error = _mean_error(want, array.reshape(want.shape), plan.tensors.get(name), node)
         if np.any(error):
-            scale = _scale(plan, node, 0) * _scale(plan, node, 1)
+            scale = plan.tensors[ir.read_name(node)].scale * np.asarray(plan.tensors[ir.read_name(node, 1)].scale)
             shift = np.floor(error * scale + 0.5).astype(np.int64)
             walk.redo(replace(kernel, bias=(0 if kernel.bias is None else kernel.bias) - shift))
             _move_bias(model, node, shift / scale)
 
 
-def _scale(plan: Plan, node: ir.Node, index: int) -> float:
-    return plan.tensors[ir.read_name(node, index)].scale
-
-
 def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
     old = ir.const(node.inputs[1])
     assert old is not None
-    return (weight / _scale(plan, node, 1)).astype(np.float32).reshape(old.shape)
+    held = plan.tensors[ir.read_name(node, 1)].factor(old.ndim)
+    return (weight.reshape(old.shape) / held).astype(np.float32)
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------
@@ -106,7 +103,7 @@ def _rounded(kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan) -> np.n
     if fields > _LARGEST:
         return None
     rows = _receptive_fields(kernel, source, node)
-    counts = (target.astype(np.float64) * q.scale).reshape(group, outputs, fields)
+    counts = (target.astype(np.float64) * q.factor(target.ndim)).reshape(group, outputs, fields)
     better = np.empty(counts.shape)
     old = held.reshape(group, outputs, fields).astype(np.float64)
     for g in range(group):

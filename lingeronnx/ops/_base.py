@@ -164,6 +164,23 @@ class Bound:
             return Rounded(shift, width, self.rounding)
         return Rescale.from_shift(shift, width)
 
+    def weighted_rescale(self, channels: int, groups: int = 1) -> Any:
+        """Return the rescaling of sums at scale_x * scale_w: one, or where scale_w is a list one for each output.
+
+        channels : scales that a list must have; `groups` of outputs take the same ones. ModelError for a list of
+        another length, and where the platform takes one scale for a weight.
+        """
+        from simulator.channels import ChannelRescale
+
+        x, w = float(self.attrs["scale_x"]), self.attrs["scale_w"]
+        if not isinstance(w, Sequence):
+            return self.rescale(self.ratio(x, w))
+        if self.arithmetic.requantize.shifts:
+            raise ModelError(f"{self.where}: scale_w is a list of {len(w)}; this platform takes one scale for a weight")
+        if len(w) != channels:
+            raise ModelError(f"{self.where}: scale_w is a list of {len(w)}; the weight has {channels} channels")
+        return ChannelRescale(tuple(self.rescale(self.ratio(x, scale)) for scale in w) * groups)
+
     def _right(self, shift: int) -> int:
         """Return the right shift that is computed for `shift`: what becomes of a negative one differs."""
         left = self.arithmetic.requantize.left
@@ -214,11 +231,20 @@ def attributes(op: Op, node: ir.Node) -> dict[str, Any]:
                 raise ModelError(f"{node.op_type} {node.name}: attribute {spec.name} is missing")
             given[spec.name] = spec.default
         value = given[spec.name]
-        if spec.name.startswith("scale_") and value is not None and not (math.isfinite(value) and value > 0):
-            raise ModelError(f"{node.op_type} {node.name}: {spec.name} = {value:g}; a scale is a positive number")
+        if spec.name.startswith("scale_") and value is not None:
+            _check_scale(op, node, spec.name, value)
         if spec.name.endswith("_bits") and value is not None and not 2 <= value <= 32:
             raise ModelError(f"{node.op_type} {node.name}: {spec.name} = {value}; it must be 2 to 32")
     return given
+
+
+def _check_scale(op: Op, node: ir.Node, name: str, value: Any) -> None:
+    many = isinstance(value, Sequence)
+    if many and (op.channel_axis is None or name != "scale_w"):
+        raise ModelError(f"{node.op_type} {node.name}: {name} is a list of {len(value)}; it must be one number")
+    for scale in value if many else (value,):
+        if not (math.isfinite(scale) and scale > 0):
+            raise ModelError(f"{node.op_type} {node.name}: {name} = {scale:g}; a scale is a positive number")
 
 
 class Op:
@@ -238,6 +264,8 @@ class Op:
     moves = False
     #: The attributes that hold the scales of constant inputs, with the indices of these.
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
+    #: The axis of its weight (input 1) along which there may be a scale for each element, None where there is none.
+    channel_axis: int | None = None
     #: Whether the host does it, in float, where no integer operator follows.
     head = False
     #: Whether an output that leaves the integers may be wider than the rest, or float.

@@ -7,7 +7,7 @@ Weights [O, I/group, k...]; pads in ONNX order, zero padding. Relu stays a node 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import ir
@@ -18,7 +18,7 @@ from ..platforms.arithmetic import Arithmetic, Layer
 from ._base import Attr, Bound, Constraint, Op, Tie, Violation
 from .shape import Squeeze
 
-__all__ = ["Conv1d", "Conv2d", "Geometry"]
+__all__ = ["Conv1d", "Conv2d", "Geometry", "sum_scale"]
 
 WEIGHT = (
     Attr("data_bits", "i", 8),
@@ -80,11 +80,21 @@ def known(g: Geometry) -> bool:
     return len(g.source) == len(g.result) == len(g.kernel) + 2 and None not in (*g.source[1:], *g.result[1:])
 
 
+def sum_scale(attrs: Mapping[str, Any], repeats: int = 1) -> Any:
+    """Return the scale of sums, scale_x * scale_w: one, or a tuple with one for each output channel.
+
+    repeats : how often the channels' scales stand one after another (the groups of a transposed convolution).
+    """
+    x, w = attrs["scale_x"], attrs["scale_w"]
+    return tuple(x * scale for scale in w) * repeats if isinstance(w, Sequence) else x * w
+
+
 class WeightLayer(Op):
     """What convolution and linear share: weight at input 1, bias at input 2."""
 
     kind: type[Arithmetic] = Layer
     factor = "absorbed"
+    channel_axis: int | None = 0
 
     def parameters(self, node: ir.Node) -> list[int]:
         """The weight."""
@@ -115,7 +125,7 @@ class WeightLayer(Op):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit the integer node with quantized weight and bias."""
         attrs = {**self.shape_attributes(node), **self.lowered_attributes(node, low)}
-        inputs = [low.integer(node, 0), low.weight(node, 1), *low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])]
+        inputs = [low.integer(node, 0), low.weight(node, 1), *low.bias(node, 2, sum_scale(attrs))]
         low.emit(self, node, inputs, attrs)
 
     def shape_attributes(self, node: ir.Node) -> dict[str, Any]:
@@ -124,7 +134,8 @@ class WeightLayer(Op):
 
     def read_scales(self, attrs: Any) -> dict[int, float]:
         """Input and weight."""
-        return {0: float(attrs["scale_x"]), 1: float(attrs["scale_w"])}
+        scales = {0: float(attrs["scale_x"])}
+        return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: float(attrs["scale_w"])}
 
 
 class Conv2d(WeightLayer):
@@ -170,9 +181,8 @@ class Conv2d(WeightLayer):
 
         weight = bound.constant(1, "int8 int16", "weight")
         rank, a = weight.ndim - 2, bound.attrs
-        rescale = bound.rescale(bound.ratio(a["scale_x"], a["scale_w"]))
         return Conv(
-            weight, bound.bias(2, len(weight)), rescale,
+            weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)),
             strides=tuple(a["strides"] or [1] * rank), pads=tuple(a["pads"] or [0] * 2 * rank),
             dilations=tuple(a["dilations"] or [1] * rank), group=int(a["group"]),
         )  # fmt: skip
@@ -205,7 +215,7 @@ class Conv1d(Conv2d):
         line = low.integer(node, 0)
         x = low.insert("Unsqueeze", node, "image", [line], {"axes": [2]}, g.source, q, domain="")
         weight = low.weight(node, 1, lambda w: w[:, :, None])
-        bias = low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])
+        bias = low.bias(node, 2, sum_scale(attrs))
         y = low.insert(CONV2D.name, node, "rows", [x, weight, *bias], attrs, g.result, low.written(node))
         low.emit(SQUEEZE, node, [y], {"axes": [2]}, domain="")
 

@@ -11,7 +11,7 @@ from .. import ir
 from ..emit import Lowering
 from ..packer.limits import limits
 from ._base import Attr, Bound, Constraint
-from .conv import CONV2D, Geometry, WeightLayer
+from .conv import CONV2D, Geometry, WeightLayer, sum_scale
 
 __all__ = ["ConvTranspose2d"]
 
@@ -23,6 +23,7 @@ class ConvTranspose2d(WeightLayer):
     floats = (("", "ConvTranspose"),)
     aliases = ("QConvTranspose2d", "QConvTranspose1d")
     factor = "fixed"  # its weight has the outputs on axis 1, where no other layer has them
+    channel_axis = 1  # channels at the same place of different groups share one
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
     constraints: tuple[Constraint, ...] = limits("ConvTranspose2dInt")
 
@@ -45,7 +46,7 @@ class ConvTranspose2d(WeightLayer):
         g = Geometry(node)
         attrs = {**CONV2D.geometry_attributes(g), **self.lowered_attributes(node, low),
                  "output_padding": list(ir.attr(node, "output_padding") or [0, 0])}  # fmt: skip
-        bias = low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])
+        bias = low.bias(node, 2, sum_scale(attrs, g.group))
         if not bias:
             bias = [low.integers(f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0)]
         low.emit(self, node, [low.integer(node, 0), low.weight(node, 1), *bias], attrs)
@@ -55,8 +56,8 @@ class ConvTranspose2d(WeightLayer):
         from simulator.kernels import ConvTranspose
 
         weight, a = bound.constant(1, "int8 int16", "weight"), bound.attrs
-        rescale = bound.rescale(bound.ratio(a["scale_x"], a["scale_w"]))
+        channels, group = weight.shape[1], int(a["group"])
         return ConvTranspose(
-            weight, bound.bias(2, weight.shape[1] * int(a["group"])), rescale, strides=a["strides"], pads=a["pads"],
-            dilations=a["dilations"], output_padding=a["output_padding"], group=int(a["group"]),
+            weight, bound.bias(2, channels * group), bound.weighted_rescale(channels, group), strides=a["strides"],
+            pads=a["pads"], dilations=a["dilations"], output_padding=a["output_padding"], group=group,
         )  # fmt: skip

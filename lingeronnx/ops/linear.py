@@ -15,7 +15,7 @@ from .. import ir
 from ..packer.limits import limits
 from ..platforms import Platform
 from ._base import Bound, Violation
-from .conv import WEIGHT, WeightLayer
+from .conv import WEIGHT, WeightLayer, sum_scale
 from .shape import Reshape
 
 __all__ = ["Linear"]
@@ -25,12 +25,12 @@ __all__ = ["Linear"]
 class FloatLinear(PlainKernel):
     """``y = (sum x*w + b) / scale`` in float32: the layer that leaves the integers without rounding to any.
 
-    weight : integers [O, I]. bias : int64 [O] or None. scale : of the accumulator, scale_x * scale_w.
+    weight : integers [O, I]. bias : int64 [O] or None. scale : of the accumulator, scale_x * scale_w, one or [O].
     """
 
     weight: np.ndarray
     bias: np.ndarray | None
-    scale: float
+    scale: float | np.ndarray
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x [..., I] -> y [..., O]."""
@@ -76,7 +76,7 @@ class Linear(WeightLayer):
             attrs = self.lowered_attributes(node, low)
         inputs = [low.integer(node, 0), low.weight(node, 1)]
         if bias is not None and np.any(bias):
-            inputs += low.bias(node, 2, attrs["scale_x"] * attrs["scale_w"])
+            inputs += low.bias(node, 2, sum_scale(attrs))
         full = [int(d or 1) for d in ir.shape(node.outputs[0]) or ()]
         if low.row.packing is None or len(full) <= 3:
             low.emit(self, node, inputs, attrs)
@@ -99,10 +99,10 @@ class Linear(WeightLayer):
 
         weight = bound.constant(1, "int8 int16", "weight")
         if bound.attrs["scale_o"] is None:
-            scale = float(bound.attrs["scale_x"]) * float(bound.attrs["scale_w"])
-            return FloatLinear(weight, bound.bias(2, len(weight)), scale)
-        rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_w"]))
-        return Kernel(weight, bound.bias(2, len(weight)), rescale)
+            scale = sum_scale(bound.attrs)
+            held = np.array(scale) if isinstance(scale, tuple) else float(scale)
+            return FloatLinear(weight, bound.bias(2, len(weight)), held)
+        return Kernel(weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)))
 
 
 RESHAPE = Reshape()

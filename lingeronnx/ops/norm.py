@@ -32,6 +32,7 @@ class BatchNorm2d(WeightLayer):
     """
 
     name = "BatchNorm2dInt"
+    channel_axis = None  # its weight has one number for a channel
     floats = (("", "BatchNormalization"),)
     aliases = ("QBatchNorm2d", "QBatchNorm1d")
     attributes = tuple(a if a.name.startswith("scale") else Attr(a.name, a.kind, 8) for a in WEIGHT)

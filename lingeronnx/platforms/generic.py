@@ -33,6 +33,7 @@ GENERIC = Platform(
     modes=("max-value", "q-value"),
     bits=(4, 8, 16),
     out_bits=(8, 16, 32),
+    weight_scales=("tensor", "channel"),
     ops=MappingProxyType(
         {
             **rows(Quantizer(), "Quant"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,20 @@ class Integer(OpRun):
         raise NotImplementedError
 
     @staticmethod
-    def rescaled(acc: Any, a: Attributes, how: Any, *scales: str) -> np.ndarray:
-        """Return `acc`, whose scale is the product of those named, at scale_o and o_bits, or the platform's width."""
+    def rescaled(acc: Any, a: Attributes, how: Any, *scales: str, axis: int = 1) -> np.ndarray:
+        """Return `acc`, whose scale is the product of those named, at scale_o and o_bits, or the platform's width.
+
+        Where scale_w is a list, channel c along `axis` has number c of it, which begins again after the last one.
+        """
+        channels = a.get("scale_w")
+        if "scale_w" in scales and isinstance(channels, Sequence):
+            if how.requantize.shifts or acc.shape[axis] % len(channels):
+                raise ValueError(f"scale_w has {len(channels)} numbers for {acc.shape[axis]} outputs")
+            parts = [
+                Integer.rescaled(part, Attributes({**a, "scale_w": channels[c % len(channels)]}), how, *scales)
+                for c, part in enumerate(np.moveaxis(acc, axis, 0))
+            ]
+            return np.stack(parts, axis)
         held = 1.0
         for key in scales:
             held *= a.scale(key)

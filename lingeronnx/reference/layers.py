@@ -104,7 +104,7 @@ class Linear(Integer):
         acc = x.astype(np.int64) @ weight.astype(np.int64).T
         if bias is not None:
             acc = acc + bias.astype(np.int64)
-        return self.rescaled(acc, a, how, "scale_x", "scale_w")
+        return self.rescaled(acc, a, how, "scale_x", "scale_w", axis=-1)
 
 
 class Bmm(Integer):

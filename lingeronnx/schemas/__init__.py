@@ -57,7 +57,7 @@ _KINDS = {
     "any": (*_INTEGERS, "int64", "uint8", "bool", "float"),
 }
 _ATTRIBUTE = {"i": defs.OpSchema.AttrType.INT, "f": defs.OpSchema.AttrType.FLOAT, "s": defs.OpSchema.AttrType.STRING,
-              "ints": defs.OpSchema.AttrType.INTS}  # fmt: skip
+              "ints": defs.OpSchema.AttrType.INTS, "floats": defs.OpSchema.AttrType.FLOATS}  # fmt: skip
 _OPTIONAL, _VARIADIC = defs.OpSchema.FormalParameterOption.Optional, defs.OpSchema.FormalParameterOption.Variadic
 
 
@@ -72,6 +72,9 @@ def _ints(*names: str) -> tuple[Attr, ...]:
 #: What the packer wants to see on nodes, without any meaning for the numbers; not in the operators' tables.
 _COMMON = tuple(Attr(name, "s", None) for name in ("platform", "platform_quant", "quant_mode", "castor_mode", "mode"))
 _WIDTHS = _ints("data_bits", "parameter_bits", "o_bits", "y_bits", "zero_point")
+
+#: A scale for each channel is called scale_w in a graph, as one scale is; a schema can give a name one type only.
+_CHANNELS = Attr("scales_w", "floats", None, "counts per unit, one for each output channel")
 
 #: As many inputs of iqCat as there are attributes for: a schema cannot say "one per input".
 _CAT_INPUTS = 64
@@ -217,7 +220,8 @@ def _constraint(name: str, types: Sequence[str]) -> tuple[str, list[str], str]:
 
 def _attributes(op: Op) -> list[Attr]:
     """Return the operator's own attributes, then those every node may carry."""
-    found = {a.name: a for a in (*_COMMON, *_WIDTHS, *_EXTRA.get(op.name, ()), *op.attributes)}
+    channels = () if op.channel_axis is None else (_CHANNELS,)
+    found = {a.name: a for a in (*_COMMON, *_WIDTHS, *_EXTRA.get(op.name, ()), *channels, *op.attributes)}
     return list(found.values())
 
 
@@ -291,10 +295,17 @@ def _is_exempt(node: onnx.NodeProto) -> bool:
 
 
 def _modernise(node: onnx.NodeProto, op: Op | None) -> None:
-    """Put a node into domain `thinker` under today's names; a number where a list belongs becomes a list of one."""
+    """Put a node into domain `thinker` under today's names; a number where a list belongs becomes a list of one.
+
+    A list scale_w becomes scales_w, beside its first number as scale_w.
+    """
     node.domain, node.op_type = DOMAIN, _ALIAS.get(node.op_type, node.op_type)
     lists = {a.name for a in op.attributes if a.kind == "ints"} if op is not None else set()
-    for attribute in node.attribute:
+    channels = op is not None and op.channel_axis is not None
+    for attribute in list(node.attribute):
+        if channels and attribute.name == "scale_w" and attribute.type == onnx.AttributeProto.FLOATS:
+            node.attribute.append(helper.make_attribute("scales_w", list(attribute.floats)))
+            attribute.CopyFrom(helper.make_attribute("scale_w", attribute.floats[0]))
         attribute.name = RENAMED.get(attribute.name, attribute.name)
         if attribute.name in lists and attribute.type == onnx.AttributeProto.INT:
             value = [attribute.i]

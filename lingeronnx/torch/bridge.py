@@ -32,7 +32,7 @@ from ..platforms import Platform
 from ..runners import FloatIsland, input_specs
 from ..source import Source
 from .floats import FloatTwin
-from .rounding import rounded
+from .rounding import multiplied, rounded
 from .twins import At, counts, held_by, twin_of
 
 __all__ = ["Bridge", "Network"]
@@ -287,9 +287,10 @@ class Bridge(nn.Module):
         wide = source.high >= 1 << 30  # a bias
         if rule is not None and not wide:
             return self._viewed(rule(self.parameter_of[source.name], source), name, source)
-        parameter = self._viewed(self.parameter_of[source.name], name, source)
+        parameter = self.parameter_of[source.name]
         probe = None if wide else self.scale_logs.get(source.name)
-        return rounded(parameter.double() * source.scale, source.low, source.high, probe)
+        moved = self._viewed(parameter.double() * multiplied(source, parameter), name, source)
+        return rounded(moved, source.low, source.high, probe)
 
     def _viewed(self, parameter: Any, name: str, source: Source) -> Any:
         """Return the parameter as `source.view` rearranges it."""

@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
+from simulator.channels import ChannelRescale, Channels
 from simulator.fixed import Chain, Even, LunaDivide, Pair, Quotient, Rescale, Rounded, Scale, Shift, WideScale
 
 from ..errors import ModelError
 
-__all__ = ["Rule", "replaced", "rescaled", "rounded"]
+__all__ = ["Rule", "multiplied", "ratio", "replaced", "rescaled", "rounded"]
 
-Rule = Rescale | Rounded | LunaDivide | Chain
+Rule = Rescale | Rounded | LunaDivide | Chain | ChannelRescale
 
 #: Whole numbers below these are exact in float32 and float64, and so is adding a half to them.
 FLOAT32_EXACT, FLOAT64_EXACT = 1 << 23, 1 << 52
@@ -79,8 +80,16 @@ def rounded(v: Any, low: float, high: float, probe: Any = None, exact: Any = Non
     return _Quantized.apply(v, exact, probe, low, high)
 
 
-def ratio(rule: Rule) -> float:
-    """Return what the accumulator is multiplied by."""
+def multiplied(held: Any, like: Any) -> Any:
+    """Return the scale of a `QParams` or a `Source`, or where there are several a tensor, that multiplies `like`."""
+    factor = held.factor(like.ndim)
+    return factor if held.axis is None else torch.from_numpy(factor).to(like.device)
+
+
+def ratio(rule: Rule) -> Any:
+    """Return what the accumulator is multiplied by: a number, float64 [channels] for `ChannelRescale`."""
+    if isinstance(rule, ChannelRescale):
+        return torch.tensor([ratio(each) for each in rule.each], dtype=torch.float64)
     if isinstance(rule, Rescale):
         return math.ldexp(rule.multiplier, -rule.shift)
     if isinstance(rule, Rounded):
@@ -90,10 +99,11 @@ def ratio(rule: Rule) -> float:
     return math.ldexp(1.0 / rule.divisor, rule.shift)
 
 
-def rescaled(acc: Any, rule: Rule, bound: int, probe: Any = None) -> Any:
+def rescaled(acc: Any, rule: Rule, bound: int, probe: Any = None, axis: int = 1) -> Any:
     """Return the accumulator `acc` (whole numbers of at most `bound`) requantized by `rule`, as the simulator does.
 
-    float32, or float64 where the result has more than 24 bits. ModelError for sums that no float64 holds.
+    axis : of the channels, for a `ChannelRescale`. float32, or float64 where the result has more than 24 bits.
+    ModelError for sums that no float64 holds.
     """
     if bound > FLOAT64_WHOLE and bool((acc.detach().abs() >= FLOAT64_WHOLE).any()):
         raise ModelError(f"sums reach 2^{math.log2(acc.detach().abs().max().item()):.0f}; a bridge holds whole numbers "
@@ -101,9 +111,28 @@ def rescaled(acc: Any, rule: Rule, bound: int, probe: Any = None) -> Any:
     bits = rule.second.bits if isinstance(rule, Chain) else rule.bits
     kind = torch.float32 if bits <= 24 else torch.float64
     form = rule.within(bound)
-    exact = _applied(form, acc.detach(), bound).to(kind)
-    top = 1 << (bits - 1)
-    return _Quantized.apply((acc * ratio(rule)).to(kind), exact, probe, -top, top - 1)
+    factor, top = ratio(rule), 1 << (bits - 1)
+    if isinstance(form, Channels):
+        shape = [-1 if i == axis % acc.ndim else 1 for i in range(acc.ndim)]
+        factor = factor.to(acc.device).reshape(shape)
+        exact = _by_channel(form, acc.detach().to(torch.int64), shape).to(kind)
+    else:
+        exact = _applied(form, acc.detach(), bound).to(kind)
+    return _Quantized.apply((acc * factor).to(kind), exact, probe, -top, top - 1)
+
+
+def _by_channel(form: Channels, acc: Any, shape: list[int]) -> Any:
+    """Return what `simulator.channels.requantize` gives, for int64 `acc`; `shape` puts [channels] along their axis."""
+    limit, multiplier, half, shift, wide = (torch.from_numpy(a).to(acc.device).reshape(shape) for a in form[:5])
+    acc = torch.maximum(torch.minimum(acc, limit), -limit)
+    y = (acc * multiplier + half) >> shift
+    if bool(wide.any()):  # there the product needs more than 64 bits: two halves
+        upper, lower = (acc >> 32) * multiplier, (acc & 0xFFFFFFFF) * multiplier
+        few, many = torch.clamp(shift, 1, 32), torch.clamp(shift - 32, 1)
+        near = (upper << (32 - few)) + ((lower + (1 << (few - 1))) >> few)
+        far = (upper + (lower >> 32) + (1 << (many - 1))) >> many
+        y = torch.where(wide.bool(), torch.where(shift <= 32, near, far), y)
+    return torch.clamp(y, form.low, form.high)
 
 
 def _applied(form: Any, acc: Any, bound: int) -> Any:

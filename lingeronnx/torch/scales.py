@@ -38,7 +38,8 @@ class Scales:
         self.logs: dict[str, Any] = {}
         for names in classes:
             present = [name for name in names if name in plan.tensors]
-            if not present or fixed.intersection(present):
+            several = any(plan.tensors[name].axis is not None for name in present)  # they stay as calibrated
+            if not present or several or fixed.intersection(present):
                 continue
             log = torch.nn.Parameter(torch.tensor(math.log2(plan.tensors[present[0]].scale)))
             self.parameters.append(log)

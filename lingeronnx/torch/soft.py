@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .bridge import Bridge
+from .rounding import multiplied
 
 __all__ = ["SoftRounding"]
 
@@ -29,7 +30,8 @@ class SoftRounding:
         self._plain = [name for name in names if name not in bridge.plan.tensors]
         for name in names:
             if name in bridge.plan.tensors:
-                counts = bridge.parameter_of[name].detach().double() * bridge.plan.tensors[name].scale
+                parameter = bridge.parameter_of[name].detach()
+                counts = parameter.double() * multiplied(bridge.plan.tensors[name], parameter)
                 share = (counts - counts.floor()).clamp(0.01, 0.99)
                 inner = (share + (_STRETCH - 1) / 2) / _STRETCH
                 self.choices[name] = torch.nn.Parameter(torch.logit(inner).float())
@@ -46,7 +48,7 @@ class SoftRounding:
 
     def _rule(self, name: str) -> Any:
         def rule(parameter: Any, source: Any) -> Any:
-            counts = torch.floor(parameter.detach().double() * source.scale)
+            counts = torch.floor(parameter.detach().double() * multiplied(source, parameter))
             return torch.clamp(counts + self._up(name), source.low, source.high)
 
         return rule
@@ -66,6 +68,7 @@ class SoftRounding:
         with torch.no_grad():
             for name in self.choices:
                 parameter, q = self._bridge.parameter_of[name], self._bridge.plan.tensors[name]
-                counts = torch.floor(parameter.double() * q.scale) + (self._up(name) >= 0.5)
-                parameter.copy_(torch.clamp(counts, q.low, q.high) / q.scale)
+                scale = multiplied(q, parameter)
+                counts = torch.floor(parameter.double() * scale) + (self._up(name) >= 0.5)
+                parameter.copy_(torch.clamp(counts, q.low, q.high) / scale)
         self._bridge.rounding = {}

@@ -157,14 +157,15 @@ def _linear(kernel: k.Linear, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
     bound = _largest(weight, bias, at.size())
     x, weight, bias = _wide_enough(bound, x, weight, bias)
-    return (rescaled(F.linear(x, weight, bias), kernel.rescale, bound, at.probe),)
+    return (rescaled(F.linear(x, weight, bias), kernel.rescale, bound, at.probe, axis=-1),)
 
 
 def _float_linear(kernel: FloatLinear, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     x = inputs[0].double()
     weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
     acc = F.linear(x, weight.double(), None if bias is None else bias.double())
-    return ((acc / kernel.scale).float(),)
+    scale = torch.from_numpy(kernel.scale).to(acc.device) if isinstance(kernel.scale, np.ndarray) else kernel.scale
+    return ((acc / scale).float(),)
 
 
 def _affine(kernel: k.Affine, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from simulator.channels import ChannelRescale, Channels, check_channels, requantize
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
 from simulator.kernels import _loops, _simd
@@ -60,7 +61,7 @@ class Conv(Clipped):
     bias
         Integer [O] at the scale of the accumulator, or None.
     rescale
-        Accumulator -> output; its bits give the dtype of the output.
+        Accumulator -> output, one for all channels or one for each; its bits give the dtype of the output.
     strides, pads, dilations
         One value per spatial axis; pads in ONNX order, all begins and then all ends. None stands for 1 and 0.
     group
@@ -71,7 +72,7 @@ class Conv(Clipped):
 
     weight: np.ndarray
     bias: np.ndarray | None
-    rescale: Rescale
+    rescale: Rescale | ChannelRescale
     strides: Sequence[int] | None = None
     pads: Sequence[int] | None = None
     dilations: Sequence[int] | None = None
@@ -92,6 +93,7 @@ class Conv(Clipped):
             x.shape[1] == channels * self.group and outputs % self.group == 0,
             f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}",
         )
+        check_channels(self.rescale, outputs)
         return (Spec((x.shape[0], outputs, *window.out_size(x.shape[2:])), self.rescale.dtype),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
@@ -107,10 +109,13 @@ class Conv(Clipped):
 
 
 def loop_for(
-    weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, rescale: Rescale, clip: tuple[int, int] | None
-) -> Callable[[In, Out], Loop]:
+    weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, rescale: Rescale | ChannelRescale,
+    clip: tuple[int, int] | None,
+) -> Callable[[In, Out], Run]:  # fmt: skip
     """Return what makes the loop for x and the output, both channel-last and of rank 4."""
     largest = bound(weight, bias, x.dtype)
+    if isinstance(rescale, ChannelRescale):
+        return _by_channel(weight, bias, window, x, rescale.within(largest, clip), 32 if largest < 2**31 else 62)
     form = rescale.within(largest, clip)
     outputs, channels, kh, kw = weight.shape
     row = _simd.available() if largest < 2**31 else None
@@ -129,6 +134,27 @@ def loop_for(
     return lambda x, out: Loop(_loops.dense, (x, taps, bias, geometry, form, out))
 
 
+def _by_channel(
+    weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, form: Channels, bits: int
+) -> Callable[[In, Out], Run]:  # fmt: skip
+    """Return the same in two steps: the accumulators, which `bits` bits hold, then every channel by its own ratio."""
+    whole = Rescale.from_shift(0, bits)
+    sums, outputs = loop_for(weight, bias, window, x, whole, None), len(weight)
+    last = Loop(requantize, (In(0, (-1, outputs)), form, Out(0, (-1, outputs))))
+
+    def loop(source: In, target: Out) -> Run:
+        first = sums(source, target)
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            acc = np.empty(outs[0].shape, whole.dtype)
+            first(ins, [acc])
+            last([acc], outs)
+
+        return run
+
+    return loop
+
+
 @dataclass(frozen=True, eq=False)
 class Linear(Clipped):
     """Fully connected layer on the last axis: x [..., K] -> y [..., O].
@@ -143,7 +169,7 @@ class Linear(Clipped):
 
     weight: np.ndarray
     bias: np.ndarray | None
-    rescale: Rescale
+    rescale: Rescale | ChannelRescale
     clip: tuple[int, int] | None = None
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
@@ -155,6 +181,7 @@ class Linear(Clipped):
             self.weight.ndim == 2 and x.shape[-1:] == self.weight.shape[1:],
             f"weights {list(self.weight.shape)} do not fit {x}",
         )
+        check_channels(self.rescale, len(self.weight))
         return (Spec((*x.shape[:-1], len(self.weight)), self.rescale.dtype),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:

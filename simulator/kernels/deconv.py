@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from simulator.channels import ChannelRescale, check_channels
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
 from simulator.kernels._common import Clipped, Window, as_image, image_size, last_image, window_of
@@ -36,7 +37,7 @@ class ConvTranspose(Clipped):
     bias
         Integer [O] at the scale of the accumulator, or None.
     rescale
-        Accumulator -> output.
+        Accumulator -> output, one for all channels or one for each.
     strides, pads, dilations
         As for `Conv`; pads are taken off the result.
     output_padding
@@ -49,7 +50,7 @@ class ConvTranspose(Clipped):
 
     weight: np.ndarray
     bias: np.ndarray | None
-    rescale: Rescale
+    rescale: Rescale | ChannelRescale
     strides: Sequence[int] | None = None
     pads: Sequence[int] | None = None
     dilations: Sequence[int] | None = None
@@ -68,6 +69,7 @@ class ConvTranspose(Clipped):
         fits = len(x.shape) == rank and x.shape[1] == len(self.weight) and x.shape[1] % self.group == 0
         require(fits, f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}")
         checked(self._turned(), self.bias)
+        check_channels(self.rescale, self.weight.shape[1] * self.group)
         window, more = self._window(), (0, *(self.output_padding or (0, 0)[: rank - 2]))[-2:]
         space = []
         for axis, size in enumerate(image_size(x.shape[2:])):

@@ -1,0 +1,86 @@
+"""Requantization with a ratio for each output channel: what weights with a scale per channel need.
+
+    y[.., c] = sat(floor(acc[.., c] * M[c] / 2^s[c] + 1/2), bits)
+
+Owns: `ChannelRescale`, its compiled form `Channels`, the loop `requantize`. The rounding is `fixed`'s, channel by
+channel. A kernel whose loops take one form for all channels has its exact accumulators written and hands them on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator._jit import jit
+from simulator.fixed import Rescale, Scale, Shift, WideScale, apply
+from simulator.kernel import Array, require
+
+__all__ = ["ChannelRescale", "Channels", "check_channels", "requantize"]
+
+
+class Channels(NamedTuple):
+    """One `Scale` or `WideScale` for each channel, as arrays [C] of int64; `low` and `high` are common."""
+
+    limit: np.ndarray
+    multiplier: np.ndarray
+    half: np.ndarray
+    shift: np.ndarray
+    wide: np.ndarray  # 1: a WideScale, whose half is not read
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class ChannelRescale:
+    """One `Rescale` for each output channel, all to the same width."""
+
+    each: tuple[Rescale, ...]
+
+    def __post_init__(self) -> None:
+        if not self.each or len({rescale.bits for rescale in self.each}) != 1:
+            raise ValueError("channels need at least one rescale, and all the same width")
+
+    @property
+    def bits(self) -> int:
+        """Width of the signed result."""
+        return self.each[0].bits
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The integer type of the result."""
+        return self.each[0].dtype
+
+    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Channels:
+        """Return the exact compiled form for accumulators of |acc| <= `bound`, with the bounds of a Relu behind it."""
+        forms = [_scaled(rescale.within(bound, clip), bound) for rescale in self.each]
+        limit, multiplier, half, shift, wide = np.array([form[:5] for form in forms], np.int64).T.copy()
+        return Channels(limit, multiplier, half, shift, wide, *forms[0][5:])
+
+
+def _scaled(form: Shift | Scale | WideScale, bound: int) -> tuple[int, ...]:
+    """Return a form as the fields of `Channels` for one channel."""
+    if isinstance(form, WideScale):
+        return form.limit, form.multiplier, 0, form.shift, 1, form.low, form.high
+    limit, multiplier = (bound, 1) if isinstance(form, Shift) else (form.limit, form.multiplier)
+    return limit, multiplier, int(form.half), int(form.shift), 0, int(form.low), int(form.high)
+
+
+@jit
+def requantize(acc: Array, form: Channels, out: Array) -> None:
+    """Fill out [N, C] with the requantized int32 or int64 acc [N, C]."""
+    for n in range(acc.shape[0]):
+        source, target = acc[n], out[n]
+        for c in range(acc.shape[1]):
+            limit, multiplier, shift = form.limit[c], form.multiplier[c], form.shift[c]
+            if form.wide[c]:
+                target[c] = apply(WideScale(limit, multiplier, shift, form.low, form.high), source[c])
+            else:
+                target[c] = apply(Scale(limit, multiplier, form.half[c], shift, form.low, form.high), source[c])
+
+
+def check_channels(rescale: Rescale | ChannelRescale, outputs: int) -> None:
+    """Raise `MachineError` where the number of ratios is not that of the outputs."""
+    if isinstance(rescale, ChannelRescale):
+        require(len(rescale.each) == outputs, f"{len(rescale.each)} ratios do not fit {outputs} outputs")
