@@ -13,7 +13,7 @@ from .config import QuantConfig
 from .data import Progress
 from .errors import ConfigError
 from .evaluation import Evaluation, evaluate
-from .flow import QuantizedModel, complete, normalised, plan_for, prepare, refined
+from .flow import QuantizedModel, beyond, complete, normalised, plan_for, prepare, refined
 from .packer.names import restored, written
 from .plan import Plan
 from .platforms import Platform
@@ -34,6 +34,7 @@ __all__ = [
     "Progress",
     "QuantizedModel",
     "Simulation",
+    "beyond",
     "check",
     "convert",
     "convert_checkpoint",

@@ -107,6 +107,8 @@ def show_report(
                [(f.node, f.what, f.cost) for f in report.fitted])  # fmt: skip
     console.print()
     _notes(console, report.notes)
+    for warning in report.warnings:
+        console.print(f"  WARNING: {warning}", style="bold red")
     _notes(console, [f"{_LEVELS[f.level]}: {f}" for f in report.findings])
     if report.packer and report.chip_ready:
         _line(console, "pack it with", report.packer)
@@ -128,7 +130,7 @@ def _report_rows(report: Report) -> list[tuple[str, str, str]]:
     if report.cost is not None:
         rows.append(("on the chip", report.cost.text(), ""))
     for name, seen in report.outputs.items():
-        text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {_decibel(seen['sqnr'])} on the calibration data"
+        text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {_decibel(seen['sqnr'])} {report.measured_on}"
         rows.append(("fidelity", text, ""))
     if report.accuracy:
         rows.append(("accuracy", _accuracy_text(report.accuracy), "bold"))

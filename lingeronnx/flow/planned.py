@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -51,12 +51,16 @@ class Observed:
 
 @dataclass(frozen=True)
 class Planned:
-    """What becomes integer, ranges moved into the weights, and the plan it will be lowered under."""
+    """What becomes integer, ranges moved into the weights, and the plan it will be lowered under.
+
+    ranges : {tensor: smallest and largest value on the calibration data}; empty where the plan was made elsewhere.
+    """
 
     prepared: Prepared
     parts: Partition
     plan: Plan
     notes: Sequence[str]
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def graph(self) -> ir.Graph:
@@ -124,7 +128,8 @@ def assign_scales(seen: Observed) -> Planned:
     plan, notes = assign(parts, ties, scaled, row, choice)
     both = factors.combine(seen.even, ranged)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
-    return Planned(seen.prepared, parts, plan, [*seen.notes, *notes])
+    ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
+    return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen)
 
 
 def _choice(selectors: Selectors, conf: QuantConfig) -> Choice:
