@@ -139,7 +139,8 @@ def _without_arithmetic(parts: Partition) -> list[str]:
     """Return the integer nodes that hang together with no operator that computes anything."""
     union = Union()
     for node, op in parts.nodes:
-        for value in (*(ir.source(node, i) for i in op.data(node)), *node.outputs):
+        results = [node.outputs[i] for i in op.results(node)]  # a cell leaves the integers by itself
+        for value in (*(ir.source(node, i) for i in op.data(node)), *results):
             union.join(f"node {node.name}", f"tensor {value.name}")
     busy = {union.find(f"node {node.name}") for node, op in parts.nodes if not op.moves}
     return [str(node.name) for node, _ in parts.nodes if union.find(f"node {node.name}") not in busy]

@@ -28,6 +28,7 @@ from ..platforms import Platform
 from ..runners import FloatRunner
 from .prepared import Prepared, check_same
 from .selectors import Selectors
+from .states import wide_states
 
 __all__ = ["Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over"]
 
@@ -125,11 +126,20 @@ def assign_scales(seen: Observed) -> Planned:
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
     choice = _choice(Selectors(seen.prepared.original, parts.graph), conf)
+    wide = wide_states(parts.graph, conf.state, row, parts.activations) if conf.bits < 16 else []
+    choice = replace(choice, own={**{name: {"bits": 16} for name in wide}, **_with_bits(choice.own, wide)})
     plan, notes = assign(parts, ties, scaled, row, choice)
     both = factors.combine(seen.even, ranged)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
     ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
+    if wide:
+        notes = [f"{len(wide)} tensors between the states' inputs and outputs are held in 16 bits", *notes]
     return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen)
+
+
+def _with_bits(own: Mapping[str, Mapping[str, Any]], wide: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return what the user said of single tensors, 16 bits where a state needs them and nothing else was said."""
+    return {name: {"bits": 16, **said} if name in wide else said for name, said in own.items()}
 
 
 def _choice(selectors: Selectors, conf: QuantConfig) -> Choice:

@@ -28,6 +28,7 @@ from ..platforms import platform as platform_row
 from ..runners import FloatRunner, input_specs
 from ..streaming import Calls, unrolled
 from .selectors import Selectors
+from .states import apart
 
 __all__ = ["Prepared", "check_same", "normalised", "prepare"]
 
@@ -98,7 +99,8 @@ def prepare(
     selectors = Selectors(original, graph)
     source = FloatRunner(original)
     fitted = _normalise(graph, source, data, row, conf, selectors, record)
-    parts = partition_with_clips(graph, row, selectors.skipped(conf.skip), conf.bits)
+    skip = {**apart(graph, conf.state), **selectors.skipped(conf.skip)}
+    parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
     return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None, calls)
 

@@ -1,16 +1,19 @@
 """What the user names: selectors on the user's own graph, and what they stand for in the normalised one.
 
-A selector is a node name, a tensor name, a glob over both, or ``type:Conv``. Knows no settings and no platform.
+A selector is a node name, a tensor name, a glob over both, or ``type:Conv``. With two dots behind, ``NAME..``, it names
+the nodes and all that is computed from them; with two dots before, ``..NAME``, all that they are computed from. Knows no
+settings and no platform.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .. import ir
 from ..errors import ConfigError, nearest
+from ..runners import reads
 
 __all__ = ["Selectors", "select", "select_tensors"]
 
@@ -64,6 +67,10 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
                 f"this model has {', '.join(sorted(kinds))}"
             )
         return found
+    if selector.endswith("..") and len(selector) > 2:
+        return _behind(model, select(model, selector[:-2]))
+    if selector.startswith("..") and len(selector) > 2:
+        return _before(model, select(model, selector[2:]))
     exact = [n for n in model.graph if n.name == selector or any(o.name == selector for o in n.outputs)]
     if exact:
         return exact
@@ -72,6 +79,27 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
     if not hits:
         raise ConfigError(f"selector '{selector}' matches no node or tensor{nearest(selector, names)}")
     return [node for node in model.graph if id(node) in hits]
+
+
+def _behind(model: ir.Graph, nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    """Return `nodes` and all that is computed from them."""
+    found = {id(node) for node in nodes}
+    for node in model.graph:
+        if any(id(ir.producer(value)) in found for value in reads(node) if value is not None and ir.producer(value)):
+            found.add(id(node))
+    return [node for node in model.graph if id(node) in found]
+
+
+def _before(model: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return all that `nodes` are computed from, without them."""
+    wanted = {id(ir.producer(value)) for node in nodes for value in reads(node) if value is not None}
+    found = []
+    for node in reversed(list(model.graph)):
+        if id(node) in wanted:
+            found.append(node)
+            wanted.update(id(ir.producer(value)) for value in reads(node) if value is not None)
+    own = {id(node) for node in nodes}
+    return [node for node in reversed(found) if id(node) not in own]
 
 
 def select_tensors(model: ir.Graph, selector: str) -> list[str]:
