@@ -1,8 +1,8 @@
 """What the user names: selectors on the user's own graph, and what they stand for in the normalised one.
 
 A selector is a node name, a tensor name, a glob over both, or ``type:Conv``. With two dots behind, ``NAME..``, it names
-the nodes and all that is computed from them; with two dots before, ``..NAME``, all that they are computed from. Knows no
-settings and no platform.
+the nodes and all that is computed from them; with two dots before, ``..NAME``, all that they are computed from. Knows
+no settings and no platform.
 """
 
 from __future__ import annotations
