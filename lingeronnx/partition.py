@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -65,6 +65,19 @@ class Partition:
     def on(self, copy: ir.Graph) -> Partition:
         """Return the same partition of a copy of the graph."""
         return replace(self, graph=copy)
+
+    def touching(self, tensors: Collection[str]) -> list[str]:
+        """Return the integer nodes that read or write one of `tensors` as integers."""
+        return [
+            str(node.name) for node, op in self.nodes
+            if any(ir.read_name(node, index) in tensors for index in op.data(node))
+            or any(str(node.outputs[index].name) in tensors for index in op.results(node))
+        ]  # fmt: skip
+
+    def without(self, more: Mapping[str, str]) -> Partition:
+        """Return the partition with some more nodes in float: {node: why}, and those that only moved data for them."""
+        rest = _without(self, more)
+        return _without(rest, dict.fromkeys(_without_arithmetic(rest), "it only moves data between float operators"))
 
     def with_floats(self, more: Mapping[str, str]) -> Partition:
         """Return the partition after nodes that stay in float were added to the graph: {node: why}."""
