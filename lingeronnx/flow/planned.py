@@ -126,14 +126,14 @@ def assign_scales(seen: Observed) -> Planned:
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
     choice = _choice(Selectors(seen.prepared.original, parts.graph), conf)
-    wide = wide_states(parts.graph, conf.state, row, parts.activations) if conf.bits < 16 else []
+    wide = wide_states(parts, conf.state, row) if conf.bits < 16 else []
     choice = replace(choice, own={**{name: {"bits": 16} for name in wide}, **_with_bits(choice.own, wide)})
     parts, plan, notes = _assign(parts, scaled, row, choice, conf.require_chip)
     both = factors.combine(seen.even, ranged)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
     ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
     if wide:
-        notes = [f"{len(wide)} tensors between the states' inputs and outputs are held in 16 bits", *notes]
+        notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
     return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen)
 
 

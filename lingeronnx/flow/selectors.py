@@ -57,11 +57,12 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
 
     A graph input's name selects no node; see `select_tensors`. ConfigError when nothing matches.
     """
+    nodes = list(ir.all_nodes(model.graph))  # branches and loops become part of the graph
     if selector.startswith("type:"):
         kind = selector[5:]
-        found = [node for node in model.graph if node.op_type == kind]
+        found = [node for node in nodes if node.op_type == kind]
         if not found:
-            kinds = {node.op_type for node in model.graph}
+            kinds = {node.op_type for node in nodes}
             raise ConfigError(
                 f"selector '{selector}' matches no node{nearest(kind, kinds)}; "
                 f"this model has {', '.join(sorted(kinds))}"
@@ -71,14 +72,14 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
         return _behind(model, select(model, selector[:-2]))
     if selector.startswith("..") and len(selector) > 2:
         return _before(model, select(model, selector[2:]))
-    exact = [n for n in model.graph if n.name == selector or any(o.name == selector for o in n.outputs)]
+    exact = [n for n in nodes if n.name == selector or any(o.name == selector for o in n.outputs)]
     if exact:
         return exact
-    names = {str(n.name): n for n in model.graph} | {str(o.name): n for n in model.graph for o in n.outputs}
+    names = {str(n.name): n for n in nodes} | {str(o.name): n for n in nodes for o in n.outputs}
     hits = {id(node): node for name, node in names.items() if fnmatch.fnmatchcase(name, selector)}
     if not hits:
         raise ConfigError(f"selector '{selector}' matches no node or tensor{nearest(selector, names)}")
-    return [node for node in model.graph if id(node) in hits]
+    return [node for node in nodes if id(node) in hits]
 
 
 def _behind(model: ir.Graph, nodes: Iterable[ir.Node]) -> list[ir.Node]:

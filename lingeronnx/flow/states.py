@@ -6,13 +6,14 @@ its own scale; what lies between a state's input and its output is held in 16 bi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from .. import ir
 from ..ops import float_op
+from ..partition import Partition
 from ..platforms import Platform
 
-__all__ = ["apart", "loop", "wide_states"]
+__all__ = ["apart", "into_states", "wide_states"]
 
 _TAKES = ("Slice", "Gather", "Split")
 _MOVES = (*_TAKES, "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -68,21 +69,20 @@ def _joining(model: ir.Graph, output: str) -> list[ir.Node]:
     return found
 
 
-def loop(model: ir.Graph, state: Mapping[str, str]) -> list[str]:
-    """Return the tensors of `model` that are made of a state and go into one, in graph order."""
-    made = set(state.values())
-    for node in model.graph:
-        if any(v is not None and str(v.name) in made for v in node.inputs):
-            made.update(str(v.name) for v in node.outputs if v.name)
+def into_states(model: ir.Graph, state: Mapping[str, str]) -> list[str]:
+    """Return the tensors of `model` that a state is made of, in graph order."""
     into = set(state)
     for node in reversed(list(model.graph)):
         if any(str(v.name) in into for v in node.outputs):
             into.update(str(v.name) for v in node.inputs if v is not None)
-    return [str(v.name) for v in ir.values(model) if str(v.name) in made & into]
+    return [str(v.name) for v in ir.values(model) if str(v.name) in into]
 
 
-def wide_states(model: ir.Graph, state: Mapping[str, str], row: Platform, integers: Collection[str]) -> list[str]:
-    """Return the integer tensors that are to have 16 bits; none where the platform has no such width."""
+def wide_states(parts: Partition, state: Mapping[str, str], row: Platform) -> list[str]:
+    """Return the integer activations and weights that are to have 16 bits; none where `row` has no such width."""
     if not state or 16 not in row.bits:
         return []
-    return [name for name in loop(model, state) if name in integers]
+    inside = set(into_states(parts.graph, state))
+    weights = [ir.read_name(node, index) for node, op in parts.nodes for index in op.parameters(node)
+               if any(str(v.name) in inside for v in node.outputs)]  # fmt: skip
+    return [*(name for name in parts.activations if name in inside), *weights]
