@@ -16,7 +16,7 @@ from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError
 from .evaluation import Evaluation, evaluate
-from .flow import QuantizedModel, complete, normalised, plan_for, prepare, refined
+from .flow import QuantizedModel, beyond, complete, normalised, plan_for, prepare, refined
 from .packer.names import restored, written
 from .plan import Plan
 from .platforms import Platform
@@ -39,6 +39,7 @@ __all__ = [
     "QuantizedModel",
     "Simulation",
     "Verification",
+    "beyond",
     "check",
     "convert",
     "convert_checkpoint",

@@ -25,7 +25,15 @@ from .plan import Plan, QParams
 from .platforms import Platform
 from .union import Union
 
-__all__ = ["TieClass", "assign", "legalize", "tie_classes"]
+__all__ = ["TieClass", "UnheldScale", "assign", "legalize", "tie_classes"]
+
+
+class UnheldScale(ConstraintError):
+    """A scale that the platform does not hold; `tensors` share it, which needs `exponent` where `least` is held."""
+
+    def __init__(self, text: str, tensors: tuple[str, ...], exponent: int, least: int) -> None:
+        super().__init__(text)
+        self.tensors, self.exponent, self.least = tensors, exponent, least
 
 
 # ---- who shares a scale ------------------------------------------------------------------------------------------
@@ -283,7 +291,7 @@ def legalize(
     """Return `plan` with every tie and inequality of `row` holding, and what was moved.
 
     Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
-    largest. Raises ConstraintError for a scale below the row's smallest.
+    largest. Raises UnheldScale for a scale below the row's smallest.
     """
     tensors = {name: q.mapped(_stored) for name, q in plan.tensors.items()}
     owner = {name: group for group in ties for name in group.tensors if name in tensors}
@@ -323,10 +331,11 @@ def legalize(
                 changed |= lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
     for name in owner:
         if exponent(name) < row.exponents[0]:
-            raise ConstraintError(
+            raise UnheldScale(
                 f"tensor '{name}' needs scale 2^{exponent(name)}, {row.name} holds 2^{row.exponents[0]} at least; "
-                "scale the model's input down or leave the node in float with --skip"
-            )
+                "scale the model's input down or leave the node in float with --skip",
+                owner[name].tensors, exponent(name), row.exponents[0],
+            )  # fmt: skip
     notes = [f"scale of '{name}' lowered from {old:g} to {tensors[name].scale:g}: {why}"
              for name, (old, why) in moved.items()]  # fmt: skip
     return plan.with_tensors(tensors), notes

@@ -27,6 +27,10 @@ Batch = tuple[dict[str, np.ndarray], np.ndarray | None]
 #: Called while data are worked through, with (what is being done, samples done, samples in all or None).
 Progress = Callable[[str, int, int | None], None]
 
+# Samples held back: the last 4 of every 32 from the second 32 on, so that 64 samples give 4 and fewer give all.
+_PERIOD, _HELD_OF_PERIOD = 32, 4
+_MOST_HELD, _HELD_BYTES = 64, 32 << 20
+
 
 @dataclass(frozen=True)
 class InputSpec:
@@ -79,13 +83,17 @@ class Data:
         whose entries, dicts or (array, label), are one sample each (`__getitem__` and `__len__`).
     optional : inputs that feeds may do without. fixed : {name: value} of inputs that the model had once and that are
         constants now: feeds may hold them still, with that value.
+    hold : keep some samples out of `batches` and `peek`, where there are enough, to measure on; see `held`.
     Raises DataError, naming the sample, when names, shapes, types or values do not fit.
     """
 
     def __init__(
         self, source: Any, inputs: Sequence[InputSpec], *, limit: int | None = None, what: str = "data",
-        optional: Collection[str] = (), fixed: Mapping[str, np.ndarray] | None = None,
+        optional: Collection[str] = (), fixed: Mapping[str, np.ndarray] | None = None, hold: bool = False,
     ) -> None:  # fmt: skip
+        self.hold = hold
+        self._held: list[dict[str, np.ndarray]] = []
+        self._complete = False
         self.inputs = {spec.name: spec for spec in inputs}
         self.optional = optional
         self.fixed = fixed or {}
@@ -105,6 +113,7 @@ class Data:
         if self._used and not self.rereadable:
             raise DataError(f"{self.what}: a generator can be read once only; pass a list or a function")
         self._used = True
+        self._held = []
         count = 0
         for index, (feeds, labels) in enumerate(self._open.read()):
             feeds, total = self._check(feeds, labels, f"{self.what}, item {index}")
@@ -113,12 +122,37 @@ class Data:
                 if self.limit is not None:
                     stop = min(stop, start + self.limit - count)
                 if stop <= start:
+                    self._complete = True
                     return
-                part = {n: self._part(n, array, start, stop) for n, array in feeds.items()}
-                yield part, None if labels is None else np.asarray(labels)[start:stop]
+                for first, last, held in self._runs(feeds, count, start, stop):
+                    part = {n: self._part(n, array, first, last) for n, array in feeds.items()}
+                    if held:
+                        self._held.append(part)
+                    else:
+                        yield part, None if labels is None else np.asarray(labels)[first:last]
                 count += stop - start
+        self._complete = True
         if count == 0:
             raise DataError(f"{self.what} holds no sample; give at least one")
+
+    def held(self) -> list[dict[str, np.ndarray]]:
+        """Return the samples that were held back, in small batches; none where there were too few to hold any back."""
+        if self.hold and not self._complete and (self.rereadable or not self._used):
+            for _ in self.batches(_PERIOD):
+                pass
+        return list(self._held)
+
+    def _runs(self, feeds: Mapping[str, np.ndarray], number: int, start: int, stop: int) -> list[tuple[int, int, bool]]:
+        """Return (first, last, whether held back) of the runs of samples start..stop-1; `number` is start's in all."""
+        if not self.hold or stop == start:
+            return [(start, stop, False)]
+        size = sum(array.nbytes // max(self.inputs[n].count(array), 1) for n, array in feeds.items())
+        most = min(_MOST_HELD, max(_HELD_OF_PERIOD, _HELD_BYTES // max(size, 1)))
+        rows = np.arange(number, number + stop - start)
+        turn, place = rows // _PERIOD, rows % _PERIOD - (_PERIOD - _HELD_OF_PERIOD)
+        held = (turn > 0) & (place >= 0) & ((turn - 1) * _HELD_OF_PERIOD + place < most)
+        cuts = [0, *(np.flatnonzero(np.diff(held)) + 1).tolist(), len(rows)]
+        return [(start + a, start + b, bool(held[a])) for a, b in zip(cuts, cuts[1:], strict=False)]
 
     def peek(self, size: int) -> Iterator[Batch]:
         """Yield one batch of at most `size` samples, of the first items that can be joined; no generator is used up.
@@ -127,14 +161,17 @@ class Data:
         """
         size = size if self.limit is None else min(size, self.limit)
         parts: list[dict[str, np.ndarray]] = []
-        found = 0
+        found = number = 0
         for index, (feeds, labels) in enumerate(self._open.peek()):
             feeds, total = self._check(feeds, labels, f"{self.what}, item {index}")
             if parts and any(self.inputs[n].kind(a) != self.inputs[n].kind(parts[0][n]) for n, a in feeds.items()):
                 break
-            count = min(size - found, total)
-            parts.append({n: self._part(n, array, 0, count) for n, array in feeds.items()})
-            found += count
+            for first, last, held in self._runs(feeds, number, 0, total):
+                count = 0 if held else min(size - found, last - first)
+                if count:
+                    parts.append({n: self._part(n, array, first, first + count) for n, array in feeds.items()})
+                    found += count
+            number += total
             if found >= size or not all(self.inputs[n].batched or self.inputs[n].axis is None for n in feeds):
                 break
         if not parts:

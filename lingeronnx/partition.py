@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -65,6 +65,19 @@ class Partition:
     def on(self, copy: ir.Graph) -> Partition:
         """Return the same partition of a copy of the graph."""
         return replace(self, graph=copy)
+
+    def touching(self, tensors: Collection[str]) -> list[str]:
+        """Return the integer nodes that read or write one of `tensors` as integers."""
+        return [
+            str(node.name) for node, op in self.nodes
+            if any(ir.read_name(node, index) in tensors for index in op.data(node))
+            or any(str(node.outputs[index].name) in tensors for index in op.results(node))
+        ]  # fmt: skip
+
+    def without(self, more: Mapping[str, str]) -> Partition:
+        """Return the partition with some more nodes in float: {node: why}, and those that only moved data for them."""
+        rest = _without(self, more)
+        return _without(rest, dict.fromkeys(_without_arithmetic(rest), "it only moves data between float operators"))
 
     def with_floats(self, more: Mapping[str, str]) -> Partition:
         """Return the partition after nodes that stay in float were added to the graph: {node: why}."""
@@ -139,7 +152,8 @@ def _without_arithmetic(parts: Partition) -> list[str]:
     """Return the integer nodes that hang together with no operator that computes anything."""
     union = Union()
     for node, op in parts.nodes:
-        for value in (*(ir.source(node, i) for i in op.data(node)), *node.outputs):
+        results = [node.outputs[i] for i in op.results(node)]  # a cell leaves the integers by itself
+        for value in (*(ir.source(node, i) for i in op.data(node)), *results):
             union.join(f"node {node.name}", f"tensor {value.name}")
     busy = {union.find(f"node {node.name}") for node, op in parts.nodes if not op.moves}
     return [str(node.name) for node, _ in parts.nodes if union.find(f"node {node.name}") not in busy]

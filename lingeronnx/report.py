@@ -44,7 +44,8 @@ class Report:
     findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
-    outputs : per graph output, cosine and SQNR against the float model on the calibration data
+    outputs : per graph output, cosine and SQNR against the float model; measured_on : which data
+    warnings : what is wrong with the result: outputs far from the float model's, states that stand still
     names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
@@ -65,6 +66,8 @@ class Report:
     cost: Cost | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    measured_on: str = "on the calibration data"
+    warnings: Sequence[str] = ()
     accuracy: Mapping[str, Any] | None = None
     training: Sequence[Mapping[str, Any]] = ()
 
@@ -86,6 +89,8 @@ class Report:
             "cost": None if self.cost is None else self.cost.to_dict(),
             "names": dict(self.names),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
+            "measured_on": self.measured_on,
+            "warnings": list(self.warnings),
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "training": [dict(line) for line in self.training],
         }

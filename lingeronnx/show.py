@@ -113,6 +113,8 @@ def show_report(
             console.print(line, soft_wrap=True)
     console.print()
     _notes(console, report.notes)
+    for warning in report.warnings:
+        console.print(f"  WARNING: {warning}", style="bold red")
     _notes(console, [f"{LEVELS[f.level]}: {f}" for f in report.findings])
     if report.packer and report.chip_ready:
         _line(console, "pack it with", report.packer)
@@ -134,7 +136,7 @@ def _report_rows(report: Report) -> list[tuple[str, str, str]]:
     if report.cost is not None:
         rows.append(("on the chip", report.cost.text(), ""))
     for name, seen in report.outputs.items():
-        text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {_decibel(seen['sqnr'])} on the calibration data"
+        text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {_decibel(seen['sqnr'])} {report.measured_on}"
         rows.append(("fidelity", text, ""))
     if report.accuracy:
         rows.append(("accuracy", _accuracy_text(report.accuracy), "bold"))

@@ -6,7 +6,9 @@ begin with zeros unless values are given. Knows sessions by their face only.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +18,10 @@ from .data import Data, InputSpec
 from .errors import ConfigError, DataError, nearest
 from .runners import FloatRunner, input_specs
 
-__all__ = ["Stream", "unrolled"]
+__all__ = ["Calls", "Stream", "unrolled"]
+
+_LAST = 64  # calls that are run again to see how far the integers stray
+_ENOUGH = 40  # calls of which some are held back
 
 
 class Runnable(Protocol):
@@ -77,14 +82,30 @@ class Stream:
         return [found[name] for name in wanted]
 
 
+@dataclass(frozen=True)
+class Calls:
+    """Calls of a model that is fed its own states.
+
+    items : feeds, states included, calls of one size joined. number : of calls. last : the feeds of the last calls,
+    without states but for those that an item gave. held : whether `last` is kept out of `items`.
+    """
+
+    items: Sequence[dict[str, np.ndarray]]
+    number: int
+    last: Sequence[dict[str, np.ndarray]]
+    held: bool
+
+
 def unrolled(
-    model: ir.Graph, calls: Any, state: Mapping[str, str], fixed: Mapping[str, np.ndarray] | None = None
-) -> tuple[list[dict[str, np.ndarray]], int]:
-    """Return feeds for the float `model`, states included, of one call after another, and the number of calls.
+    model: ir.Graph, calls: Any, state: Mapping[str, str], fixed: Mapping[str, np.ndarray] | None = None,
+    hold: bool = False,
+) -> Calls:  # fmt: skip
+    """Return feeds for the float `model`, states included, of one call after another.
 
     calls : data as `Data` takes them, an item per call, without the state inputs; an item that has some begins anew
         with these values, and so does one with another number of samples. Calls of one size are put together in one
-        item, samples of the first call first. fixed : as for `Data`.
+        item, samples of the first call first. fixed : as for `Data`. hold : keep the last calls out of the items,
+        where there are enough.
     Raises ConfigError for names the model does not have, DataError as `Data` does.
     """
     pairs, specs = _pairs(model, state), {spec.name: spec for spec in input_specs(model)}
@@ -92,20 +113,25 @@ def unrolled(
     runner = FloatRunner(model, set(pairs))
     held: dict[str, np.ndarray] = {}
     samples = -1
-    found: dict[Any, list[dict[str, np.ndarray]]] = {}
-    number = 0
+    full: list[dict[str, np.ndarray]] = []
+    last: deque[dict[str, np.ndarray]] = deque(maxlen=_LAST)
     for feed, _ in data.batches(1 << 30):
-        count, number = _samples(feed, specs), number + 1
+        count = _samples(feed, specs)
         if count != samples or any(name in feed for name in pairs.values()):
             held, samples = {}, count
         missing = [specs[name] for name in pairs.values() if name not in feed and name not in held]
-        full = {**zeros(missing, count), **held, **feed}
-        ends = {name: array for name, array, _ in runner.run(full)}
+        full.append({**zeros(missing, count), **held, **feed})
+        last.append(feed)
+        ends = {name: array for name, array, _ in runner.run(full[-1])}
         held = {name: ends[output] for output, name in pairs.items()}
-        key = tuple(specs[name].kind(full[name]) for name in specs)
-        found.setdefault(key, []).append(full)
+    kept = len(full)
+    if hold and kept >= _ENOUGH:
+        kept -= min(_LAST, kept // 5)
+    found: dict[Any, list[dict[str, np.ndarray]]] = {}
+    for feeds in full[:kept]:
+        found.setdefault(tuple(specs[name].kind(feeds[name]) for name in specs), []).append(feeds)
     items = [{name: specs[name].joined([f[name] for f in feeds]) for name in specs} for feeds in found.values()]
-    return items, number
+    return Calls(items, len(full), list(last)[kept - len(full) :], kept < len(full))
 
 
 def zeros(specs: Iterable[InputSpec], samples: int) -> dict[str, np.ndarray]:

@@ -85,7 +85,7 @@ def finetune(
     if batch_norm == "reestimate":
         reestimate(source, Data(train, input_specs(source), limit=settings.get("limit"), what="training data"))
     plan = settings.pop("plan", None)
-    prepared = prepare(source, train, settings.pop("config", None), settings)
+    prepared = prepare(source, train, settings.pop("config", None), settings, hold=False)
     if isinstance(model, str | os.PathLike):
         prepared = replace(prepared, stem=Path(model).stem + "_quant")
     ready = plan_for(prepared, plan, progress)

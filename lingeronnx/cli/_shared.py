@@ -119,7 +119,8 @@ _QUANTIZING = (
     click.option("--fit/--no-fit", default=None, help="Rewrite layers that break a limit of the chip.  [default: fit]"),
     click.option("--require-chip", is_flag=True, default=None, help="Fail where the graph is not chip-ready."),
     click.option("--skip", multiple=True, metavar="SELECTOR",
-                  help="Leave these nodes in float: a node, a tensor, a glob or type:Conv. Repeatable."),
+                  help="Leave these nodes in float: a node, a tensor, a glob or type:Conv; NAME..: it and all "
+                  "behind it; ..NAME: all before it. Repeatable."),
     click.option("--override", "overrides", multiple=True, metavar="SELECTOR=KEY:VALUE,...",
                   help="Other settings for some tensors: calibrator, percentile, scale (such as 2^-7), bits, "
                   "weight_bits, out_bits. Repeatable."),

@@ -108,7 +108,8 @@ def quantize(
             found = api.evaluate(
                 result.session(), source(eval_data), metric=metric, baseline=model, progress=progress, **sizes
             )
-            report = replace(report, accuracy=accuracy_of(found))
+            more = api.beyond(result, source(eval_data), options["limit"])
+            report = replace(report, accuracy=accuracy_of(found), notes=(*report.notes, *more))
         notes = api.convert(result.graph, written).notes if written != "thinker" else ()
         report = replace(report, notes=(*report.notes, *notes))
         deployed = None

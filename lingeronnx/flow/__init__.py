@@ -11,6 +11,7 @@ Between the plan and the end the weights may be changed: `refined` does for `qua
 stage changes what it is given. Must not know: commands, torch.
 """
 
+from .beyond import beyond
 from .complete import QuantizedModel, complete
 from .planned import Observed, Planned, assign_scales, observe_model, plan_for, take_over
 from .prepared import Prepared, normalised, prepare, synthetic
@@ -22,6 +23,7 @@ __all__ = [
     "Prepared",
     "QuantizedModel",
     "assign_scales",
+    "beyond",
     "complete",
     "normalised",
     "observe_model",

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from .. import ir
 from ..chip import chip_part
 from ..chip_form import chip_form
-from ..data import Data, Progress
-from ..errors import ConstraintError, ModelError
-from ..improve.refine import samples_that_fit
+from ..data import Progress
+from ..errors import ConstraintError
 from ..lower import lower
-from ..metrics import Agreement
 from ..packer.names import safe_names, written
 from ..plan import Plan
 from ..platforms import Platform
 from ..report import Report, describe
 from ..row_tiles import row_tiles
 from ..session import Session, lowered_session
+from .fidelity import fidelity
 from .planned import Planned
 
 __all__ = ["QuantizedModel", "complete"]
-
-_FIDELITY_SAMPLES = 64  # calibration samples for the output fidelity in the report
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,8 @@ class QuantizedModel:
     """What `quantize` and `finetune` return.
 
     graph : the integer graph. plan : its scales. report : what was done. float_graph : the normalised float graph that
-    the plan speaks of, with ranges fitted. platform : what the graph is for.
+    the plan speaks of, with ranges fitted. platform : what the graph is for. ranges : {tensor of that: smallest
+    and largest value that calibration saw}.
     """
 
     graph: ir.Graph
@@ -40,6 +39,7 @@ class QuantizedModel:
     report: Report
     float_graph: ir.Graph
     platform: Platform
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
         """Write the integer graph to `path`, as a whole or not at all; `to` is a generation as `convert` takes it.
@@ -92,9 +92,9 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)
-    result = QuantizedModel(lowered, plan, report, planned.graph, row)
-    outputs = _fidelity(planned, result, progress)
-    return replace(result, report=replace(report, outputs=outputs))
+    result = QuantizedModel(lowered, plan, report, planned.graph, row, planned.ranges)
+    seen = fidelity(prepared, lowered, planned.graph, result.session(), progress)
+    return replace(result, report=replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings))
 
 
 def _not_ready(report: Report, row: Platform) -> ConstraintError:
@@ -109,26 +109,3 @@ def _not_ready(report: Report, row: Platform) -> ConstraintError:
     more = len(report.float_nodes) - 1
     rest = f" (and {more} more)" if more else ""
     return ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}")
-
-
-def _fidelity(planned: Planned, result: QuantizedModel, progress: Progress | None) -> dict[str, dict[str, float]]:
-    """Compare float and integer outputs on the first calibration samples."""
-    names = [str(v.name) for v in planned.prepared.original.graph.outputs]
-    runner, session, data = planned.prepared.source, result.session(), planned.prepared.data
-    found = {name: Agreement() for name in names}
-    again = data if data.rereadable else Data([data.first()], list(data.inputs.values()))
-    feeds, _ = next(iter(again.batches(_FIDELITY_SAMPLES)))
-    if progress is not None:
-        progress("comparing", len(next(iter(feeds.values()))), None)
-    parts = Data([feeds], list(data.inputs.values())).batches(samples_that_fit(planned.graph, _FIDELITY_SAMPLES))
-    for part, _ in parts:
-        read = {spec.name: part[spec.name] for spec in session.inputs}  # an input that nobody reads may be left out
-        integers = dict(zip(names, session.run(names, read), strict=True))
-        for name, want, _ in runner.run(part, names):  # in graph order
-            if want.shape != integers[name].shape:
-                raise ModelError(
-                    f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it "
-                    "out of the graph's outputs"
-                )
-            found[name].add(want, integers[name])
-    return {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}

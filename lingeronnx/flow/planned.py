@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .. import ir
-from ..assign import Choice, assign, legalize, tie_classes
+from ..assign import Choice, UnheldScale, assign, legalize, tie_classes
 from ..config import QuantConfig
 from ..data import Progress
 from ..errors import ConfigError, nearest
@@ -28,6 +28,7 @@ from ..platforms import Platform
 from ..runners import FloatRunner
 from .prepared import Prepared, check_same
 from .selectors import Selectors
+from .states import wide_states
 
 __all__ = ["Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over"]
 
@@ -51,12 +52,16 @@ class Observed:
 
 @dataclass(frozen=True)
 class Planned:
-    """What becomes integer, ranges moved into the weights, and the plan it will be lowered under."""
+    """What becomes integer, ranges moved into the weights, and the plan it will be lowered under.
+
+    ranges : {tensor: smallest and largest value on the calibration data}; empty where the plan was made elsewhere.
+    """
 
     prepared: Prepared
     parts: Partition
     plan: Plan
     notes: Sequence[str]
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def graph(self) -> ir.Graph:
@@ -122,10 +127,35 @@ def assign_scales(seen: Observed) -> Planned:
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
     choice = _choice(Selectors(seen.prepared.original, parts.graph), conf)
-    plan, notes = assign(parts, ties, scaled, row, choice)
+    wide = wide_states(parts, conf.state, row) if conf.bits < 16 else []
+    choice = replace(choice, own={**{name: {"bits": 16} for name in wide}, **_with_bits(choice.own, wide)})
+    parts, plan, notes = _assign(parts, scaled, row, choice, conf.require_chip)
     both = factors.combine(seen.even, ranged)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
-    return Planned(seen.prepared, parts, plan, [*seen.notes, *notes])
+    ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
+    if wide:
+        notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
+    return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen)
+
+
+def _assign(
+    parts: Partition, stats: Mapping[str, TensorStats], row: Platform, choice: Choice, strict: bool
+) -> tuple[Partition, Plan, list[str]]:
+    """Return the plan; what needs a scale that `row` does not hold goes to float first, unless `strict`."""
+    while True:
+        try:
+            return parts, *assign(parts, tie_classes(parts, row), stats, row, choice)
+        except UnheldScale as error:
+            if strict or any("scale" in choice.own.get(name, {}) for name in error.tensors):
+                raise
+            why = f"it needs a scale of 2^{error.exponent}, {row.name} holds 2^{error.least} at least"
+            kept = parts.touching(error.tensors)
+            parts = parts.without(dict.fromkeys(kept, why))
+
+
+def _with_bits(own: Mapping[str, Mapping[str, Any]], wide: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return what the user said of single tensors, 16 bits where a state needs them and nothing else was said."""
+    return {name: {"bits": 16, **said} if name in wide else said for name, said in own.items()}
 
 
 def _choice(selectors: Selectors, conf: QuantConfig) -> Choice:

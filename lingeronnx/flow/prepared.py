@@ -26,8 +26,9 @@ from ..passes.shapes import all_traced, trace_shapes
 from ..platforms import Platform
 from ..platforms import platform as platform_row
 from ..runners import FloatRunner, input_specs
-from ..streaming import unrolled
+from ..streaming import Calls, unrolled
 from .selectors import Selectors
+from .states import apart
 
 __all__ = ["Prepared", "check_same", "normalised", "prepare", "synthetic"]
 
@@ -42,7 +43,7 @@ class Prepared:
 
     original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
     fitted. source : the user's graph in onnxruntime, every tensor. data : for calibration; synthetic : whether they are
-    made up. stem : of the file name that the packer's line speaks of.
+    made up. stem : of the file name that the packer's line speaks of. calls : of a model that is fed its own states.
     """
 
     original: ir.Graph
@@ -55,6 +56,7 @@ class Prepared:
     notes: Sequence[str]
     stem: str
     synthetic: bool
+    calls: Calls | None = None
 
     @property
     def graph(self) -> ir.Graph:
@@ -77,10 +79,11 @@ def prepare(
     calib: Any,
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
+    hold: bool = True,
 ) -> Prepared:
     """Load, accept, normalise, fit and divide `model`.
 
-    The arguments are those of `quantize`; settings of None are left out.
+    The arguments are those of `quantize`; settings of None are left out. hold : keep some data out of calibration.
     """
     conf = _config(config, settings)
     row = _row(conf)
@@ -90,22 +93,23 @@ def prepare(
     record = Record(conf.debug_dump)
     original, notes = accept(given, record)
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
-    data = _calibration(calib, original, conf, fixed)
+    data, calls = _calibration(calib, original, conf, fixed, hold and calib is not None)
     notes += _fix_sizes(original, data)
     graph = ir.clone(original)
     selectors = Selectors(original, graph)
     source = FloatRunner(original)
     fitted = _normalise(graph, source, data, row, conf, selectors, record)
-    parts = partition_with_clips(graph, row, selectors.skipped(conf.skip), conf.bits)
+    skip = {**apart(graph, conf.state), **selectors.skipped(conf.skip)}
+    parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
-    return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None)
+    return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None, calls)
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:
     """Return `model` normalised as for `row` but without fitting it to the chip, and notes."""
     conf = _config(None, {"platform": row, "fit": False})
     original, notes = accept(model)
-    data = _calibration(calib, original, conf, {})
+    data, _ = _calibration(calib, original, conf, {}, False)
     notes += _fix_sizes(original, data)
     graph = ir.clone(original)
     _normalise(graph, FloatRunner(original), data, row, conf, Selectors(original, graph), None)
@@ -148,19 +152,22 @@ def _normalise(
 # ---- data --------------------------------------------------------------------------------------------------------
 
 
-def _calibration(calib: Any, model: ir.Graph, conf: QuantConfig, fixed: Mapping[str, np.ndarray]) -> Data:
+def _calibration(
+    calib: Any, model: ir.Graph, conf: QuantConfig, fixed: Mapping[str, np.ndarray], hold: bool
+) -> tuple[Data, Calls | None]:
+    """Return the calibration data, and the calls they were made of where states are fed back."""
     specs = input_specs(model)
     if conf.state:
         fed = [spec for spec in specs if spec.name not in conf.state.values()]
         if calib is None:
             calib = [synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
-        feeds, calls = unrolled(model, calib, conf.state, fixed)
-        data = Data(feeds, specs, limit=conf.limit, what="calibration data")
+        calls = unrolled(model, calib, conf.state, fixed, hold)
+        data = Data(calls.items, specs, limit=conf.limit, what="calibration data")
         alone = "the calibration data hold one call: nothing is fed back; give one item per call"
-        data.notes.append(f"states are fed back over {calls} calls" if calls > 1 else alone)
-        return data
+        data.notes.append(f"states are fed back over {calls.number} calls" if calls.number > 1 else alone)
+        return data, calls
     source = calib if calib is not None else [synthetic(specs, conf.seed)]
-    return Data(source, specs, limit=conf.limit, what="calibration data", fixed=fixed)
+    return Data(source, specs, limit=conf.limit, what="calibration data", fixed=fixed, hold=hold), None
 
 
 def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:

@@ -1,16 +1,19 @@
 """What the user names: selectors on the user's own graph, and what they stand for in the normalised one.
 
-A selector is a node name, a tensor name, a glob over both, or ``type:Conv``. Knows no settings and no platform.
+A selector is a node name, a tensor name, a glob over both, or ``type:Conv``. With two dots behind, ``NAME..``, it names
+the nodes and all that is computed from them; with two dots before, ``..NAME``, all that they are computed from. Knows
+no settings and no platform.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .. import ir
 from ..errors import ConfigError, nearest
+from ..runners import reads
 
 __all__ = ["Selectors", "select", "select_tensors"]
 
@@ -54,24 +57,50 @@ def select(model: ir.Graph, selector: str) -> list[ir.Node]:
 
     A graph input's name selects no node; see `select_tensors`. ConfigError when nothing matches.
     """
+    nodes = list(ir.all_nodes(model.graph))  # branches and loops become part of the graph
     if selector.startswith("type:"):
         kind = selector[5:]
-        found = [node for node in model.graph if node.op_type == kind]
+        found = [node for node in nodes if node.op_type == kind]
         if not found:
-            kinds = {node.op_type for node in model.graph}
+            kinds = {node.op_type for node in nodes}
             raise ConfigError(
                 f"selector '{selector}' matches no node{nearest(kind, kinds)}; "
                 f"this model has {', '.join(sorted(kinds))}"
             )
         return found
-    exact = [n for n in model.graph if n.name == selector or any(o.name == selector for o in n.outputs)]
+    if selector.endswith("..") and len(selector) > 2:
+        return _behind(model, select(model, selector[:-2]))
+    if selector.startswith("..") and len(selector) > 2:
+        return _before(model, select(model, selector[2:]))
+    exact = [n for n in nodes if n.name == selector or any(o.name == selector for o in n.outputs)]
     if exact:
         return exact
-    names = {str(n.name): n for n in model.graph} | {str(o.name): n for n in model.graph for o in n.outputs}
+    names = {str(n.name): n for n in nodes} | {str(o.name): n for n in nodes for o in n.outputs}
     hits = {id(node): node for name, node in names.items() if fnmatch.fnmatchcase(name, selector)}
     if not hits:
         raise ConfigError(f"selector '{selector}' matches no node or tensor{nearest(selector, names)}")
-    return [node for node in model.graph if id(node) in hits]
+    return [node for node in nodes if id(node) in hits]
+
+
+def _behind(model: ir.Graph, nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    """Return `nodes` and all that is computed from them."""
+    found = {id(node) for node in nodes}
+    for node in model.graph:
+        if any(id(ir.producer(value)) in found for value in reads(node) if value is not None and ir.producer(value)):
+            found.add(id(node))
+    return [node for node in model.graph if id(node) in found]
+
+
+def _before(model: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return all that `nodes` are computed from, without them."""
+    wanted = {id(ir.producer(value)) for node in nodes for value in reads(node) if value is not None}
+    found = []
+    for node in reversed(list(model.graph)):
+        if id(node) in wanted:
+            found.append(node)
+            wanted.update(id(ir.producer(value)) for value in reads(node) if value is not None)
+    own = {id(node) for node in nodes}
+    return [node for node in reversed(found) if id(node) not in own]
 
 
 def select_tensors(model: ir.Graph, selector: str) -> list[str]:

@@ -443,7 +443,7 @@ class Lstm(_Recurrent):
     def cell_limit(self, row: Platform) -> float | None:
         """Return the largest product of forget gate and cell that `row` holds, None where it holds any."""
         how = row.computes(self.name, kinds.Lstm)
-        return None if how is None or how.form is kinds.LstmForm.Q11 else 2.0
+        return None if how is None or how.form is not kinds.LstmForm.Q27 else 2.0
 
     def bind(self, bound: Bound) -> Any:
         """Return the kernel in the arithmetic of the row."""
@@ -466,7 +466,7 @@ class Lstm(_Recurrent):
         if how.trained:
             return super().out_scales(bound, scales)
         scale = self.out_scale(bound.attrs, scales)
-        return [scale, scale, 2.0**15 if how.form is kinds.LstmForm.Q27 else None]
+        return [scale, scale, None if how.form is kinds.LstmForm.Q11 else 2.0**15]
 
 
 class Gru(_Recurrent):

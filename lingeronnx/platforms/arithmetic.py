@@ -257,6 +257,7 @@ class LstmForm(Enum):
     """Formats of sums, gates, cell and state; values are the kernels' words."""
 
     Q27 = "q27"
+    WIDE = "wide"
     Q11 = "q11"
     Q15 = "q15"
     Q7 = "q7"

@@ -123,9 +123,10 @@ class Lstm(_Recurrent):
             else:
                 i, f, o = (round_shift(curve("sigmoid", chip, g[k], 32), 16) for k in (0, 1, 3))
                 new = round_shift(curve("tanh", chip, g[2], 32), 16)
-                cell = round_shift(_cut(c[u] * f, 32) + i * new, 3)  # Q27
-                out, held = o * round_shift(curve("tanh", chip, cell, 32), 16), 2.0**30
-                new_c.append(round_shift(cell, 12))
+                kept = c[u] * f if how.form is LstmForm.WIDE else _cut(c[u] * f, 32)
+                cell = round_shift(kept + i * new, 3)  # Q27
+                out, held = o * round_shift(curve("tanh", chip, _cut(cell, 32), 32), 16), 2.0**30
+                new_c.append(_cut(round_shift(cell, 12), 32))
             new_h.append(int(requantize([out], scale / held, width, how.requantize)[0]))
         return new_h, new_c
 

@@ -503,7 +503,7 @@ def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
 def _fractions(kernel: Recurrent) -> tuple[int, int]:
     """Return the fractional bits of the gate sums and of a cell as a tensor."""
     if isinstance(kernel, k.Lstm):
-        return k.Lstm.formats[kernel.arithmetic][0], 15 if kernel.arithmetic == "q27" else 7
+        return k.Lstm.formats[kernel.arithmetic][0], 7 if kernel.arithmetic == "q11" else 15
     return 27 if isinstance(kernel, k.GruFine) else 11, 0
 
 

@@ -1,11 +1,11 @@
-"""Long short-term memory, gates i, f, g, o, in the two arithmetics of the chips.
+"""Long short-term memory, gates i, f, g, o, in the two arithmetics of the chips, and one with room for the cell.
 
     s = sat(a + b)                                   the sums of `recurrent`
     i, f, o = sigmoid(s), g = tanh(s)
     c = f*c + i*g                                    h = o*tanh(c)
 
 ========  =====================================  =========================================
-          "q27" (arcs, venusA, generic)           "q11" (venus)
+          "q27" (arcs, venusA)                    "q11" (venus)
 ========  =====================================  =========================================
 s         Q27, 32 bits                           Q11, 16 bits
 gates     Q31, then Q15                          Q7, 8 bits
@@ -13,6 +13,9 @@ f*c       Q30, cut to 32 bits before the sum     Q14, the sum is cut to 32 bits
 c         Q27 for the tanh, kept in Q15          Q14, Q11 for the tanh, kept in Q7 (16 bits)
 h         o*tanh(c) in Q30 -> output             Q14 -> output
 ========  =====================================  =========================================
+
+"wide" (generic) is "q27" but for the cut of f*c to 32 bits, so that a cell reaches 2^16, not 2; the tanh sees it cut to
+32 bits of Q27.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ __all__ = ["Lstm"]
 @jit
 def _q27(
     sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
-    forward: bool, y: Array, h: Array, c: Array,
+    forward: bool, y: Array, h: Array, c: Array, wide: bool,
 ) -> None:  # fmt: skip
     samples, _, units = y.shape
     own = np.empty((samples, 4 * units), np.int32)
@@ -50,16 +53,17 @@ def _q27(
                 f = rsh(follow(sigmoid, sat(a[units + u] + b[units + u], 32)), 16)
                 g = rsh(follow(tanh, sat(a[2 * units + u] + b[2 * units + u], 32)), 16)
                 o = rsh(follow(sigmoid, sat(a[3 * units + u] + b[3 * units + u], 32)), 16)
-                cell = rsh(sat(f * c[n, u], 32) + i * g, 3)
-                c[n, u] = rsh(cell, 12)
-                state[u] = apply(out, o * rsh(follow(tanh, cell), 16))
+                kept = f * c[n, u]
+                cell = rsh((kept if wide else sat(kept, 32)) + i * g, 3)
+                c[n, u] = sat(rsh(cell, 12), 32)
+                state[u] = apply(out, o * rsh(follow(tanh, sat(cell, 32)), 16))
                 y[n, t, u] = state[u]
 
 
 @jit
 def _q11(
     sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
-    forward: bool, y: Array, h: Array, c: Array,
+    forward: bool, y: Array, h: Array, c: Array, wide: bool,
 ) -> None:  # fmt: skip
     samples, _, units = y.shape
     own = np.empty((samples, 4 * units), np.int32)
@@ -85,12 +89,13 @@ def _q11(
 class Lstm(Recurrent):
     """Map x to the sequence, the last state and the last cell.
 
-    The cell is int32: Q15 for "q27"; for "q11" the H int16 values (Q7) fill the first half of its bytes, the rest is 0.
+    The cell is int32: Q15 for "q27" and "wide"; for "q11" the H int16 values (Q7) fill the first half of its
+    bytes, the rest is 0.
 
     Parameters
     ----------
     arithmetic
-        "q27" or "q11".
+        "q27", "wide" or "q11".
     table
         The chip whose sigmoid and tanh are used.
     """
@@ -101,7 +106,7 @@ class Lstm(Recurrent):
     gates: ClassVar[int] = 4
 
     #: Fractional bits: gate sums, o * tanh(c).
-    formats: ClassVar[dict[str, tuple[int, int]]] = {"q27": (27, 30), "q11": (11, 14)}
+    formats: ClassVar[dict[str, tuple[int, int]]] = {"q27": (27, 30), "wide": (27, 30), "q11": (11, 14)}
 
     def last(self, samples: int) -> list[Spec]:
         """The state and the cell."""
@@ -109,14 +114,14 @@ class Lstm(Recurrent):
 
     def stepper(self) -> Any:
         """Choose the arithmetic."""
-        fine = self.arithmetic == "q27"
+        fine, wide = self.arithmetic != "q11", self.arithmetic == "wide"
         kernel, bits = (_q27, 32) if fine else (_q11, 8)
         sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
         hidden = self.hidden_sums()
         out = self.rescale_o.within(1 << 31)
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            kernel(sums, lengths, *hidden.arguments(), sigmoid, tanh, out, self.forward, y, h, c)
+            kernel(sums, lengths, *hidden.arguments(), sigmoid, tanh, out, self.forward, y, h, c, wide)
             return [h[:, None], _held(c, fine)[:, None]]
 
         return step

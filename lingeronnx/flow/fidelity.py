@@ -1,0 +1,219 @@
+"""How far the integer graph is from the float model: on data held back from calibration, and where it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import ir
+from ..borders import float_names
+from ..data import Progress
+from ..errors import ModelError
+from ..metrics import Agreement
+from ..runners import FloatRunner, input_specs
+from ..session import Session
+from ..streaming import Stream
+from .prepared import Prepared
+
+__all__ = ["Fidelity", "fidelity"]
+
+_SAMPLES = 64  # calibration samples that are taken where none were held back
+_FEW = 16  # samples that are held in memory at a time
+_LEAST = 15.0  # dB: an output below that is worth a warning
+_STILL = 0.25  # share of a state's moving elements that may stand still in integers
+
+_Feed = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """What `fidelity` found: per output cosine and SQNR, what it was measured on, and warnings."""
+
+    outputs: Mapping[str, Mapping[str, float]]
+    on: str
+    warnings: Sequence[str]
+
+
+def fidelity(
+    prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Session, progress: Progress | None
+) -> Fidelity:
+    """Compare the outputs of the user's model and of `session`, which runs `lowered`.
+
+    exact : the float graph whose tensors the plan speaks of. States are fed back on both sides, each its own, from
+    zero on.
+    """
+    names = [str(v.name) for v in prepared.original.graph.outputs]
+    found = {name: Agreement() for name in names}
+    feeds, on = _data(prepared)
+    if progress is not None:
+        progress("comparing", 0, None)
+    state = dict(prepared.conf.state)
+    moves = {name: _Moves() for name in state}
+    both = _streams(prepared, session, feeds) if state else _single(prepared, session, feeds, names)
+    for want, have in both:
+        for name in names:
+            if want[name].shape != have[name].shape:
+                raise ModelError(
+                    f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it "
+                    "out of the graph's outputs"
+                )
+            found[name].add(want[name], have[name])
+        for name, seen in moves.items():
+            seen.add(want[name], have[name])
+    warnings = [warning for name, seen in moves.items() for warning in seen.warnings(name)]
+    low = {name: a.sqnr for name, a in found.items() if a.sqnr < _LEAST}
+    if low:
+        worst = min(low, key=lambda name: low[name])
+        more = f" (and {len(low) - 1} more below {_LEAST:g} dB)" if len(low) > 1 else ""
+        where = _breaks(prepared, lowered, exact, session)
+        warnings.insert(0, f"output '{worst}' is {low[worst]:.1f} dB from the float model{more}{where}")
+    return Fidelity({name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}, on, warnings)
+
+
+def _data(prepared: Prepared) -> tuple[list[dict[str, np.ndarray]], str]:
+    """Return what to measure on, and what the report calls it."""
+    if prepared.calls is not None:
+        feeds = list(prepared.calls.last)
+        held = "held back from calibration" if prepared.calls.held else "of the calibration data"
+        return feeds, f"on {len(feeds)} calls {held}"
+    data = prepared.data
+    if held_back := data.held():
+        return held_back, f"on {_count(prepared, held_back)} samples held back from calibration"
+    return [feeds for feeds, _ in data.peek(_SAMPLES)], "on the calibration data"
+
+
+def _count(prepared: Prepared, feeds: Sequence[_Feed]) -> int:
+    data = prepared.data
+    return sum(max(data.inputs[name].count(array) for name, array in feed.items()) for feed in feeds)
+
+
+def _single(
+    prepared: Prepared, session: Session, feeds: Sequence[_Feed], names: Sequence[str]
+) -> Iterator[tuple[_Feed, _Feed]]:
+    takes = {spec.name for spec in session.inputs}  # an input that nobody reads may be left out
+    for feed in feeds:
+        for part in _parts(prepared, feed):
+            want = {name: array for name, array, _ in prepared.source.run(part, names)}
+            given = {name: array for name, array in part.items() if name in takes}
+            yield want, dict(zip(names, session.run(names, given), strict=True))
+
+
+def _parts(prepared: Prepared, feed: _Feed) -> Iterator[dict[str, np.ndarray]]:
+    """Yield a few samples at a time."""
+    specs = prepared.data.inputs
+    count = max(specs[name].count(array) if specs[name].batched else 1 for name, array in feed.items())
+    for start in range(0, count, _FEW):
+        yield {name: specs[name].samples(array, start, start + _FEW) if specs[name].batched else array
+               for name, array in feed.items()}  # fmt: skip
+
+
+class _FloatFace:
+    """The user's model with the face of a session."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.model = prepared.original
+        self.inputs = input_specs(prepared.original)
+        self._runner: FloatRunner = prepared.source
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the named tensors."""
+        found = {name: array for name, array, _ in self._runner.run(feeds, names)}
+        return [found[name] for name in names or found]
+
+
+def _streams(prepared: Prepared, session: Session, feeds: Sequence[_Feed]) -> Iterator[tuple[_Feed, _Feed]]:
+    """Yield the outputs and states of call after call."""
+    state = dict(prepared.conf.state)
+    outputs = [str(v.name) for v in prepared.original.graph.outputs]
+    wanted = list(dict.fromkeys([*outputs, *state]))
+    takes = {spec.name for spec in session.inputs}
+    sides = [Stream(_FloatFace(prepared), state), Stream(session, state)]
+    before: tuple[int, ...] | None = None
+    for feed in feeds:
+        given = {name: array for name, array in feed.items() if name in state.values()}
+        rest = {name: array for name, array in feed.items() if name not in given}
+        shape = tuple(prepared.data.inputs[name].count(array) for name, array in rest.items())
+        pair = []
+        for side, names in zip(sides, (set(rest), takes), strict=True):
+            if given or shape != before:
+                side.reset(given)
+            inputs = {name: array for name, array in rest.items() if name in names}
+            pair.append(dict(zip(wanted, side.run(wanted, inputs), strict=True)))
+        before = shape
+        yield pair[0], pair[1]
+
+
+# ---- states that stand still -------------------------------------------------------------------------------------
+
+
+class _Moves:
+    """The range of every element of a state over the calls, float and integer."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, want: np.ndarray, have: np.ndarray) -> None:
+        """Take in one call."""
+        pair = (want, have)
+        if not self._ranges or any(low.shape != a.shape for (low, _), a in zip(self._ranges, pair, strict=True)):
+            self._ranges = [(a, a) for a in pair]
+            return
+        self._ranges = [(np.minimum(low, a), np.maximum(high, a))
+                        for (low, high), a in zip(self._ranges, pair, strict=True)]  # fmt: skip
+
+    def warnings(self, name: str) -> list[str]:
+        """Return a line where elements that move in the float model do not in integers."""
+        if not self._ranges:
+            return []
+        (low, high), (least, most) = self._ranges
+        moves = high - low > 0.01 * max(float(np.abs(high).max()), float(np.abs(low).max()), 1e-30)
+        moves |= high - low > 0.5 * np.maximum(np.abs(high), np.abs(low))
+        moves &= high - low > 1e-6
+        still = moves & (least == most)
+        if not moves.any() or still.sum() < _STILL * moves.sum():
+            return []
+        share = f"{int(still.sum())} of its {int(moves.sum())} moving elements never change"
+        return [f"state '{name}' stands still in integers: {share}; its scale is too coarse for them"]
+
+
+# ---- where it breaks ---------------------------------------------------------------------------------------------
+
+
+def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Session) -> str:
+    """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
+    feed, _ = next(iter(prepared.data.peek(_FEW)))
+    seen = _per_tensor(lowered, exact, session, feed)
+    worst, most, ends = "", 0.0, 0.0
+    reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of
+    for node in exact.graph:
+        before = min((reach.get(str(v.name), 60.0) for v in node.inputs if v is not None), default=60.0)
+        for value in node.outputs:
+            name = str(value.name)
+            now = reach[name] = min(seen.get(name, before), 60.0)
+            if name in seen and before - now > most and now < 2 * _LEAST:
+                worst, most, ends = name, before - now, now
+    if not worst:
+        return "; the error builds up from call to call" if prepared.calls is not None else ""
+    writer = next(node for node in exact.graph if any(str(v.name) == worst for v in node.outputs))
+    return f"; it breaks at {writer.op_type} {writer.name} ('{worst}': {ends:.1f} dB, {ends + most:.1f} dB before it)"
+
+
+def _per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed) -> dict[str, float]:
+    """Return {tensor of `exact`: SQNR in dB} of those that the integer graph holds."""
+    takes = {spec.name for spec in session.inputs}
+    floats = float_names(lowered)
+    known = {str(v.name) for v in ir.values(exact)}
+    have: dict[str, np.ndarray] = {}
+    for name, array, scale in session.taps({n: a for n, a in feed.items() if n in takes}):
+        real = floats.get(name, name)
+        if real in known and array.dtype.kind in "fi" and (scale is not None or array.dtype.kind == "f"):
+            have[real] = array if scale is None else (array / scale).astype(np.float32)
+    found = {}
+    for name, want, _ in FloatRunner(exact, set(have)).run(feed):
+        if want.dtype.kind == "f" and want.shape == have[name].shape and np.any(want):
+            agreement = Agreement()
+            agreement.add(want, have[name])
+            found[name] = agreement.sqnr
+    return found

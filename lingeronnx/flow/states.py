@@ -1,0 +1,88 @@
+"""States that are fed back from call to call: their errors are, too, so they get more than other tensors.
+
+A packed state (hidden states and cells in one tensor) is taken apart and joined by the host, so that each part keeps
+its own scale; what lies between a state's input and its output is held in 16 bits where the platform has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .. import ir
+from ..ops import float_op
+from ..partition import Partition
+from ..platforms import Platform
+
+__all__ = ["apart", "into_states", "wide_states"]
+
+_TAKES = ("Slice", "Gather", "Split")
+_MOVES = (*_TAKES, "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+
+
+def apart(model: ir.Graph, state: Mapping[str, str]) -> dict[str, str]:
+    """Return {node: why} of the nodes of the normalised `model` that take packed states apart, or join them.
+
+    state : {output: input}. They only move data; the host does that.
+    """
+    found: dict[str, str] = {}
+    for output, name in state.items():
+        taking = _taking(model, name)
+        if any(node.op_type in _TAKES for node in taking):
+            why = f"it takes the packed state '{name}' apart: each part keeps its own scale"
+            found.update({str(node.name): why for node in taking})
+        joining = _joining(model, output)
+        if any(node.op_type == "Concat" and len(node.inputs) > 1 for node in joining):
+            why = f"it packs the state '{output}': each part keeps its own scale"
+            found.update({str(node.name): why for node in joining})
+    return found
+
+
+def _moves(node: ir.Node) -> bool:
+    op, _ = float_op(node)
+    return op.moves if op is not None else node.op_type in _MOVES
+
+
+def _taking(model: ir.Graph, name: str) -> list[ir.Node]:
+    """Return the nodes that only move what comes from the input `name`."""
+    reached = {name}
+    found = []
+    for node in model.graph:
+        data = [str(v.name) for v in node.inputs if v is not None and ir.const(v) is None]
+        if data and set(data) <= reached and _moves(node):
+            reached.update(str(v.name) for v in node.outputs)
+            found.append(node)
+    return found
+
+
+def _joining(model: ir.Graph, output: str) -> list[ir.Node]:
+    """Return the nodes that only move or join what nothing but the output `output` is made of."""
+    inside: set[int] = set()
+    found = []
+    for node in reversed(list(model.graph)):
+        ends = any(str(v.name) == output for v in node.outputs)
+        leaves = any(v.is_graph_output() for v in node.outputs)
+        uses = [use.node for v in node.outputs for use in v.uses()]
+        leads = ends or (bool(uses) and not leaves)
+        if leads and all(id(use) in inside for use in uses) and (_moves(node) or node.op_type == "Concat"):
+            inside.add(id(node))
+            found.append(node)
+    return found
+
+
+def into_states(model: ir.Graph, state: Mapping[str, str]) -> list[str]:
+    """Return the tensors of `model` that a state is made of, in graph order."""
+    into = set(state)
+    for node in reversed(list(model.graph)):
+        if any(str(v.name) in into for v in node.outputs):
+            into.update(str(v.name) for v in node.inputs if v is not None)
+    return [str(v.name) for v in ir.values(model) if str(v.name) in into]
+
+
+def wide_states(parts: Partition, state: Mapping[str, str], row: Platform) -> list[str]:
+    """Return the integer activations and weights that are to have 16 bits; none where `row` has no such width."""
+    if not state or 16 not in row.bits:
+        return []
+    inside = set(into_states(parts.graph, state))
+    weights = [ir.read_name(node, index) for node, op in parts.nodes for index in op.parameters(node)
+               if any(str(v.name) in inside for v in node.outputs)]  # fmt: skip
+    return [*(name for name in parts.activations if name in inside), *weights]

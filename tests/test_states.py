@@ -1,0 +1,114 @@
+"""States that are fed back: taken apart by the host, held in 16 bits, cells with room; and the ends of a graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import lingeronnx as lo
+from lingeronnx import ir
+from lingeronnx.flow.selectors import select
+from lingeronnx.flow.states import into_states
+
+RNG = np.random.default_rng(0)
+
+
+def _graph(nodes, weights, inputs, outputs) -> ir.Graph:
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return ir.from_proto(onnx.shape_inference.infer_shapes(model))
+
+
+def _packed() -> ir.Graph:
+    """A state of a small part (tanh, within 1) and one that counts up to some hundreds, in one tensor [1, 8]."""
+    weights = {
+        "w": (0.5 * RNG.standard_normal((4, 4))).astype(np.float32), "v": np.abs(4 * np.eye(4)).astype(np.float32),
+        "keep": np.float32([0.99] * 4), "down": np.float32([0.01] * 4), "axis": [1],
+        "zero": [0], "four": [4], "eight": [8],
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Slice", ["s", "zero", "four", "axis"], ["h"], name="take_h"),
+        helper.make_node("Slice", ["s", "four", "eight", "axis"], ["c"], name="take_c"),
+        helper.make_node("MatMul", ["h", "w"], ["hw"], name="inner"),
+        helper.make_node("Add", ["hw", "x"], ["sum"], name="sum"),
+        helper.make_node("Tanh", ["sum"], ["h2"], name="curve"),
+        helper.make_node("MatMul", ["x", "v"], ["more"], name="more"),
+        helper.make_node("Mul", ["c", "keep"], ["kept"], name="kept"),
+        helper.make_node("Add", ["kept", "more"], ["c2"], name="count"),
+        helper.make_node("Mul", ["c2", "down"], ["small"], name="small"),
+        helper.make_node("Add", ["small", "h2"], ["y"], name="y"),
+        helper.make_node("Concat", ["h2", "c2"], ["out"], name="pack", axis=1),
+    ]
+    return _graph(nodes, weights, [("x", ["N", 4]), ("s", ["N", 8])], ["y", "out"])
+
+
+def _calls(count: int) -> list[dict[str, np.ndarray]]:
+    return [{"x": RNG.uniform(-0.5, 1, (1, 4)).astype(np.float32)} for _ in range(count)]
+
+
+@pytest.mark.parametrize("platform, least", (("generic", 25), ("venus", 5)))
+def test_a_packed_state_is_taken_apart_by_the_host(platform: str, least: float) -> None:
+    result = lo.quantize(_packed(), _calls(300), platform=platform, state={"out": "s"})
+    host = {node.node: node.why for node in result.report.host_part}
+    assert {"take_h", "take_c", "pack"} <= set(host)
+    assert "each part keeps its own scale" in host["pack"]
+    assert result.plan.tensors["h2"].scale > 50 * result.plan.tensors["c2"].scale * 2.0**-1
+    assert result.report.outputs["y"]["sqnr"] > least
+
+
+def test_what_a_state_is_made_of_is_wide_where_the_platform_has_it() -> None:
+    model = _packed()
+    assert set(into_states(model, {"out": "s"})) >= {"x", "more", "h", "hw", "sum", "h2", "c", "kept", "c2"}
+    assert not {"small", "y"} & set(into_states(model, {"out": "s"}))
+    result = lo.quantize(model, _calls(60), platform="generic", state={"out": "s"})
+    assert result.plan.tensors["c2"].bits == result.plan.tensors["h"].bits == 16
+    assert result.plan.tensors["y"].bits == 8
+    assert any("that states are made of are held in 16 bits" in note for note in result.report.notes)
+    own = lo.quantize(model, _calls(60), platform="generic", state={"out": "s"}, overrides={"count": {"bits": 8}})
+    assert own.plan.tensors["c2"].bits == 8
+
+
+def _lstm(units: int = 3) -> ir.Graph:
+    """An LSTM of one step whose forget gate is open: its cell counts."""
+    b = np.zeros((1, 8 * units), np.float32)
+    b[0, :units], b[0, 2 * units : 3 * units] = 8, 8
+    weights = {
+        "W": (0.2 * RNG.standard_normal((1, 4 * units, 4))).astype(np.float32),
+        "R": (0.2 * RNG.standard_normal((1, 4 * units, units))).astype(np.float32), "B": b, "axis": [0], "one": [1],
+    }  # fmt: skip
+    weights["W"][0, 3 * units :] += 1
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axis"], ["xs"], name="in"),
+        helper.make_node(
+            "LSTM", ["xs", "W", "R", "B", "", "h", "c"], ["Y", "h2", "c2"], name="lstm", hidden_size=units
+        ),
+        helper.make_node("Squeeze", ["h2", "axis"], ["y"], name="out"),
+    ]
+    return _graph(nodes, weights, [("x", [1, 4]), ("h", [1, 1, units]), ("c", [1, 1, units])], ["y", "h2", "c2"])
+
+
+def test_a_cell_of_generic_has_room() -> None:
+    calls = [{"x": RNG.uniform(0, 1, (1, 4)).astype(np.float32)} for _ in range(60)]
+    report = lo.quantize(_lstm(), calls, platform="generic", state={"h2": "h", "c2": "c"}).report
+    assert not any("cuts it" in note for note in report.notes)
+    assert report.outputs["c2"]["sqnr"] > 30  # the cell reaches ten and more; cut at 2 it has 3 dB
+    assert report.outputs["h2"]["sqnr"] > 30
+
+
+def test_two_dots_name_what_is_behind_and_before() -> None:
+    model = _packed()
+
+    def names(selector: str) -> set[str]:
+        return {str(node.name) for node in select(model, selector)}
+
+    assert names("count..") == {"count", "small", "y", "pack"}
+    assert names("..count") == {"take_c", "more", "kept"}
+    assert names("..c2") == names("..count")
+    result = lo.quantize(_packed(), platform="generic", skip=["count.."])
+    assert {"count", "small", "y"} <= {node.node for node in result.report.host_part}
