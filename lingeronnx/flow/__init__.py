@@ -13,7 +13,7 @@ stage changes what it is given. Must not know: commands, torch.
 
 from .complete import QuantizedModel, complete
 from .planned import Observed, Planned, assign_scales, observe_model, plan_for, take_over
-from .prepared import Prepared, normalised, prepare
+from .prepared import Prepared, normalised, prepare, synthetic
 from .refined import refined
 
 __all__ = [
@@ -28,5 +28,6 @@ __all__ = [
     "plan_for",
     "prepare",
     "refined",
+    "synthetic",
     "take_over",
 ]

@@ -11,6 +11,7 @@ from ..chip import chip_part
 from ..chip_form import chip_form
 from ..data import Data, Progress
 from ..errors import ConstraintError, ModelError
+from ..improve.refine import samples_that_fit
 from ..lower import lower
 from ..metrics import Agreement
 from ..packer.names import safe_names, written
@@ -116,13 +117,15 @@ def _fidelity(planned: Planned, result: QuantizedModel, progress: Progress | Non
     feeds, _ = next(iter(again.batches(_FIDELITY_SAMPLES)))
     if progress is not None:
         progress("comparing", len(next(iter(feeds.values()))), None)
-    read = {spec.name: feeds[spec.name] for spec in session.inputs}  # an input that nobody reads may be left out
-    integers = dict(zip(names, session.run(names, read), strict=True))
-    for name, want, _ in runner.run(feeds, names):  # in graph order
-        if want.shape != integers[name].shape:
-            raise ModelError(
-                f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it out of "
-                "the graph's outputs"
-            )
-        found[name].add(want, integers[name])
+    parts = Data([feeds], list(data.inputs.values())).batches(samples_that_fit(planned.graph, _FIDELITY_SAMPLES))
+    for part, _ in parts:
+        read = {spec.name: part[spec.name] for spec in session.inputs}  # an input that nobody reads may be left out
+        integers = dict(zip(names, session.run(names, read), strict=True))
+        for name, want, _ in runner.run(part, names):  # in graph order
+            if want.shape != integers[name].shape:
+                raise ModelError(
+                    f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it "
+                    "out of the graph's outputs"
+                )
+            found[name].add(want, integers[name])
     return {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}

@@ -29,7 +29,7 @@ from ..runners import FloatRunner, input_specs
 from ..streaming import unrolled
 from .selectors import Selectors
 
-__all__ = ["Prepared", "check_same", "normalised", "prepare"]
+__all__ = ["Prepared", "check_same", "normalised", "prepare", "synthetic"]
 
 _SYNTHETIC_SAMPLES = 16
 _SYNTHETIC_CALLS = 4  # of a model whose states are fed back
@@ -153,17 +153,17 @@ def _calibration(calib: Any, model: ir.Graph, conf: QuantConfig, fixed: Mapping[
     if conf.state:
         fed = [spec for spec in specs if spec.name not in conf.state.values()]
         if calib is None:
-            calib = [_synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
+            calib = [synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
         feeds, calls = unrolled(model, calib, conf.state, fixed)
         data = Data(feeds, specs, limit=conf.limit, what="calibration data")
         alone = "the calibration data hold one call: nothing is fed back; give one item per call"
         data.notes.append(f"states are fed back over {calls} calls" if calls > 1 else alone)
         return data
-    source = calib if calib is not None else [_synthetic(specs, conf.seed)]
+    source = calib if calib is not None else [synthetic(specs, conf.seed)]
     return Data(source, specs, limit=conf.limit, what="calibration data", fixed=fixed)
 
 
-def _synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
+def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
     """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known."""
     rng = np.random.default_rng(seed)
     feeds = {}
