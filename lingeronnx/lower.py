@@ -13,6 +13,7 @@ from typing import Any
 from . import ir
 from .borders import float_names
 from .emit import Borders, Lowered, Lowering
+from .errors import ModelError
 from .ops import OPS, attributes, integer_op, is_quantized_domain
 from .partition import Partition
 from .plan import Plan, QParams, Transform
@@ -26,8 +27,13 @@ _BORDERS = Borders(*(next(op for op in OPS if op.name == name) for name in ("Qua
 def lower(parts: Partition, plan: Plan, row: Platform) -> Lowered:
     """Return the integer graph of the normalised float graph of `parts` under `plan`; it is left as it is.
 
-    Raises ModelError when the plan lacks a tensor.
+    Raises ModelError when the plan lacks a tensor, and for a zero point: no operator is lowered with one yet.
     """
+    for name, q in plan.tensors.items():
+        if q.zero_point:
+            raise ModelError(
+                f"the plan holds '{name}' with zero point {q.zero_point}; operators are lowered with 0 only"
+            )
     return Lowering(parts.graph, plan, row, parts.ops, _BORDERS).run()
 
 

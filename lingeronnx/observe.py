@@ -1,6 +1,6 @@
 """Statistics of tensors over calibration data: one streaming pass, constant memory, mergeable.
 
-`TensorStats` holds range, moments and a histogram whose bins are a power of two wide and start at multiples of their
+`TensorStats` holds range, power and a histogram whose bins are a power of two wide and start at multiples of their
 width, so that halving the resolution and merging two histograms are exact. Knows nothing of scales and platforms.
 """
 
@@ -27,22 +27,18 @@ _FINEST = -140  # exponent of the bin width for an all-zero tensor
 class TensorStats:
     """What was seen of one tensor.
 
-    count, minimum, maximum, total, squares : number of elements, range, sum and sum of squares (float64)
+    count, minimum, maximum, squares : number of elements, range and sum of squares (float64)
     exponent : bins are 2**exponent wide (before `factor`)
     bins : int64 [2 * HALF]; bin k counts values in [(k - HALF) * width, (k - HALF + 1) * width)
-    channel_low, channel_high : range per channel (axis 1), empty for tensors of one axis
     factor : the tensor's values are this times what the other fields say (see `scaled`)
     """
 
     count: int
     minimum: float
     maximum: float
-    total: float
     squares: float
     exponent: int
     bins: np.ndarray
-    channel_low: np.ndarray
-    channel_high: np.ndarray
     factor: float = 1.0
 
     @classmethod
@@ -54,32 +50,22 @@ class TensorStats:
         index = np.floor(np.ldexp(flat, -exponent)).astype(np.int32)
         bins = np.bincount(index + HALF, minlength=2 * HALF).astype(np.int64)
         wide = flat.astype(np.float64)
-        axes = (0, *range(2, array.ndim))
-        split = array.ndim >= 2
-        return cls(
-            flat.size, low, high, float(wide.sum()), float(np.dot(wide, wide)), exponent, bins,
-            array.min(axis=axes) if split else np.empty(0), array.max(axis=axes) if split else np.empty(0),
-        )  # fmt: skip
+        return cls(flat.size, low, high, float(np.dot(wide, wide)), exponent, bins)
 
     def merge(self, other: TensorStats) -> TensorStats:
-        """Return the statistics of both together; exact but for the rounding of the moments.
+        """Return the statistics of both together; exact but for the rounding of `squares`.
 
-        Both must have the same `factor`. Where the numbers of channels differ (a concatenation's inputs) the channel
-        ranges are dropped.
+        Both must have the same `factor`.
         """
         exponent = max(self.exponent, other.exponent)
-        same = self.channel_low.shape == other.channel_low.shape
         return replace(
             self,
             count=self.count + other.count,
             minimum=min(self.minimum, other.minimum),
             maximum=max(self.maximum, other.maximum),
-            total=self.total + other.total,
             squares=self.squares + other.squares,
             exponent=exponent,
             bins=_coarser(self.bins, exponent - self.exponent) + _coarser(other.bins, exponent - other.exponent),
-            channel_low=np.minimum(self.channel_low, other.channel_low) if same else np.empty(0),
-            channel_high=np.maximum(self.channel_high, other.channel_high) if same else np.empty(0),
         )
 
     def scaled(self, factor: float) -> TensorStats:

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx import ir
 from lingeronnx.assign import legalize, tie_classes
-from lingeronnx.lower import plan_of
+from lingeronnx.lower import lower, plan_of
 from lingeronnx.ops import float_op
 from lingeronnx.partition import Partition
 from lingeronnx.plan import Plan, QParams
@@ -256,6 +256,14 @@ def test_a_plan_is_taken_over():
         changed = result.plan.with_tensors({**result.plan.tensors, name: q})
         with pytest.raises(lo.ConfigError, match=message):
             nets.quantized(line(), platform="generic", plan=changed, effort="fast")
+
+
+def test_no_zero_point_is_dropped():
+    """Whatever a row says: nothing lowers a zero point yet, and none is left out in silence."""
+    graph, row = nets.prepared(line()), dataclasses.replace(GENERIC, zero_points=True)
+    plan = Plan("generic", "q-value", tensors={"x": QParams(64.0, zero_point=3)})
+    with pytest.raises(lo.ModelError, match="the plan holds 'x' with zero point 3; operators are lowered with 0 only"):
+        lower(Partition.of(graph, {}), plan, row)
 
 
 # ---- who takes them --------------------------------------------------------------------------------------------------
