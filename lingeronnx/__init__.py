@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from .analysis.check import Check as Check
     from .api import check as check
     from .api import convert as convert
+    from .api import deploy as deploy
     from .api import export as export
     from .api import fix_dequant as fix_dequant
     from .api import quantize as quantize
+    from .api import verify as verify
     from .config import QuantConfig as QuantConfig
+    from .deployment import Deployment as Deployment
+    from .deployment import Verification as Verification
     from .errors import ConfigError as ConfigError
     from .errors import ConstraintError as ConstraintError
     from .errors import DataError as DataError
@@ -49,6 +53,7 @@ _HOME = {
     "ConfigError": "errors",
     "ConstraintError": "errors",
     "DataError": "errors",
+    "Deployment": "deployment",
     "Evaluation": "evaluation",
     "InternalError": "errors",
     "LingerOnnxError": "errors",
@@ -60,10 +65,12 @@ _HOME = {
     "QuantizedModel": "flow",
     "RepairError": "errors",
     "Session": "session",
+    "Verification": "deployment",
     "Violation": "ops",
     "check": "api",
     "check_model": "schemas",
     "convert": "api",
+    "deploy": "api",
     "evaluate": "evaluation",
     "finetune": "tuning",
     "export": "api",
@@ -71,6 +78,7 @@ _HOME = {
     "quantize": "api",
     "reference_ops": "reference",
     "register_schemas": "schemas",
+    "verify": "api",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605

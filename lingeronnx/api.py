@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import ir
@@ -11,7 +12,9 @@ from .analysis.check import Check, check_float
 from .analysis.packed import check_packed, read_packable
 from .config import QuantConfig
 from .data import Progress
-from .errors import ConfigError
+from .deployment import Deployment, Verification, check_folder, verify
+from .deployment import deploy as deploy_graph
+from .errors import ConfigError, ConstraintError
 from .evaluation import Evaluation, evaluate
 from .flow import QuantizedModel, beyond, complete, ends, normalised, plan_for, prepare, refined, wins
 from .packer.names import restored, written
@@ -30,20 +33,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Check",
+    "Deployment",
     "Evaluation",
     "Progress",
     "QuantizedModel",
     "Simulation",
+    "Verification",
     "beyond",
     "check",
     "convert",
     "convert_checkpoint",
+    "deploy",
     "evaluate",
     "export",
     "finetune",
     "fix_dequant",
     "quantize",
     "simulate",
+    "verify",
 ]
 
 
@@ -134,6 +141,43 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str) -> Converted:
     from .conversion import convert as run
 
     return run(restored(ir.load(model) if isinstance(model, str | os.PathLike) else model), to)
+
+
+# ---- deploy ------------------------------------------------------------------------------------------------------
+
+
+def deploy(
+    model: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    folder: str | os.PathLike[str],
+    calib: Any = None,
+    *,
+    data: Any = None,
+    stem: str | None = None,
+    samples: int = 3,
+    state: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Deployment:
+    """Write everything a board needs into `folder`, as a whole or not at all.
+
+    model : an integer graph, or a float one, which is quantized first; calib and settings are those of `quantize`.
+    data : for the golden vectors of the first `samples` samples, default calib. stem : of the files' names.
+    state : {output: input} fed back from call to call. Raises ConstraintError where the graph is not chip-ready,
+    ConfigError for a folder that holds other files and for settings of a graph that is quantized already.
+    """
+    check_folder(Path(folder))
+    data = calib if data is None else data
+    if not isinstance(model, QuantizedModel):
+        loaded = ir.load(model) if isinstance(model, str | os.PathLike) else model
+        if is_integer_graph(loaded):
+            if given := [key for key, value in settings.items() if value and key != "progress"]:
+                raise ConfigError(f"'{given[0]}' is for float models; this one is quantized already")
+            return deploy_graph(model, folder, data, stem=stem, samples=samples, state=state)
+        name = f"{Path(model).stem}_quant" if isinstance(model, str | os.PathLike) else None
+        model, stem = quantize(loaded, calib, state=state, **settings), stem or name
+    if model.report.float_nodes:
+        node = model.report.float_nodes[0]
+        raise ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}")
+    return deploy_graph(model.graph, folder, data, stem=stem or "model_quant", samples=samples, state=state)
 
 
 # ---- export ------------------------------------------------------------------------------------------------------

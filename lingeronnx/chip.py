@@ -10,16 +10,16 @@ from . import ir
 from .emit import OPSET
 from .ops import integer_op, is_quantized_domain
 
-__all__ = ["chip_part"]
+__all__ = ["chip_part", "on_chip"]
 
 
 def chip_part(graph: ir.Graph) -> ir.Graph:
     """Return a copy of the chip-ready integer `graph` without its host part; the same graph when it has none."""
-    if all(_integer(node) for node in graph.graph):
+    if len(on_chip(graph)) == len(graph.graph):
         return graph
     part = ir.clone(graph)
-    inner = part.graph
-    kept = [node for node in inner if _integer(node)]
+    inner, inside = part.graph, on_chip(part)
+    kept = [node for node in inner if id(node) in inside]
     inputs = []
     for node in kept:
         if node.op_type == "Quant":
@@ -27,7 +27,7 @@ def chip_part(graph: ir.Graph) -> ir.Graph:
             if not source.is_graph_input():
                 entry = ir.Value(name=source.name, type=source.type, shape=source.shape)
                 for user, index in list(source.uses()):
-                    if _integer(user):
+                    if id(user) in inside:
                         user.replace_input_with(index, entry)
                 source.name = ir.fresh_name(part, f"{source.name}_host")
                 source = entry
@@ -49,10 +49,21 @@ def _real(node: ir.Node) -> bool:
     return kind is not None and kind.name == "FLOAT"
 
 
-def _integer(node: ir.Node) -> bool:
-    """Whether the chip runs `node`: an integer operator, or a standard one on integer tensors."""
-    if is_quantized_domain(node):
-        return True
+def on_chip(graph: ir.Graph) -> set[int]:
+    """Return the ids of the nodes that the chip runs: integer operators, and standard ones on integer tensors.
+
+    Where the types of a graph from elsewhere are not told, what an integer operator writes is an integer tensor.
+    """
+    found: set[int] = set()
+    for node in graph.graph:
+        if is_quantized_domain(node) or (integer_op(node) is not None and _reads_integers(node, found)):
+            found.add(id(node))
+    return found
+
+
+def _reads_integers(node: ir.Node, inside: set[int]) -> bool:
     source = node.inputs[0] if node.inputs else None
-    kind = None if source is None else source.dtype
-    return integer_op(node) is not None and kind is not None and kind.name in ("INT8", "INT16", "INT32")
+    if source is not None and source.dtype is not None:
+        return source.dtype.name in ("INT8", "INT16", "INT32")
+    maker = ir.producer(source)
+    return maker is not None and id(maker) in inside and maker.op_type != "Dequant"

@@ -8,6 +8,7 @@ What a platform's row calls a fault is what the packer does to a graph that is r
     pre-pad           it moves the padding of a convolution to the tensor that it reads, for all readers: such a
                       convolution reads a copy, made by an identity convolution
     lstm-area         nor is that of an LSTMInt large enough: a LinearInt that changes nothing plans more
+    lstm-state        nor is the place of its last state: two Slices and an iqCat behind it leave room
     linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
                       need no more than the iqCat behind them plans
     softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a time, of a tensor that an iqCat has made
@@ -22,19 +23,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from . import ir
+from .chip_lstm import lstm_area, lstm_state
+from .chip_nodes import ONE, joined
 from .fit import Fitted
 from .ops import is_quantized_domain
 from .platforms import Fault, Platform
 
 __all__ = ["REMEDIED", "chip_form"]
-
-#: The weight of an identity convolution and its scale.
-_ONE = 64
 
 
 def chip_form(graph: ir.Graph, row: Platform) -> list[Fitted]:
@@ -125,51 +125,6 @@ def moves_its_padding(node: ir.Node) -> bool:
     return int(weight[1] or 0) < int(weight[2] or 0) or int(source[2] or 0) < int(weight[3] or 0)
 
 
-def _after_lstm(graph: ir.Graph, row: Platform) -> list[Fitted]:
-    """Put a LinearInt that changes nothing behind an LSTMInt of H units, which writes 40*H bytes and plans 32*H.
-
-    A LinearInt with a bias plans four bytes per output; some outputs are cut off again where the rows are too few.
-    """
-    done = []
-    areas = [math.prod(int(d or 1) for d in ir.shape(n.outputs[0]) or ()) for n in graph.graph
-             if n.op_type == "LinearInt" and len(n.inputs) > 2]  # fmt: skip
-    for node in list(graph.graph):
-        y = node.outputs[0] if node.outputs else None
-        shape = [int(d or 1) for d in ir.shape(y) or ()]
-        if node.op_type != "LSTMInt" or y is None or len(shape) != 3 or max(areas, default=0) >= 10 * shape[-1]:
-            continue
-        units, readers = shape[-1], list(y.uses())
-        wide = units * -(-10 // shape[1])
-        name = ir.fresh_name(graph, f"{y.name}_same")
-        scale = float(ir.attr(node, "scale_o"))
-        held = [ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{what}"), array) for what, array in (
-            ("weight", np.eye(wide, units, dtype=np.int8) * _ONE), ("bias", np.zeros(wide, np.int32)))]  # fmt: skip
-        attrs = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(_ONE),
-                 "scale_o": scale, **row.node_attributes.get("", {})}  # fmt: skip
-        made = ir.make_node("LinearInt", [y, *held], dict(sorted(attrs.items())), name=f"LinearInt_{name}",
-                            output=name, domain="thinker", like=y)  # fmt: skip
-        made.outputs[0].shape = ir.oir_shape([*shape[:2], wide])
-        graph.graph.insert_after(node, made)
-        same = made.outputs[0] if wide == units else _cut(graph, made, 2, units, shape)
-        for reader, index in readers:
-            reader.replace_input_with(index, same)
-        areas.append(shape[1] * wide)
-        what = "a fully connected layer behind it that changes nothing: the packer plans too small a work area"
-        done.append(Fitted(str(node.name), what, "exact"))
-    return done
-
-
-def _cut(graph: ir.Graph, node: ir.Node, axis: int, end: int, shape: list[int]) -> ir.Value:
-    """Insert a Slice of the positions before `end` behind `node`; return its output, of `shape`."""
-    name = ir.fresh_name(graph, f"{node.outputs[0].name}_cut")
-    bounds = [ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{what}"), np.array([number], np.int64))
-              for what, number in (("start", 0), ("end", end), ("axis", axis), ("step", 1))]  # fmt: skip
-    made = ir.make_node("Slice", [node.outputs[0], *bounds], name=f"Slice_{name}", output=name, like=node.outputs[0])
-    made.outputs[0].shape = ir.oir_shape(shape)
-    graph.graph.insert_after(node, made)
-    return made.outputs[0]
-
-
 def _parted_rows(graph: ir.Graph, row: Platform) -> list[Fitted]:
     """Cut every LinearInt over its outputs that needs more work area than any node of the graph plans.
 
@@ -235,7 +190,7 @@ def _part(graph: ir.Graph, node: ir.Node, wide: int, parts: int) -> None:
         graph.graph.insert_before(node, part)
         made.append(part.outputs[0])
     rank = len(result.shape or ())
-    join = _joined(graph, node, made, rank - 1, scale, "").producer()
+    join = joined(graph, node, made, rank - 1, scale, "").producer()
     assert join is not None
     graph.graph.remove(join)
     ir.replace(graph, [node], [join])
@@ -259,12 +214,12 @@ def _softmax_in_parts(graph: ir.Graph, row: Platform) -> list[Fitted]:
         if copies < 2 or not each:
             continue
         scale, written = float(ir.attr(node, "scale_x")), float(ir.attr(node, "scale_o"))
-        long = _joined(graph, node, [ir.source(node)] * copies, axis, scale, f"{ir.read_name(node)}_repeated")
+        long = joined(graph, node, [ir.source(node)] * copies, axis, scale, f"{ir.read_name(node)}_repeated")
         parts = []
         for start in range(0, lines, each):
             end = min(start + each, lines)
             parts.append(_softmax_of(graph, node, long, axis, start, end))
-        join = _joined(graph, node, parts, axis, written, "").producer()
+        join = joined(graph, node, parts, axis, written, "").producer()
         assert join is not None
         graph.graph.remove(join)
         ir.replace(graph, [node], [join])
@@ -294,24 +249,6 @@ def _softmax_of(graph: ir.Graph, node: ir.Node, long: ir.Value, axis: int, start
         made.outputs[0].shape = ir.oir_shape(shape)
         graph.graph.insert_before(node, made)
     return part.outputs[0]
-
-
-def _joined(
-    graph: ir.Graph, node: ir.Node, parts: Sequence[ir.Value], axis: int, scale: float, name: str
-) -> ir.Value:  # fmt: skip
-    """Insert an iqCat of `parts`, all held at `scale`, before `node`; return its output."""
-    extra = {key: node.attributes[key].value for key in ("platform", "platform_quant", "quant_mode")
-             if key in node.attributes}  # fmt: skip
-    attrs = {"dim": axis, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **extra}
-    what = name or f"{node.outputs[0].name}_joined"
-    made = ir.make_node("iqCat", parts, dict(sorted(attrs.items())), name=f"iqCat_{what}",
-                        output=ir.fresh_name(graph, name) if name else "", domain=node.domain,
-                        like=parts[0])  # fmt: skip
-    shape = list(parts[0].shape or ())
-    shape[axis] = sum(int((ir.shape(part) or ())[axis] or 0) for part in parts)
-    made.outputs[0].shape = ir.oir_shape(shape)
-    graph.graph.insert_before(node, made)
-    return made.outputs[0]
 
 
 def _own_constants(graph: ir.Graph, row: Platform) -> list[Fitted]:
@@ -351,10 +288,10 @@ def identity(
     channels = int((ir.shape(source) or (1, 1))[1] or 1)
     name = ir.fresh_name(graph, f"{source.name}_{what}")
     weight = ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_weight"),
-                                np.full((channels, 1, 1, 1), _ONE, np.int8))  # fmt: skip
+                                np.full((channels, 1, 1, 1), ONE, np.int8))  # fmt: skip
     attrs = {
         "kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": channels,
-        "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(_ONE), "scale_o": scale,
+        "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE), "scale_o": scale,
         **row.node_attributes.get("", {}),
     }  # fmt: skip
     made = ir.make_node("Conv2dInt", [source, weight], dict(sorted(attrs.items())), name=f"Conv2dInt_{name}",
@@ -385,7 +322,8 @@ _REMEDIES: tuple[tuple[Fault, Callable[[ir.Graph, Platform], list[Fitted]]], ...
     (Fault.NO_CONSTANT, _some_constant),
     (Fault.PAD_READERS, _own_pads),
     (Fault.PRE_PAD, _own_inputs),
-    (Fault.LSTM_AREA, _after_lstm),
+    (Fault.LSTM_AREA, lstm_area),
+    (Fault.LSTM_STATE, lstm_state),
     (Fault.LINEAR_AREA, _parted_rows),
     (Fault.SOFTMAX_AREA, _softmax_in_parts),
     (Fault.SHARED_CONSTANTS, _own_constants),

@@ -8,7 +8,7 @@ per tensor. Stands below the operators: it is handed the one that each node beco
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,14 +19,12 @@ from .batch_axes import KEY
 from .errors import InternalError, ModelError
 from .plan import Plan, QParams
 from .platforms import Platform
+from .source import Source, View, accumulator, as_it_is
 
-__all__ = ["OPSET", "Borders", "Lowered", "Lowering", "Rule", "Source", "integer_type"]
+__all__ = ["OPSET", "Borders", "Lowered", "Lowering", "Rule", "integer_type"]
 
 #: The opset and IR versions of the vendor's graphs: Squeeze carries its axes as an attribute.
 OPSET, IR_VERSION = 12, 6
-
-#: Rearranges an array.
-View = Callable[[np.ndarray], np.ndarray]
 
 _TYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: ir.DataType.INT32}
 
@@ -34,30 +32,6 @@ _TYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: ir.DataType.INT32}
 def integer_type(bits: int) -> ir.DataType:
     """Return the storage type of signed `bits`."""
     return _TYPES[next(width for width in sorted(_TYPES) if bits <= width)]
-
-
-def _as_it_is(array: np.ndarray) -> np.ndarray:
-    return array
-
-
-@dataclass(frozen=True)
-class Source:
-    """How an integer initializer follows from a float one: ``clamp(floor(view(float) * scale + 1/2), low, high)``.
-
-    name : the float initializer. view : puts its elements elsewhere, repeats them or puts zeros between, nothing else.
-    """
-
-    name: str
-    view: View
-    scale: float
-    low: float
-    high: float
-    dtype: Any
-
-    def quantized(self, array: np.ndarray) -> np.ndarray:
-        """Return the integers of `array`."""
-        held = np.floor(self.view(array).astype(np.float64) * self.scale + 0.5)
-        return np.clip(held, self.low, self.high).astype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -73,12 +47,6 @@ class Lowered:
     floats: Mapping[str, str]
     layers: Mapping[str, str]
     sources: Mapping[str, Source]
-
-
-def _accumulator(wide: bool) -> tuple[float, float, Any]:
-    """Return the bounds and the type of a bias: saturated to 32 bits, or 61 where `wide`."""
-    top = 2.0**60 if wide else 2.0**31 - 1
-    return -top - 1, top, np.int64 if wide else np.int32
 
 
 class Rule(Protocol):
@@ -188,20 +156,20 @@ class Lowering:
         """Return all inputs of `node` in integers."""
         return [self.integer(node, index) for index in range(len(node.inputs))]
 
-    def weight(self, node: ir.Node, index: int, view: View = _as_it_is) -> ir.Value:
+    def weight(self, node: ir.Node, index: int, view: View = as_it_is) -> ir.Value:
         """Return constant input `index`, rearranged by `view`, quantized at the plan's scale."""
         return self.constant(node, index, self.read(node, index), view)
 
-    def constant(self, node: ir.Node, index: int, q: QParams, view: View = _as_it_is, name: str = "") -> ir.Value:
+    def constant(self, node: ir.Node, index: int, q: QParams, view: View = as_it_is, name: str = "") -> ir.Value:
         """Return constant input `index`, rearranged by `view`, held as `q`, under `name` or its own."""
         source = Source(ir.read_name(node, index), view, q.scale, q.low, q.high, integer_type(q.bits).numpy())
         return self._parameter(node, index, source, name)
 
-    def bias(self, node: ir.Node, index: int, scale: float, view: View = _as_it_is, name: str = "") -> list[ir.Value]:
+    def bias(self, node: ir.Node, index: int, scale: float, view: View = as_it_is, name: str = "") -> list[ir.Value]:
         """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias."""
         if len(node.inputs) <= index or ir.const(node.inputs[index]) is None:
             return []
-        source = Source(ir.read_name(node, index), view, scale, *_accumulator(self.is_wide(node)))
+        source = Source(ir.read_name(node, index), view, scale, *accumulator(self.is_wide(node)))
         return [self._parameter(node, index, source, name)]
 
     def widened(self, value: ir.Value) -> ir.Value:
@@ -225,7 +193,7 @@ class Lowering:
 
     def integers(self, name: str, values: np.ndarray, scale: float, wide: bool = False) -> ir.Value:
         """Return `values`, which no initializer holds as they are, at `scale` in int32, or int64 where `wide`."""
-        return self.array(name, Source(name, _as_it_is, scale, *_accumulator(wide)).quantized(values))
+        return self.array(name, Source(name, as_it_is, scale, *accumulator(wide)).quantized(values))
 
     def array(self, name: str, array: np.ndarray, own: bool = False) -> ir.Value:
         """Return an initializer called `name`, or `name` with a number when that holds something else.

@@ -27,6 +27,9 @@ from .runners import FloatIsland, Stream, input_specs, reads
 __all__ = ["IntRunner", "Steps", "Walk", "WalkStep", "row_of", "sizes"]
 
 
+_SHAPES = 64  # types and shapes of feeds whose program is found without looking at the graph
+
+
 class IntRunner:
     """An integer graph in the simulator; float nodes between integer ones run as islands.
 
@@ -53,6 +56,12 @@ class IntRunner:
         self.batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := open_axis(v))}
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
         self._programs: dict[Any, tuple[Any, dict[str, float]]] = {}
+        self._direct: dict[Any, _Direct] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held for tensors between the inputs and outputs of the runs so far."""
+        return sum(program.nbytes for program, _ in self._programs.values())
 
     @property
     def input_scales(self) -> dict[str, tuple[float, int] | None]:
@@ -77,6 +86,11 @@ class IntRunner:
             integers (or reals), which must be kept.
         """
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
+        known = tuple((array.dtype, array.shape) for array in given.values()), None if keep is None else tuple(keep)
+        if not force and (direct := self._direct.get(known)) is not None:
+            for name, array in direct.program.run({to: given[name] for to, name in direct.feeds.items()}):
+                yield name, array, direct.scales.get(name)
+            return
         quantized = frozenset(name for name, array in given.items() if self._is_quantized(name, array))
         count = self._count(given)
         fed = self._fed(given if self.whole else self._stacked(given), quantized)
@@ -87,8 +101,22 @@ class IntRunner:
         if key not in self._programs:
             self._programs[key] = self._compile(specs, keep, quantized)
         program, scales = self._programs[key]
+        self._remember(known, given, fed, program, scales)
         for name, array in _run_program(program, fed, force or {}, count):
             yield name, _batched(array, count, self.batch_axes.get(name, 0)), scales.get(name)
+
+    def _remember(
+        self, known: Any, given: Mapping[str, np.ndarray], fed: Mapping[str, np.ndarray], program: Any,
+        scales: Mapping[str, float],
+    ) -> None:  # fmt: skip
+        """Note that feeds of these types and shapes go into `program` as they are, where that is so."""
+        names = {id(array): name for name, array in given.items()}
+        as_it_is = all(id(array) in names for array in fed.values()) and len(names) == len(given)
+        plain = self.whole or (
+            program.per_sample and not set(program.names) & {n for n, a in self.batch_axes.items() if a}
+        )
+        if as_it_is and plain and len(self._direct) < _SHAPES:
+            self._direct[known] = _Direct(program, {to: names[id(array)] for to, array in fed.items()}, scales)
 
     def walk(self, feed: Mapping[str, np.ndarray], wanted: Collection[str] | None = None) -> Walk:
         """Return a walk on one batch of real inputs through the steps that lead to `wanted` (None: all); see `Walk`."""
@@ -179,6 +207,15 @@ class IntRunner:
             return machine.compile(binder.steps, specs, wanted), binder.scales
         except machine.MachineError as error:
             raise ModelError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class _Direct:
+    """A program that takes feeds of certain types and shapes as they are; feeds: its input -> the graph's."""
+
+    program: Any
+    feeds: Mapping[str, str]
+    scales: Mapping[str, float]
 
 
 @dataclass(frozen=True)

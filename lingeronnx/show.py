@@ -20,8 +20,9 @@ from .platforms import Platform
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .api import Evaluation, Simulation
+    from .api import Deployment, Evaluation, Simulation, Verification
     from .demo import Demo
+    from .deployment import Difference
     from .dump import Summary
     from .report import FloatNode, Report
 
@@ -30,11 +31,13 @@ __all__ = [
     "console_for",
     "plain",
     "show_demo",
+    "show_deployment",
     "show_evaluation",
     "show_platform",
     "show_platforms",
     "show_report",
     "show_simulation",
+    "show_verification",
 ]
 
 _INDENT = 20  # where values begin
@@ -195,6 +198,49 @@ def show_evaluation(console: Console, found: Evaluation, model: Path, baseline: 
         rows += [("baseline", f"{_number(found.baseline, found.unit)}  {baseline}", ""),
                  ("drop", _number(found.baseline - found.value, found.unit.replace("%", "points")), "")]  # fmt: skip
     _facts(console, [*rows, ("samples", str(found.samples), "")])
+
+
+def show_deployment(console: Console, done: Deployment) -> None:
+    """Print what was written for a board."""
+    rows = [(name, str(size)) for name, size in done.files.items() if not name.startswith("golden/")]
+    golden = [size for name, size in done.files.items() if name.startswith("golden/")]
+    rows.append((f"golden/ ({len(golden)} files)", str(sum(golden))))
+    _table(console, f"{done.folder}, for {done.platform}", ["file", "bytes"], rows, right="bytes")
+    console.print()
+    _notes(console, done.notes)
+    _line(console, "pack it with", f"sh {done.folder / 'pack.sh'}")
+
+
+def show_verification(console: Console, found: Verification) -> None:
+    """Print whether a device agrees, else where it begins to differ and why."""
+    count = f"{len(found.compared)} tensors compared"
+    if found.agrees:
+        _facts(console, [("agrees", f"{count}, every one equal", "bold green")])
+    if found.first is not None:
+        first = found.first
+        nodes = "" if list(first.nodes) == [first.node] else f"; the fault is in one of {', '.join(first.nodes)}"
+        _facts(console, [("differs", f"{count}, {len(found.different)} differ", "bold red"),
+                         ("first layer", f"{first.operator} {first.node}{nodes}", "bold"),
+                         ("tensor", f"{first.tensor} ({first.dump})", ""),
+                         ("first element", _element(first), ""),
+                         *(("remark", text, "") for text in first.remarks)])  # fmt: skip
+        for cause in first.causes:
+            label = "explained by" if cause.exact else "packer" if cause.kind == "packer" else "perhaps"
+            _facts(console, [(label, f"{cause.kind}: {cause.text}", "bold" if cause.exact else "")])
+    if found.unknown:
+        _facts(console, [("not in the graph", ", ".join(found.unknown), "")])
+    if found.unseen:
+        _facts(console, [("not shown", ", ".join(found.unseen), "")])
+    _notes(console, found.notes)
+
+
+def _element(first: Difference) -> str:
+    if first.index is None:
+        return "not known from a checksum"
+    text = f"{list(first.index)}: {first.found} on the device, {first.expected} here"
+    if first.differing is None:
+        return text
+    return f"{text}; {first.differing} of {first.size} differ, by {first.largest} counts at most"
 
 
 def show_platforms(console: Console, rows: Sequence[Platform]) -> None:

@@ -36,8 +36,8 @@ from simulator._jit import inline
 from simulator.rounding import Rounding
 
 __all__ = [
-    "Chain", "Form", "LunaDivide", "Rescale", "Rounded", "Rounding", "Scale", "Shift", "WideScale",
-    "apply", "divided", "dtype_of", "luna_div", "luna_divide", "luna_reciprocal", "rsh", "sat",
+    "Chain", "Form", "LunaDivide", "NarrowScale", "Rescale", "Rounded", "Rounding", "Scale", "Shift", "WideScale",
+    "apply", "divided", "dtype_of", "luna_div", "luna_divide", "luna_reciprocal", "narrow", "rsh", "sat",
 ]  # fmt: skip
 
 INT32_MAX = 2**31 - 1
@@ -97,6 +97,18 @@ class WideScale(NamedTuple):
     high: int
 
 
+class NarrowScale(NamedTuple):
+    """A `Scale` of an accumulator, a limit and a multiplier within int32, whose product one instruction makes."""
+
+    least: np.int32
+    limit: np.int32
+    multiplier: np.int32
+    half: int
+    shift: int
+    low: int
+    high: int
+
+
 class Quotient(NamedTuple):
     """A division by a constant, as a reciprocal r * 2^(exponent-31) and a left shift of the numerator."""
 
@@ -123,7 +135,7 @@ class Pair(NamedTuple):
     second: Any
 
 
-Form: TypeAlias = Shift | Scale | WideScale | Quotient | Even | Pair
+Form: TypeAlias = Shift | Scale | NarrowScale | WideScale | Quotient | Even | Pair
 
 
 @dataclass(frozen=True)
@@ -208,6 +220,14 @@ class Rescale:
         if limit * self.multiplier + half < 1 << 63:
             return Scale(limit, self.multiplier, half, self.shift, low, high)
         return WideScale(limit, self.multiplier, self.shift, low, high)
+
+
+def narrow(form: Form, bound: int = INT32_MAX) -> Form:
+    """Return the form for accumulators within int32, which |acc| <= `bound` are: vectors hold more of them."""
+    if bound > INT32_MAX or not isinstance(form, Scale) or max(form.limit, form.multiplier) > INT32_MAX:
+        return form
+    limit, multiplier = np.int32(form.limit), np.int32(form.multiplier)
+    return NarrowScale(-limit, limit, multiplier, form.half, form.shift, form.low, form.high)
 
 
 def _limits(bits: int, clip: tuple[int, int] | None) -> tuple[int, int]:
@@ -380,6 +400,13 @@ def _scale(rescale: Any, acc: Any) -> Any:
 
 
 @inline
+def _narrow_scale(rescale: Any, acc: Any) -> Any:
+    narrow = min(max(np.int32(acc), rescale.least), rescale.limit)
+    product = np.int64(narrow) * np.int64(rescale.multiplier)
+    return min(max((product + rescale.half) >> rescale.shift, rescale.low), rescale.high)
+
+
+@inline
 def _wide_scale(rescale: Any, acc: Any) -> Any:
     # acc * M = upper * 2^32 + lower, each within int64; the half bit joins the part it cannot overflow
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
@@ -412,7 +439,8 @@ def _pair(rescale: Any, acc: Any) -> Any:
 
 
 _FORMS: dict[type, Any] = {
-    Shift: _shift, Scale: _scale, WideScale: _wide_scale, Quotient: _quotient, Even: _even, Pair: _pair,
+    Shift: _shift, Scale: _scale, NarrowScale: _narrow_scale, WideScale: _wide_scale, Quotient: _quotient,
+    Even: _even, Pair: _pair,
 }  # fmt: skip
 
 

@@ -58,6 +58,8 @@ class Kernel:
     """
 
     layout: ClassVar[str] = "plain"
+    #: Whether the plain output holds the numbers of the plain input in their order, and nothing need be computed.
+    same_numbers: ClassVar[bool] = False
 
     @property
     def per_sample(self) -> bool:
@@ -74,11 +76,12 @@ class Kernel:
         """
         raise NotImplementedError
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
         """Compile for input specs and layout (of all inputs and outputs); weights are packed here.
 
-        The result takes physical arrays and fills preallocated ones. It must be safe to call from several threads
-        and, where the kernel is per sample, accept any length of axis 0.
+        The result takes physical arrays and fills preallocated ones; of several each fills a part of them. It must be
+        safe to call from several threads and, where the kernel is per sample, accept any length of axis 0. A
+        `native.Loop` costs no time in Python.
         """
         raise NotImplementedError
 
@@ -115,7 +118,7 @@ class PlainKernel(Kernel):
         """Compute the outputs."""
         raise NotImplementedError
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
         """Wrap `__call__` so that it fills preallocated arrays."""
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:

@@ -7,16 +7,18 @@ particular operator, batches, threads.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simulator._jit import jit
 from simulator.kernel import Array, Call, Run, Spec
+from simulator.native import In, Loop, Out
 
-__all__ = ["Buffer", "Layout", "Op", "PLAIN", "copy", "to_last", "to_plain"]
+__all__ = ["LAST", "PLAIN", "Buffer", "Layout", "Op", "to_last", "to_plain"]
 
 PLAIN, LAST = "plain", "channel-last"
 
@@ -24,53 +26,53 @@ PLAIN, LAST = "plain", "channel-last"
 @jit
 def _swap(x: Array, out: Array) -> None:
     """Transpose every matrix of x [N, A, B] into out [N, B, A]."""
+    if x.shape[1] == 3:  # colours; a known step lets vectors be stored
+        for n in range(x.shape[0]):
+            for b in range(x.shape[2]):
+                out[n, b, 0] = x[n, 0, b]
+                out[n, b, 1] = x[n, 1, b]
+                out[n, b, 2] = x[n, 2, b]
+        return
     for n in range(x.shape[0]):
         for b in range(x.shape[2]):
             for a in range(x.shape[1]):
                 out[n, b, a] = x[n, a, b]
 
 
-def to_last(ins: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Copy plain [N, C, *space] to channel-last [N, *space, C]."""
-    (x,), (out,) = ins, outs
-    samples, channels = x.shape[:2]
-    space = int(np.prod(x.shape[2:]))
-    _swap(x.reshape(samples, channels, space), out.reshape(samples, space, channels))
+def to_last(spec: Spec) -> Loop:
+    """Return the copy of plain [N, C, *space], logical `spec`, to channel-last [N, *space, C]."""
+    channels, space = spec.shape[1], math.prod(spec.shape[2:])
+    return Loop(_swap, (In(0, (-1, channels, space)), Out(0, (-1, space, channels))))
 
 
-def to_plain(ins: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Copy channel-last [N, *space, C] to plain [N, C, *space]."""
-    (x,), (out,) = ins, outs
-    samples, channels = x.shape[0], x.shape[-1]
-    space = int(np.prod(x.shape[1:-1]))
-    _swap(x.reshape(samples, space, channels), out.reshape(samples, channels, space))
-
-
-def copy(ins: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Copy without a change of layout."""
-    np.copyto(outs[0], ins[0])
+def to_plain(spec: Spec) -> Loop:
+    """Return the copy of channel-last [N, *space, C] to plain [N, C, *space], logical `spec`."""
+    channels, space = spec.shape[1], math.prod(spec.shape[2:])
+    return Loop(_swap, (In(0, (-1, space, channels)), Out(0, (-1, channels, space))))
 
 
 @dataclass(frozen=True)
 class Op:
-    """One built step: what to call, on which buffers; which outputs are kept, as (name, buffer, channel-last)."""
+    """One built step: what to call, on which buffers."""
 
     run: Run
     ins: tuple[int, ...]
     outs: tuple[int, ...]
-    kept: tuple[tuple[str, int, bool], ...] = ()
 
 
 @dataclass(frozen=True)
 class Buffer:
     """A physical tensor. Axis 0 follows the block where `batched`; `slot` is the memory it shares with others in turn.
 
-    Slot -1 stands for no memory of its own: fed tensors and constants.
+    Slot -1 stands for no memory of its own: constants, and the arrays of the caller (`name`): fed and kept tensors.
+    `of` is the buffer whose numbers these are, in another shape.
     """
 
     spec: Spec
     batched: bool
     slot: int = -1
+    name: str = ""
+    of: int = -1
 
     def sized(self, samples: int) -> Spec:
         """Return the physical spec for a block of `samples`."""
@@ -107,8 +109,8 @@ class Layout:
         self.ops: list[Op] = []
         self.places: dict[str, dict[str, int]] = defaultdict(dict)
         self.constants: dict[int, Array] = {}
-        self._specs, self._batched, self._kept = specs, batched, kept
-        self._buffers: list[Buffer] = []
+        self._specs, self._batched, self._kept = specs, batched, set(kept)
+        self._fed, self._buffers = set(inputs), list[Buffer]()
         for name in inputs:
             self._new(name, PLAIN)
 
@@ -116,16 +118,21 @@ class Layout:
         """Build one step in the layout it wants."""
         last = self._channel_last(step)
         ins = tuple(self._at(name, last) for name in step.inputs)
+        if step.fn.same_numbers and not self._kept.intersection((*step.inputs, *step.outputs)):
+            self._new(step.outputs[0], PLAIN, of=ins[0])
+            return
         outs = tuple(self._new(name, self._layout(name, last)) for name in step.outputs)
-        run = step.fn.build([self._specs[name] for name in step.inputs], last)
+        built = step.fn.build([self._specs[name] for name in step.inputs], last)
+        runs = built if isinstance(built, tuple) else (built,)
         if not step.inputs:
             values = [np.empty(self._buffers[at].spec.shape, self._buffers[at].spec.dtype) for at in outs]
-            run([], values)
+            for run in runs:
+                run([], values)
             self.constants.update(zip(outs, values, strict=True))
-            run = _nothing
-        made = zip(step.outputs, outs, strict=True)
-        kept = tuple((name, at, LAST in self.places[name]) for name, at in made if name in self._kept)
-        self.ops.append(Op(run, ins, outs, kept))
+            return
+        self.ops += [Op(run, ins, outs) for run in runs]
+        for name in self._kept.intersection(step.outputs):
+            self._at(name, last=False)
 
     def largest_step(self) -> int:
         """Return the bytes per sample that the largest step reads and writes."""
@@ -135,13 +142,13 @@ class Layout:
 
     def finish(self) -> tuple[Buffer, ...]:
         """Give every buffer a slot, one slot serving several buffers whose lives do not overlap."""
-        ends = {at: place for place, op in enumerate(self.ops) for at in (*op.ins, *op.outs)}
+        ends = {self._root(at): place for place, op in enumerate(self.ops) for at in (*op.ins, *op.outs)}
         free: list[int] = []
         slots: dict[int, int] = {}
         sizes: list[int] = []
         for place, op in enumerate(self.ops):
             for at in op.outs:
-                if at in self.constants:
+                if at in self.constants or at in slots or self._buffers[at].name:
                     continue
                 size = self._buffers[at].spec.nbytes
                 if free:
@@ -151,7 +158,8 @@ class Layout:
                     slot = len(sizes)
                     sizes.append(0)
                 slots[at], sizes[slot] = slot, max(sizes[slot], size)
-            free += [slots[at] for at in {*op.ins, *op.outs} if ends[at] == place and at in slots]
+            used = {self._root(at) for at in (*op.ins, *op.outs)}
+            free += [slots[at] for at in used if ends[at] == place and at in slots]
         return tuple(replace(buffer, slot=slots.get(at, -1)) for at, buffer in enumerate(self._buffers))
 
     def _channel_last(self, step: Call) -> bool:
@@ -164,23 +172,31 @@ class Layout:
     def _layout(self, name: str, last: bool) -> str:
         return LAST if last and len(self._specs[name].shape) in (3, 4) else PLAIN
 
-    def _new(self, name: str, layout: str) -> int:
-        """Number a new buffer for `name`."""
+    def _root(self, at: int) -> int:
+        """Return the buffer that has the memory of buffer `at`."""
+        return at if self._buffers[at].of < 0 else self._buffers[at].of
+
+    def _new(self, name: str, layout: str, of: int = -1) -> int:
+        """Number a new buffer for `name`, for the numbers of buffer `of` where that is given."""
         spec = self._specs[name]
         if layout == LAST:
             spec = Spec((spec.shape[0], *spec.shape[2:], spec.shape[1]), spec.dtype)
-        self._buffers.append(Buffer(spec, name in self._batched))
-        self.places[name][layout] = len(self._buffers) - 1
-        return len(self._buffers) - 1
+        given, number = layout == PLAIN and (name in self._kept or name in self._fed), len(self._buffers)
+        if of in self.constants:
+            self.constants[number], of = self.constants[of].reshape(spec.shape), -1
+        root = -1 if of < 0 else self._root(of)
+        self._buffers.append(Buffer(spec, name in self._batched, name=name if given else "", of=root))
+        self.places[name][layout] = number
+        return number
 
     def _at(self, name: str, last: bool) -> int:
         """Return the buffer that holds `name` in the wanted layout, converting it if there is none yet."""
         layout = self._layout(name, last)
         if layout not in self.places[name]:
             (source,) = self.places[name].values()
-            self.ops.append(Op(to_last if layout == LAST else to_plain, (source,), (self._new(name, layout),)))
+            channels, space = self._specs[name].shape[1], math.prod(self._specs[name].shape[2:])
+            if 1 in (channels, space) and (layout == LAST or name not in self._kept):
+                return self._new(name, layout, of=source)
+            convert = (to_last if layout == LAST else to_plain)(self._specs[name])
+            self.ops.append(Op(convert, (source,), (self._new(name, layout),)))
         return self.places[name][layout]
-
-
-def _nothing(ins: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Stands for a step that was run when it was built."""

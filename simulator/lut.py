@@ -38,9 +38,16 @@ _TABLES = Path(__file__).parent / "luts" / "piecewise.json"
 
 
 class Curve(NamedTuple):
-    """A table in the form kernels take: rows borders, slopes, positive, negative, up, down; the least x; the result."""
+    """A table in the form kernels take.
 
-    rows: np.ndarray
+    Functions of 16 bits are written down: `values` [65537] for x = -2^15..2^15. For wider ones a first guess of the
+    piece is written down: `pieces` [n] by |x| >> `grain`, of which no two borders share a value.
+    """
+
+    values: np.ndarray
+    pieces: np.ndarray
+    grain: int
+    rows: np.ndarray  # 16 borders, slopes, biases of x >= 0 and of x < 0 in the format of the product, downs
     least: int
     shift: int
     bits: int
@@ -49,18 +56,17 @@ class Curve(NamedTuple):
 @inline
 def follow(curve: Any, x: Any) -> Any:
     """Return the value of `curve` at one integer x, rounded half up and saturated: `Piecewise.rounded` in kernels."""
+    wide: Any = np.int64(x)
+    if curve.values.size:
+        place: Any = min(max(wide, -32768), 32768)
+        return np.int64(curve.values[place + 32768])
     rows = curve.rows
-    x = max(np.int64(x), curve.least)
-    size = abs(x)
-    first, last = 0, 15
-    while first < last:
-        middle = (first + last) >> 1
-        if rows[0, middle] < size:
-            first = middle + 1
-        else:
-            last = middle
-    bias = rows[3, first] if x < 0 else rows[2, first]
-    return sat(rsh((rows[1, first] * x + (bias << rows[4, first])) >> rows[5, first], curve.shift), curve.bits)
+    x = max(wide, curve.least)
+    size: Any = abs(x)
+    piece: Any = np.int64(curve.pieces[min(size >> curve.grain, curve.pieces.size - 1)])
+    piece += size > rows[piece]
+    bias = rows[32 + 16 * (x < 0) + piece]
+    return sat(rsh((rows[16 + piece] * x + bias) >> rows[64 + piece], curve.shift), curve.bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +129,16 @@ class Piecewise:
 
     def curve(self, bits: int) -> Curve:
         """Return the form for kernels whose results have `bits` bits; not for tables with slopes of both signs."""
-        rows = np.stack([self.borders, self.slopes, self.positive, self.negative, self.up, self.down])
-        least = -(1 << (self.bits - 1))
-        return Curve(rows, least + 1 if self.odd else least, self.fraction - (bits - 1), bits)
+        rows = np.stack([self.borders, self.slopes, self.positive << self.up, self.negative << self.up, self.down])
+        least = -(1 << (self.bits - 1)) + self.odd
+        values, pieces, grain = np.zeros(0, np.int32), np.zeros(1, np.int8), 0
+        if self.bits == 16:
+            values = self.rounded(np.arange(-(1 << 15), (1 << 15) + 1), bits).astype(np.int32)
+        else:
+            grain = int(np.diff(self.borders).min()).bit_length() - 1
+            starts = np.arange((int(self.borders[-2]) >> grain) + 2) << grain
+            pieces = np.searchsorted(self.borders, starts).astype(np.int8)
+        return Curve(values, pieces, grain, rows.reshape(-1), least, self.fraction - (bits - 1), bits)
 
 
 @cache

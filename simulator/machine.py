@@ -10,22 +10,24 @@ and every sample is computed alone. Each worker thread has its own buffers; pack
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import EllipsisType
 
 import numpy as np
 
 from simulator.kernel import Array, Call, Kernel, MachineError, PlainKernel, Spec, require
-from simulator.layout import PLAIN, Buffer, Layout, Op, copy, to_last, to_plain
+from simulator.layout import LAST, PLAIN, Buffer, Layout, Op
+from simulator.worker import Worker
 
 __all__ = ["Call", "Kernel", "MachineError", "PlainKernel", "Program", "Spec", "compile"]
 
 _CACHE_BYTES = 512 * 1024  # what the inputs and outputs of a step may take of a core's second-level cache
 _MAX_BLOCK = 32
+_SIZES = 4  # sizes of blocks whose memory is kept for the next run
 
 
 def compile(
@@ -78,7 +80,7 @@ def compile(
         _batched=frozenset(batched if follows else ()),
         _buffers=layout.finish(),
         _ops=tuple(layout.ops),
-        _fed={name: layout.places[name][PLAIN] for name in inputs},
+        _places={name: dict(places) for name, places in layout.places.items()},
         _constants=layout.constants,
     )
 
@@ -136,6 +138,11 @@ def _fuse(steps: Sequence[Call], kept: Collection[str]) -> list[Call]:
     return fused
 
 
+def _placed(x: Array) -> Array:
+    """Return `x` where compiled code can read it."""
+    return x if x.flags.c_contiguous and x.flags.aligned else np.require(x, requirements=["C", "A"])
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Built steps. `run` may be called from several threads.
@@ -161,9 +168,10 @@ class Program:
     _batched: frozenset[str] = field(repr=False)
     _buffers: tuple[Buffer, ...] = field(repr=False)
     _ops: tuple[Op, ...] = field(repr=False)
-    _fed: dict[str, int] = field(repr=False)
+    _places: dict[str, dict[str, int]] = field(repr=False)
     _constants: dict[int, Array] = field(repr=False)
-    _idle: dict[int, list[list[Array]]] = field(default_factory=lambda: defaultdict(list), repr=False)
+    _idle: dict[int, list[Worker]] = field(default_factory=lambda: defaultdict(list), repr=False)
+    _pool: list[ThreadPoolExecutor] = field(default_factory=list, repr=False)
 
     def run(self, feed: Mapping[str, Array], force: Mapping[str, Array] | None = None) -> Iterator[tuple[str, Array]]:
         """Compute and yield (name, array) for every kept tensor: fed ones first, then in the order of the steps.
@@ -188,12 +196,27 @@ class Program:
         """
         samples = self._check(feed)
         forced = self._check_forced(force or {}, samples)
-        feed = {name: np.asarray(feed[name], order="C") for name in self.inputs}  # keeps single numbers
-        specs = {name: self._spec(name, samples) for name in self.names if name not in feed}
-        results = {name: np.empty(spec.shape, spec.dtype) for name, spec in specs.items()}
-        self._compute(feed, forced, results, samples)
+        arrays = {name: _placed(feed[name]) for name in self.inputs}
+        fed = dict(arrays)
         for name in self.names:
-            yield name, feed[name].copy() if name in feed else results[name]
+            if name not in arrays:
+                arrays[name] = self._empty(name, samples)
+        self._compute(arrays, forced, samples)
+        for name in self.names:
+            yield name, fed[name].copy() if name in fed else arrays[name]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds between runs for tensors that are not the caller's."""
+        return sum(worker.nbytes for workers in list(self._idle.values()) for worker in workers)
+
+    def _empty(self, name: str, samples: int) -> Array:
+        """Return an array for a kept tensor: a constant has its values already."""
+        at = self._places[name].get(PLAIN)
+        if at in self._constants:
+            return self._constants[at].copy()
+        spec = self._spec(name, samples)
+        return np.empty(spec.shape, spec.dtype)
 
     def _spec(self, name: str, samples: int) -> Spec:
         """Return the spec of a kept tensor for a batch of `samples`."""
@@ -202,22 +225,27 @@ class Program:
 
     def _check(self, feed: Mapping[str, Array]) -> int:
         """Return the number of samples fed, after checking the feeds."""
-        require(set(feed) == set(self.inputs), f"the program takes {sorted(self.inputs)}, not {sorted(feed)}")
+        if feed.keys() != self.inputs.keys():
+            raise MachineError(f"the program takes {sorted(self.inputs)}, not {sorted(feed)}")
         lengths = set()
         for name, spec in self.inputs.items():
             x = feed[name]
-            require(x.dtype == spec.dtype, f"{name} must be an array of {spec.dtype}, not {x.dtype}")
+            if x.dtype != spec.dtype:
+                raise MachineError(f"{name} must be an array of {spec.dtype}, not {x.dtype}")
+            if not self.per_sample and x.shape != spec.shape:
+                raise MachineError(f"{name} must be exactly {spec}, not {list(x.shape)}")
+            if x.ndim != len(spec.shape) or x.shape[1:] != spec.shape[1:]:
+                raise MachineError(f"{name} must be {spec} with any batch, not {list(x.shape)}")
             if self.per_sample:
-                fits = x.ndim == len(spec.shape) and x.shape[1:] == spec.shape[1:]
-                require(fits, f"{name} must be {spec} with any batch, not {list(x.shape)}")
                 lengths.add(len(x))
-            else:
-                require(x.shape == spec.shape, f"{name} must be exactly {spec}, not {list(x.shape)}")
-        require(len(lengths) <= 1, f"the feeds have different batches: {sorted(lengths)}")
+        if len(lengths) > 1:
+            raise MachineError(f"the feeds have different batches: {sorted(lengths)}")
         return lengths.pop() if lengths else 1
 
     def _check_forced(self, force: Mapping[str, Array], samples: int) -> dict[str, Array]:
         """Return the forced arrays, contiguous, after checking them."""
+        if not force:
+            return {}
         unknown = sorted(set(force) - set(self.names))
         require(not unknown, f"only kept tensors can be forced, not {unknown}")
         for name, x in force.items():
@@ -226,65 +254,49 @@ class Program:
             require(fits, f"{name} is forced to {x.dtype}{list(x.shape)} where the program has {want}")
         return {name: np.asarray(x, order="C") for name, x in force.items()}
 
-    def _compute(
-        self, feed: dict[str, Array], force: dict[str, Array], results: dict[str, Array], samples: int
-    ) -> None:
+    def _compute(self, arrays: dict[str, Array], force: dict[str, Array], samples: int) -> None:
         """Cut the batch into even blocks and hand them to the workers."""
         if not self.per_sample:
-            self._run_block(feed, force, results, ..., 1)  # single numbers have no axis to slice
+            self._run_block(arrays, force, slice(None), 1)
+            return
+        if not samples:
             return
         size = max(min(self.block, -(-samples // self.threads)), 1)
-        count = max(-(-samples // size), 1)
+        count = -(-samples // size)
         parts = [slice(samples * i // count, samples * (i + 1) // count) for i in range(count)]
 
         def work(part: slice) -> None:
-            self._run_block(feed, force, results, part, part.stop - part.start)
+            self._run_block(arrays, force, part, part.stop - part.start)
 
         if self.threads == 1 or len(parts) == 1:
             for part in parts:
                 work(part)
-        else:
-            with ThreadPoolExecutor(min(self.threads, len(parts))) as pool:
-                list(pool.map(work, parts))
+            return
+        if not self._pool:
+            self._pool.append(ThreadPoolExecutor(self.threads))
+        list(self._pool[0].map(work, parts))
 
-    def _run_block(
-        self,
-        feed: dict[str, Array],
-        force: dict[str, Array],
-        results: dict[str, Array],
-        part: slice | EllipsisType,
-        samples: int,
-    ) -> None:
-        """Compute one block, on buffers that no other block uses meanwhile, and copy out what is kept."""
+    def _run_block(self, arrays: dict[str, Array], force: dict[str, Array], part: slice, samples: int) -> None:
+        """Compute one block of the caller's arrays, on memory that no other block uses meanwhile."""
         idle = self._idle[samples]
         try:
-            arrays = idle.pop()
+            worker = idle.pop()
         except IndexError:
-            arrays = self._allocate(samples)
-        values = list(arrays)
-        for name, at in self._fed.items():
-            values[at] = force.get(name, feed[name])[part]
-        for op in self._ops:
-            op.run([values[at] for at in op.ins], [values[at] for at in op.outs])
-            for name, at, last in op.kept:
-                place = part if self._buffers[at].batched else ...  # a single number has no axis to slice
-                (to_plain if last else copy)([values[at]], [results[name][place]])
-                if name in force:
-                    values[at] = np.empty_like(values[at])
-                    (to_last if last else copy)([force[name][place]], [values[at]])
-        idle.append(arrays)
+            worker = Worker(self._buffers, self._ops, self._constants, samples)
+        if force:
+            worker.run_forced(arrays, part, {self._places[name][PLAIN]: self._forced(name, x, part)
+                                             for name, x in force.items()})  # fmt: skip
+        else:
+            worker.run(arrays, part)
+        idle.append(worker)
+        if len(self._idle) > _SIZES:
+            with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was first
+                del self._idle[next(iter(self._idle))]
 
-    def _allocate(self, samples: int) -> list[Array]:
-        """Return one array per buffer, those of a slot sharing memory; feeds get an empty one."""
-        sizes: dict[int, int] = defaultdict(int)
-        for buffer in self._buffers:
-            sizes[buffer.slot] = max(sizes[buffer.slot], buffer.sized(samples).nbytes)
-        memory = {slot: np.empty(size, np.uint8) for slot, size in sizes.items() if slot >= 0}
-        arrays = []
-        for at, buffer in enumerate(self._buffers):
-            if buffer.slot < 0:
-                arrays.append(self._constants.get(at, np.empty(0, np.uint8)))
-            else:
-                spec = buffer.sized(samples)
-                arrays.append(memory[buffer.slot][: spec.nbytes].view(spec.dtype).reshape(spec.shape))
-        return arrays
+    def _forced(self, name: str, x: Array, part: slice) -> dict[int, Array]:
+        """Return what the buffers of tensor `name` shall hold."""
+        x = x[part] if name in self._batched else x
+        found = {self._places[name][PLAIN]: x}
+        if LAST in self._places[name]:
+            found[self._places[name][LAST]] = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+        return found

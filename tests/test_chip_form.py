@@ -165,3 +165,20 @@ def test_an_lstm_has_its_work_area(monkeypatch):
     assert kinds(after)[start + 1 : start + 3] == ["LinearInt", "Slice"]
     arcs = quantize(model, nets.samples(model, 12), platform="arcs", effort="fast")
     assert kinds(arcs).count("LinearInt") == kinds(after).count("LinearInt") - 1
+
+
+def test_the_last_state_of_an_lstm_has_room(monkeypatch):
+    """It takes four bytes per unit, one is planned."""
+    model = ir.load(Path(__file__).resolve().parents[1] / "models" / "digits_lstm.onnx")
+    _, after = mended(
+        monkeypatch,
+        model,
+        "venusA",
+        "past the planned memory",
+        "--dma_prefetch",
+        "False",
+        "-m",
+        "input:psram,/Squeeze_output_0:psram",
+    )
+    start = kinds(after).index("LSTMInt")
+    assert kinds(after)[start + 1 : start + 4] == ["Slice", "Slice", "iqCat"]

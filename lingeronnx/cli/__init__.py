@@ -22,6 +22,7 @@ from .check import check
 from .checkpoint import checkpoint
 from .convert import convert
 from .demo import demo
+from .deploy import deploy
 from .evaluate import evaluate
 from .export import export
 from .finetune import finetune
@@ -29,6 +30,7 @@ from .fix_dequant import fix_dequant
 from .platforms import platforms
 from .quantize import quantize
 from .simulate import simulate
+from .verify import verify
 from .warmup import warmup
 
 __all__ = ["main"]
@@ -77,6 +79,7 @@ def main() -> None:
 
 _COMMANDS = (
     quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
+    deploy, verify,
 )  # fmt: skip
 
 for _command in _COMMANDS:

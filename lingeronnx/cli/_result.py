@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..show import console_for, show_report
+from ..show import console_for, show_deployment, show_report
 from ._shared import print_json
 
 if TYPE_CHECKING:
+    from ..deployment import Deployment
     from ..flow import QuantizedModel
     from ..report import Report
 
@@ -36,14 +37,17 @@ class Written:
         if self.plan is not None:
             write_text(self.plan, result.plan.to_json())
 
-    def show(self, result: QuantizedModel, report: Report, as_json: bool) -> None:
-        """Print `report`, and with --json the object."""
+    def show(self, result: QuantizedModel, report: Report, as_json: bool, deployed: Deployment | None = None) -> None:
+        """Print `report` and what was deployed, and with --json the object."""
         part = self.chip if result.chip is not None else None
         report = _repacked(report, part or self.output)
         show_report(console_for(as_json), report, self.model, self.output, self.plan, part)
+        if deployed is not None:
+            show_deployment(console_for(as_json), deployed)
         if as_json:
             print_json({"model": self.model, "output": self.output, "chip_part": part, "plan": self.plan,
-                        **report.to_dict()})  # fmt: skip
+                        **report.to_dict(),
+                        **({} if deployed is None else {"deployment": deployed.to_dict()})})  # fmt: skip
 
 
 def _repacked(report: Report, output: Path) -> Report:

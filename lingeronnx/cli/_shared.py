@@ -20,10 +20,12 @@ __all__ = [
     "METRICS",
     "PATH",
     "amounts",
+    "axes",
     "check_target",
     "examples",
     "folders_of_pictures",
     "json_option",
+    "pairs",
     "pictures",
     "print_json",
     "json_text",
@@ -134,6 +136,27 @@ def quantizing(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_QUANTIZING):
         command = option(command)
     return command
+
+
+def pairs(option: str, texts: Sequence[str], form: str) -> dict[str, str]:
+    """Split the texts of a repeated option, of the form NAME=VALUE."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        if not (name and equals and value):
+            raise ConfigError(f"{option} {text}: write {form}")
+        found[name] = value
+    return found
+
+
+def axes(texts: Sequence[str]) -> dict[str, int | None]:
+    """Return what --batch-axis says, an axis or None by input."""
+    found: dict[str, int | None] = {}
+    for name, axis in pairs("--batch-axis", texts, "INPUT=K or INPUT=none").items():
+        if axis != "none" and not axis.isdecimal():
+            raise ConfigError(f"--batch-axis {name}={axis}: an axis is a number from 0, or none")
+        found[name] = None if axis == "none" else int(axis)
+    return found
 
 
 def check_target(path: Path, read: Sequence[str | Path | None]) -> None:

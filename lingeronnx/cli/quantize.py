@@ -17,10 +17,12 @@ from ._shared import (
     METRICS,
     PATH,
     amounts,
+    axes,
     check_target,
     examples,
     folders_of_pictures,
     json_option,
+    pairs,
     pictures,
     progress_bar,
     quantizing,
@@ -58,6 +60,7 @@ __all__ = ["quantize"]
               help="Names and attributes of the graph: generation 1, or 3 as by convert.")  # fmt: skip
 @click.option("--plan", "plan_in", type=PATH, metavar="FILE", help="Use these scales; nothing is calibrated.")
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
+@click.option("--deploy", "deploy_to", type=PATH, metavar="DIR", help="Write what a board needs as well, as by deploy.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
 @pictures
@@ -66,7 +69,7 @@ __all__ = ["quantize"]
 def quantize(
     model: Path, output: Path | None, plan_in: Path | None, save_plan: Path | None, eval_data: str | None,
     metric: str | None, overrides: Sequence[str], state: Sequence[str], fix: Sequence[str],
-    batch_axis: Sequence[str], written: str, as_json: bool,
+    batch_axis: Sequence[str], written: str, deploy_to: Path | None, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
     """Quantize a float model and say what became of it.
@@ -84,15 +87,21 @@ def quantize(
     check_target(chip_output, read)
     if save_plan is not None:
         check_target(save_plan, [*read, output])
+    if deploy_to is not None and written != "thinker":
+        raise click.UsageError("--deploy writes files for the packer, which takes --format thinker")
     plan = None if plan_in is None else _read_plan(plan_in, options)
     with progress_bar() as progress:
         from .. import api
         from ..config import merge_overrides
+        from ..deployment import check_folder
 
-        result = api.quantize(model, source(options.pop("calib")), plan=plan, overrides=merge_overrides(overrides),
-                              state=_pairs("--state", state, "OUT=IN") or None,
-                              fix=_pairs("--fix", fix, "INPUT=VALUE") or None,
-                              batch_axis=_axes(batch_axis) or None, progress=progress, **options)  # fmt: skip
+        if deploy_to is not None:
+            check_folder(deploy_to)
+
+        calib, fed_back = source(options.pop("calib")), pairs("--state", state, "OUT=IN") or None
+        result = api.quantize(model, calib, plan=plan, overrides=merge_overrides(overrides), state=fed_back,
+                              fix=pairs("--fix", fix, "INPUT=VALUE") or None,
+                              batch_axis=axes(batch_axis) or None, progress=progress, **options)  # fmt: skip
         report = result.report
         if eval_data is not None:
             sizes: dict[str, Any] = {key: options[key] for key in ("batch", "limit") if options[key] is not None}
@@ -103,29 +112,12 @@ def quantize(
             report = replace(report, accuracy=accuracy_of(found), notes=(*report.notes, *more))
         notes = api.convert(result.graph, written).notes if written != "thinker" else ()
         report = replace(report, notes=(*report.notes, *notes))
+        deployed = None
+        if deploy_to is not None:
+            deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem)
         done = Written(model, output, chip_output, save_plan)
         done.write(result, written)
-    done.show(result, report, as_json)
-
-
-def _pairs(option: str, texts: Sequence[str], form: str) -> dict[str, str]:
-    """Split texts of the form NAME=VALUE."""
-    found = {}
-    for text in texts:
-        name, equals, value = text.rpartition("=")
-        if not (name and equals and value):
-            raise ConfigError(f"{option} {text}: write {form}")
-        found[name] = value
-    return found
-
-
-def _axes(texts: Sequence[str]) -> dict[str, int | None]:
-    found: dict[str, int | None] = {}
-    for name, axis in _pairs("--batch-axis", texts, "INPUT=K or INPUT=none").items():
-        if axis != "none" and not axis.isdecimal():
-            raise ConfigError(f"--batch-axis {name}={axis}: an axis is a number from 0, or none")
-        found[name] = None if axis == "none" else int(axis)
-    return found
+    done.show(result, report, as_json, deployed)
 
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan:

@@ -15,7 +15,7 @@ from .beyond import beyond
 from .complete import QuantizedModel, complete
 from .ends import ends, wins
 from .planned import Observed, Planned, assign_scales, observe_model, plan_for, take_over
-from .prepared import Prepared, normalised, prepare
+from .prepared import Prepared, normalised, prepare, synthetic
 from .refined import refined
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "plan_for",
     "prepare",
     "refined",
+    "synthetic",
     "take_over",
     "wins",
 ]

@@ -31,7 +31,7 @@ from ..streaming import Calls, unrolled
 from .selectors import Selectors
 from .states import apart
 
-__all__ = ["Prepared", "check_same", "normalised", "prepare"]
+__all__ = ["Prepared", "check_same", "normalised", "prepare", "synthetic"]
 
 _SYNTHETIC_SAMPLES = 16
 _SYNTHETIC_CALLS = 4  # of a model whose states are fed back
@@ -163,17 +163,17 @@ def _calibration(
     if conf.state:
         fed = [spec for spec in specs if spec.name not in conf.state.values()]
         if calib is None:
-            calib = [_synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
+            calib = [synthetic(fed, conf.seed + number) for number in range(_SYNTHETIC_CALLS)]
         calls = unrolled(model, calib, conf.state, fixed, hold)
         data = Data(calls.items, specs, limit=conf.limit, what="calibration data")
         alone = "the calibration data hold one call: nothing is fed back; give one item per call"
         data.notes.append(f"states are fed back over {calls.number} calls" if calls.number > 1 else alone)
         return data, calls
-    source = calib if calib is not None else [_synthetic(specs, conf.seed)]
+    source = calib if calib is not None else [synthetic(specs, conf.seed)]
     return Data(source, specs, limit=conf.limit, what="calibration data", fixed=fixed, hold=hold), None
 
 
-def _synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
+def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
     """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known."""
     rng = np.random.default_rng(seed)
     feeds = {}

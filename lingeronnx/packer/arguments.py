@@ -14,6 +14,7 @@ import onnx
 
 from .. import ir
 from ..platforms import Platform
+from .faults import RESHAPED
 from .judge import Ready, Verdict, make_ready, verdict
 from .net import Net
 from .options import PSRAM, SHARE, Options
@@ -107,7 +108,7 @@ def _candidates(ready: Ready, row: Platform) -> Iterator[_Candidate]:
         return
     seen = set()
     for names in _moves(ready.net, row):
-        plain = tuple(n for n in dict.fromkeys(names) if ":" not in n and "," not in n)
+        plain = tuple(n for n in _followed(ready.net, names) if ":" not in n and "," not in n)
         for candidate in (_Candidate(plain), _Candidate(plain, prefetch=False), _Candidate(plain, shared=True)):
             if candidate not in seen:
                 seen.add(candidate)
@@ -119,9 +120,8 @@ def _candidates(ready: Ready, row: Platform) -> Iterator[_Candidate]:
 
 def _moves(net: Net, row: Platform) -> Iterator[Sequence[str]]:
     """Yield sets of tensors to be placed in PSRAM, smallest first, as far as the chip has use for them."""
-    assert row.packing is not None
-    groups = [list(group) for group in (_rows(net), _norms(net), _averages(net)) if group]
-    helpful = [[]] if not row.packing.rows_outside else [[], _rows(net)]
+    groups = [g for g in (_rows(net, row), _norms(net), _averages(net), _states(net, row)) if g]
+    helpful = [[], rows] if (rows := _rows(net, row)) else [[]]
     yield []
     yield from groups
     for index in range(2, len(groups) + 1):
@@ -130,11 +130,22 @@ def _moves(net: Net, row: Platform) -> Iterator[Sequence[str]]:
         for size in _LARGE:
             for kept in (_ends(net), _ends(net) | _parts(net), {t.name for t in net.values()}):
                 yield [*first, *(t.name for t in net.values() if t.bytes > size and t.name in kept)]
-    yield [*_rows(net), *_norms(net), *_sequences(net)]
+    yield [*_rows(net, row), *_norms(net), *_sequences(net)]
 
 
-def _rows(net: Net) -> list[str]:
-    """Return the outputs of LinearInt with several rows."""
+def _followed(net: Net, names: Sequence[str]) -> list[str]:
+    """Return tensors with what is reshaped from them, which lies where they do."""
+    found = dict.fromkeys(names)
+    for step in net.steps:
+        if step.op in RESHAPED and step.inputs[0] in found:
+            found |= dict.fromkeys(step.outputs)
+    return list(found)
+
+
+def _rows(net: Net, row: Platform) -> list[str]:
+    """Return the outputs of LinearInt with several rows, where the chip wants them outside."""
+    if row.packing is None or not row.packing.rows_outside:
+        return []
     outputs = [net.tensors[s.outputs[0]] for s in net.steps if s.op == "LinearInt"]
     return [t.name for t in outputs if t.elements > t.shape[-1]]
 
@@ -151,8 +162,20 @@ def _averages(net: Net) -> list[str]:
 
 
 def _sequences(net: Net) -> list[str]:
-    """Return what LSTMInt reads."""
-    return [s.inputs[0] for s in net.steps if s.op == "LSTMInt"]
+    """Return what LSTMInt reads, before it was reshaped."""
+    names = []
+    for name in [s.inputs[0] for s in net.steps if s.op == "LSTMInt"]:
+        while (maker := net.maker(name)) is not None and maker.op in RESHAPED:
+            name = maker.inputs[0]
+        names.append(name)
+    return names
+
+
+def _states(net: Net, row: Platform) -> list[str]:
+    """Return what LSTMInt gives for every step, where its readers want it outside."""
+    assert row.packing is not None
+    outputs = [s.outputs[0] for s in net.steps if s.op == "LSTMInt"] if row.packing.batch_first else []
+    return [name for name in outputs if net.readers(name)]
 
 
 def _ends(net: Net) -> set[str]:

@@ -13,7 +13,7 @@ from .memory import BUFFERS, Memory
 from .net import Finding, Net, Step
 from .options import FLASH, PSRAM, SHARE, Options
 
-__all__ = ["Plan", "faults", "placement_refused"]
+__all__ = ["RESHAPED", "Plan", "faults", "placement_refused"]
 
 _HALF = 65536
 
@@ -259,6 +259,18 @@ def _sequence_alike(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
                      "--threshold4 1")  # fmt: skip
 
 
+def _sequence_away(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
+    """All that were measured right lay there; in shared memory they were wrong, if for another reason as well."""
+    if not node.away and plan.net.readers(step.outputs[0]):
+        yield _right(step, "the output of an LSTMInt lies in psram", "shared memory", f"-m {step.outputs[0]}:psram")
+
+
+def _softmax_shared(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
+    """Elsewhere it was not measured."""
+    if node.outside() or node.away:
+        yield _right(step, "input and output of a SoftmaxInt lie in shared memory", "psram", "leave them there")
+
+
 def _transposed_outside(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     if plan.options.parameters == SHARE and (node.outside() or node.away):
         yield _right(step, "with its weight in shared memory, a ConvTranspose2dInt reads and writes there", "psram",
@@ -279,22 +291,23 @@ def _pad_first(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
                      "leave its input in shared memory")  # fmt: skip
 
 
-_MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+#: What keeps the order of the elements.
+RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 #: Packing.areas ("" for all) -> operator -> rules.
 _PLACED: Mapping[str, Mapping[str, tuple[Rule, ...]]] = MappingProxyType(
     {
         "": {"LSTMInt": (_sequence,), "iqPad": (_pad_first,), "iqSub": (_sub,)},
         "venus": {"Conv2dInt": (_conv_half,), "iqCat": (_cat_venus,), "Transpose": (_transpose_between,),
-                  "LSTMInt": (_sequence_alike,)},
+                  "LSTMInt": (_sequence_alike, _sequence_away)},
         "arcs": {
             "Slice": (_slice,), "MaxPool": (_max_shared,), "LSTMInt": (_unfetched,),
-            "LayerNormInt": (_norms_shared,),
+            "LayerNormInt": (_norms_shared,), "SoftmaxInt": (_softmax_shared,),
         },
         "venusA": {
             "LinearInt": (_rows_outside,), "LayerNormInt": (_norms_shared,), "Transpose": (_transpose_broken,),
             "LSTMInt": (_unfetched,), "iqAdd": (_add_second,), "ConvTranspose2dInt": (_transposed_outside,),
-            **dict.fromkeys(_MOVES, (_back,)),
+            "SoftmaxInt": (_softmax_shared,), **dict.fromkeys(RESHAPED, (_back,)),
         },
     }
 )  # fmt: skip

@@ -101,7 +101,7 @@ def overruns(net: Net, memory: Memory, table: str, places: Mapping[str, str]) ->
         hit = [] if step.op in _HARMLESS else _hits(net, memory, block, span, index)
         spared = _SPARED.get(step.op)
         if spared is not None:
-            hit = [name for name in hit if name not in spared(node, memory, block, table)]
+            hit = [name for name in hit if name not in spared(node, net, memory, block, table)]
         text, value = f"{step.op} stays within its work area", f"{need} bytes, {block.size} are planned"
         if hit or step.op in _STRICT:
             where = f"; {', '.join(sorted(hit))} lies behind" if hit else ""
@@ -134,21 +134,22 @@ def _hits(net: Net, memory: Memory, block: Spot, span: tuple[int, int], index: i
     return found
 
 
-def _linear_spared(node: Node, memory: Memory, block: Spot, table: str) -> set[str]:
+def _linear_spared(node: Node, net: Net, memory: Memory, block: Spot, table: str) -> set[str]:
     """The input has been read when the sums are written."""
     return {node.x.name} - _kept(node, memory)
 
 
-def _average_spared(node: Node, memory: Memory, block: Spot, table: str) -> set[str]:
+def _average_spared(node: Node, net: Net, memory: Memory, block: Spot, table: str) -> set[str]:
     """The output is hit only by the sums, behind the ones."""
     own, ones = memory.spots[node.y.name], block.offset + math.prod(node.x.shape[2:])
     return {node.y.name} if own.offset <= ones else set()
 
 
-def _norm_spared(node: Node, memory: Memory, block: Spot, table: str) -> set[str]:
+def _norm_spared(node: Node, net: Net, memory: Memory, block: Spot, table: str) -> set[str]:
     """Constants have been copied from the buffer; the input is read into the scratch in front of their copies.
 
-    Of a single row the output is written last, and the input read first, but on venus.
+    Of a single row the output is written last, and the input read first, but on venus. Where a graph has several of
+    them, an input that was hit was measured wrong.
     """
     spared = {memory.buffers.get(node.step.name, "")}
     row, own = node.inputs[1].elements, memory.spots[node.x.name]
@@ -156,7 +157,8 @@ def _norm_spared(node: Node, memory: Memory, block: Spot, table: str) -> set[str
     if single:
         spared |= {node.y.name}
     later = OVERRUNS[table]["LayerNormInt"] is not _norm_venus
-    if later and (single or own.offset >= block.offset + 8 * row + 8):
+    alone = sum(step.op == "LayerNormInt" for step in net.steps) == 1
+    if later and alone and (single or own.offset >= block.offset + 8 * row + 8):
         spared |= {node.x.name} - _kept(node, memory)
     return spared
 
@@ -168,7 +170,7 @@ def _kept(node: Node, memory: Memory) -> set[str]:
 
 
 #: What an operator may hit without harm.
-_SPARED: Mapping[str, Callable[[Node, Memory, Spot, str], set[str]]] = {
+_SPARED: Mapping[str, Callable[[Node, Net, Memory, Spot, str], set[str]]] = {
     "LinearInt": _linear_spared, "AvgPool2dInt": _average_spared, "LayerNormInt": _norm_spared,
 }  # fmt: skip
 

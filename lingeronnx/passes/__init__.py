@@ -21,6 +21,7 @@ from ._record import Record
 from .affine import fold_affine
 from .average_pool import average_pool
 from .backward import backward
+from .batch_first import batch_first
 from .batch_norm import fold_batch_norm
 from .cast_like import cast_like
 from .clip import clip
@@ -112,6 +113,7 @@ PASSES = (
     Pass("zero-states", zero_states, _LINE),
     Pass("drop-identity", drop_identity, _ALL),
     Pass("constant-reshape", constant_reshape, _ALL),
+    Pass("batch-first", batch_first, _ALL),
     Pass("fold-constants", fold_constants, _LINE),
     Pass("recurrent", recurrent, _ALL),
     Pass("unbind", unbind, _ALL),

@@ -44,13 +44,17 @@ def layout(model: ir.Graph) -> Answer:
 
 
 def _counted(model: ir.Graph) -> list[ir.Node]:
-    """Return the Transposes, without those that a Reshape follows: the linear layer behind it can take them up."""
+    """Return the Transposes, without those that a Reshape follows: the linear layer behind it can take them up.
+
+    Not so where the batch is moved.
+    """
     return [
         node
         for node in model.graph
-        if _perm(node) is not None
+        if (perm := _perm(node)) is not None
         and (
-            node.outputs[0].is_graph_output()
+            (perm[:1] != (0,) and node.outputs[0].uses())
+            or node.outputs[0].is_graph_output()
             or not all(use.node.op_type in ("Reshape", "Flatten") for use in node.outputs[0].uses())
         )
     ]

@@ -86,6 +86,10 @@ class Fault(Enum):
         "lstm-area",
         "LSTMInt writes beyond its work area: a fully connected layer that changes nothing makes it large enough",
     )
+    LSTM_STATE = (
+        "lstm-state",
+        "LSTMInt writes its last state in 32 bits where 8 are planned: what it gives is cut and joined, to leave room",
+    )
     SOFTMAX_AREA = (
         "softmax-area",
         (

@@ -72,6 +72,7 @@ VENUSA = Platform(
         Fault.CAT_SCALE,
         Fault.TRANSPOSE,
         Fault.LINEAR_ROWS,
+        Fault.LSTM_STATE,
         Fault.SOFTMAX_AREA,
         Fault.LINEAR_AREA,
         Fault.DIV_SCALE,

@@ -24,13 +24,13 @@ from simulator.kernel import Call, Kernel, Spec
 from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpose
 
 from .. import ir
-from ..emit import Source
 from ..int_runner import IntRunner
 from ..lower import lower
 from ..partition import Partition
 from ..plan import Plan
 from ..platforms import Platform
 from ..runners import FloatIsland, input_specs
+from ..source import Source
 from .floats import FloatTwin
 from .rounding import rounded
 from .twins import At, counts, held_by, twin_of

@@ -13,7 +13,18 @@ import numpy as np
 
 from simulator.kernel import Kernel, MachineError, Spec, require
 
-__all__ = ["Clipped", "Window", "as_image", "broadcast", "image_size", "integer", "magnitude", "stretched", "window_of"]
+__all__ = [
+    "Clipped",
+    "Window",
+    "as_image",
+    "broadcast",
+    "image_size",
+    "integer",
+    "last_image",
+    "magnitude",
+    "stretched",
+    "window_of",
+]
 
 
 class Clipped(Kernel):
@@ -58,6 +69,11 @@ def stretched(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def image_size(space: Sequence[int]) -> tuple[int, int]:
     """Return (rows, columns) of one or two spatial axes; a line is an image of one row."""
     return (1, *space)[-2], space[-1]
+
+
+def last_image(x: Spec) -> tuple[int, ...]:
+    """Return the shape [-1, H, W, C] of the channel-last array of logical x [N, C, W] or [N, C, H, W]."""
+    return (-1, *image_size(x.shape[2:]), x.shape[1])
 
 
 def as_image(x: np.ndarray) -> np.ndarray:

@@ -1,312 +1,341 @@
-"""Convolution of int8 by int8 with vector instructions, 16 int32 lanes at a time.
+"""Convolution with dot instructions: packing, and the walk over images.
 
-Owns: the test for the processor, the packing of weights, the register tiles and the loops over an image. Rounding is
-the caller's `fixed` form. Must not know: operators, layouts other than channel-last.
+Owns: the packing of weights for a row of `rows`, the padding of images, the loop that hands bands of rows to the
+register tile (`_tile`). Rounding is the caller's `fixed` form. Must not know: operators, layouts other than
+channel-last.
 
-`convolve` uses AVX512-VNNI: one `vpdpbusd` adds four products of an unsigned and a signed byte to each lane, lanes
-being output channels. Activations enter as u = x + 128 and the excess leaves through the bias:
+A window is a list of *taps*, dwords of neighbouring numbers in the padded image. Without horizontal dilation and groups
+the kw * C numbers of a kernel row lie side by side; otherwise every element of the kernel begins a dword of its own.
+What a last dword reads too much meets zero weights. Weights are dwords packed [group][block of V * lanes
+outputs][tap][V][lane].
 
-    sum (x + 128) * w + (bias - 128 * sum w) = sum x * w + bias
+Channel by channel (`own`) the lanes are channels, and a dword holds neighbours along the line: the padded line is
+spread so that dword c of a pixel holds the numbers of channel c at as many elements of the kernel as a dword takes.
 
-A window is a list of *runs*: stretches of `length` dwords (four channels each) that lie contiguous in the padded
-image. A kernel of kh rows without horizontal dilation is kh runs over kw pixels each; otherwise every tap is a run of
-its own. Weights are packed [group][block of 16*V outputs][V][run][dword][16 outputs][4 channels].
-
-`depthwise` multiplies lane by lane, lanes being channels, and needs no excess. Nothing saturates or rounds before the
-caller's form; `fits` proves from the weights that no partial sum leaves 32 bits.
+`fits` proves from the weights that no partial sum leaves 32 bits.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from simulator._jit import config, jit
-from simulator.fixed import Form, apply
-from simulator.kernel import Array
+from simulator import _llvm
+from simulator._jit import config, inline, jit
+from simulator.fixed import Form, Scale, Shift, apply
+from simulator.kernel import Array, Spec
+from simulator.kernels import _tile
 from simulator.kernels._common import Window, image_size
+from simulator.kernels._move import fill
+from simulator.native import In, Loop, Out, Scratch
+from simulator.rows import Row, row
 
-__all__ = ["Packed", "available", "convolve", "depthwise", "fits", "pack", "pack_depthwise"]
+__all__ = [
+    "Dense", "Geometry", "Packed", "address", "available", "call", "convolve", "fits", "pack", "product",
+]  # fmt: skip
 
 _emits: Any = intrinsic  # a call leaves out the first argument, the typing context
-_WORD, _INDEX = ir.IntType(32), ir.IntType(64)
-_VECTOR = ir.VectorType(_WORD, 16)
-_BYTES = ir.VectorType(ir.IntType(8), 16)
+_BAND = 64 * 1024  # bytes of the padded image that are held at a time, so that they stay in a core's own cache
+_PIXELS = 2048  # outputs that are done at a time at most
+_NUMBERS = {"quads": (np.uint8, 128), "signed": (np.int8, 0), "pairs": (np.int16, 0)}  # type and what zero becomes
 
 
-def available() -> bool:
-    """Whether this processor has the instruction; `LINGERONNX_SIMD=0` says no."""
-    if os.environ.get("LINGERONNX_SIMD") == "0" or config.DISABLE_JIT:
-        return False
-    features = binding.get_host_cpu_features()
-    return bool(features.get("avx512vnni") and features.get("avx512bw"))
+def available() -> Row | None:
+    """Return the row of instructions in use, None where the plain loops are."""
+    return None if config.DISABLE_JIT else row()
+
+
+class Geometry(NamedTuple):
+    """Numbers of one convolution; bytes are those of the padded image."""
+
+    blocks: int  # of outputs in a group
+    groups: int
+    lanes: int  # outputs of a block
+    own: int  # outputs of a group
+    block_bytes: int  # from one block's inputs to the next
+    group_bytes: int  # from one group's inputs to the next
+    stride: int  # vertical
+    reach: int  # rows that a window covers
+    top: int
+    left: int
+    columns: int  # of the padded image
+    band: int  # rows of the output that are done at a time
+    taps: int
+    zero: int  # what a zero becomes
+
+
+class Spread(NamedTuple):
+    """How a padded line is spread for `own` convolutions."""
+
+    code: int  # address of `_tile.spread`
+    dwords: int  # for each pixel
+    each: int  # numbers in a dword
+    kernel: int  # elements of a kernel row
+    dilation: int
+    columns: int  # windows of a line, were the stride 1
 
 
 class Packed(NamedTuple):
-    """Constants of one convolution. P-tuple of V-tuples: of `tile` only the type matters, which the compiler sees."""
+    """Constants of one convolution."""
 
-    weight: np.ndarray  # int8 for `convolve`, int32 [tap][channel] for `depthwise`
-    bias: np.ndarray  # int32, one per lane
-    runs: np.ndarray  # int64 [R]: byte offsets in the padded image
-    length: int  # dwords per run
-    geometry: tuple[int, ...]  # groups, strides y x, pads top left, padded rows, padded columns
-    tile: tuple[tuple[int, ...], ...]
+    tile: int  # address of the machine code
+    weight: np.ndarray  # int32, see above
+    bias: np.ndarray  # int32 [groups * blocks * lanes]
+    table: np.ndarray  # int32, see `_tile`
+    taps: np.ndarray  # int32, see `_tile`
+    form: tuple[int, ...]  # limit, multiplier, half, shift, low, high
 
 
-def fits(weight: np.ndarray, bias: np.ndarray) -> bool:
-    """Whether every partial sum for weights [O, ...] and bias int64 [O] stays within int32."""
+def fits(weight: np.ndarray, bias: np.ndarray, row: Row | None = None) -> bool:
+    """Whether every partial sum for int8 weights [O, ...] and bias int64 [O] stays within int32 with the excess."""
     wide = weight.reshape(len(weight), -1).astype(np.int64)
     shifted = bias - 128 * wide.sum(axis=1)
     return bool(np.all(np.abs(shifted) + 255 * np.abs(wide).sum(axis=1) < 2**31))
 
 
-def pack(weight: np.ndarray, bias: np.ndarray, window: Window, size: tuple[int, int]) -> Packed:
-    """Pack int8 weights [O, I/g, kh, kw] and int64 bias [O] for images of `size` (rows, columns)."""
-    group = window.group
+def _tile_form(form: Form, bits: int) -> tuple[str, tuple[int, ...]]:
+    """Return the form as the tile knows it, and its numbers."""
+    if bits <= 32 and isinstance(form, Shift):
+        return "shift", (0, 0, int(form.half), int(form.shift), int(form.low), int(form.high))
+    if bits <= 32 and isinstance(form, Scale) and max(form.limit, form.multiplier) < 2**31:
+        return "scale", (form.limit, form.multiplier, form.half, form.shift, form.low, form.high)
+    return "sums", (0,) * 6
+
+
+def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, form: Form, dtype: np.dtype) -> Any:
+    """Return `loop(source, target)` for weights [O, I/g, kh, kw] and int64 bias [O].
+
+    x : what is convolved, logical. dtype : of the output. The loop takes x and the output channel-last, of rank 4.
+    """
     outputs, channels, kh, kw = weight.shape
-    outputs //= group
-    dwords = -(-channels // 4)
-    pixels, vectors = _tile(outputs, image_size(window.out_size(size[2 - window.axes :]))[1])
-    blocks = -(-outputs // (16 * vectors))
-    joined = group == 1 and window.dilations[1] == 1
-    runs, length = (kh, kw * dwords) if joined else (kh * kw, dwords)
-
-    wide = np.zeros((group, blocks * vectors * 16, kh, kw, dwords * 4), np.int8)
-    wide[:, :outputs, :, :, :channels] = weight.reshape(group, outputs, channels, kh, kw).transpose(0, 1, 3, 4, 2)
-    lanes = wide.reshape(group, blocks, vectors, 16, runs, length, 4).transpose(0, 1, 2, 4, 5, 3, 6)
-    lane_bias = np.zeros((group, blocks * vectors * 16), np.int32)
-    excess = 128 * weight.reshape(len(weight), -1).sum(axis=1, dtype=np.int64)
-    lane_bias[:, :outputs] = (bias - excess).reshape(group, outputs)
-
-    geometry, offsets = _frame(window, (kh, 1 if joined else kw), size, group * dwords * 4)
-    weights = np.ascontiguousarray(lanes).reshape(-1)
-    return Packed(weights, lane_bias.reshape(-1), offsets, length, geometry, ((0,) * vectors,) * pixels)
-
-
-def pack_depthwise(weight: np.ndarray, bias: np.ndarray, window: Window, size: tuple[int, int]) -> Packed:
-    """Pack int8 weights [C, 1, kh, kw] and int64 bias [C] for images of `size`, channels padded to whole vectors."""
-    channels, _, kh, kw = weight.shape
-    padded = -(-channels // 16) * 16
-    wide = np.zeros((kh * kw, padded), np.int32)
-    wide[:, :channels] = weight.reshape(channels, -1).T
-    lane_bias = np.zeros(padded, np.int32)
-    lane_bias[:channels] = bias
-    geometry, offsets = _frame(replace(window, group=1), (kh, kw), size, padded)
-    return Packed(wide.reshape(-1), lane_bias, offsets, padded // 4, geometry, ((0,),) * 4)
-
-
-def _frame(window: Window, kernel: tuple[int, int], size: tuple[int, int], pixel: int) -> tuple[Any, np.ndarray]:
-    """Return the geometry of `Packed` and the offsets of the taps of `kernel`, for pixels of `pixel` bytes."""
+    group = window.group
+    deep = group == channels * group == outputs
+    operands = row.bytes if x.dtype == np.int8 and weight.dtype == np.int8 else "pairs"
+    kind, zero = _NUMBERS[operands]
+    size, per = np.dtype(kind).itemsize, 4 // np.dtype(kind).itemsize
+    rows, width = image_size(x.shape[2:])
+    out_rows, out_columns = image_size(window.out_size(x.shape[2:]))
     top, left, bottom, right = window.pads
-    rows, columns = size[0] + top + bottom, size[1] + left + right
-    taps = [
-        (r * window.dilations[0] * columns + c * window.dilations[1]) * pixel
-        for r in range(kernel[0])
-        for c in range(kernel[1])
-    ]
-    return (window.group, *window.strides, top, left, rows, columns), np.array(taps, np.int64)
+    columns, flat = width + left + right, (kh, kw, *window.strides, *window.pads) == (1, 1, 1, 1, 0, 0, 0, 0)
+    if flat and not deep:
+        columns, rows, out_rows, out_columns = 1, rows * width, 1 << 20, 1
+    spread = None
+    if deep:
+        code = _llvm.address(_tile.spread(row, operands, 8 * x.dtype.itemsize), _tile.NAME, row.features)
+        across = (out_columns - 1) * window.strides[1] + 1
+        spread = Spread(code, -(-kw // per), per, kw, window.dilations[1], across)
+
+    # bytes of one row of the padded image, and of the steps in it
+    line = spread.columns * spread.dwords * outputs * 4 if spread else columns * channels * group * size
+    reach = window.dilations[0] * (kh - 1) + 1
+    band = max((_BAND // line - reach) // window.strides[0] + 1, min(4, out_rows)) if line else 1
+    band = max(min(band, out_rows, max(_PIXELS // out_columns, 1)), 1)
+    form_name, numbers = _tile_form(form, 8 * dtype.itemsize)
+    own = 1 if deep else outputs // group
+    p, v = _tile.tile(row, row.lanes if deep else own, band * out_columns)
+    if deep:
+        group, own = 1, outputs
+    lanes = v * row.lanes
+    blocks = -(-own // lanes)
+    shape = _tile.Shape(operands, deep, p, v, form_name, 32 if form_name == "sums" else 8 * dtype.itemsize)
+    tile = _llvm.address(_tile.text(row, shape), _tile.NAME, row.features)
+
+    lined, offsets = _lined(weight, window, per, deep)
+    wide = np.zeros((group, blocks * lanes, *lined.shape[1:]), kind if kind != np.uint8 else np.int8)
+    wide[:, :own] = lined.reshape(group, own, *lined.shape[1:])
+    packed = np.ascontiguousarray(wide.reshape(group, blocks, lanes, -1, per).transpose(0, 1, 3, 2, 4))
+    excess = zero * weight.reshape(len(weight), -1).sum(axis=1, dtype=np.int64)
+    biases = np.zeros((group, blocks * lanes), np.int32)
+    biases[:, :own] = (bias - excess).reshape(group, own)
+
+    pixel = (outputs * 4 if spread else channels * group * size) * window.strides[1]
+    table = np.add.outer(np.arange(band) * window.strides[0] * line, np.arange(out_columns) * pixel).reshape(-1)
+    table = np.concatenate([table, np.repeat(table[-1:], -len(table) % p)]).astype(np.int32)
+    taps = _taps(offsets, window, line, columns, channels * group * size, spread)
+    geometry = Geometry(
+        blocks, group, lanes, own, lanes * 4 if deep else 0, channels * size, window.strides[0], reach, top, left,
+        columns, band, len(taps), zero,
+    )  # fmt: skip
+    constants = Packed(tile, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, numbers)
+    held = ((band - 1) * window.strides[0] + reach) * line // size + 256
+    late = form if form_name == "sums" else None
+    sums = Scratch(p * -(-band * out_columns // p) * lanes if late is not None else 1, np.int32)
+    padded = Scratch(columns * outputs + 256 if deep else 1, x.dtype)
+
+    def loop(source: In, target: Out) -> Loop:
+        if flat and not deep:
+            source = In(source.index, (1, -1, 1, channels * window.group))
+            target = Out(target.index, (1, -1, 1, outputs))
+        memory = Scratch(held * size // 4 if deep else held, np.int32 if deep else kind)
+        return Loop(convolve, (source, constants, geometry, spread, late, padded, memory, sums, target))
+
+    return loop
 
 
-def _tile(outputs: int, columns: int) -> tuple[int, int]:
-    """Return (P, V), the pixels and vectors of the register tile, for outputs per group and columns of the output.
+class Dense(NamedTuple):
+    """What `product` needs of a packed matrix."""
 
-    Measured: 8 to 16 sums hide the latency of the instruction, and fewer loads per product count more than more sums.
-    """
-    vectors = -(-outputs // 16)
-    if vectors > 1:
-        vectors = 4 if vectors % 4 in (0, 3) else 2
-    if vectors == 1 and -(-columns // 16) * 2 == -(-columns // 8):
-        return 16, 1
-    return {1: 8, 2: 8, 4: 4}[vectors], vectors
+    constants: Packed
+    geometry: Geometry
+    line: np.ndarray
+    padded: np.ndarray
+    sums: np.ndarray
 
 
-def _data(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, element: Any) -> Any:
-    """Return an LLVM pointer to element `offset` of a one-dimensional array, as a pointer to `element`."""
-    base = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(base, [offset]), element.as_pointer())
+def _lined(weight: np.ndarray, window: Window, per: int, deep: bool) -> tuple[np.ndarray, tuple[int, int]]:
+    """Return the weights [O, dwords * per] in the order of the taps, and how many (rows, dwords in a row) there are."""
+    outputs, channels, kh, kw = weight.shape
+    joined = deep or (window.group == 1 and window.dilations[1] == 1)
+    rows = weight.transpose(0, 2, 3, 1).reshape(outputs, kh, kw * channels)
+    if not joined:
+        rows = rows.reshape(outputs, kh * kw, channels)
+    dwords = -(-rows.shape[2] // per)
+    wide = np.zeros((outputs, rows.shape[1], dwords * per), weight.dtype)
+    wide[:, :, : rows.shape[2]] = rows
+    return wide.reshape(outputs, -1), (rows.shape[1], dwords)
 
 
-def _load(builder: Any, pointer: Any) -> Any:
-    value = builder.load(pointer)
-    value.align = 1
-    return value
-
-
-def _store(builder: Any, value: Any, pointer: Any) -> None:
-    builder.store(value, pointer).align = 1
-
-
-def _splat(builder: Any, word: Any) -> Any:
-    """Return a vector with `word` in every lane."""
-    unknown = ir.Constant(_VECTOR, ir.Undefined)
-    first = builder.insert_element(unknown, word, ir.Constant(_WORD, 0))
-    return builder.shuffle_vector(first, unknown, ir.Constant(_VECTOR, [0] * 16))
+def _taps(
+    offsets: tuple[int, int], window: Window, line: int, columns: int, pixel: int, spread: Spread | None
+) -> np.ndarray:
+    """Return the byte offset of every dword of a window, int32."""
+    runs, dwords = offsets
+    if spread is not None:
+        starts, inner = np.arange(runs) * window.dilations[0] * line, np.arange(dwords) * (line // dwords)
+    else:
+        kh, kw = window.kernel
+        rows, inner = np.arange(kh) * window.dilations[0] * line, np.arange(dwords) * 4
+        across = np.arange(kw if runs == kh * kw else 1) * window.dilations[1] * pixel
+        starts = np.add.outer(rows, across).reshape(-1)
+    return np.add.outer(starts, inner).reshape(-1).astype(np.int32)
 
 
 @_emits
-def _dot_tile(
-    typingctx: Any, tile: Any, acc: Any, src: Any, src_at: Any, step: Any, runs: Any, packed: Any, first: Any, lane: Any
-) -> Any:
-    """Fill acc[P*V*16] with the windows of P pixels, `step` bytes apart, for V*16 outputs.
-
-    `packed` is (weight, bias, dwords per run); the weights of the V vectors start at `first`, their biases at `lane`.
-    """
-    pixels, vectors = tile.count, tile.dtype.count
+def call(typingctx: Any, place: Any, arguments: Any) -> Any:
+    """Call the code at address `place` with a tuple of 64-bit integers."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, acc_, src_, src_at_, step_, runs_, packed_, first_, lane_ = args
-        (_, acc_t, src_t, _, _, runs_t, packed_t, _, _) = signature.args
-        (weight_t, bias_t, _), (weight_, bias_, length_) = packed_t, cgutils.unpack_tuple(builder, packed_, 3)
-
-        def plus(start: Any, count: Any, size: int) -> Any:
-            return builder.add(start, builder.mul(count, ir.Constant(_INDEX, size)))
-
-        count = builder.extract_value(context.make_array(runs_t)(context, builder, runs_).shape, 0)
-        vector_bytes = builder.mul(builder.mul(count, length_), ir.Constant(_INDEX, 64))
-        dot = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(_VECTOR, (_VECTOR,) * 3), "llvm.x86.avx512.vpdpbusd.512"
-        )
-        sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(vectors)] for _ in range(pixels)]
-        for v in range(vectors):
-            at = builder.add(lane_, ir.Constant(_INDEX, 16 * v))
-            start = _load(builder, _data(context, builder, bias_t, bias_, at, _VECTOR))
-            for p in range(pixels):
-                builder.store(start, sums[p][v])
-        with cgutils.for_range(builder, count, intp=_INDEX) as run:
-            row = builder.add(src_at_, builder.load(_data(context, builder, runs_t, runs_, run.index, _INDEX)))
-            taps = plus(first_, builder.mul(run.index, length_), 64)
-            with cgutils.for_range(builder, length_, intp=_INDEX) as k:
-                weights = []
-                for v in range(vectors):
-                    at = plus(plus(taps, k.index, 64), vector_bytes, v)
-                    weights.append(_load(builder, _data(context, builder, weight_t, weight_, at, _VECTOR)))
-                for p in range(pixels):
-                    at = plus(plus(row, k.index, 4), step_, p)
-                    four = _splat(builder, _load(builder, _data(context, builder, src_t, src_, at, _WORD)))
-                    for v in range(vectors):
-                        builder.store(builder.call(dot, (builder.load(sums[p][v]), four, weights[v])), sums[p][v])
-        for place, total in enumerate(total for row in sums for total in row):
-            at = ir.Constant(_INDEX, 16 * place)
-            _store(builder, builder.load(total), _data(context, builder, acc_t, acc_, at, _VECTOR))
+        address_, arguments_ = args
+        values = cgutils.unpack_tuple(builder, arguments_, arguments.count)
+        kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+        builder.call(builder.inttoptr(address_, kind.as_pointer()), values)
         return context.get_dummy_value()
 
-    return types.void(tile, acc, src, src_at, step, runs, packed, first, lane), codegen
+    return types.void(types.int64, arguments), codegen
 
 
-@_emits
-def _lane_tile(
-    typingctx: Any, tile: Any, acc: Any, src: Any, src_at: Any, step: Any, taps: Any, packed: Any, at: Any
-) -> Any:
-    """Fill acc[P*16] with the windows of P pixels, `step` bytes apart, for 16 channels from `at`.
-
-    `packed` is (weight, bias, channels) with weight [tap][channels]: every channel has its own.
-    """
-    pixels = tile.count
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, acc_, src_, src_at_, step_, taps_, packed_, at_ = args
-        (_, acc_t, src_t, _, _, taps_t, packed_t, _) = signature.args
-        weight_, bias_, channels_ = cgutils.unpack_tuple(builder, packed_, 3)
-        count = builder.extract_value(context.make_array(taps_t)(context, builder, taps_).shape, 0)
-        start = _load(builder, _data(context, builder, packed_t[1], bias_, at_, _VECTOR))
-        sums = [cgutils.alloca_once_value(builder, start) for _ in range(pixels)]
-        with cgutils.for_range(builder, count, intp=_INDEX) as tap:
-            place = builder.add(builder.mul(tap.index, channels_), at_)
-            weight = _load(builder, _data(context, builder, packed_t[0], weight_, place, _VECTOR))
-            offset = builder.add(src_at_, builder.load(_data(context, builder, taps_t, taps_, tap.index, _INDEX)))
-            for p in range(pixels):
-                place = builder.add(offset, builder.mul(step_, ir.Constant(_INDEX, p)))
-                narrow = _load(builder, _data(context, builder, src_t, src_, place, _BYTES))
-                product = builder.mul(builder.sext(narrow, _VECTOR), weight)
-                builder.store(builder.add(builder.load(sums[p]), product), sums[p])
-        for p in range(pixels):
-            place = ir.Constant(_INDEX, 16 * p)
-            _store(builder, builder.load(sums[p]), _data(context, builder, acc_t, acc_, place, _VECTOR))
-        return context.get_dummy_value()
-
-    return types.void(tile, acc, src, src_at, step, taps, packed, at), codegen
+@inline
+def address(x: Any) -> Any:
+    """Return the address of an array's numbers; NumPy's would make a float of a sum."""
+    return np.int64(x.ctypes.data)
 
 
 @jit
-def _pad(x: Array, top: int, left: int, columns: int, own: int, padded: int, flip: Any, scratch: Array) -> None:
-    """Copy x [H, W, G*own] into `scratch` at (top, left) of rows of `columns` pixels [G*padded], all bytes ^ `flip`."""
-    rows, width, channels = x.shape
-    groups = channels // own
-    scratch[:] = flip
-    for y in range(rows):
-        source = x[y].reshape(width * channels)
-        at = ((y + top) * columns + left) * groups * padded
-        if own == padded:
-            target = scratch[at : at + width * channels]
-            for i in range(width * channels):
-                target[i] = np.uint8(source[i]) ^ flip
+def _put(x: Array, flip: int, out: Array) -> None:
+    """Copy flat x, all bits of `flip` turned."""
+    for i in range(out.size):
+        out[i] = x[i] ^ flip
+
+
+@jit
+def _fill(x: Array, n: int, first: int, rows: int, g: Geometry, padded: Array) -> None:
+    """Copy `rows` rows of padded image n of x [N, H, W, C], the first of them `first`, to flat `padded`."""
+    _, height, width, channels = x.shape
+    flip = -128 if g.zero else 0
+    size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
+    if g.columns == width:  # what lies between the rows above and below is one stretch of memory
+        begin, end = min(max(g.top - first, 0), rows), min(max(g.top + height - first, 0), rows)
+        fill(padded[: begin * size], g.zero)
+        at = base + (first + begin - g.top) * size
+        _put(flat[at : at + (end - begin) * size], flip, padded[begin * size : end * size])
+        fill(padded[end * size : rows * size], g.zero)
+        return
+    line, left = g.columns * channels, g.left * channels
+    for r in range(rows):
+        y = first + r - g.top
+        target = padded[r * line : (r + 1) * line]
+        if 0 <= y < height:
+            fill(target[:left], g.zero)
+            _put(flat[base + y * size : base + (y + 1) * size], flip, target[left : left + size])
+            fill(target[left + size :], g.zero)
         else:
-            for c in range(own):
-                for i in range(width * groups):
-                    scratch[at + i * padded + c] = np.uint8(source[i * own + c]) ^ flip
+            fill(target, g.zero)
 
 
 @jit
-def convolve(x: Array, packed: Packed, rescale: Form, out: Array) -> None:
-    """Convolve int8 x [N, H, W, C] into out [N, Ho, Wo, O]."""
-    group, stride_y, stride_x, top, left, rows, columns = packed.geometry
-    pixels, lanes = len(packed.tile), 16 * len(packed.tile[0])
-    samples, out_rows, out_columns, outputs = out.shape
-    channels, own = x.shape[3] // group, outputs // group
-    blocks = (own + lanes - 1) // lanes
-    padded = (channels + 3) // 4 * 4
-    pixel = group * padded
-    step, block_bytes = stride_x * pixel, lanes * 4 * packed.length * packed.runs.size
-    scratch = np.empty((rows * columns + pixels * stride_x) * pixel, np.uint8)
-    acc, flat = np.empty(pixels * lanes, np.int32), out.reshape(out.size)
+def _spread(x: Array, n: int, first: int, rows: int, g: Geometry, s: Spread, line: Array, padded: Array) -> None:
+    """Spread `rows` rows of padded image n, the first of them `first`, over dwords [row, dword, column, C]."""
+    _, height, width, channels = x.shape
+    size, flat, base = width * channels, x.reshape(x.size), n * height * width * channels
+    step, source = s.dilation * channels * x.itemsize, address(line)
+    length, place = s.columns * channels, address(padded)
+    middle = line[g.left * channels : g.left * channels + size]
+    fill(line, 0)
+    for r in range(rows):
+        y = first + r - g.top
+        if 0 <= y < height:
+            _put(flat[base + y * size : base + (y + 1) * size], 0, middle)
+        else:
+            fill(middle, 0)
+        for j in range(s.dwords):
+            at, left = s.each * j, s.kernel - 1 - s.each * j  # neighbours beyond the kernel meet zero weights
+            start = source + at * step
+            call(s.code, (start, place, length, min(1, left) * step, min(2, left) * step, min(3, left) * step))
+            place += 4 * length
+
+
+@jit
+def convolve(
+    x: Array, packed: Packed, g: Geometry, spread: Spread | None, late: Form | None, line: Array, padded: Array,
+    sums: Array, out: Array,
+) -> None:  # fmt: skip
+    """Convolve x [N, H, W, C] into out [N, Ho, Wo, O]; `late` is the form where the tile leaves it to this loop."""
+    samples, out_rows, columns, outputs = out.shape
+    flat = out.reshape(out.size)
+    limit, multiplier, half, shift, low, high = packed.form
     for n in range(samples):
-        _pad(x[n], top, left, columns, channels, padded, np.uint8(128), scratch)
-        for block in range(group * blocks):
-            g, first = block // blocks, block % blocks * lanes
-            weights = (packed.weight, packed.bias, packed.length)
-            for oy in range(out_rows):
-                row = oy * stride_y * columns * pixel + g * padded
-                for ox in range(0, out_columns, pixels):
-                    at = row + ox * step
-                    base = block * block_bytes
-                    _dot_tile(packed.tile, acc, scratch, at, step, packed.runs, weights, base, block * lanes)
-                    valid, place = min(pixels, out_columns - ox), ((n * out_rows + oy) * out_columns + ox) * outputs
-                    _finish(acc, lanes, rescale, flat, place + g * own + first, outputs, valid, min(lanes, own - first))
+        for first in range(0, out_rows, g.band):
+            rows = min(g.band, out_rows - first)
+            held = (rows - 1) * g.stride + g.reach
+            if spread is None:
+                _fill(x, n, first * g.stride, held, g, padded)
+            else:
+                _spread(x, n, first * g.stride, held, g, spread, line, padded)
+            place, pixels = (n * out_rows + first) * columns * outputs, rows * columns
+            for block in range(g.groups * g.blocks):
+                group, inner = block // g.blocks, block % g.blocks
+                at, count = place + group * g.own + inner * g.lanes, min(g.lanes, g.own - inner * g.lanes)
+                target, step = address(out) + at * out.itemsize, outputs
+                if late is not None:
+                    target, step = address(sums), g.lanes
+                call(packed.tile, (
+                    address(padded) + group * g.group_bytes + inner * g.block_bytes, address(packed.table),
+                    pixels, address(packed.weight) + block * g.taps * g.lanes * 4,
+                    address(packed.bias) + block * g.lanes * 4, target, step,
+                    g.lanes if late is not None else count,
+                    address(packed.taps), g.taps, limit, multiplier, half, shift, low, high,
+                ))  # fmt: skip
+                if late is not None:
+                    _finish(sums, g.lanes, late, flat, at, outputs, pixels, count)
+
+
+@inline
+def product(x: Any, dense: Any, late: Any, out: Any) -> Any:
+    """Fill int32 out [R, O] with rescale(x [R, I] weight + bias); `late` is the form where the tile leaves it."""
+    rows = x.shape[0]
+    source, target = x.reshape((1, rows, 1, x.shape[1])), out.reshape((1, rows, 1, out.shape[1]))
+    convolve(source, dense.constants, dense.geometry, None, late, dense.line, dense.padded, dense.sums, target)
 
 
 @jit
-def depthwise(x: Array, packed: Packed, rescale: Form, out: Array) -> None:
-    """Convolve int8 x [N, H, W, C] channel by channel into out [N, Ho, Wo, C]."""
-    _, stride_y, stride_x, top, left, rows, columns = packed.geometry
-    pixels, pixel = len(packed.tile), packed.length * 4
-    samples, out_rows, out_columns, channels = out.shape
-    scratch = np.empty((rows * columns + pixels * stride_x) * pixel, np.uint8)
-    acc, flat = np.empty(pixels * 16, np.int32), out.reshape(out.size)
-    weights = (packed.weight, packed.bias, pixel)
-    for n in range(samples):
-        _pad(x[n], top, left, columns, channels, pixel, np.uint8(0), scratch)
-        for oy in range(out_rows):
-            for ox in range(0, out_columns, pixels):
-                at = (oy * stride_y * columns + ox * stride_x) * pixel
-                for first in range(0, channels, 16):
-                    _lane_tile(packed.tile, acc, scratch, at + first, stride_x * pixel, packed.runs, weights, first)
-                    valid, place = min(pixels, out_columns - ox), ((n * out_rows + oy) * out_columns + ox) * channels
-                    _finish(acc, 16, rescale, flat, place + first, channels, valid, min(16, channels - first))
-
-
-@jit
-def _finish(acc: Array, lanes: int, rescale: Form, out: Array, at: int, step: int, pixels: int, count: int) -> None:
-    """Rescale the first `count` lanes of `pixels` pixels of acc [P, lanes] into flat out at `at`, `step` apart."""
-    if count == lanes == step:  # one stretch of memory
-        pixels, lanes, count = 1, pixels * lanes, pixels * count
+def _finish(sums: Array, lanes: int, rescale: Form, out: Array, at: int, step: int, pixels: int, count: int) -> None:
+    """Rescale the first `count` lanes of `pixels` pixels of sums [P, lanes] into flat out at `at`, `step` apart."""
     for p in range(pixels):
-        source, target = acc[p * lanes : (p + 1) * lanes], out[at + p * step : at + p * step + count]
+        source, target = sums[p * lanes : (p + 1) * lanes], out[at + p * step : at + p * step + count]
         for i in range(count):
             target[i] = apply(rescale, source[i])

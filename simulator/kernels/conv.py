@@ -13,20 +13,20 @@ bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
 from simulator.kernels import _loops, _simd
-from simulator.kernels._common import Clipped, Window, as_image, image_size, window_of
+from simulator.kernels._common import Clipped, Window, last_image, window_of
+from simulator.native import In, Loop, Out
 
 __all__ = ["Conv", "Linear"]
-
-_ROWS = 256  # rows of a fully connected layer that are done at a time, so that they stay in the cache
 
 
 def checked(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
@@ -96,10 +96,10 @@ class Conv(Clipped):
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Pack the weights for the size of x and choose the loop."""
-        (x,) = specs
+        (x,), (y,) = specs, self.infer(*specs)
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
         loop = loop_for(weight, checked(self.weight, self.bias), self._window(), x, self.rescale, self.clip)
-        return lambda ins, outs: loop(as_image(ins[0]), as_image(outs[0]))
+        return loop(In(0, last_image(x)), Out(0, last_image(y)))
 
     def _window(self) -> Window:
         require(self.weight.ndim in (3, 4), f"weights {list(self.weight.shape)} are not those of a convolution")
@@ -108,27 +108,25 @@ class Conv(Clipped):
 
 def loop_for(
     weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, rescale: Rescale, clip: tuple[int, int] | None
-) -> Any:
-    """Return `loop(x, out)` on channel-last arrays of rank 4."""
+) -> Callable[[In, Out], Loop]:
+    """Return what makes the loop for x and the output, both channel-last and of rank 4."""
     largest = bound(weight, bias, x.dtype)
     form = rescale.within(largest, clip)
     outputs, channels, kh, kw = weight.shape
-    deep = window.group == channels * window.group == outputs
+    row = _simd.available() if largest < 2**31 else None
     byte = x.dtype == np.int8 and weight.dtype == np.int8
-    if byte and largest < 2**31 and _simd.available() and _simd.fits(weight, bias):
-        pack, convolve = (_simd.pack_depthwise, _simd.depthwise) if deep else (_simd.pack, _simd.convolve)
-        packed = pack(weight, bias, window, image_size(x.shape[2:]))
-        return lambda x, out: convolve(x, packed, form, out)
+    if row is not None and (not byte or row.bytes != "quads" or _simd.fits(weight, bias)):
+        return _simd.pack(row, weight, bias, window, x, form, rescale.dtype)
 
     accumulator = np.dtype(np.int32 if largest < 2**31 else np.int64)
     bias = bias.astype(accumulator)
     geometry = (*window.strides, *window.pads[:2], *window.dilations)
-    if deep:
+    if window.group == channels * window.group == outputs:
         taps = np.ascontiguousarray(weight[:, 0].transpose(1, 2, 0)).astype(accumulator)
-        return lambda x, out: _loops.depthwise(x, taps, bias, geometry, form, out)
+        return lambda x, out: Loop(_loops.depthwise, (x, taps, bias, geometry, form, out))
     split = weight.reshape(window.group, outputs // window.group, channels, kh, kw)
     taps = np.ascontiguousarray(split.transpose(0, 3, 4, 2, 1)).astype(accumulator)
-    return lambda x, out: _loops.dense(x, taps, bias, geometry, form, out)
+    return lambda x, out: Loop(_loops.dense, (x, taps, bias, geometry, form, out))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,14 +161,7 @@ class Linear(Clipped):
         """Lay the rows out as pixels of a 1x1 convolution."""
         outputs, inputs = self.weight.shape
         window = Window((1, 1), (1, 1), (0, 0, 0, 0))
-        pixels = Spec((1, inputs, 1, _ROWS), specs[0].dtype)
+        pixels = Spec((1, inputs, 1, max(math.prod(specs[0].shape[:-1]), 1)), specs[0].dtype)
         bias = checked(self.weight, self.bias)
         loop = loop_for(self.weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)
-
-        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            x, out = ins[0].reshape(1, 1, -1, inputs), outs[0].reshape(1, 1, -1, outputs)
-            for first in range(0, x.shape[2], _ROWS):
-                rows = slice(first, first + _ROWS)
-                loop(x[:, :, rows], out[:, :, rows])
-
-        return run
+        return loop(In(0, (1, 1, -1, inputs)), Out(0, (1, 1, -1, outputs)))

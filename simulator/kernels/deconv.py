@@ -18,8 +18,9 @@ import numpy as np
 
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
-from simulator.kernels._common import Clipped, Window, as_image, image_size, window_of
+from simulator.kernels._common import Clipped, Window, as_image, image_size, last_image, window_of
 from simulator.kernels.conv import checked, loop_for
+from simulator.native import In, Out
 
 __all__ = ["ConvTranspose"]
 
@@ -88,12 +89,13 @@ class ConvTranspose(Clipped):
         turned = self._turned()
         plain = Window(window.kernel, (1, 1), (0, 0, 0, 0), window.dilations, self.group)
         wide = Spec((1, x.shape[1], *size), x.dtype)
-        loop = loop_for(turned, checked(turned, self.bias), plain, wide, self.rescale, self.clip)
+        build = loop_for(turned, checked(turned, self.bias), plain, wide, self.rescale, self.clip)
+        loop = build(In(0, last_image(wide)), Out(0, last_image(y)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             stretched = np.zeros((len(ins[0]), *size, x.shape[1]), x.dtype)
             stretched[:, rows[1], columns[1]] = as_image(ins[0])[:, rows[0], columns[0]]
-            loop(stretched, as_image(outs[0]))
+            loop([stretched], outs)
 
         return run
 

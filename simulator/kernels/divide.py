@@ -15,7 +15,9 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import INT32_MAX, INT32_MIN, Rounding, dtype_of, luna_div
 from simulator.kernel import Array, Kernel, PlainKernel, Run, Spec, require
-from simulator.kernels._common import broadcast, integer, stretched
+from simulator.kernels._common import broadcast, integer
+from simulator.kernels._move import stretch
+from simulator.kernels.elementwise import binary
 
 __all__ = ["Div", "DivSingle"]
 
@@ -28,12 +30,13 @@ _ROUND: dict[Rounding, Any] = {
 
 
 @jit
-def _div(x: Array, y: Array, shift: int, by_sign: bool, out: Array) -> None:
-    for i in range(out.size):
-        if y[i] == 0 and by_sign:
-            out[i] = INT32_MIN if x[i] > 0 else (INT32_MAX if x[i] < 0 else 0)
+def _div(x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, shift: int, by_sign: bool) -> None:
+    a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
+    for i in range(flat.size):
+        if b[i] == 0 and by_sign:
+            flat[i] = INT32_MIN if a[i] > 0 else (INT32_MAX if a[i] < 0 else 0)
         else:
-            out[i] = luna_div(np.int64(x[i]), np.int64(y[i]), shift)
+            flat[i] = luna_div(np.int64(a[i]), np.int64(b[i]), shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +66,7 @@ class Div(Kernel):
         """Flatten."""
         if self.shift < 0:
             return lambda ins, outs: outs[0].fill(INT32_MIN)
-
-        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            x, y = (stretched(array, outs[0].shape) for array in ins)
-            _div(x, y, self.shift, self.by_sign, outs[0].reshape(-1))
-
-        return run
+        return binary(self, specs, channel_last, _div, (self.shift, self.by_sign))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,24 +21,31 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from simulator._jit import jit
-from simulator.fixed import Form, Rescale, Rounding, apply, dtype_of
+from simulator._jit import inline, jit
+from simulator.fixed import Form, Rescale, Rounding, apply, dtype_of, narrow
 from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels._common import Clipped, broadcast, integer, magnitude, stretched
+from simulator.kernels._move import FLAT_IN, FLAT_OUT, stretch, stretching
+from simulator.native import In, Loop, Out
 
 __all__ = ["AddScaled", "AddShift", "Affine", "Clip", "Dequant", "Mul", "Quant", "Relu", "Requant"]
 
 
 @jit
-def _add(x: Array, y: Array, rescale_x: Form, rescale_y: Form, sign: Any, rescale: Form, out: Array) -> None:
-    for i in range(out.size):
-        out[i] = apply(rescale, np.int64(apply(rescale_x, x[i])) + sign * np.int64(apply(rescale_y, y[i])))
+def _add(
+    x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale_x: Form, rescale_y: Form, sign: int,
+    rescale: Form,
+) -> None:  # fmt: skip
+    a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
+    for i in range(flat.size):
+        flat[i] = apply(rescale, np.int64(apply(rescale_x, a[i])) + sign * np.int64(apply(rescale_y, b[i])))
 
 
 @jit
-def _mul(x: Array, y: Array, rescale: Form, out: Array) -> None:
-    for i in range(out.size):
-        out[i] = apply(rescale, np.int64(x[i]) * y[i])
+def _mul(x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale: Form) -> None:
+    a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
+    for i in range(flat.size):
+        flat[i] = apply(rescale, np.int64(a[i]) * b[i])
 
 
 @jit
@@ -57,23 +64,41 @@ def requantize(x: Array, rescale: Form, out: Array) -> None:
 
 
 @jit
+def _cut(x: Array, left: int, out: Array) -> None:
+    for i in range(out.size):
+        out[i] = np.int64(x[i]) << left  # what does not fit is cut off
+
+
+@jit
 def _clip(x: Array, low: int, high: int, out: Array) -> None:
     for i in range(out.size):
         out[i] = min(max(x[i], low), high)
+
+
+@inline
+def _within(x: Any, low: Any, high: Any) -> Any:
+    """Return the real x clamped, 0 for nan."""
+    return min(max(x, low), high) if x == x else low - low
 
 
 @jit
 def _quant(x: Array, scale: float, low: float, high: float, out: Array) -> None:
     for i in range(out.size):
         rounded = np.floor(np.float64(x[i]) * scale + 0.5)  # not math.floor, which gives an int64 and may not fit
-        out[i] = 0 if np.isnan(rounded) else np.int64(min(max(rounded, low), high))
+        out[i] = np.int32(_within(rounded, low, high))
+
+
+@jit
+def _quant_wide(x: Array, scale: float, low: float, high: float, out: Array) -> None:
+    for i in range(out.size):
+        out[i] = np.int64(_within(np.floor(np.float64(x[i]) * scale + 0.5), low, high))
 
 
 @jit
 def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
     for i in range(out.size):
         rounded = np.floor(np.float32(np.float64(x[i] * factor) + 0.5))
-        out[i] = 0 if np.isnan(rounded) else np.int64(min(max(rounded, np.float32(-128)), np.float32(127)))
+        out[i] = np.int32(_within(rounded, np.float32(-128), np.float32(127)))
 
 
 @jit
@@ -95,6 +120,20 @@ def _quant_single(x: Array, factor: np.float32, rounding: int, low: int, high: i
 def _dequant(x: Array, scale: float, out: Array) -> None:
     for i in range(out.size):
         out[i] = np.float32(x[i] / scale)
+
+
+def binary(kernel: Kernel, specs: Sequence[Spec], channel_last: bool, loop: Any, constants: tuple[Any, ...]) -> Run:
+    """Return `loop(x, y, scratch x, scratch y, out, *constants)` on operands that broadcast, see `stretching`."""
+    (out,) = kernel.infer(*specs)
+    places = stretching(specs, out, channel_last)
+    if places is not None:
+        return Loop(loop, (*places, *constants))
+
+    def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:  # more axes than the loop has
+        x, y, target = (a.reshape(1, 1, 1, -1) for a in (*(stretched(x, outs[0].shape) for x in ins), outs[0]))
+        loop(x, y, x[0, 0, 0], y[0, 0, 0], target, *constants)
+
+    return run
 
 
 class _Binary(Clipped):
@@ -129,15 +168,10 @@ class _Sum(_Binary):
         require(self.sign in (1, -1), f"the sign of a sum is 1 or -1, not {self.sign}")
         rescale_x, rescale_y, rescale = self._rescales()
         bounds = [magnitude(spec.dtype) for spec in specs]
-        form_x, form_y = rescale_x.within(bounds[0]), rescale_y.within(bounds[1])
-        form = rescale.within(rescale_x.bound(bounds[0]) + rescale_y.bound(bounds[1]), self.clip)
-        sign = np.int32(self.sign)
-
-        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            x, y = (stretched(array, outs[0].shape) for array in ins)
-            _add(x, y, form_x, form_y, sign, form, outs[0].reshape(-1))
-
-        return run
+        form_x, form_y = (narrow(r.within(b), b) for r, b in zip((rescale_x, rescale_y), bounds, strict=True))
+        bound = rescale_x.bound(bounds[0]) + rescale_y.bound(bounds[1])
+        form = narrow(rescale.within(bound, self.clip), bound)
+        return binary(self, specs, channel_last, _add, (form_x, form_y, np.int32(self.sign), form))
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,13 +226,7 @@ class Mul(_Binary):
         """Pick the form by the width of the product."""
         bound = magnitude(specs[0].dtype) * magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"a product of {specs[0]} and {specs[1]} does not fit 62 bits")
-        form = self.rescale.within(bound, self.clip)
-
-        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            x, y = (stretched(array, outs[0].shape) for array in ins)
-            _mul(x, y, form, outs[0].reshape(-1))
-
-        return run
+        return binary(self, specs, channel_last, _mul, (narrow(self.rescale.within(bound, self.clip), bound),))
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,13 +256,9 @@ class Affine(Clipped):
         bound = max((size * abs(int(w)) + abs(int(b)) for w, b in zip(self.weight, self.bias, strict=True)), default=0)
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
         accumulator = np.int32 if bound < 1 << 31 else np.int64
-        form, channels = self.rescale.within(bound, self.clip), len(self.weight)
+        form, channels = narrow(self.rescale.within(bound, self.clip), bound), len(self.weight)
         weight, bias = np.asarray(self.weight).astype(accumulator), np.asarray(self.bias).astype(accumulator)
-
-        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            _affine(ins[0].reshape(-1, channels), weight, bias, form, outs[0].reshape(-1, channels))
-
-        return run
+        return Loop(_affine, (In(0, (-1, channels)), weight, bias, form, Out(0, (-1, channels))))
 
 
 class _Unary(Kernel):
@@ -259,9 +283,8 @@ class Requant(_Unary):
         require(bound < 1 << 62, f"Requant takes up to 32 bits, not {specs[0]}")
         right = self.rescale.pow2_shift
         if right is not None and right < 0 and not self.saturate:
-            return lambda ins, outs: np.copyto(outs[0], ins[0].astype(np.int64) << -right, casting="unsafe")
-        form = self.rescale.within(bound)
-        return lambda ins, outs: requantize(ins[0].reshape(-1), form, outs[0].reshape(-1))
+            return Loop(_cut, (FLAT_IN, -right, FLAT_OUT))
+        return Loop(requantize, (FLAT_IN, narrow(self.rescale.within(bound), bound), FLAT_OUT))
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +308,8 @@ class Clip(_Unary):
         """Narrow the bounds to the dtype."""
         size = magnitude(specs[0].dtype)
         low, high = (min(max(value, -size), size - 1) for value in self.bounds)
-        return lambda ins, outs: _clip(ins[0].reshape(-1), low, high, outs[0].reshape(-1))
+        kind = specs[0].dtype.type
+        return Loop(_clip, (FLAT_IN, kind(low), kind(high), FLAT_OUT))
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,14 +355,12 @@ class Quant(_Unary):
         if self.rule == "luna":
             q = math.frexp(self.scale)[1] - 1
             factor = np.float32(np.array(1 << q % 32).astype(np.int32)) if q < 0 else np.float32(self.scale)
-            return lambda ins, outs: _quant_luna(ins[0].reshape(-1), factor, outs[0].reshape(-1))
+            return Loop(_quant_luna, (FLAT_IN, factor, FLAT_OUT))
         scale, top = float(self.scale), float(1 << (self.bits - 1))
         if self.rule == "single":
             single, rounding, last = np.float32(scale), int(self.rounding), 1 << (self.bits - 1)
-            return lambda ins, outs: _quant_single(
-                ins[0].reshape(-1), single, rounding, -last, last - 1, outs[0].reshape(-1)
-            )
-        return lambda ins, outs: _quant(ins[0].reshape(-1), scale, -top, top - 1, outs[0].reshape(-1))
+            return Loop(_quant_single, (FLAT_IN, single, rounding, -last, last - 1, FLAT_OUT))
+        return Loop(_quant if self.bits <= 32 else _quant_wide, (FLAT_IN, scale, -top, top - 1, FLAT_OUT))
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,4 +377,4 @@ class Dequant(_Unary):
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Flatten."""
         scale = float(self.scale)
-        return lambda ins, outs: _dequant(ins[0].reshape(-1), scale, outs[0].reshape(-1))
+        return Loop(_dequant, (FLAT_IN, scale, FLAT_OUT))

@@ -5,17 +5,27 @@ y = rescale(a * gate[b])      gate: sigmoid of every int8 b in Q15
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.fixed import Rescale, rsh, sat_array
-from simulator.kernel import Kernel, Run, Spec, require
-from simulator.kernels.elementwise import requantize
+from simulator._jit import jit
+from simulator.fixed import Form, Rescale, apply, rsh, sat_array
+from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.lut import piecewise
+from simulator.native import In, Loop, Out
 
 __all__ = ["Glu"]
+
+
+@jit
+def _glu(x: Array, gate: Array, rescale: Form, out: Array) -> None:
+    for row in range(x.shape[0]):
+        a, b, target = x[row, 0], x[row, 1], out[row]
+        for i in range(target.size):
+            target[i] = apply(rescale, np.int32(a[i]) * gate[np.int64(b[i]) + 128])
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +74,7 @@ class Glu(Kernel):
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Bound the product."""
-        axis, form = self.axis, self.rescale.within(128 << 15)
-
-        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            a, b = np.split(ins[0], 2, axis=axis)
-            product = a * self.gate[b.astype(np.int64) + 128]
-            requantize(product.reshape(-1), form, outs[0].reshape(-1))
-
-        return run
+        form, shape = self.rescale.within(128 << 15), specs[0].shape
+        half = math.prod(shape[self.axis % len(shape) :]) // 2
+        gate = np.ascontiguousarray(self.gate, np.int32)
+        return Loop(_glu, (In(0, (-1, 2, half)), gate, form, Out(0, (-1, half))))

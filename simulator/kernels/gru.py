@@ -27,7 +27,7 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
 from simulator.kernel import Array
-from simulator.kernels.recurrent import Recurrent, prepare, project
+from simulator.kernels.recurrent import Recurrent, Sums, products
 from simulator.lut import Curve, follow, piecewise
 
 __all__ = ["Gru", "GruFine"]
@@ -35,24 +35,24 @@ __all__ = ["Gru", "GruFine"]
 
 @jit
 def _faulty(
-    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
-    joined: bool, y: Array, last: Array,
+    sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
+    joined: bool, y: Array, h: Array,
 ) -> None:  # fmt: skip
     samples, _, units = y.shape
-    h, b = np.empty((1, units), y.dtype), np.empty((1, 3 * units), np.int64)
-    for k in range(samples):
-        h[0] = last[k]
-        for t in range(lengths[k]):
-            project(h, weight, bias, form, b)
-            a = sums[k, t]
+    own = np.empty((samples, 3 * units), np.int32)
+    for t in range(lengths.max() if samples else 0):
+        products(h, dense, late, plain, own)
+        for k in range(samples):
+            if t >= lengths[k]:
+                continue
+            a, b, state = sums[k, t], own[k], h[k]
             for u in range(units):
-                own_r, own_z = (b[0, u], b[0, units + u]) if joined else (0, 0)
+                own_r, own_z = (np.int64(b[u]), np.int64(b[units + u])) if joined else (np.int64(0), np.int64(0))
                 r = follow(sigmoid, sat(a[u] + own_r, 16))
                 z = follow(sigmoid, sat(a[units + u] + own_z, 16))
-                n = follow(tanh, sat(a[2 * units + u] + rsh(r * b[0, 2 * units + u], 7), 16))
-                h[0, u] = apply(out, z * rsh(np.int64(h[0, u]), 1) + (128 - z) * n)
-                y[k, t, u] = h[0, u]
-        last[k] = h[0]
+                n = follow(tanh, sat(a[2 * units + u] + rsh(r * b[2 * units + u], 7), 16))
+                state[u] = apply(out, z * rsh(np.int64(state[u]), 1) + (128 - z) * n)
+                y[k, t, u] = state[u]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +67,11 @@ class Gru(Recurrent):
     def stepper(self) -> Any:
         """Take the tables with eight bits."""
         sigmoid, tanh = (piecewise(name, self.table).curve(8) for name in ("sigmoid", "tanh"))
-        weight, bias, form = self.hidden()
+        hidden = self.hidden_sums()
         out = self.rescale_o.within(1 << 16)
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            _faulty(sums, lengths, weight, bias, form, sigmoid, tanh, out, self.joined, y, h)
+            _faulty(sums, lengths, *hidden.arguments(), sigmoid, tanh, out, self.joined, y, h)
             return [h[:, None]]
 
         return step
@@ -79,31 +79,32 @@ class Gru(Recurrent):
 
 @jit
 def _fine(
-    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, inner: Array, inner_bias: Array,
-    sigmoid: Curve, tanh: Curve, new: Form, reset_after: bool, forward: bool, bits: int, y: Array, last: Array,
+    sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, dense_n: Any, late_n: Any, plain_n: Any,
+    sigmoid: Curve, tanh: Curve, new: Form, reset_after: bool, forward: bool, bits: int, y: Array, h: Array,
 ) -> None:  # fmt: skip
     samples, _, units = y.shape
-    h, b = np.empty((1, units), y.dtype), np.empty((1, 2 * units), np.int64)
-    gated, m = np.empty((1, units), y.dtype), np.empty((1, units), np.int64)
-    r = np.empty(units, np.int64)
+    b, m = np.empty((samples, 2 * units), np.int32), np.empty((samples, units), np.int32)
+    gated, r = np.empty((samples, units), y.dtype), np.empty((samples, units), np.int64)
     down = sigmoid.bits - 1
-    for k in range(samples):
-        h[0] = last[k]
-        for step in range(lengths[k]):
+    for step in range(lengths.max() if samples else 0):
+        products(h, dense, late, plain, b)
+        for k in range(samples):
+            t = min(step, lengths[k] - 1) if forward else max(lengths[k] - 1 - step, 0)
+            for u in range(units if step < lengths[k] else 0):
+                r[k, u] = follow(sigmoid, sat(np.int64(sums[k, t, u]) + b[k, u], 32))
+                gated[k, u] = h[k, u] if reset_after else rsh(r[k, u] * h[k, u], down)
+        products(gated, dense_n, late_n, plain_n, m)
+        for k in range(samples):
+            if step >= lengths[k]:
+                continue
             t = step if forward else lengths[k] - 1 - step
-            a = sums[k, t]
-            project(h, weight, bias, form, b)
+            a, state = sums[k, t], h[k]
             for u in range(units):
-                r[u] = follow(sigmoid, sat(a[u] + b[0, u], 32))
-                gated[0, u] = h[0, u] if reset_after else rsh(r[u] * h[0, u], down)
-            project(gated, inner, inner_bias, form, m)
-            for u in range(units):
-                own = rsh(r[u] * m[0, u], down) if reset_after else m[0, u]
-                z = follow(sigmoid, sat(a[units + u] + b[0, units + u], 32))
+                own = rsh(r[k, u] * m[k, u], down) if reset_after else np.int64(m[k, u])
+                z = follow(sigmoid, sat(np.int64(a[units + u]) + b[k, units + u], 32))
                 n = np.int64(apply(new, follow(tanh, sat(a[2 * units + u] + own, 32))))
-                h[0, u] = sat(n + rsh(z * (h[0, u] - n), down), bits)
-                y[k, t, u] = h[0, u]
-        last[k] = h[0]
+                state[u] = sat(n + rsh(z * (state[u] - n), down), bits)
+                y[k, t, u] = state[u]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,14 +131,13 @@ class GruFine(Recurrent):
         """Cut the weights of n off, which may read another state."""
         sigmoid = piecewise("sigmoid", self.table).curve(self.gate_bits)
         tanh = piecewise("tanh", self.table).curve(32)
-        cut, largest = 2 * self.units, 1 << (self.rescale_o.bits - 1)
-        weight, bias, _ = prepare(self.weight_h[:cut], self.bias_h[:cut], largest, self.rescale_h)
-        inner, inner_bias, _ = prepare(self.weight_h[cut:], self.bias_h[cut:], largest, self.rescale_h)
-        form = self.hidden()[2]
+        cut, largest, kind = 2 * self.units, 1 << (self.rescale_o.bits - 1), self.rescale_o.dtype
+        gates, inner = (Sums(self.weight_h[rows], self.bias_h[rows], kind, largest, self.rescale_h)
+                        for rows in (slice(cut), slice(cut, None)))  # fmt: skip
         new = self.rescale_o.within(1 << 31)
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            _fine(sums, lengths, weight, bias, form, inner, inner_bias, sigmoid, tanh, new, self.reset_after,
+            _fine(sums, lengths, *gates.arguments(), *inner.arguments(), sigmoid, tanh, new, self.reset_after,
                   self.forward, self.rescale_o.bits, y, h)  # fmt: skip
             return [h[:, None]]
 

@@ -22,6 +22,7 @@ from simulator._jit import inline, jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
 from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels._common import integer, magnitude
+from simulator.native import In, Loop, Out
 
 __all__ = ["LayerNorm"]
 
@@ -124,9 +125,5 @@ class LayerNorm(Kernel):
         bound = top * int(np.abs(gamma).max(initial=0)) + int(np.abs(beta).max(initial=0))
         form = self.rescale.within(min(bound, 1 << 31) if self.fraction == 15 else bound)
         roots, epsilon, fraction = _roots(), self.epsilon, self.fraction
-
-        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            x, y = (array.reshape(-1, count) for array in (ins[0], outs[0]))
-            _layer_norm(x, gamma, beta, epsilon, fraction, roots, form, y)
-
-        return run
+        rows = (-1, count)
+        return Loop(_layer_norm, (In(0, rows), gamma, beta, epsilon, fraction, roots, form, Out(0, rows)))

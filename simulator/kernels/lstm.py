@@ -28,7 +28,7 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
 from simulator.kernel import Array, Spec
-from simulator.kernels.recurrent import Recurrent, project
+from simulator.kernels.recurrent import Recurrent, products
 from simulator.lut import Curve, follow, piecewise
 
 __all__ = ["Lstm"]
@@ -36,53 +36,53 @@ __all__ = ["Lstm"]
 
 @jit
 def _q27(
-    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
-    forward: bool, y: Array, last: Array, c: Array, wide: bool,
+    sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
+    forward: bool, y: Array, h: Array, c: Array, wide: bool,
 ) -> None:  # fmt: skip
     samples, _, units = y.shape
-    h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
-    for n in range(samples):
-        h[0] = last[n]
-        for step in range(lengths[n]):
+    own = np.empty((samples, 4 * units), np.int32)
+    for step in range(lengths.max() if samples else 0):
+        products(h, dense, late, plain, own)
+        for n in range(samples):
+            if step >= lengths[n]:
+                continue
             t = step if forward else lengths[n] - 1 - step
-            project(h, weight, bias, form, b)
-            a = sums[n, t]
+            a, b, state = sums[n, t], own[n], h[n]
             for u in range(units):
-                i = rsh(follow(sigmoid, sat(a[u] + b[0, u], 32)), 16)
-                f = rsh(follow(sigmoid, sat(a[units + u] + b[0, units + u], 32)), 16)
-                g = rsh(follow(tanh, sat(a[2 * units + u] + b[0, 2 * units + u], 32)), 16)
-                o = rsh(follow(sigmoid, sat(a[3 * units + u] + b[0, 3 * units + u], 32)), 16)
+                i = rsh(follow(sigmoid, sat(a[u] + b[u], 32)), 16)
+                f = rsh(follow(sigmoid, sat(a[units + u] + b[units + u], 32)), 16)
+                g = rsh(follow(tanh, sat(a[2 * units + u] + b[2 * units + u], 32)), 16)
+                o = rsh(follow(sigmoid, sat(a[3 * units + u] + b[3 * units + u], 32)), 16)
                 kept = f * c[n, u]
                 cell = rsh((kept if wide else sat(kept, 32)) + i * g, 3)
                 c[n, u] = sat(rsh(cell, 12), 32)
-                h[0, u] = apply(out, o * rsh(follow(tanh, sat(cell, 32)), 16))
-                y[n, t, u] = h[0, u]
-        last[n] = h[0]
+                state[u] = apply(out, o * rsh(follow(tanh, sat(cell, 32)), 16))
+                y[n, t, u] = state[u]
 
 
 @jit
 def _q11(
-    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
-    forward: bool, y: Array, last: Array, c: Array, wide: bool,
+    sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
+    forward: bool, y: Array, h: Array, c: Array, wide: bool,
 ) -> None:  # fmt: skip
     samples, _, units = y.shape
-    h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
-    for n in range(samples):
-        h[0] = last[n]
-        for step in range(lengths[n]):
+    own = np.empty((samples, 4 * units), np.int32)
+    for step in range(lengths.max() if samples else 0):
+        products(h, dense, late, plain, own)
+        for n in range(samples):
+            if step >= lengths[n]:
+                continue
             t = step if forward else lengths[n] - 1 - step
-            project(h, weight, bias, form, b)
-            a = sums[n, t]
+            a, b, state = sums[n, t], own[n], h[n]
             for u in range(units):
-                i = follow(sigmoid, sat(a[u] + b[0, u], 16))
-                f = follow(sigmoid, sat(a[units + u] + b[0, units + u], 16))
-                g = follow(tanh, sat(a[2 * units + u] + b[0, 2 * units + u], 16))
-                o = follow(sigmoid, sat(a[3 * units + u] + b[0, 3 * units + u], 16))
+                i = follow(sigmoid, sat(a[u] + b[u], 16))
+                f = follow(sigmoid, sat(a[units + u] + b[units + u], 16))
+                g = follow(tanh, sat(a[2 * units + u] + b[2 * units + u], 16))
+                o = follow(sigmoid, sat(a[3 * units + u] + b[3 * units + u], 16))
                 cell = sat(f * c[n, u] + i * g, 32)
                 c[n, u] = sat(rsh(cell, 7), 16)
-                h[0, u] = apply(out, o * follow(tanh, sat(rsh(cell, 3), 16)))
-                y[n, t, u] = h[0, u]
-        last[n] = h[0]
+                state[u] = apply(out, o * follow(tanh, sat(rsh(cell, 3), 16)))
+                y[n, t, u] = state[u]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +117,11 @@ class Lstm(Recurrent):
         fine, wide = self.arithmetic != "q11", self.arithmetic == "wide"
         kernel, bits = (_q27, 32) if fine else (_q11, 8)
         sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
-        weight, bias, form = self.hidden()
+        hidden = self.hidden_sums()
         out = self.rescale_o.within(1 << 31)
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            kernel(sums, lengths, weight, bias, form, sigmoid, tanh, out, self.forward, y, h, c, wide)
+            kernel(sums, lengths, *hidden.arguments(), sigmoid, tanh, out, self.forward, y, h, c, wide)
             return [h[:, None], _held(c, fine)[:, None]]
 
         return step

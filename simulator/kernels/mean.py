@@ -17,7 +17,8 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import Rounding, divided, dtype_of
 from simulator.kernel import Array, Run, Spec, require
-from simulator.kernels._common import Clipped, Window, as_image, image_size, integer, magnitude, window_of
+from simulator.kernels._common import Clipped, Window, image_size, integer, last_image, magnitude, window_of
+from simulator.native import In, Loop, Out
 
 __all__ = ["Mean"]
 
@@ -111,7 +112,9 @@ class Mean(Clipped):
         geometry = (*window.kernel, *window.strides, *window.pads)
         ratio = (1 << max(self.shift, 0), 1 << max(-self.shift, 0))
         counts, rounding = (self.padded, self.divisor), int(self.rounding)
-        return lambda ins, outs: _mean(as_image(ins[0]), geometry, counts, ratio, rounding, limits, as_image(outs[0]))
+        (y,) = self.infer(*specs)
+        target = Out(0, last_image(y))
+        return Loop(_mean, (In(0, last_image(x)), geometry, counts, ratio, rounding, limits, target))
 
     def _window(self, x: Spec) -> Window:
         kernel = self.kernel or image_size(x.shape[2:])[4 - len(x.shape) :]

@@ -11,6 +11,7 @@ Must not know: rounding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,6 +20,10 @@ import numpy as np
 
 from simulator.kernel import Kernel, PlainKernel, Run, Spec, require
 from simulator.kernels._common import integer
+from simulator.kernels._move import physical, strided, taken
+from simulator.native import Loop
+
+_MOST = 1 << 21  # numbers of a sample whose places are written down
 
 __all__ = ["ArgMax", "Gather", "Lookup", "Pick", "Split"]
 
@@ -67,6 +72,12 @@ class Pick(Kernel):
         indices = list(self.indices)
         if channel_last:
             indices.append(indices.pop(1))
+        if (
+            self.per_sample
+            and indices
+            and (loop := _picked(physical(specs[0], channel_last), indices, self.fill, specs[0].dtype))
+        ):
+            return loop
         picks = [(axis, _place(index)) for axis, index in enumerate(indices) if index is not None]
         gaps = [(axis, np.flatnonzero(index < 0)) for axis, index in enumerate(indices) if index is not None]
 
@@ -82,6 +93,30 @@ class Pick(Kernel):
                     outs[0][(*before, where)] = self.fill
 
         return run
+
+
+def _picked(
+    shape: Sequence[int], indices: Sequence[np.ndarray | None], fill: int | None, kind: np.dtype
+) -> Loop | None:
+    """Return the compiled choice from every sample: by equal steps where all axes have them, else number by number."""
+    inner = [np.arange(size) if index is None else index for index, size in zip(indices[1:], shape[1:], strict=True)]
+    sizes = [len(index) for index in inner]
+    steps = [math.prod(shape[axis + 2 :]) for axis in range(len(inner))]
+    places = [_place(index) for index in inner]
+    if 0 in shape[1:] or 0 in sizes:
+        return None
+    if all(isinstance(place, slice) for place in places):
+        cuts: list[Any] = places
+        first = sum(cut.start * step for cut, step in zip(cuts, steps, strict=True))
+        gaps = [cut.step * step for cut, step in zip(cuts, steps, strict=True)]
+        return strided(first, [1, *sizes], [math.prod(shape[1:]), *gaps])
+    if math.prod(sizes) > _MOST or math.prod(shape[1:]) > 1 << 30:
+        return None
+    flat, gap = np.zeros(sizes, np.int64), np.zeros(sizes, bool)
+    for axis, (index, step) in enumerate(zip(inner, steps, strict=True)):
+        along = index.reshape(-1, *[1] * (len(inner) - 1 - axis))
+        flat, gap = flat + along * step, gap | (along < 0)
+    return taken(math.prod(shape[1:]), np.where(gap, -1, flat), fill, kind)
 
 
 def _place(index: np.ndarray) -> slice | np.ndarray:
@@ -115,6 +150,14 @@ class Gather(PlainKernel):
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Take."""
         return (arrays[0].take(self.indices, self.axis),)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
+        """As a choice along one axis, compiled where that is possible."""
+        shape, axis = specs[0].shape, _axis_of(self.axis, specs[0])
+        along: list[Any] = [None] * len(shape)
+        along[axis] = self.indices.reshape(-1)
+        loop = _picked(shape, along, None, specs[0].dtype) if axis > 0 else None
+        return loop or super().build(specs, channel_last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +208,19 @@ class Split(PlainKernel):
         ends = np.cumsum([int(n) for n in self.sizes])[:-1]
         parts: list[Any] = np.split(arrays[0], ends, self.axis)
         return tuple(parts)
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
+        """One compiled copy for each part."""
+        shape, axis = specs[0].shape, _axis_of(self.axis, specs[0])
+        if axis == 0 or 0 in self.sizes or 0 in shape[1:]:
+            return super().build(specs, channel_last)
+        inner, loops, first = math.prod(shape[axis + 1 :]), [], 0
+        rows = [math.prod(shape[1:axis]), shape[axis] * inner]
+        for index, size in enumerate(self.sizes):
+            sizes, steps = [1, rows[0], int(size) * inner], [rows[0] * rows[1], rows[1], 1]
+            loops.append(strided(first * inner, sizes, steps, index))
+            first += int(size)
+        return tuple(loop for loop in loops if loop is not None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,9 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import INT32_MIN, Chain, Form, LunaDivide, Rescale, apply
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._common import Clipped, Window, as_image, integer, magnitude, window_of
+from simulator.kernels._common import Clipped, Window, integer, last_image, magnitude, window_of
+from simulator.kernels._move import fill
+from simulator.native import In, Loop, Out
 
 __all__ = ["AvgPool", "MaxPool", "luna_average"]
 
@@ -32,7 +34,7 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
     line = np.empty(columns * channels, x.dtype)  # the window's rows joined, for every column
     for n in range(samples):
         for oy in range(out_rows):
-            line[:] = lowest
+            fill(line, lowest)
             for r in range(kh):
                 y = oy * stride_y - top + r * dilation_y
                 if 0 <= y < rows:
@@ -41,7 +43,7 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
                         line[i] = max(line[i], source[i])
             for ox in range(out_columns):
                 target = out[n, oy, ox]
-                target[:] = lowest
+                fill(target, lowest)
                 for c in range(kw):
                     z = ox * stride_x - left + c * dilation_x
                     if 0 <= z < columns:
@@ -59,7 +61,7 @@ def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: Form, o
     acc = np.empty(channels, zero.dtype)
     for n in range(samples):
         for oy in range(out_rows):
-            line[:] = 0
+            fill(line, 0)
             for r in range(kh):
                 y = oy * stride_y - top + r * dilation_y
                 if 0 <= y < rows:
@@ -67,7 +69,7 @@ def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: Form, o
                     for i in range(line.size):
                         line[i] += source[i]
             for ox in range(out_columns):
-                acc[:] = 0
+                fill(acc, 0)
                 for c in range(kw):
                     z = ox * stride_x - left + c * dilation_x
                     if 0 <= z < columns:
@@ -110,7 +112,8 @@ class MaxPool(Kernel):
         """Fix the geometry."""
         geometry = _geometry(self._window())
         lowest = int(np.iinfo(specs[0].dtype).min)
-        return lambda ins, outs: _max_pool(as_image(ins[0]), geometry, lowest, as_image(outs[0]))
+        (y,) = self.infer(*specs)
+        return Loop(_max_pool, (In(0, last_image(specs[0])), geometry, lowest, Out(0, last_image(y))))
 
     def _window(self) -> Window:
         return window_of(self.kernel, self.strides, self.pads, self.dilations)
@@ -150,7 +153,8 @@ class AvgPool(Clipped):
         require(bound < 1 << 62, f"the sum of {list(window.kernel)} values of {specs[0]} does not fit 62 bits")
         form, geometry = self.rule.within(bound, self.clip), _geometry(window)
         zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # its dtype is the accumulator's
-        return lambda ins, outs: _sum_pool(as_image(ins[0]), geometry, zero, form, as_image(outs[0]))
+        (y,) = self.infer(*specs)
+        return Loop(_sum_pool, (In(0, last_image(specs[0])), geometry, zero, form, Out(0, last_image(y))))
 
     def _window(self) -> Window:
         return window_of(self.kernel, self.strides, self.pads, None)

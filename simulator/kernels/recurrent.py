@@ -18,12 +18,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from simulator._jit import jit
+from simulator._jit import inline, jit
 from simulator.fixed import Chain, Form, Rescale, apply
 from simulator.kernel import Array, Kernel, Run, Spec, require
-from simulator.kernels._common import magnitude
+from simulator.kernels import _simd
+from simulator.kernels._common import Window, magnitude
+from simulator.kernels._simd import product
+from simulator.native import In, Loop, Out
 
-__all__ = ["Recurrent", "project"]
+__all__ = ["Recurrent", "Sums", "prepare", "products", "project"]
 
 
 @jit
@@ -38,6 +41,42 @@ def project(x: Array, weight: Array, bias: Array, rescale: Form, out: Array) -> 
                 acc[o] += value * row[o]
         for o in range(acc.size):
             out[r, o] = apply(rescale, acc[o])
+
+
+@inline
+def products(x: Any, dense: Any, late: Any, plain: Any, out: Any) -> Any:
+    """Fill int32 out [R, O] with the gate sums of x [R, I], by dot instructions or plainly: the other is None."""
+    if plain is not None:
+        project(x, plain[0], plain[1], plain[2], out)
+    if dense is not None:
+        product(x, dense, late, out)
+
+
+class Sums:
+    """The gate sums of a matrix [O, I]: `products` and its arguments."""
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray, dtype: np.dtype, largest: int, rescale: Rescale | Chain):
+        self.plain = prepare(weight, bias, largest, rescale)
+        self._loop: Loop | None = None
+        row = _simd.available() if rescale.dtype.itemsize <= 4 and self.plain[1].dtype == np.int32 else None
+        fits = row is not None and dtype.itemsize <= 2 and largest <= magnitude(dtype)
+        if row is not None and fits and (dtype != np.int8 or _simd.fits(weight, bias)):
+            matrix, window = weight[:, :, None, None], Window((1, 1))
+            build = _simd.pack(row, matrix, bias, window, Spec((1, weight.shape[1], 1, 1), dtype), self.plain[2],
+                               np.dtype(np.int32))  # fmt: skip
+            self._loop = build(In(0), Out(0))
+
+    def arguments(self) -> tuple[Any, Any, Any]:
+        """Return `dense`, `late` and `plain` of `products`, with memory of their own."""
+        if self._loop is None:
+            return None, None, self.plain
+        _, constants, geometry, _, late, line, padded, sums, _ = self._loop.scratched(1)
+        return _simd.Dense(constants, geometry, line, padded, sums), late, None
+
+
+@jit
+def _sums(x: Array, dense: Any, late: Any, plain: Any, out: Array) -> None:
+    products(x, dense, late, plain, out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,15 +175,15 @@ class Recurrent(Kernel):
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Turn the weights and bound the sums."""
         x = specs[0]
-        weight, bias, form = prepare(self.weight_x, self.bias_x, magnitude(x.dtype), self.rescale_x)
+        inputs_of = Sums(self.weight_x, self.bias_x, x.dtype, magnitude(x.dtype), self.rescale_x)
         step = self.stepper()
         shapes = [Spec((*x.shape[:2], self.units), self.rescale_o.dtype), *self.last(1)]
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             given = ins[0] if self.time_axis else np.ascontiguousarray(ins[0].swapaxes(0, 1))
             samples, times, inputs = given.shape
-            sums = np.empty((samples * times, bias.size), np.int32)
-            project(given.reshape(-1, inputs), weight, bias, form, sums)
+            sums = np.empty((samples * times, len(self.bias_x)), np.int32)
+            _sums(given.reshape(-1, inputs), *inputs_of.arguments(), sums)
             y = np.empty((samples, times, self.units), shapes[0].dtype)
             h, c, lengths = self._beginning(ins[1:], samples, times)
             for sample, length in zip(y, lengths, strict=True):
@@ -176,6 +215,11 @@ class Recurrent(Kernel):
         It leaves the last states in h and c, and returns those that are outputs, each [N, 1, ...].
         """
         raise NotImplementedError
+
+    def hidden_sums(self) -> Sums:
+        """Return the states' gate sums."""
+        kind = self.rescale_o.dtype
+        return Sums(self.weight_h, self.bias_h, kind, magnitude(kind), self.rescale_h)
 
     def hidden(self) -> tuple[np.ndarray, np.ndarray, Form]:
         """Return weight [H, G*H], bias and rescaling of the states' sums."""

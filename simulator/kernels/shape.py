@@ -5,18 +5,38 @@ Must not know: rounding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from simulator.fixed import Rescale
-from simulator.kernel import Kernel, MachineError, Run, Spec, require
+from simulator._jit import jit
+from simulator.fixed import Form, Rescale, apply, narrow
+from simulator.kernel import Array, Kernel, MachineError, Run, Spec, require
 from simulator.kernels._common import integer, magnitude
-from simulator.kernels.elementwise import requantize
+from simulator.kernels._move import copied, physical, strided
+from simulator.native import In, Loop, Out
 
 __all__ = ["Concat", "Constant", "Reshape", "Transpose"]
+
+
+@jit
+def _place(x: Array, rescale: Form | None, first: int, out: Array) -> None:
+    """Put rows x [A, S] into columns `first` and after of out [N, T]; where A is less than N, again and again."""
+    size = x.shape[1]
+    for row in range(out.shape[0]):
+        source, target = x[row % x.shape[0]], out[row, first : first + size]
+        for i in range(size):
+            if rescale is None:
+                target[i] = source[i]
+            else:
+                target[i] = apply(rescale, source[i])
+
+
+def _nothing(ins: Sequence[Array], outs: Sequence[Array]) -> None:
+    """Place an empty tensor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,28 +69,21 @@ class Concat(Kernel):
         shape[axis] = sum(spec.shape[axis] for spec in specs)
         return (Spec(tuple(shape), dtypes.pop()),)
 
-    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> tuple[Run, ...]:
         """Plain copies where the rescale changes nothing."""
         axis = self._axis(specs[0])
         if channel_last and axis > 0:
             axis = len(specs[0].shape) - 1 if axis == 1 else axis - 1
+        total = math.prod(physical(self.infer(*specs)[0], channel_last)[axis:])
         parts, first = [], 0
-        for spec, rescale in zip(specs, self.rescales, strict=True):
-            last = first + spec.shape[self._axis(specs[0])]
+        for index, (spec, rescale) in enumerate(zip(specs, self.rescales, strict=True)):
+            size = math.prod(physical(spec, channel_last)[axis:])
             same = rescale.pow2_shift == 0 and rescale.bits >= 8 * spec.dtype.itemsize
-            form = None if same else rescale.within(magnitude(spec.dtype))
-            parts.append(((*(slice(None),) * axis, slice(first, last)), form, rescale.dtype))
-            first = last
-
-        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            for x, (place, form, dtype) in zip(ins, parts, strict=True):
-                if form is not None:
-                    scaled = np.empty(x.shape, dtype)
-                    requantize(x.reshape(-1), form, scaled.reshape(-1))
-                    x = scaled
-                outs[0][place] = x
-
-        return run
+            bound = magnitude(spec.dtype)
+            form = None if same else narrow(rescale.within(bound), bound)
+            parts.append(Loop(_place, (In(index, (-1, size)), form, first, Out(0, (-1, total)))) if size else _nothing)
+            first += size
+        return tuple(parts)
 
     def _axis(self, spec: Spec) -> int:
         rank = len(spec.shape)
@@ -88,6 +101,8 @@ class Reshape(Kernel):
 
     shape: Sequence[int]
     per_sample: bool = True
+
+    same_numbers: ClassVar[bool] = True
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y."""
@@ -111,7 +126,7 @@ class Reshape(Kernel):
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Copy."""
-        return lambda ins, outs: np.copyto(outs[0].reshape(-1), ins[0].reshape(-1))
+        return copied()
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +149,10 @@ class Transpose(Kernel):
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Copy."""
         perm = tuple(self.perm)
-        return lambda ins, outs: np.copyto(outs[0], ins[0].transpose(perm))
+        shape = specs[0].shape
+        steps = [math.prod(shape[axis + 1 :]) for axis in perm]
+        loop = strided(0, [shape[axis] for axis in perm], steps) if self.per_sample else None
+        return loop or (lambda ins, outs: np.copyto(outs[0], ins[0].transpose(perm)))
 
 
 @dataclass(frozen=True, eq=False)

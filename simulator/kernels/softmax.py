@@ -22,7 +22,7 @@ ln S has a table of 512 steps without interpolation; it is therefore up to 64 co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from simulator._jit import inline, jit
 from simulator.fixed import Form, Rescale, Rounded, apply, rsh, sat
 from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels._common import integer
+from simulator.native import In, Loop, Out
 
 __all__ = ["LogSoftmax", "Softmax", "softmax_entry"]
 
@@ -171,22 +172,21 @@ class _Rows(Kernel):
         """Whether axis 0 is in front of the rows."""
         return bool(specs[0].shape) and self.axis % len(specs[0].shape) > 0 and super().follows_batch(specs, batched)
 
-    def _by_rows(self, rank: int, rows: Callable[[np.ndarray, np.ndarray], None]) -> Run:
-        """Return a run of `rows(x [R, T], out [R, T])`."""
+    def _by_rows(self, spec: Spec, function: Any, *constants: Any) -> Run:
+        """Return a run of `function(x [R, T], *constants, out [R, T])`."""
+        rank = len(spec.shape)
         if not self.alone or self.axis % rank == rank - 1:
-            return lambda ins, outs: rows(self._rows(rank, ins[0]), self._rows(rank, outs[0]))
+            shape = (-1, math.prod(spec.shape[self.axis % rank :]))
+            return Loop(function, (In(0, shape), *constants, Out(0, shape)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             turned = np.ascontiguousarray(np.moveaxis(ins[0], self.axis, -1))
             results = np.empty(turned.shape, outs[0].dtype)
-            rows(*(a.reshape(-1, turned.shape[-1]) for a in (turned, results)))
+            given, made = (a.reshape(-1, turned.shape[-1]) for a in (turned, results))
+            function(given, *constants, made)
             outs[0][...] = np.moveaxis(results, -1, self.axis)
 
         return run
-
-    def _rows(self, rank: int, x: np.ndarray) -> np.ndarray:
-        axis = self.axis % rank
-        return x.reshape(math.prod(x.shape[:axis]), -1) if x.size else x.reshape(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,9 +195,9 @@ class Softmax(_Rows):
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Split into rows."""
-        form, way, rank = self.rescale.within(1 << 31), _WAYS[self.way], len(specs[0].shape)
+        form, way = self.rescale.within(1 << 31), _WAYS[self.way]
         entry = np.ascontiguousarray(self.entry, np.int64)
-        return self._by_rows(rank, lambda x, out: _softmax(x, entry, way, form, out))
+        return self._by_rows(specs[0], _softmax, entry, way, form)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +207,7 @@ class LogSoftmax(_Rows):
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Split into rows; work the logarithms out."""
         require(self.way != "newton", "log-softmax has no division")
-        form, fused, rank = self.rescale.within(1 << 31), self.way == "fused", len(specs[0].shape)
+        form, fused = self.rescale.within(1 << 31), self.way == "fused"
         entry = np.ascontiguousarray(self.entry, np.int64)
         logs = np.floor(2.0**16 * np.log(np.arange(512, 1024) / 512) + 0.5).astype(np.int64)
-        return self._by_rows(rank, lambda x, out: _log_softmax(x, entry, fused, logs, form, out))
+        return self._by_rows(specs[0], _log_softmax, entry, fused, logs, form)

@@ -15,6 +15,8 @@ import numpy as np
 
 from simulator._jit import jit
 from simulator.kernel import Array, Kernel, Run, Spec, require
+from simulator.kernels._move import FLAT_IN, FLAT_OUT
+from simulator.native import Loop
 
 __all__ = ["Table", "grid"]
 
@@ -56,4 +58,4 @@ class Table(Kernel):
         """Flatten; every integer of the input's type has an entry, so no index is out of range."""
         values = np.ascontiguousarray(self.values)
         top = len(values) // 2
-        return lambda ins, outs: _look_up(ins[0].reshape(-1), values, top, outs[0].reshape(-1))
+        return Loop(_look_up, (FLAT_IN, values, top, FLAT_OUT))

@@ -18,9 +18,9 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 @contextlib.contextmanager
 def simd(on):
-    """Allow or forbid the vector instructions for what is compiled inside."""
+    """Allow or forbid the vector instructions, or name their row, for what is compiled inside."""
     before = os.environ.get("LINGERONNX_SIMD")
-    os.environ["LINGERONNX_SIMD"] = "1" if on else "0"
+    os.environ["LINGERONNX_SIMD"] = on if isinstance(on, str) else "1" if on else "0"
     try:
         yield
     finally:

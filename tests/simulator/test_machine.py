@@ -25,7 +25,7 @@ from simulator.kernels import (
     Reshape,
     Transpose,
 )  # fmt: skip
-from simulator.machine import Call, MachineError, PlainKernel, Spec, compile
+from simulator.machine import Call, MachineError, PlainKernel, Spec, _fuse, compile
 from tests.simulator.helpers import integers, simd
 
 INPUT = {"x": Spec((1, 3, 9, 10), np.float32)}
@@ -120,10 +120,8 @@ def test_fusing_what_is_not_kept_does_not_change_an_integer(reference, keep):
 
 
 def test_fusion_happens():
-    def count(keep):
-        return len(compile(network(), INPUT, keep)._ops)
-
-    assert count(["y"]) == count(None) - 3
+    everything = {name for step in network() for name in step.outputs}
+    assert len(_fuse(network(), {"y"})) == len(_fuse(network(), everything)) - 3
 
 
 def test_vector_instructions_do_not_change_an_integer(reference):
@@ -172,6 +170,27 @@ def test_forcing_everything_shows_each_step_alone(reference):
 def test_threads_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("LINGERONNX_THREADS", "3")
     assert compile(network(), INPUT).threads == 3
+
+
+def test_memory_does_not_grow_with_the_batch_or_with_their_number():
+    program = compile(network(), INPUT, ["y"], block=4, threads=1)
+    dict(program.run(feed(4)))
+    once = program.nbytes
+    dict(program.run(feed(40)))
+    assert program.nbytes == once > 0
+    for samples in range(1, 20):
+        dict(compile(network(), INPUT, ["y"], threads=1).run(feed(1)))
+        dict(program.run(feed(samples)))
+    assert len(program._idle) <= 4
+
+
+def test_a_program_is_one_native_call():
+    """Law: between feeds and outputs nothing is done in Python but what is written in Python."""
+    program = compile(network(), INPUT, ["y"], threads=1)
+    dict(program.run(feed(2)))
+    (worker,) = program._idle[2]
+    assert [part for part in worker._parts if not isinstance(part, tuple)] == [program._ops[0]]
+    assert len(worker._parts) == 2
 
 
 # --- kernels that mix samples ---------------------------------------------------------------------

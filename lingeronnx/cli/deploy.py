@@ -1,0 +1,71 @@
+"""The command `deploy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..show import console_for, show_deployment
+from ._shared import (
+    DATA,
+    PATH,
+    amounts,
+    axes,
+    examples,
+    folders_of_pictures,
+    json_option,
+    pairs,
+    pictures,
+    print_json,
+    progress_bar,
+    quantizing,
+)
+
+__all__ = ["deploy"]
+
+
+@click.command(
+    epilog=examples(
+        "lingeronnx deploy model.onnx --calib calib.npz -o board",
+        "lingeronnx deploy model_quant.onnx --input test.npz -o board",
+        "lingeronnx deploy spotter.onnx --calib calls.py:calls --state h_out=h_in --platform arcs -o board",
+    )
+)
+@click.argument("model", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="DIR", required=True, help="New, or deployed to before.")
+@click.option("--calib", metavar="DATA", help=f"Of a float model, calibration data: {DATA}.")
+@click.option("--input", "data", metavar="DATA", help="Samples for the golden vectors.  [default: those of --calib]")
+@click.option("--samples", type=click.IntRange(1), default=3, show_default=True, metavar="N",
+              help="How many of them.")  # fmt: skip
+@click.option("--state", multiple=True, metavar="OUT=IN", help="A state output that is fed back. Repeatable.")
+@quantizing
+@click.option("--fix", multiple=True, metavar="INPUT=VALUE", help="As for quantize. Repeatable.")
+@click.option("--batch-axis", multiple=True, metavar="INPUT=K|none", help="As for quantize. Repeatable.")
+@pictures
+@amounts
+@json_option
+def deploy(
+    model: Path, output: Path, calib: str | None, data: str | None, samples: int, state: Sequence[str],
+    fix: Sequence[str], batch_axis: Sequence[str], overrides: Sequence[str], as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Write everything a board needs into one folder.
+
+    A float model is quantized first, with the options of quantize; an integer graph is taken as it is. The folder gets
+    the whole graph, the part for the packer and the parts for the host, the packer's line as a script, a C header,
+    golden vectors, a README with the steps and a manifest with hashes.
+    """
+    source = folders_of_pictures(options)
+    with progress_bar() as progress:
+        from .. import api
+        from ..config import merge_overrides
+
+        done = api.deploy(model, output, source(calib), data=source(data), samples=samples,
+                          state=pairs("--state", state, "OUT=IN") or None, overrides=merge_overrides(overrides),
+                          fix=pairs("--fix", fix, "INPUT=VALUE") or None, batch_axis=axes(batch_axis) or None,
+                          progress=progress, **options)  # fmt: skip
+    show_deployment(console_for(as_json), done)
+    if as_json:
+        print_json({"model": model, **done.to_dict()})

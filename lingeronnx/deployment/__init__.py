@@ -1,0 +1,12 @@
+"""From an integer graph to a board and back: the files a board needs, and proof that it computes the same integers.
+
+    deploy   the chip's part, the host's parts, the packer's line, a C header, golden vectors, a manifest
+    verify   a device's dumps against the simulator: the first layer and element that differ, and why
+
+Must not know: commands, torch.
+"""
+
+from .board import Deployment, check_folder, deploy
+from .comparison import Cause, Difference, Verification, verify
+
+__all__ = ["Cause", "Deployment", "Difference", "Verification", "check_folder", "deploy", "verify"]

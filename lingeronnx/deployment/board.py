@@ -1,0 +1,264 @@
+"""Everything a board needs of an integer graph, written into one folder, as a whole or not at all.
+
+STEM.onnx               the whole graph               STEM_chip.onnx     the part that is packed
+STEM_host_head.onnx     what runs before the chip     STEM_host_tail.onnx   and after it, where there is a host part
+STEM.h                  inputs, outputs, scales, states            pack.sh         the packer's line
+golden/                 vectors (`golden`)       README.md, manifest.json   the steps; hashes and versions
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from .. import ir, onnxfile
+from ..chip import chip_part, on_chip
+from ..errors import ConfigError, ConstraintError, DataError
+from ..flow import synthetic
+from ..packer.arguments import Choice, choose, shell
+from ..packer.names import written
+from ..report import float_nodes
+from .golden import write_golden
+from .header import header
+from .host import HostParts, host_parts
+from .ports import Ports, ports_of
+from .readme import readme
+from .simulated import Graph, read_graph, runs
+
+__all__ = ["MANIFEST", "Deployment", "check_folder", "deploy"]
+
+MANIFEST = "manifest.json"
+_PACKAGES = ("lingeronnx", "numpy", "onnx", "onnx_ir", "onnxruntime", "numba")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What `deploy` wrote.
+
+    files : {path below folder: bytes}. command : the packer's line. ports : of the chip graph. notes : what the user
+    should know.
+    """
+
+    folder: Path
+    stem: str
+    platform: str
+    files: Mapping[str, int]
+    command: str
+    ports: Ports
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return {"folder": str(self.folder), "stem": self.stem, "platform": self.platform, "files": dict(self.files),
+                "packer": self.command, **ports_dict(self.ports), "notes": list(self.notes)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The graphs to write, with the names of files."""
+
+    whole: ir.Graph
+    chip: ir.Graph
+    host: HostParts
+    choice: Choice
+
+
+def deploy(
+    model: str | os.PathLike[str] | ir.Graph,
+    folder: str | os.PathLike[str],
+    data: Any = None,
+    *,
+    stem: str | None = None,
+    samples: int = 3,
+    state: Mapping[str, str] | None = None,
+) -> Deployment:
+    """Write what a board needs of a chip-ready integer graph into `folder`, which is made or replaced as a whole.
+
+    data : for the golden vectors of the first `samples` samples; None makes some up, and says so. stem : of the files'
+    names; default that of `model`. state : {output: input} fed back from call to call; samples are calls then.
+    Raises ConstraintError for a graph that no chip can run by itself, ConfigError for a folder that holds other files,
+    and as `Session` and `Data` do.
+    """
+    target = Path(folder)
+    check_folder(target)
+    graph = read_graph(model)
+    parts = _parts(graph)
+    name = _stem(stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model"))
+    notes = []
+    if data is None:
+        notes.append("the golden vectors are of synthetic inputs: give real ones with --input")
+        data = synthetic([s for s in graph.session.inputs if s.name not in set((state or {}).values())], 0)
+    found = {number: run.named(graph.device) for number, run in runs(graph, data, 0, samples, state).items()}
+    if not found:
+        raise DataError("the input data hold no sample; golden vectors need one at least")
+    pairs = {graph.device[a]: graph.device[b] for a, b in (state or {}).items()}
+    ports = ports_of(parts.whole, parts.chip, found[0], pairs)
+    if parts.choice.verdict.warned:
+        notes += [f"written past the plan: {f}" for f in parts.choice.verdict.findings if f.level == "plan"]
+    command = shell(parts.choice.words, f"{name}_chip.onnx", f"{name}.pkg")
+    computed = {str(v.name) for node in parts.chip.graph for v in node.outputs} - {p.tensor for p in ports.inputs}
+    with _folder(target) as made:
+        _write_models(made, name, parts)
+        _write(made / "pack.sh", _script(name, graph.row.name, command)).chmod(0o755)
+        _write(made / f"{name}.h", header(name, graph.row.name, ports))
+        write_golden(made / "golden", found, ports, computed)
+        cost = parts.choice.verdict.cost(graph.row)
+        sizes = _sizes(made)
+        weights = sum(t.const_value.nbytes for t in parts.chip.graph.initializers.values() if t.const_value is not None)
+        _write(made / "README.md", readme(name, graph.row.name, command, ports, sizes, weights, cost, notes))
+        body = {"stem": name, "platform": graph.row.name, "packer": command, **ports_dict(ports),
+                "samples": len(found), "parts": _borders(made, name), "versions": _versions(),
+                "files": _hashes(made)}  # fmt: skip
+        _write(made / MANIFEST, json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+        files = _sizes(made)
+    return Deployment(target, name, graph.row.name, files, command, ports, tuple(notes))
+
+
+def _parts(graph: Graph) -> _Parts:
+    """Cut the graph; ConstraintError where no chip can run its integers."""
+    model, row = graph.session.model, graph.row
+    if row.packing is None:
+        raise ConstraintError(f"platform {row.name} is no chip: there is nothing to deploy; quantize for a chip")
+    islands, _ = float_nodes(model, {}, on_chip(model))
+    if islands:
+        first = islands[0]
+        raise ConstraintError(
+            f"not chip-ready: {first.op_type} {first.node} is left in float between integer nodes "
+            f"({len(islands)} such); quantize with --require-chip to see why"
+        )
+    whole = written(model)
+    chip = chip_part(whole)
+    choice = choose(chip, row)
+    if not choice.verdict.chip_ready:
+        finding = next(f for f in choice.verdict.findings if f.level != "plan")
+        raise ConstraintError(f"not chip-ready on {row.name}: {finding}")
+    return _Parts(whole, chip, host_parts(whole), choice)
+
+
+def _stem(text: str) -> str:
+    """Return a file name's stem that the packer takes with dumping on: no dot in it."""
+    return re.sub(r"[^\w-]", "_", text) or "model"
+
+
+# ---- the folder --------------------------------------------------------------------------------------------------
+
+
+def check_folder(target: Path) -> None:
+    """Raise ConfigError where `target` is no folder that could be made, replaced, or is empty."""
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise ConfigError(f"cannot deploy to {target}: it is no folder; choose another name")
+    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
+        raise ConfigError(f"cannot deploy to {target}: it holds files of something else; choose a new folder")
+    if not target.resolve().parent.is_dir():
+        raise ConfigError(f"cannot deploy to {target}: there is no folder {target.parent}; create it")
+
+
+class _folder:
+    """A new folder that takes the place of `target` when the block ends well; else nothing is changed."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target.resolve()
+
+    def __enter__(self) -> Path:
+        try:
+            self.made = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
+        except OSError as error:
+            raise ConfigError(f"cannot deploy to {self.target}: {error.strerror}") from error
+        return self.made
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._publish()
+            elif isinstance(error, OSError):
+                raise ConfigError(f"cannot deploy to {self.target}: {error.strerror}") from error
+        finally:
+            shutil.rmtree(self.made, ignore_errors=True)
+
+    def _publish(self) -> None:
+        umask = os.umask(0)
+        os.umask(umask)
+        self.made.chmod(0o777 & ~umask)
+        old = self.made.with_name(f"{self.made.name}.old")
+        try:
+            if self.target.exists():
+                self.target.replace(old)
+            self.made.replace(self.target)
+        except OSError as error:
+            if old.exists():
+                old.replace(self.target)
+            raise ConfigError(f"cannot deploy to {self.target}: {error.strerror}") from error
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _write_models(made: Path, name: str, parts: _Parts) -> None:
+    ir.save(parts.whole, made / f"{name}.onnx")
+    ir.save(parts.chip, made / f"{name}_chip.onnx")
+    for end, model in (("head", parts.host.head), ("tail", parts.host.tail)):
+        if model is not None:
+            onnxfile.write(model, made / f"{name}_host_{end}.onnx", ir.SIZE_LIMIT)
+
+
+def _script(name: str, platform: str, command: str) -> str:
+    return (
+        "#!/bin/sh\n"
+        f"# Packs {name}_chip.onnx for {platform} into {name}.pkg; needs the vendor's packer, tpacker, on the PATH.\n"
+        "set -eu\n"
+        'cd "$(dirname "$0")"\n'
+        f"{command}\n"
+    )
+
+
+def _sizes(made: Path) -> dict[str, int]:
+    return {str(f.relative_to(made)): f.stat().st_size for f in sorted(made.rglob("*")) if f.is_file()}
+
+
+def _hashes(made: Path) -> dict[str, dict[str, Any]]:
+    return {name: {"bytes": size, "sha256": hashlib.sha256((made / name).read_bytes()).hexdigest()}
+            for name, size in _sizes(made).items()}  # fmt: skip
+
+
+def _borders(made: Path, name: str) -> dict[str, dict[str, list[str]]]:
+    """Return what each model reads and writes, by file, in the order in which they run."""
+    found = {}
+    for file in (f"{name}_host_head.onnx", f"{name}_chip.onnx", f"{name}_host_tail.onnx"):
+        if (made / file).is_file():
+            graph = onnx.load(made / file, load_external_data=False).graph
+            found[file] = {"inputs": [v.name for v in graph.input], "outputs": [v.name for v in graph.output]}
+    return found
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def ports_dict(ports: Ports) -> dict[str, Any]:
+    """Return ports as JSON-ready values."""
+    sides = {"inputs": ports.inputs, "outputs": ports.outputs}
+    return {
+        **{key: [{**vars(p), "shape": list(p.shape), "bytes": p.bytes} for p in side] for key, side in sides.items()},
+        "states": [vars(state) for state in ports.states],
+        "states_on_host": dict(ports.on_host),
+    }

@@ -1,0 +1,253 @@
+"""Comparing what a device computed with the simulator: the first tensor and element that differ, and why they might.
+
+Tensors are compared in graph order. All that the first bad one is computed from agreed, or was not shown: so the fault
+lies between, and the suspects (`suspects`) are computed from the right integers. One that gives exactly the device's
+integers explains them; where there is none, only the pattern of the differences is told.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import ir
+from ..chip import chip_part
+from ..errors import ConfigError, DataError
+from ..packer.arguments import choose
+from ..packer.judge import judge
+from .dumps import Dumped, raw, read_folder, read_log, read_outputs, short
+from .layer import Layer, layer_of
+from .patterns import pattern
+from .simulated import Graph, Run, read_graph, runs
+from .suspects import Suspect, suspects
+
+__all__ = ["Cause", "Difference", "Verification", "verify"]
+
+_CAUSES = 3
+_TRIED = 4000  # suspects of a layer of many nodes
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What would explain the first difference.
+
+    kind : in one or two words. exact : whether it gives the device's integers, every one; else it is a guess.
+    """
+
+    kind: str
+    text: str
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first tensor that differs, in graph order.
+
+    index : of its first element that differs, None where the device gave a checksum only. expected, found : that
+    element. differing, size : elements. largest : counts between the two at most. nodes : between it and tensors that
+    agree, the fault is in one of them.
+    """
+
+    tensor: str
+    node: str
+    operator: str
+    dump: str
+    index: tuple[int, ...] | None
+    expected: int | None
+    found: int | None
+    differing: int | None
+    size: int
+    largest: int | None
+    nodes: Sequence[str]
+    causes: Sequence[Cause]
+    remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a comparison found.
+
+    agrees : every tensor that was shown and known is equal. compared : their names. different : all that differ.
+    first : the first of them. unknown : shown, not in the graph (the packer's own). unseen : in the graph, not shown.
+    """
+
+    agrees: bool
+    compared: Sequence[str]
+    different: Sequence[str]
+    first: Difference | None
+    unknown: Sequence[str] = ()
+    unseen: Sequence[str] = ()
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return asdict(self)
+
+
+def verify(
+    model: str | os.PathLike[str] | ir.Graph,
+    data: Any,
+    *,
+    dump: str | os.PathLike[str] | None = None,
+    log: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    sample: int = 0,
+    state: Mapping[str, str] | None = None,
+    packer_args: str | None = None,
+) -> Verification:
+    """Compare what a device computed with what the simulator computes for the same sample.
+
+    model : the integer graph, whole or its chip part. data : as everywhere; integers of a Quant's type are taken as
+    quantized. Give one of dump (the executor's folder), log (a board's lines of checksums; their form was never tried
+    on silicon) and output (a raw file of all outputs). sample : which of the data was run last. state : {output:
+    input} of states that were fed back from zeros; then an item of the data is a call. packer_args : what the packer
+    was told, to judge its plan by; default what `quantize` says.
+
+    Raises DataError for files that are no dump, ConfigError where none or several are given.
+    """
+    given = [item for item in (dump, log, output) if item is not None]
+    if len(given) != 1:
+        raise ConfigError("give one of --device-dump, --device-log and --device-output")
+    graph = read_graph(model)
+    found = runs(graph, data, max(sample - 1, 0), sample + 2, state)
+    if sample not in found:
+        raise DataError(f"--sample {sample}: the data hold no such sample; they count from 0")
+    ours = found[sample]
+    dumped, notes = _read(graph, ours, dump, log, output)
+    pairs, unknown, more = _matched(graph, ours, dumped)
+    if not pairs:
+        raise DataError(
+            f"none of the {len(dumped)} tensors shown is in the graph, such as '{dumped[0].name}': is it another model?"
+        )
+    different = [name for name, shown in pairs.items() if not shown.equals(ours.integers[name])]
+    first = None
+    if different:
+        labels = {sample - 1: "sample before", sample + 1: "sample after"}
+        others = {label: found[number] for number, label in labels.items() if number in found}
+        first = _explained(graph, ours, others, different[0], pairs)
+        first = replace(first, causes=(*first.causes, *_findings(graph, first.nodes, packer_args)))
+    hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == "Dequant"}}
+    unseen = [n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden]
+    return Verification(not different, tuple(pairs), tuple(different), first, tuple(unknown), tuple(unseen),
+                        (*notes, *more))  # fmt: skip
+
+
+def _read(graph: Graph, ours: Run, dump: Any, log: Any, output: Any) -> tuple[list[Dumped], list[str]]:
+    if dump is not None:
+        return read_folder(Path(dump)), []
+    if log is not None:
+        note = "the log's form is taken from the executor's sources and was never tried on silicon"
+        return read_log(Path(log)), [note]
+    outputs = {graph.device[name]: ours.integers[name] for name in graph.outputs}
+    if not outputs:
+        raise ConfigError("the graph has no integer output to compare --device-output with")
+    return read_outputs(Path(output), outputs), []
+
+
+def _matched(graph: Graph, ours: Run, dumped: Sequence[Dumped]) -> tuple[dict[str, Dumped], list[str], list[str]]:
+    """Return what was shown of which tensor, in graph order; names shown that the graph has not; notes."""
+    known: dict[str, list[str]] = {}
+    for name in ours.integers:
+        if name in graph.operators:
+            known.setdefault(short(graph.device[name]), []).append(name)
+        if name in graph.entries:  # the graph input's own name survives its Quant
+            known.setdefault(short(graph.device[graph.entries[name]]), []).append(name)
+    pairs: dict[str, Dumped] = {}
+    unknown, notes = [], []
+    for shown in dumped:
+        names = known.get(short(shown.name), [])
+        fitting = [n for n in names if shown.dims is None or shown.dims == ours.integers[n].shape] or names
+        if not fitting:
+            unknown.append(shown.name)
+            continue
+        if len(fitting) > 1:
+            notes.append(f"{shown.where}: {len(fitting)} tensors have that name after its cut; left out")
+            continue
+        pairs[fitting[0]] = shown
+    return {name: pairs[name] for name in ours.integers if name in pairs}, unknown, notes
+
+
+def _explained(
+    graph: Graph, ours: Run, others: Mapping[str, Run], tensor: str, pairs: Mapping[str, Dumped]
+) -> Difference:
+    shown, want = pairs[tensor], ours.integers[tensor]
+    agreed = {n: ours.integers[n] for n, s in pairs.items() if s.equals(ours.integers[n])}
+    entries = {
+        n: ours.integers[n]
+        for n in (*graph.entries, *(v.name for v in graph.proto.graph.input))
+        if n in ours.integers and n != tensor
+    }
+    layer = layer_of(graph, tensor, {**entries, **agreed})
+    node = next(n for n in graph.proto.graph.node if tensor in n.output)
+    values = shown.elements(want.dtype)
+    remarks = []
+    if shown.dims is not None and shown.dims != want.shape:
+        remarks.append(f"the device's shape is {list(shown.dims)}, ours {list(want.shape)}")
+    have = values.reshape(want.shape) if values is not None and values.size == want.size else None
+    if values is not None and have is None:
+        remarks.append(f"the device has {values.size} elements, ours {want.size}")
+    causes = _causes(graph, layer, tensor, ours, others, shown, have)
+    place = _place(want, have) if have is not None else _words(shown, want)
+    nodes = [n.name for n in layer.nodes] if layer is not None else [node.name]
+    return Difference(tensor, node.name, node.op_type, shown.where, **place, size=want.size, nodes=nodes, causes=causes,
+                      remarks=remarks)  # fmt: skip
+
+
+def _causes(
+    graph: Graph, layer: Layer | None, tensor: str, ours: Run, others: Mapping[str, Run], shown: Dumped,
+    have: np.ndarray | None,
+) -> list[Cause]:  # fmt: skip
+    found: list[Suspect] = []
+    tried = suspects(graph, layer, tensor, ours, others, have)
+    want = ours.integers[tensor]
+    for suspect in islice(tried, _TRIED):
+        if shown.equals(suspect.array.astype(want.dtype)) and suspect.kind not in {s.kind for s in found}:
+            found.append(suspect)
+            if len(found) == _CAUSES:
+                break
+    causes = [Cause(s.kind, s.text, True) for s in found]
+    if not causes and have is not None:
+        recurrent = want.ndim == 3 and graph.operators[tensor] in ("LSTMInt", "GRUInt")
+        causes = [Cause(kind, text, False) for kind, text in pattern(want, have, recurrent)]
+    return causes
+
+
+def _findings(graph: Graph, nodes: Sequence[str], packer_args: str | None) -> list[Cause]:
+    """Return what the packer's rules have against one of the `nodes`, and what writes past its plan anywhere."""
+    if graph.row.packing is None:
+        return []
+    chip = chip_part(graph.session.model)
+    found = choose(chip, graph.row).verdict if packer_args is None else judge(chip, graph.row, packer_args)
+    return [Cause("packer", str(f), False) for f in found.findings if f.node in nodes or f.level == "plan"]
+
+
+def _place(want: np.ndarray, have: np.ndarray) -> dict[str, Any]:
+    off = np.flatnonzero(want.reshape(-1) != have.reshape(-1))
+    index = np.unravel_index(int(off[0]), want.shape)
+    gap = np.abs(have.astype(np.int64) - want.astype(np.int64))
+    return {"index": tuple(map(int, index)), "expected": int(want[index]), "found": int(have[index]),
+            "differing": len(off), "largest": int(gap.max())}  # fmt: skip
+
+
+def _words(shown: Dumped, want: np.ndarray) -> dict[str, Any]:
+    """Return the first element that differs as far as the three words of a checksum's line tell."""
+    nothing: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
+    data = raw(want)
+    if shown.words is None or len(data) < 4:
+        return nothing
+    for start, word in zip((0, len(data) // 2, len(data) - 4), shown.words, strict=True):
+        there, here = word.to_bytes(4, "little"), data[start : start + 4]
+        if start % want.itemsize or len(here) < 4 or there == here:
+            continue
+        kind = want.dtype.newbyteorder("<")
+        found, expected = np.frombuffer(there, kind), np.frombuffer(here, kind)
+        at = int(np.flatnonzero(found != expected)[0])
+        index = tuple(map(int, np.unravel_index(start // want.itemsize + at, want.shape)))
+        return {**nothing, "index": index, "expected": int(expected[at]), "found": int(found[at])}
+    return nothing

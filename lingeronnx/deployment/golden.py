@@ -1,0 +1,52 @@
+"""Golden vectors: what the simulator computes of a few samples, in the form in which an executor dumps a run.
+
+    golden/0/input0.bin     what the chip reads, raw, in the order of its inputs     (raw integers, little-endian)
+    golden/0/input.npz      the same by the inputs' names, as `verify` takes it
+    golden/0/output0.bin    what it writes
+    golden/0/data/          every integer tensor as text, as `dumps` says
+
+A device shows fewer tensors, for it fuses nodes, and some that the packer put in.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from .dumps import dump_name, dump_text, raw
+from .ports import Port, Ports
+from .simulated import Run
+
+__all__ = ["write_golden"]
+
+
+def write_golden(folder: Path, found: Mapping[int, Run], ports: Ports, computed: Collection[str]) -> None:
+    """Write the vectors of every run in `found` into `folder`, which is made; all names are those of the chip's file.
+
+    computed : the tensors that the chip's nodes write.
+    """
+    for number, run in found.items():
+        place = folder / str(number)
+        (place / "data").mkdir(parents=True)
+        for word, side in (("input", ports.inputs), ("output", ports.outputs)):
+            for index, port in enumerate(side):
+                (place / f"{word}{index}.bin").write_bytes(raw(_array(run, port)))
+        _write_npz(place / "input.npz", {port.name: _array(run, port) for port in ports.inputs})
+        for name, array in run.integers.items():
+            if name in computed:
+                (place / "data" / dump_name(name, array.shape)).write_text(dump_text(array), encoding="ascii")
+
+
+def _array(run: Run, port: Port) -> np.ndarray:
+    return run.integers[port.tensor] if port.tensor in run.integers else run.floats[port.tensor]
+
+
+def _write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write `arrays` under any names; the bytes depend on them alone, not on the clock."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)

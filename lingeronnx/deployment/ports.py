@@ -1,0 +1,107 @@
+"""What a program on the board has to know of a chip graph's inputs, outputs and states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import ir
+from ..errors import ConstraintError
+from ..ops import integer_op
+from .moves import moved_from
+from .simulated import Run
+
+__all__ = ["Port", "Ports", "State", "ports_of"]
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of the chip graph.
+
+    name : in the file. tensor : the integer tensor behind it. shape : of one call, batch included. dtype : of what
+    the device reads or writes. shift : integer = real value * 2^shift, None for what is no scaled integer.
+    """
+
+    name: str
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    shift: int | None
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """What a buffer takes."""
+        return self.elements * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class State:
+    """An output that is fed back into an input from call to call, by their places among the chip's ports.
+
+    shift : bits to the left from the output's integers to the input's.
+    """
+
+    output: int
+    input: int
+    shift: int
+
+
+@dataclass(frozen=True)
+class Ports:
+    """All of a chip graph. on_host : {output: input} of states that pass through the host's parts."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    states: tuple[State, ...]
+    on_host: Mapping[str, str]
+
+
+def ports_of(whole: ir.Graph, chip: ir.Graph, run: Run, state: Mapping[str, str]) -> Ports:
+    """Return the ports of `chip`, a part of `whole`, with the shapes of one `run`; all names are those of the file.
+
+    state : {output: input} of `whole`; what the host only moves between them and the chip's ports is looked through.
+    Raises ConstraintError for a scale that is no power of two.
+    """
+    inputs = []
+    for value in chip.graph.inputs:
+        quants = [use.node for use in value.uses() if use.node.op_type == "Quant"]
+        tensor = ir.written_name(quants[0]) if quants else str(value.name)
+        inputs.append(_port(str(value.name), tensor, run))
+    outputs = []
+    for value in chip.graph.outputs:
+        node = ir.producer(value)
+        op = None if node is None else integer_op(node)
+        behind = ir.read_name(node) if node is not None and op is not None and op.name == "Dequant" else str(value.name)
+        outputs.append(_port(str(value.name), behind, run))
+    values, shapes = {str(v.name): v for v in ir.values(whole)}, run.shapes
+    ins = [str(moved_from(values[port.name], shapes).name) for port in inputs]
+    outs = [port.name for port in outputs]
+    pairs, on_host = [], {}
+    for output, target in state.items():
+        source = output if output in outs else str(moved_from(values[output], shapes).name)
+        if source in outs and target in ins:
+            one, two = outs.index(source), ins.index(target)
+            pairs.append(State(one, two, (inputs[two].shift or 0) - (outputs[one].shift or 0)))
+        else:
+            on_host[output] = target
+    return Ports(tuple(inputs), tuple(outputs), tuple(pairs), on_host)
+
+
+def _port(name: str, tensor: str, run: Run) -> Port:
+    array = run.integers[tensor] if tensor in run.integers else run.floats[tensor]
+    scale = run.scales.get(tensor)
+    shift = None
+    if scale is not None:
+        mantissa, exponent = math.frexp(scale)
+        if mantissa != 0.5:
+            raise ConstraintError(f"tensor '{tensor}' has scale {scale:g}, no power of two; a board cannot shift by it")
+        shift = exponent - 1
+    return Port(name, tensor, array.shape, str(array.dtype), shift)

@@ -1,0 +1,138 @@
+"""Our side of a comparison with a device: what the simulator computes of the same inputs, by the device's names.
+
+The packer takes Quants and Dequants out, so the device's tensors are the integer ones; a graph input's own name stands
+for what its Quant writes. Must not know dumps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from .. import ir
+from ..data import Data
+from ..errors import ModelError
+from ..ops import integer_op
+from ..packer.names import restored, written
+from ..platforms import Platform
+from ..session import Session, is_integer_graph
+from ..streaming import zeros
+from .moves import moved_from
+
+__all__ = ["Graph", "Run", "read_graph", "runs"]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An integer graph to compare with.
+
+    session : by the user's names. device : {tensor: its name in the chip's file}. entries : {what a Quant of a graph
+    input writes: that input}. proto : the nodes, in order. operators : {tensor: the integer operator that writes it, or
+    the node's own type}. outputs : the integer tensors behind the Dequants, in the order of the chip's outputs.
+    """
+
+    session: Session
+    row: Platform
+    device: Mapping[str, str]
+    entries: Mapping[str, str]
+    proto: onnx.ModelProto
+    operators: Mapping[str, str]
+    outputs: tuple[str, ...]
+
+    def fed_by(self, name: str, run: Run) -> str:
+        """Return the graph input that the Quant's output `name` holds, as far as the host only moves its values."""
+        values = {str(v.name): v for v in ir.values(self.session.model)}
+        return str(moved_from(values[self.entries[name]], run.shapes).name)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One sample: integers, and the floats around them, by the user's tensor names; scales of the integers."""
+
+    integers: Mapping[str, np.ndarray]
+    floats: Mapping[str, np.ndarray]
+    scales: Mapping[str, float]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor."""
+        return {name: array.shape for part in (self.integers, self.floats) for name, array in part.items()}
+
+    def named(self, names: Mapping[str, str]) -> Run:
+        """Return the run with other names of its tensors."""
+
+        def of(part: Mapping[str, Any]) -> dict[str, Any]:
+            return {names.get(name, name): item for name, item in part.items()}
+
+        return Run(of(self.integers), of(self.floats), of(self.scales))
+
+
+def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
+    """Read an integer graph, from a file or from memory; ModelError for a float one."""
+    from ..int_runner import row_of
+
+    file = ir.load(model) if isinstance(model, str | os.PathLike) else model
+    model = restored(file)
+    if not is_integer_graph(model):
+        raise ModelError("the model has no integer operator; give the graph that was packed, such as model_quant.onnx")
+    session = Session(model, arithmetic="executor")  # what a board runs, whatever the graph's generation means
+    graph, row = session.model, row_of(session.model)
+    packed = file if isinstance(model, str | os.PathLike) or row.packing is None else written(file)
+    both = zip(ir.values(graph), ir.values(packed), strict=True)
+    device = {str(ours.name): str(theirs.name) for ours, theirs in both}
+    entries, outputs, operators = {}, [], {}
+    for node in graph.graph:
+        op = integer_op(node)
+        operators.update(dict.fromkeys(map(_name, node.outputs), node.op_type if op is None else op.name))
+        if op is not None and op.name == "Quant":
+            entries[ir.written_name(node)] = ir.read_name(node)
+        if op is not None and op.name == "Dequant":
+            outputs.append(ir.read_name(node))
+    for value in graph.graph.outputs:  # integers that leave as they are
+        if value.dtype is not None and value.dtype.name.startswith("INT") and value.name not in outputs:
+            outputs.append(str(value.name))
+    return Graph(session, row, device, entries, ir.to_proto(graph), operators, tuple(dict.fromkeys(outputs)))
+
+
+def runs(graph: Graph, data: Any, start: int, stop: int, state: Mapping[str, str] | None) -> dict[int, Run]:
+    """Return what the simulator computes of samples `start` to `stop` - 1, as far as there are any.
+
+    state : {output: input}, fed back from call to call, from zeros: then an item of the data is a call, as for
+    calibration, and of its samples the first is taken. Raises DataError as `Data` does, ConfigError for states that are
+    not there.
+    """
+    stream = graph.session.stream(state) if state else None
+    fed = set(state.values()) if state else set()
+    specs = [spec for spec in graph.session.inputs if spec.name not in fed]
+    first = zeros([spec for spec in graph.session.inputs if spec.name in fed], 1)
+    source = Data(data, specs, limit=stop if stream is None else None, what="input data")
+    found = {}
+    for number, (feeds, _) in enumerate(source.batches(1 if stream is None else 1 << 30)):
+        if number >= stop:
+            break
+        feeds = {spec.name: spec.samples(feeds[spec.name], 0, 1) for spec in specs}
+        if number < start and stream is None:
+            continue
+        held = {} if stream is None else stream.state
+        taps = list(graph.session.taps({**feeds, **first, **held}))
+        if stream is not None:
+            arrays = {name: array for name, array, _ in taps}
+            stream.reset({name: arrays[output] for output, name in (state or {}).items()})
+        if number >= start:
+            found[number] = _run(taps)
+    return found
+
+
+def _name(value: ir.Value) -> str:
+    return str(value.name)
+
+
+def _run(taps: list[tuple[str, np.ndarray, float | None]]) -> Run:
+    whole = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "i"}
+    floats = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "f"}
+    return Run(whole, floats, {name: scale for name, _, scale in taps if scale is not None})

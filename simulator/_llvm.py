@@ -1,0 +1,108 @@
+"""LLVM without Numba: the text of a module -> machine code, for this processor or, as assembly, for any.
+
+What is compiled for this processor is kept beside Numba's own files (`_jit.cache_folder`). Knows nothing of what the
+code does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from llvmlite import binding
+
+from simulator._jit import cache_folder, config
+
+__all__ = ["address", "assembly"]
+
+
+@cache
+def _initialize(everything: bool) -> None:
+    if everything:
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+    else:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+
+
+def _machine(triple: str, features: Sequence[str], jit: bool) -> Any:
+    target = binding.Target.from_triple(triple or binding.get_process_triple())
+    return target.create_target_machine(opt=3, features=",".join(f"+{name}" for name in features), jit=jit)
+
+
+def _optimized(text: str, machine: Any) -> Any:
+    module = binding.parse_assembly(text)
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    return module
+
+
+def assembly(text: str, triple: str, features: Sequence[str]) -> str:
+    """Return the assembly of the LLVM module `text` for the target `triple` ("" is this machine) with `features`."""
+    _initialize(True)
+    machine = _machine(triple, features, jit=False)
+    return str(machine.emit_assembly(_optimized(text, machine)))
+
+
+def address(text: str, name: str, features: tuple[str, ...]) -> int:
+    """Return the address of function `name` of the LLVM module `text`, compiled for this processor with `features`.
+
+    The code lives as long as the process.
+    """
+    with _LOCK:
+        return int(_linked(text, name, features)[name])
+
+
+_LOCK = Lock()  # two threads must not link the same code
+
+
+@cache
+def _linked(text: str, name: str, features: tuple[str, ...]) -> Any:
+    _initialize(False)
+    machine = _machine("", features, jit=True)
+    key = hashlib.sha256("\n".join([text, *features, machine.triple, binding.llvm_version_info.__repr__()]).encode())
+    path = _file(key.hexdigest()[:24])
+    code = _read(path)
+    if code is None:
+        code = machine.emit_object(_optimized(text, machine))
+        _write(path, code)
+    library = binding.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
+    return library.link(_linker(), key.hexdigest())
+
+
+@cache
+def _linker() -> Any:
+    return binding.create_lljit_compiler(_machine("", (), jit=True))
+
+
+def _file(key: str) -> Path | None:
+    folder = None if config.DISABLE_JIT else cache_folder()
+    return None if folder is None else Path(folder) / f"{key}.o"
+
+
+def _read(path: Path | None) -> bytes | None:
+    try:
+        return path.read_bytes() if path is not None else None
+    except OSError:
+        return None
+
+
+def _write(path: Path | None, code: bytes) -> None:
+    """Put the file in place at once, so that no other process reads half of it."""
+    if path is None:
+        return
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(code)
+        os.replace(file.name, path)
+    except OSError:
+        return

@@ -1,0 +1,237 @@
+"""Compiled steps behind one C interface, so that a whole program runs in a single call from Python.
+
+A `Loop` is a jitted function with its arguments: constants, and places for the arrays of a step. For given arrays it
+becomes a *record*, 64-bit words with the address of the machine code and the arguments as Numba lays them out: an array
+is seven words and more, a tuple the words of its members. A *trampoline*, one per list of word types, calls the machine
+code with the words of a record; `walk` calls record after record.
+
+Owns: this layout, which is Numba's calling convention. Must not know: what the loops do, whose the arrays are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import typeof, types
+
+from simulator import _llvm
+from simulator.kernel import Array
+
+__all__ = ["In", "Loop", "Out", "Scratch", "record", "trampoline", "walk"]
+
+_DWORD, _INDEX, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
+#: LLVM's types by the letters of `struct`.
+_KINDS: dict[str, Any] = {
+    "p": _POINTER, "q": _INDEX, "i": _DWORD, "h": ir.IntType(16), "b": ir.IntType(8), "f": ir.FloatType(),
+    "d": ir.DoubleType(),
+}  # fmt: skip
+_SIZES = {"p": 64, "q": 64, "i": 32, "h": 16, "b": 8, "f": 32, "d": 64}
+_DATA = 4  # the word of an array that is its address
+
+
+@dataclass(frozen=True)
+class In:
+    """Stands for input `index` of a step, in another shape where one is given; a -1 in it follows the batch."""
+
+    index: int = 0
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Out:
+    """Stands for output `index` of a step, as `In`."""
+
+    index: int = 0
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Stands for memory that a loop may use while it runs: flat, of `size` numbers, or of so many for each sample."""
+
+    size: int
+    dtype: Any
+    each: bool = False
+
+    def sized(self, samples: int) -> int:
+        """Return the bytes for a batch."""
+        return self.size * np.dtype(self.dtype).itemsize * (samples if self.each else 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A jitted function and its arguments, `In`, `Out` and `Scratch` among them. Called, it runs from Python."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+
+    def __call__(self, ins: Sequence[Array], outs: Sequence[Array]) -> None:
+        """Run on these arrays."""
+        samples = max((len(a) for a in (*ins, *outs) if a.ndim), default=1)
+        self.function(*(self._given(a, ins, outs, samples) for a in self.arguments))
+
+    def scratch(self, samples: int) -> int:
+        """Return the bytes of scratch memory that it needs."""
+        return sum(-(-a.sized(samples) // 64) * 64 + 64 for a in self.arguments if isinstance(a, Scratch))
+
+    def scratched(self, samples: int) -> tuple[Any, ...]:
+        """Return the arguments with fresh memory for `Scratch`."""
+        return tuple(self._given(a, (), (), samples) if isinstance(a, Scratch) else a for a in self.arguments)
+
+    @staticmethod
+    def _given(argument: Any, ins: Sequence[Array], outs: Sequence[Array], samples: int) -> Any:
+        if isinstance(argument, In | Out):
+            array = (ins if isinstance(argument, In) else outs)[argument.index]
+            return array if argument.shape is None else array.reshape(argument.shape)
+        if isinstance(argument, Scratch):
+            return np.empty(argument.sized(samples), np.uint8).view(argument.dtype)
+        return argument
+
+
+def record(
+    loop: Loop, ins: Sequence[Array], outs: Sequence[Array], memory: Array, samples: int
+) -> tuple[list[int], list[tuple[int, bool, int]]]:
+    """Return the words of a loop on these arrays, and where the addresses of inputs and outputs stand.
+
+    The latter as (word, whether it is an input, which one). `memory` is what `Scratch` is cut from.
+    """
+    words, places, kinds, first = [0, 0], [], [], 0
+    given = []
+    for argument in loop.arguments:
+        value = Loop._given(argument, ins, outs, samples) if not isinstance(argument, Scratch) else None
+        if isinstance(argument, Scratch):
+            size = argument.sized(samples)
+            value = memory[first : first + size].view(argument.dtype)
+            first += -(-size // 64) * 64 + 64
+        if isinstance(argument, In | Out):
+            places.append((len(words) + _DATA, isinstance(argument, In), argument.index))
+        given.append(_type(value))
+        flat = _flat(value)
+        kinds += [kind for kind, _ in flat]
+        words += [word for _, word in flat]
+    words[:2] = _entry(loop.function, tuple(given)), trampoline("".join(kinds))
+    return words, places
+
+
+def _type(value: Any) -> Any:
+    """Return Numba's type of an argument; arrays may be written, whatever their flags say."""
+    if isinstance(value, np.ndarray):
+        assert value.flags.c_contiguous
+        return types.Array(typeof(value.dtype).dtype, value.ndim, "C")
+    if isinstance(value, tuple):
+        return _typeof_tuple(type(value), tuple(_type(v) for v in value))
+    kind: Any = type(value)
+    return _typeof(kind)
+
+
+@cache
+def _typeof(kind: type) -> Any:
+    return types.none if kind is type(None) else typeof(kind(0))
+
+
+@cache
+def _typeof_tuple(kind: type, members: tuple[Any, ...]) -> Any:
+    if kind is not tuple:
+        same = len(set(members)) == 1
+        return types.NamedUniTuple(members[0], len(members), kind) if same else types.NamedTuple(members, kind)
+    return types.Tuple(members)
+
+
+def _flat(value: Any) -> list[tuple[str, int]]:
+    """Return the words of an argument, each with the letter of its type."""
+    if isinstance(value, np.ndarray):
+        numbers = [value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides]
+        return [("p", 0), ("p", 0), *zip("qqp" + "q" * (2 * value.ndim), numbers, strict=True)]
+    if isinstance(value, tuple):
+        return [word for member in value for word in _flat(member)]
+    if value is None:
+        return [("p", 0)]
+    if isinstance(value, bool | np.bool_):
+        return [("b", int(value))]
+    if isinstance(value, int):
+        return [("q", value)]
+    if type(value) is float:
+        return [("d", struct.unpack("q", struct.pack("d", value))[0])]
+    letter = value.dtype.char if value.dtype.char in _KINDS else {"l": "q"}[value.dtype.char]
+    padded = value.tobytes().ljust(8, b"\0")
+    return [(letter, struct.unpack("q", padded)[0])]
+
+
+def _entry(function: Any, given: tuple[Any, ...]) -> int:
+    """Return the address of a jitted function's machine code for these types, compiling it if need be."""
+    if given not in function.overloads:
+        function.compile(given)
+    compiled = function.overloads[given]
+    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
+
+
+@cache
+def trampoline(kinds: str) -> int:
+    """Return the address of the function that calls machine code with words of these types.
+
+    It takes the address of a record and returns Numba's status: 0 where all went well.
+    """
+    module = ir.Module("trampoline")
+    function = ir.Function(module, ir.FunctionType(_DWORD, [_INDEX]), "trampoline")
+    builder = ir.IRBuilder(function.append_basic_block())
+    words = builder.inttoptr(function.args[0], _INDEX.as_pointer())
+
+    def word(index: int) -> Any:
+        return builder.load(builder.gep(words, [ir.Constant(_INDEX, index)]))
+
+    arguments: list[Any] = [builder.bitcast(builder.alloca(_POINTER), _POINTER) for _ in range(2)]
+    for index, letter in enumerate(kinds):
+        value, kind = word(index + 2), _KINDS[letter]
+        if letter == "p":
+            value = builder.inttoptr(value, kind)
+        elif letter in "fd":
+            bits = value if letter == "d" else builder.trunc(value, _DWORD)
+            value = builder.bitcast(bits, kind)
+        elif _SIZES[letter] < 64:
+            value = builder.trunc(value, kind)
+        arguments.append(value)
+    callee = ir.FunctionType(_DWORD, [argument.type for argument in arguments])
+    builder.ret(builder.call(builder.inttoptr(word(0), callee.as_pointer()), arguments))
+    return _llvm.address(str(module), "trampoline", ())
+
+
+@cache
+def walk() -> Callable[[int, int, int], int]:
+    """Return walk(table, first, last): run the records whose addresses stand in table[first:last], one by one.
+
+    Returns -1, or the place of a record that failed.
+    """
+    module = ir.Module("walk")
+    function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 3), "walk")
+    table, first, last = function.args
+    blocks = [function.append_basic_block(name) for name in ("entry", "head", "body", "next", "good", "bad")]
+    entry, head, body, after, good, bad = blocks
+    builder = ir.IRBuilder(entry)
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(_INDEX)
+    index.add_incoming(first, entry)
+    builder.cbranch(builder.icmp_signed("<", index, last), body, good)
+    builder.position_at_end(body)
+    at = builder.load(builder.gep(builder.inttoptr(table, _INDEX.as_pointer()), [index]))
+    words = builder.inttoptr(at, _INDEX.as_pointer())
+    code = builder.load(builder.gep(words, [ir.Constant(_INDEX, 1)]))
+    callee = ir.FunctionType(_DWORD, [_INDEX]).as_pointer()
+    status = builder.call(builder.inttoptr(code, callee), [at])
+    builder.cbranch(builder.icmp_signed("==", status, ir.Constant(_DWORD, 0)), after, bad)
+    builder.position_at_end(after)
+    index.add_incoming(builder.add(index, ir.Constant(_INDEX, 1)), after)
+    builder.branch(head)
+    builder.position_at_end(good)
+    builder.ret(ir.Constant(_INDEX, -1))
+    builder.position_at_end(bad)
+    builder.ret(index)
+    address = _llvm.address(str(module), "walk", ())
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(address)

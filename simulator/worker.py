@@ -1,0 +1,150 @@
+"""A worker: the memory of a program for blocks of one size, and the walk over its steps there.
+
+Owns: one allocation for all buffers and scratch memory, the records of the compiled steps (`native`), their patching
+with the addresses of the caller's arrays. Compiled steps in a row run in one call. Must not know: how a batch is cut,
+threads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator._jit import config
+from simulator.kernel import Array
+from simulator.layout import Buffer, Op
+from simulator.native import Loop, record, walk
+
+__all__ = ["Worker"]
+
+_LINE = 64  # bytes of a cache line
+
+
+class Worker:
+    """Runs the steps of a program on blocks of `samples`; used by one thread at a time.
+
+    Attributes
+    ----------
+    nbytes
+        Memory that it holds.
+    """
+
+    def __init__(
+        self, buffers: Sequence[Buffer], ops: Sequence[Op], constants: Mapping[int, Array], samples: int
+    ) -> None:
+        self._buffers, self._ops, self._samples = buffers, ops, samples
+        self._scratch = np.empty(0, np.uint8)
+        self._values: list[Any] = [constants.get(at) for at in range(len(buffers))]
+        self.nbytes = self._allocate()
+        self._parts: list[tuple[int, int] | Op] = []
+        self._records: list[Array] = []
+        self._patches: dict[int, list[tuple[Array, int]]] = defaultdict(list)
+        if not config.DISABLE_JIT:
+            self._record()
+
+    def run(self, arrays: Mapping[str, Array], part: slice) -> None:
+        """Run all steps on `part` of the caller's arrays, which are those of the buffers with a name."""
+        if config.DISABLE_JIT:
+            self.run_forced(arrays, part, {})
+            return
+        for at, places in self._patches.items():
+            address = _address(arrays[self._buffers[at].name], part if self._buffers[at].batched else None)
+            for words, word in places:
+                words[word] = address
+        go = walk()
+        for some in self._parts:
+            if isinstance(some, Op):
+                some.run(*(self._arrays(numbers, arrays, part) for numbers in (some.ins, some.outs)))
+            elif go(self._table.ctypes.data, *some) >= 0:
+                raise MemoryError("a step of the simulator found no memory")
+
+    def run_forced(self, arrays: Mapping[str, Array], part: slice, force: Mapping[int, Mapping[int, Array]]) -> None:
+        """Run step by step; once a buffer of `force` is written, the buffers named there hold other values."""
+        values = list(self._values)
+        for at in range(len(values)):
+            if values[at] is None:
+                values[at] = self._callers(at, arrays, part)
+        made = {at: op for op in self._ops for at in op.outs}
+        for at, given in force.items():
+            if at not in made:
+                values[at] = given[at]
+        for op in self._ops:
+            op.run([values[at] for at in op.ins], [values[at] for at in op.outs])
+            for at in op.outs:
+                for other, value in force.get(at, {}).items() if made[at] is op else ():
+                    values[other] = value
+
+    def _arrays(self, numbers: Sequence[int], arrays: Mapping[str, Array], part: slice) -> list[Array]:
+        given = (self._values[at] for at in numbers)
+        return [self._callers(at, arrays, part) if x is None else x for at, x in zip(numbers, given, strict=True)]
+
+    def _callers(self, at: int, arrays: Mapping[str, Array], part: slice) -> Array:
+        """Return the part of the caller's array that a buffer stands for."""
+        buffer = self._buffers[at]
+        if buffer.of >= 0:
+            return self._callers(buffer.of, arrays, part).reshape(buffer.sized(self._samples).shape)
+        return _part(arrays[buffer.name], part if buffer.batched else None)
+
+    def _allocate(self) -> int:
+        """Give every buffer of a slot its memory, those of one slot the same; return all bytes."""
+        sizes: dict[int, int] = defaultdict(int)
+        for buffer in self._buffers:
+            if buffer.slot >= 0:
+                sizes[buffer.slot] = max(sizes[buffer.slot], buffer.sized(self._samples).nbytes)
+        scratch = max((op.run.scratch(self._samples) for op in self._ops if isinstance(op.run, Loop)), default=0)
+        starts, total = {}, 0
+        for slot, size in {**sizes, -1: scratch}.items():
+            starts[slot], total = total, total + -(-size // _LINE) * _LINE + _LINE
+        memory = np.empty(total + _LINE, np.uint8)
+        memory = memory[-memory.ctypes.data % _LINE :]
+        self._scratch = memory[starts[-1] : starts[-1] + scratch]
+        for at, buffer in enumerate(self._buffers):
+            if buffer.slot >= 0:
+                spec, start = buffer.sized(self._samples), starts[buffer.slot]
+                self._values[at] = memory[start : start + spec.nbytes].view(spec.dtype).reshape(spec.shape)
+        for at, buffer in enumerate(self._buffers):
+            if buffer.of >= 0 and self._values[buffer.of] is not None:
+                self._values[at] = self._values[buffer.of].reshape(buffer.sized(self._samples).shape)
+        return total
+
+    def _record(self) -> None:
+        """Write the records, and the table of those that follow each other."""
+        addresses: list[int] = []
+        for op in self._ops:
+            if not isinstance(op.run, Loop):
+                self._parts.append(op)
+                continue
+            ins, outs = ([self._shaped(at) for at in numbers] for numbers in (op.ins, op.outs))
+            numbers, places = record(op.run, ins, outs, self._scratch, self._samples)
+            words = np.array(numbers, np.int64)
+            for word, is_input, index in places:
+                at = (op.ins if is_input else op.outs)[index]
+                at = at if self._buffers[at].of < 0 else self._buffers[at].of
+                if self._buffers[at].name and self._values[at] is None:
+                    self._patches[at].append((words, word))
+            self._records.append(words)
+            addresses.append(words.ctypes.data)
+            if self._parts and isinstance(self._parts[-1], tuple):
+                self._parts[-1] = (self._parts[-1][0], len(addresses))
+            else:
+                self._parts.append((len(addresses) - 1, len(addresses)))
+        self._table = np.array(addresses, np.int64)
+
+    def _shaped(self, at: int) -> Array:
+        """Return the array of a buffer, for one of the caller's one that is never touched."""
+        if self._values[at] is not None:
+            return self._values[at]
+        spec = self._buffers[at].sized(self._samples)
+        return np.empty(spec.shape, spec.dtype)
+
+
+def _part(array: Array, part: slice | None) -> Array:
+    return array if part is None else array[part]
+
+
+def _address(array: Array, part: slice | None) -> int:
+    start = 0 if part is None or part.start is None else part.start * array.strides[0]
+    return int(array.__array_interface__["data"][0]) + start

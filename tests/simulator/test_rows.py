@@ -1,0 +1,141 @@
+"""The rows of dot instructions: each gives the integers of the plain loops, and its code holds the instruction."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator import _llvm
+from simulator.fixed import Rescale, Rounded
+from simulator.kernel import MachineError
+from simulator.kernels import Conv, Linear, MatMul, _tile
+from simulator.rows import ROWS, host_features, row, runs_here
+from tests.simulator.helpers import SEEDS, few, integers, run, same, simd
+
+HERE = [one.name for one in ROWS if runs_here(one)]
+RESCALES = [Rescale.from_shift(9, 8), Rescale.from_ratio(0.0021, 8), Rescale.from_shift(3, 16),
+            Rescale.from_shift(0, 32), Rounded(6, 8, "round"), Rescale.from_ratio(2.0**-30, 16)]  # fmt: skip
+
+#: Of a convolution: channels, outputs, kernel, stride, groups, pads, dilation. Ragged on purpose.
+WINDOWS = [
+    (3, 16, (3, 3), 1, 1, (1, 1, 1, 1), 1),
+    (16, 24, (1, 1), 1, 1, (0, 0, 0, 0), 1),
+    (12, 8, (1, 1), 1, 2, (0, 0, 0, 0), 1),
+    (5, 70, (2, 3), 2, 1, (0, 1, 2, 0), 1),
+    (1, 33, (5, 4), 2, 1, (2, 1, 2, 1), 1),
+    (8, 12, (3, 2), 1, 4, (1, 0, 0, 1), 2),
+    (6, 10, (3, 3), 1, 1, (2, 2, 2, 2), 2),
+    (16, 16, (3, 3), 2, 16, (1, 1, 1, 1), 1),
+    (21, 21, (5, 5), 1, 21, (2, 2, 2, 2), 1),
+    (7, 7, (2, 6), 2, 7, (1, 3, 0, 3), 2),
+]
+
+
+def both(name, kernel, *arrays, **options):
+    """Run `kernel` by row `name` and by the plain loops."""
+    with simd(name):
+        got = run(kernel, *arrays, **options)
+    with simd(False):
+        return got, run(kernel, *arrays, **options)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_a_row_gives_the_integers_of_the_plain_loops(name, window):
+    channels, outputs, kernel, stride, group, pads, dilation = window
+    rng = np.random.default_rng(len(name))
+    weight, bias = integers(rng, (outputs, channels // group, *kernel)), integers(rng, (outputs,), np.int16)
+    for place, rescale in enumerate(RESCALES):
+        x = integers(rng, (3, channels, 11, 9), (np.int8, np.int16)[place % 2], extremes=place > 3)
+        conv = Conv(weight, bias, rescale, (stride, stride), pads, (dilation, dilation), group)
+        got, want = both(name, conv, x, threads=1)
+        same(got, want, rescale.dtype)
+
+
+@pytest.mark.parametrize("name", HERE)
+@few
+@given(SEEDS, st.integers(1, 9), st.integers(1, 70), st.integers(1, 80), st.sampled_from((np.int8, np.int16)))
+def test_a_row_gives_the_products_of_the_plain_loops(name, seed, rows, inputs, outputs, kind):
+    rng = np.random.default_rng(seed)
+    weight, x = integers(rng, (outputs, inputs), extremes=seed % 2), integers(rng, (rows, inputs), kind, seed % 3 == 0)
+    rescale = RESCALES[seed % len(RESCALES)]
+    got, want = both(name, Linear(weight, None, rescale), x)
+    same(got, want, rescale.dtype)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_wide_weights_and_a_tall_image_in_bands(name):
+    rng = np.random.default_rng(1)
+    conv = Conv(integers(rng, (9, 4, 3, 3), np.int16) >> 9, None, Rescale.from_shift(12, 8), None, (1, 1, 1, 1))
+    x = integers(rng, (2, 4, 300, 120))
+    same(*both(name, conv, x), np.int8)
+    deep = Conv(integers(rng, (20, 1, 3, 3)), None, Rescale.from_shift(8, 8), None, (1, 1, 1, 1), None, 20)
+    same(*both(name, deep, integers(rng, (1, 20, 300, 120))), np.int8)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("shape", [(3, 1, 5, 7, 3), (2, 4, 9, 16, 70), (1, 2, 33, 2, 18), (2, 1, 1, 1, 1)], ids=str)
+def test_products_of_two_tensors(name, shape):
+    batch, heads, rows, inner, columns = shape
+    rng = np.random.default_rng(2)
+    for kinds in ((np.int8, np.int8), (np.int8, np.int16)):
+        x, y = (integers(rng, s, k) for s, k in zip(((rows, inner), (inner, columns)), kinds, strict=True))
+        x, y = (np.stack([np.roll(a, i) for i in range(batch * heads)]).reshape(batch, heads, *a.shape) for a in (x, y))
+        got, want = both(name, MatMul(Rescale.from_ratio(0.003, 8)), x, y, threads=1)
+        same(got, want, np.int8)
+
+
+INSTRUCTIONS = {
+    "avx512-vnni": (r"vpdpbusd\s.*zmm", r"vpmaddwd\s.*zmm|vpdpwssd\s.*zmm"),
+    "avx-vnni": (r"vpdpbusd\s.*ymm", r"vpmaddwd\s.*ymm|vpdpwssd\s.*ymm"),
+    "avx512bw": (r"vpmaddwd\s.*zmm", r"vpmaddwd\s.*zmm"),
+    "avx2": (r"vpmaddwd\s.*ymm", r"vpmaddwd\s.*ymm"),
+    "neon-dot": (r"\bsdot\b", r"\bs?ml[as]l?2?\b"),
+    "neon": (r"\bs?ml[as]l?2?\b",) * 2,
+    "portable": (r"\bpmaddwd\b|\bpmul\w+|\bs?mla?l?\b|\bmul\b",) * 2,
+}
+
+
+@pytest.mark.parametrize("one", ROWS, ids=lambda one: one.name)
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("form", ["shift", "scale", "sums"])
+def test_a_row_compiles_on_any_machine_and_holds_its_instruction(one, own, form):
+    bits = 32 if form == "sums" else 8
+    for operands, wanted in zip((one.bytes, "pairs"), INSTRUCTIONS[one.name], strict=True):
+        p, v = _tile.tile(one, one.lanes * 3, 64)
+        text = _tile.text(one, _tile.Shape(operands, own, p, 1 if own else v, form, bits))
+        code = _llvm.assembly(text, one.triple, one.features)
+        assert re.search(wanted, code), code
+
+
+@pytest.mark.parametrize("one", ROWS, ids=lambda one: one.name)
+def test_sums_and_weights_stay_in_registers(one):
+    for outputs in (1, 8, 24, 40, 64, 100, 1000):
+        for pixels in (1, 5, 16, 64, 1000):
+            p, v = _tile.tile(one, outputs, pixels)
+            assert 1 <= p <= 8
+            assert p * v + v + 1 <= one.registers
+
+
+def test_the_best_row_is_used_and_a_name_forces_one(monkeypatch):
+    monkeypatch.delenv("LINGERONNX_SIMD", raising=False)
+    assert row().name == HERE[0]
+    for name in HERE:
+        with simd(name):
+            assert row().name == name
+    with simd(False):
+        assert row() is None
+
+
+def test_a_row_that_is_unknown_or_cannot_run():
+    with simd("sse9"), pytest.raises(MachineError, match="there is no 'sse9'; there are avx512-vnni, .*portable"):
+        row()
+    missing = next(one.name for one in ROWS if not runs_here(one))
+    with (
+        simd(missing),
+        pytest.raises(MachineError, match=f"this processor cannot run '{missing}'; it can run .*portable"),
+    ):
+        row()
+    assert isinstance(host_features(), frozenset)
