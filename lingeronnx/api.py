@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError
 from .evaluation import Evaluation, evaluate
-from .flow import QuantizedModel, beyond, complete, normalised, plan_for, prepare, refined
+from .flow import QuantizedModel, beyond, complete, ends, normalised, plan_for, prepare, refined, wins
 from .packer.names import restored, written
 from .plan import Plan
 from .platforms import Platform
@@ -79,8 +79,22 @@ def quantize(
     Raises ModelError, DataError, ConfigError; ConstraintError with require_chip where the result is not chip-ready.
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
-    planned = plan_for(prepare(model, calib, config, {**given, **settings}), plan, progress)
-    return complete(planned, refined(planned), progress)
+    prepared = prepare(model, calib, config, {**given, **settings})
+    planned = plan_for(prepared, plan, progress)
+    result = complete(planned, refined(planned), progress)
+    conf = prepared.conf
+    if plan is not None or prepared.synthetic or conf.effort == "fast" or not prepared.data.rereadable:
+        return result
+    kept: dict[str, str] = {}
+    for more in ends(prepared.graph):
+        if isinstance(calib, Iterator) or not set(more) - set(prepared.parts.floats):
+            continue
+        host = {**kept, **more}
+        planned = plan_for(prepare(model, calib, config, {**given, **settings}, host=host), None, progress)
+        other = complete(planned, refined(planned), progress)
+        if wins(result.report, other.report):
+            result, kept = other, host
+    return result
 
 
 # ---- check -------------------------------------------------------------------------------------------------------

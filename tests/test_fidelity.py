@@ -83,7 +83,7 @@ def _accumulator() -> ir.Graph:
 def test_streams_are_measured_with_their_own_states_and_stand_still_loudly() -> None:
     rng = np.random.default_rng(1)
     calls = [{"x": rng.uniform(0.2, 0.5, (1, 4)).astype(np.float32)} for _ in range(900)]
-    report = lo.quantize(_accumulator(), calls, platform="generic", state={"out": "s"}, effort="fast").report
+    report = lo.quantize(_accumulator(), calls, platform="venus", state={"out": "s"}, effort="fast").report
     assert report.measured_on == "on 64 calls held back from calibration"
     assert report.outputs["out"]["sqnr"] < 15  # a step of less than half a count is lost, call after call
     assert any("output '" in w and "dB from the float model" in w for w in report.warnings)

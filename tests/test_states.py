@@ -112,3 +112,56 @@ def test_two_dots_name_what_is_behind_and_before() -> None:
     assert names("..c2") == names("..count")
     result = lo.quantize(_packed(), platform="generic", skip=["count.."])
     assert {"count", "small", "y"} <= {node.node for node in result.report.host_part}
+
+
+def _detector() -> ir.Graph:
+    """Two layers and the decoding of boxes: 200 * d + priors, exp(d) * sizes, far beyond what 8 bits resolve."""
+    weights = {
+        "w": RNG.standard_normal((4, 8)).astype(np.float32),
+        "v": (0.3 * RNG.standard_normal((8, 4))).astype(np.float32),
+        "priors": RNG.uniform(0, 600, 2).astype(np.float32), "sizes": np.float32([3, 300]), "var": np.float32([9, 9]),
+        "axis": [1], "zero": [0], "two": [2], "four": [4],
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("MatMul", ["b", "v"], ["raw"], name="head"),
+        helper.make_node("Slice", ["raw", "zero", "two", "axis"], ["d"], name="centres"),
+        helper.make_node("Slice", ["raw", "two", "four", "axis"], ["e"], name="extents"),
+        helper.make_node("Mul", ["d", "var"], ["dv"], name="variance"),
+        helper.make_node("Add", ["dv", "priors"], ["centre"], name="prior"),
+        helper.make_node("Exp", ["e"], ["grow"], name="exp"),
+        helper.make_node("Mul", ["grow", "sizes"], ["size"], name="size"),
+        helper.make_node("Concat", ["centre", "size"], ["boxes"], name="boxes", axis=1),
+    ]
+    return _graph(nodes, weights, [("x", ["N", 4])], ["boxes"])
+
+
+def test_decoding_goes_to_the_host_when_that_is_measured_to_be_better() -> None:
+    x = {"x": RNG.standard_normal((128, 4)).astype(np.float32)}
+    best = lo.quantize(_detector(), x, platform="generic")
+    fast = lo.quantize(_detector(), x, platform="generic", effort="fast")
+    assert {"exp", "size", "boxes"} <= {node.node for node in best.report.host_part}
+    assert any("measured, that is better" in node.why for node in best.report.host_part)
+    assert best.report.outputs["boxes"]["sqnr"] > fast.report.outputs["boxes"]["sqnr"] + 3
+
+
+def test_a_spectrum_goes_to_the_host_when_that_is_measured_to_be_better() -> None:
+    w = RNG.standard_normal((16, 8)).astype(np.float32)
+    weights = {"t": w, "v": RNG.standard_normal((8, 4)).astype(np.float32), "eps": np.float32(1e-6)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "t"], ["s"], name="transform"),
+        helper.make_node("Mul", ["s", "s"], ["p"], name="power"),
+        helper.make_node("Add", ["p", "eps"], ["q"], name="floor"),
+        helper.make_node("Log", ["q"], ["l"], name="log"),
+        helper.make_node("MatMul", ["l", "v"], ["m"], name="layer"),
+        helper.make_node("Relu", ["m"], ["r"], name="relu"),
+        helper.make_node("MatMul", ["r", "u"], ["y"], name="last"),
+    ]
+    weights["u"] = RNG.standard_normal((4, 3)).astype(np.float32)
+    model = _graph(nodes, weights, [("x", ["N", 16])], ["y"])
+    x = {"x": (RNG.standard_normal((128, 16)) * 10 ** RNG.uniform(-2, 0, (128, 1))).astype(np.float32)}
+    report = lo.quantize(model, x).report
+    assert {"transform", "log"} <= {node.node for node in report.host_part}
+    assert "layer" not in {node.node for node in report.host_part}
+    assert report.outputs["y"]["sqnr"] > 15  # 11.5 dB with the logarithm in the integers

@@ -13,6 +13,7 @@ stage changes what it is given. Must not know: commands, torch.
 
 from .beyond import beyond
 from .complete import QuantizedModel, complete
+from .ends import ends, wins
 from .planned import Observed, Planned, assign_scales, observe_model, plan_for, take_over
 from .prepared import Prepared, normalised, prepare, synthetic
 from .refined import refined
@@ -25,6 +26,7 @@ __all__ = [
     "assign_scales",
     "beyond",
     "complete",
+    "ends",
     "normalised",
     "observe_model",
     "plan_for",
@@ -32,4 +34,5 @@ __all__ = [
     "refined",
     "synthetic",
     "take_over",
+    "wins",
 ]

@@ -11,6 +11,7 @@ from .. import ir
 from ..borders import float_names
 from ..data import Progress
 from ..errors import ModelError
+from ..improve.refine import samples_that_fit
 from ..metrics import Agreement
 from ..runners import FloatRunner, input_specs
 from ..session import Session
@@ -104,8 +105,9 @@ def _parts(prepared: Prepared, feed: _Feed) -> Iterator[dict[str, np.ndarray]]:
     """Yield a few samples at a time."""
     specs = prepared.data.inputs
     count = max(specs[name].count(array) if specs[name].batched else 1 for name, array in feed.items())
-    for start in range(0, count, _FEW):
-        yield {name: specs[name].samples(array, start, start + _FEW) if specs[name].batched else array
+    few = samples_that_fit(prepared.graph, _FEW)
+    for start in range(0, count, few):
+        yield {name: specs[name].samples(array, start, start + few) if specs[name].batched else array
                for name, array in feed.items()}  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,12 @@ def prepare(
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
     hold: bool = True,
+    host: Mapping[str, str] = MappingProxyType({}),
 ) -> Prepared:
     """Load, accept, normalise, fit and divide `model`.
 
     The arguments are those of `quantize`; settings of None are left out. hold : keep some data out of calibration.
+    host : nodes of the normalised graph that stay in float, with the reason.
     """
     conf = _config(config, settings)
     row = _row(conf)
@@ -99,7 +102,7 @@ def prepare(
     selectors = Selectors(original, graph)
     source = FloatRunner(original)
     fitted = _normalise(graph, source, data, row, conf, selectors, record)
-    skip = {**apart(graph, conf.state), **selectors.skipped(conf.skip)}
+    skip = {**host, **apart(graph, conf.state), **selectors.skipped(conf.skip)}
     parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
     return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None, calls)

@@ -1,0 +1,89 @@
+"""Where integers begin and end: fronts (spectra, logarithms) and tails (decoding of boxes) that the host may compute.
+
+Eight bits are few for a power spectrum, or for positions within a picture. What a graph has of such nodes before its
+first layers, or behind its last, is a candidate: the model is quantized both ways, and the evidence decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from .. import ir
+from ..ops.macs import macs
+from ..report import Report
+
+__all__ = ["ends", "wins"]
+
+_FRONT = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
+_TAIL = ("Exp", "NonMaxSuppression", "Pow", "Sqrt", "TopK")
+_LAYERS = 1  # a front may have: a transform written as a convolution
+_GAIN, _LOSS = 3.0, 0.5  # dB that some output gains at least, and others lose at most
+
+
+def ends(model: ir.Graph) -> list[dict[str, str]]:
+    """Return candidates of the normalised `model`: {node: why it stays in float}."""
+    found = []
+    for names, why in (
+        (_front(model), "the host computes the front, up to a spectrum: measured, that is better"),
+        (_tail(model), "the host decodes what the last layers give: measured, that is better"),
+    ):
+        if names:
+            found.append(dict.fromkeys(names, why))
+    return found
+
+
+def _kinds(model: ir.Graph) -> Callable[[ir.Node], set[str]]:
+    """Return what gives the operators of a node: of a composed curve those that it is made of."""
+    bodies = {name[:2]: {inner.op_type for inner in body} for name, body in model.functions.items()}
+
+    def of(node: ir.Node) -> set[str]:
+        composed = node.op_type.partition("_")[0] == "Curve" and node.domain == ir.DOMAIN
+        return bodies.get((node.domain, node.op_type), set()) if composed else {node.op_type}
+
+    return of
+
+
+def _front(model: ir.Graph) -> list[str]:
+    """Return the nodes that the nodes of `_FRONT` with at most one layer before them are computed from, and these."""
+    kinds = _kinds(model)
+    before: dict[int, frozenset[int]] = {}
+    layers: dict[int, int] = {}
+    wanted: set[int] = set()
+    nodes = list(model.graph)
+    for node in nodes:
+        makers = [maker for value in node.inputs if (maker := ir.producer(value)) is not None]
+        above = frozenset(id(m) for m in makers).union(*(before[id(m)] for m in makers if id(m) in before))
+        before[id(node)] = above
+        layers[id(node)] = int(macs(node) > 0)
+        if not kinds(node).isdisjoint(_FRONT) and sum(layers.get(key, 0) for key in above) <= _LAYERS:
+            wanted |= above | {id(node)}
+    heavy = sum(layers.values())
+    inside = sum(layers[key] for key in wanted if key in layers)
+    return [str(node.name) for node in nodes if id(node) in wanted] if inside < heavy else []
+
+
+def _tail(model: ir.Graph) -> list[str]:
+    """Return the nodes that no layer is computed from, where some of them decode."""
+    kinds = _kinds(model)
+    leads: set[int] = set()  # nodes that a layer is computed from, and layers
+    found = []
+    for node in reversed(list(model.graph)):
+        users = [use.node for value in node.outputs for use in value.uses()]
+        if macs(node) > 0 or any(id(user) in leads for user in users):
+            leads.add(id(node))
+        else:
+            found.append(node)
+    decode = any(not kinds(node).isdisjoint(_TAIL) for node in found)
+    return [str(node.name) for node in reversed(found)] if decode and leads else []
+
+
+def wins(old: Report, new: Report) -> bool:
+    """Whether `new` is better: an output gained, none lost, and what was ready for a chip still is."""
+    if old.chip_ready and not new.chip_ready:
+        return False
+    gains = [_gain(old.outputs[name], new.outputs[name]) for name in old.outputs]
+    return max(gains, default=0.0) >= _GAIN and min(gains, default=0.0) >= -_LOSS
+
+
+def _gain(old: Mapping[str, float], new: Mapping[str, float]) -> float:
+    return min(new["sqnr"], 100.0) - min(old["sqnr"], 100.0)
