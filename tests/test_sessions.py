@@ -53,7 +53,8 @@ def test_quantize_opens_four_sessions(opened, effort):
     assert found.report.host_part
     assert bool(found.report.fitted)
     assert any(len(t.factor) > 1 for t in found.plan.transforms.values()) == (effort == "normal")
-    assert 1 < len(opened) <= 4
+    search = 2 if found.report.warnings else 0  # an output below 15 dB: all tensors are compared to say where it breaks
+    assert 1 < len(opened) <= 4 + search
 
 
 RESNET8 = Path(__file__).resolve().parents[2] / "shared" / "models" / "mlperf_tiny_resnet8.onnx"

@@ -84,8 +84,9 @@ def test_unrolled():
     model, inputs = streaming("GRU"), chunks(2, 3)
     start = np.full((1, 2, H), 0.5, np.float32)
     calls = [{"x": inputs[0]}, {"x": inputs[1]}, {"x": inputs[2], "h": start}, {"x": inputs[0][:1]}]
-    (feeds,), count = unrolled(model, calls, STATES["GRU"])
-    assert count == 4
+    found = unrolled(model, calls, STATES["GRU"])
+    (feeds,) = found.items
+    assert (found.number, found.held) == (4, False)
     assert {name: array.shape for name, array in feeds.items()} == {"x": (7, T, WIDTH), "h": (1, 7, H)}
     ends = float_outputs(model, {"x": inputs[0], "h": np.zeros((1, 2, H), np.float32)})["h_out"]
     np.testing.assert_array_equal(feeds["h"][:, :2], 0 * start)
@@ -100,7 +101,7 @@ def test_calibration_over_calls_matters():
     model, inputs = streaming("LSTM"), chunks(calls=6)
     fed = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"])
     alone = [{"x": x, "h": np.zeros((1, 4, H), np.float32), "c": np.zeros((1, 4, H), np.float32)} for x in inputs]
-    seen = {kind: unrolled(model, calls, STATES["LSTM"])[0][0]["h"] for kind, calls in
+    seen = {kind: unrolled(model, calls, STATES["LSTM"]).items[0]["h"] for kind, calls in
             (("fed", [{"x": x} for x in inputs]), ("alone", alone))}  # fmt: skip
     assert np.abs(seen["fed"]).max() > 0.3
     assert not seen["alone"].any()

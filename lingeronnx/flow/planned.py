@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import ir
-from ..assign import Choice, UnheldScale, assign, legalize, tie_classes
+from ..assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes
 from ..config import QuantConfig
 from ..data import Progress
 from ..errors import ConfigError, nearest
@@ -129,7 +129,7 @@ def assign_scales(seen: Observed) -> Planned:
     choice = _choice(Selectors(seen.prepared.original, parts.graph), conf)
     wide = wide_states(parts, conf.state, row) if conf.bits < 16 else []
     choice = replace(choice, own={**{name: {"bits": 16} for name in wide}, **_with_bits(choice.own, wide)})
-    parts, plan, notes = _assign(parts, scaled, row, choice, conf.require_chip)
+    parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
     both = factors.combine(seen.even, ranged)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
     ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
@@ -139,18 +139,20 @@ def assign_scales(seen: Observed) -> Planned:
 
 
 def _assign(
-    parts: Partition, stats: Mapping[str, TensorStats], row: Platform, choice: Choice, strict: bool
-) -> tuple[Partition, Plan, list[str]]:
+    parts: Partition, ties: Sequence[TieClass], stats: Mapping[str, TensorStats], row: Platform, choice: Choice,
+    strict: bool,
+) -> tuple[Partition, Plan, list[str]]:  # fmt: skip
     """Return the plan; what needs a scale that `row` does not hold goes to float first, unless `strict`."""
     while True:
         try:
-            return parts, *assign(parts, tie_classes(parts, row), stats, row, choice)
+            return parts, *assign(parts, ties, stats, row, choice)
         except UnheldScale as error:
             if strict or any("scale" in choice.own.get(name, {}) for name in error.tensors):
                 raise
             why = f"it needs a scale of 2^{error.exponent}, {row.name} holds 2^{error.least} at least"
             kept = parts.touching(error.tensors)
             parts = parts.without(dict.fromkeys(kept, why))
+            ties = tie_classes(parts, row)
 
 
 def _with_bits(own: Mapping[str, Mapping[str, Any]], wide: Sequence[str]) -> dict[str, Mapping[str, Any]]:
