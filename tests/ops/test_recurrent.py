@@ -166,7 +166,10 @@ def test_states_as_outputs():
 
 @pytest.mark.parametrize(
     "row, arguments",
-    (("venus", "-p venus -d False"), ("venusA", "-p venusa -d False --dma_prefetch False -m t4_q:psram")),
+    (
+        ("venus", "-p venus -d False -m layer_y1_y:psram"),
+        ("venusA", "-p venusa -d False --dma_prefetch False -m t4_q:psram"),
+    ),
 )
 def test_packer_arguments(row, arguments):
     """What the graph needs with such a layer, and no more."""
