@@ -27,8 +27,9 @@ Batch = tuple[dict[str, np.ndarray], np.ndarray | None]
 #: Called while data are worked through, with (what is being done, samples done, samples in all or None).
 Progress = Callable[[str, int, int | None], None]
 
-# Samples held back: the last 4 of every 32 from the second 32 on, so that 64 samples give 4 and fewer give all.
-_PERIOD, _HELD_OF_PERIOD = 32, 4
+# Samples held back: the last 4 of every 32 behind the first 256, which are all for calibration: what looks at samples
+# twice (equalization, refinement) looks at these.
+_PERIOD, _HELD_OF_PERIOD, _FIRST = 32, 4, 256
 _MOST_HELD, _HELD_BYTES = 64, 32 << 20
 
 
@@ -150,7 +151,8 @@ class Data:
         most = min(_MOST_HELD, max(_HELD_OF_PERIOD, _HELD_BYTES // max(size, 1)))
         rows = np.arange(number, number + stop - start)
         turn, place = rows // _PERIOD, rows % _PERIOD - (_PERIOD - _HELD_OF_PERIOD)
-        held = (turn > 0) & (place >= 0) & ((turn - 1) * _HELD_OF_PERIOD + place < most)
+        before = _FIRST // _PERIOD
+        held = (turn >= before) & (place >= 0) & ((turn - before) * _HELD_OF_PERIOD + place < most)
         cuts = [0, *(np.flatnonzero(np.diff(held)) + 1).tolist(), len(rows)]
         return [(start + a, start + b, bool(held[a])) for a, b in zip(cuts, cuts[1:], strict=False)]
 
