@@ -96,7 +96,8 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
     if conf.effort != "fast":
         feeds, _ = next(iter(prepared.data.peek(_EQUALIZE_SAMPLES)))
         even = equalize(parts, feeds, conf.bits, conf.weight_bits, prepared.runner)
-        notes = cell_notes(parts, row, feeds)
+        wide = wide_states(parts, conf.state, row) if conf.bits < 16 else parts.activations
+        notes = cell_notes(parts, row, feeds, wide)
     done = 0
 
     def count(samples: int) -> None:

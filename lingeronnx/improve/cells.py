@@ -5,7 +5,7 @@ The cell is no tensor of the graph, so no statistics see it; and where it is cut
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -18,15 +18,22 @@ from ..runners import FloatRunner
 __all__ = ["cell_notes", "kept_cells"]
 
 
-def cell_notes(parts: Partition, row: Platform, feed: Mapping[str, np.ndarray]) -> list[str]:
-    """Return a note for every integer LSTM of `parts` whose cells `row` cuts on the samples `feed`."""
+def cell_notes(
+    parts: Partition, row: Platform, feed: Mapping[str, np.ndarray], wide: Collection[str] = ()
+) -> list[str]:
+    """Return a note for every integer LSTM of `parts` whose cells `row` cuts on the samples `feed`.
+
+    wide : tensors of more than 8 bits; a platform that has these does not cut the cells of a state among them.
+    """
     limit = Lstm().cell_limit(row)
-    layers = [node for node, op in parts.nodes if isinstance(op, Lstm)]
+    layers = [node for node, op in parts.nodes
+              if isinstance(op, Lstm) and (row.bytes_only or ir.written_name(node) not in wide)]  # fmt: skip
     if limit is None or not layers:
         return []
     inputs = {ir.read_name(n, i) for n in layers for i in (0, *given(n).values())}
     seen = {name: array for name, array, _ in FloatRunner(parts.graph, inputs).run(feed)}
     notes = []
+    remedy = "" if row.bytes_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
     for node in layers:
         more = {key: seen.get(ir.read_name(node, i), ir.const(node.inputs[i])) for key, i in given(node).items()}
         kept = np.abs(kept_cells(node, seen[ir.read_name(node)], **more))
@@ -34,7 +41,7 @@ def cell_notes(parts: Partition, row: Platform, feed: Mapping[str, np.ndarray]) 
             share = float((kept > limit).mean())
             notes.append(
                 f"LSTM {node.name}: what is kept of its cells reaches {kept.max():.1f} on calibration data; {row.name} "
-                f"cuts it at {limit:g} ({share:.1%} of the values)"
+                f"cuts it at {limit:g} ({share:.1%} of the values){remedy}"
             )
     return notes
 

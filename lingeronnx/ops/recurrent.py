@@ -443,7 +443,7 @@ class Lstm(_Recurrent):
     def cell_limit(self, row: Platform) -> float | None:
         """Return the largest product of forget gate and cell that `row` holds, None where it holds any."""
         how = row.computes(self.name, kinds.Lstm)
-        return None if how is None or how.form is not kinds.LstmForm.Q27 else 2.0
+        return 2.0 if how is not None and how.form in (kinds.LstmForm.Q27, kinds.LstmForm.WIDE) else None
 
     def bind(self, bound: Bound) -> Any:
         """Return the kernel in the arithmetic of the row."""
@@ -452,11 +452,12 @@ class Lstm(_Recurrent):
         how = bound.how(kinds.Lstm)
         if how.trained:
             return recurrent_trained.lstm(bound, how, self.parts(bound))
-        arithmetic, table = how.form.value, how.table.value
-        scale = self.state_scale(bound.attrs)
+        bits, table, scale = int(bound.attrs["o_bits"] or 8), how.table.value, self.state_scale(bound.attrs)
+        narrow = how.form is kinds.LstmForm.WIDE and bits <= 8
+        arithmetic = kinds.LstmForm.Q27.value if narrow else how.form.value
         return Kernel(
             **self.parts(bound), **self.sums(bound, Kernel.formats[arithmetic][0], True),
-            rescale_o=Kernel.output(arithmetic, scale, int(bound.attrs["o_bits"] or 8)),
+            rescale_o=Kernel.output(arithmetic, scale, bits),
             forward=bool(bound.attrs["go_forward"]), arithmetic=arithmetic, table=table,
         )  # fmt: skip
 

@@ -254,7 +254,10 @@ class Norm(Arithmetic):
 
 
 class LstmForm(Enum):
-    """Formats of sums, gates, cell and state; values are the kernels' words."""
+    """Formats of sums, gates, cell and state; values are the kernels' words.
+
+    WIDE is Q27, but where the state has more than 8 bits f*c is not cut to 32 bits.
+    """
 
     Q27 = "q27"
     WIDE = "wide"

@@ -123,7 +123,7 @@ class Lstm(_Recurrent):
             else:
                 i, f, o = (round_shift(curve("sigmoid", chip, g[k], 32), 16) for k in (0, 1, 3))
                 new = round_shift(curve("tanh", chip, g[2], 32), 16)
-                kept = c[u] * f if how.form is LstmForm.WIDE else _cut(c[u] * f, 32)
+                kept = c[u] * f if how.form is LstmForm.WIDE and width > 8 else _cut(c[u] * f, 32)
                 cell = round_shift(kept + i * new, 3)  # Q27
                 out, held = o * round_shift(curve("tanh", chip, _cut(cell, 32), 32), 16), 2.0**30
                 new_c.append(_cut(round_shift(cell, 12), 32))
