@@ -22,26 +22,26 @@ def _rows(count: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [1, 5, 32, 50, 1000])
 @pytest.mark.parametrize("items", [1, 3])
 def test_four_of_every_32_samples_are_held_back(size: int, items: int) -> None:
-    rows = _rows(384)
+    rows = _rows(640)
     data = Data([{"x": part} for part in np.array_split(rows, items)], [X], hold=True)
-    held = [i for i in range(384) if i >= 256 and i % 32 >= 28]
+    held = [i for i in range(640) if i >= 512 and i % 32 >= 28]
     seen = np.concatenate([feeds["x"] for feeds, _ in data.batches(size)])[:, 0]
     assert np.concatenate([feeds["x"] for feeds in data.held()])[:, 0].tolist() == held
-    assert seen.tolist() == [i for i in range(384) if i not in held]
-    peeked = next(iter(data.peek(300)))[0]["x"][:, 0]
-    assert peeked.tolist() == seen[:300].tolist()
+    assert seen.tolist() == [i for i in range(640) if i not in held]
+    peeked = next(iter(data.peek(560)))[0]["x"][:, 0]
+    assert peeked.tolist() == seen[:560].tolist()
 
 
 def test_few_samples_are_all_calibrated_with() -> None:
-    data = Data([{"x": _rows(284)}], [X], hold=True)
-    assert sum(len(feeds["x"]) for feeds, _ in data.batches(7)) == 284
+    data = Data([{"x": _rows(540)}], [X], hold=True)
+    assert sum(len(feeds["x"]) for feeds, _ in data.batches(7)) == 540
     assert data.held() == []
 
 
 def test_held_samples_of_a_generator_are_kept_when_it_is_read() -> None:
-    data = Data(({"x": row[None]} for row in _rows(288)), [X], hold=True)
-    assert sum(len(feeds["x"]) for feeds, _ in data.batches(8)) == 284
-    assert [feeds["x"][0, 0] for feeds in data.held()] == [284, 285, 286, 287]
+    data = Data(({"x": row[None]} for row in _rows(544)), [X], hold=True)
+    assert sum(len(feeds["x"]) for feeds, _ in data.batches(8)) == 540
+    assert [feeds["x"][0, 0] for feeds in data.held()] == [540, 541, 542, 543]
 
 
 def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], outputs: list[str], state: int) -> ir.Graph:
@@ -64,7 +64,7 @@ def _linear(rng: np.random.Generator) -> ir.Graph:
 def test_the_report_says_what_was_measured() -> None:
     rng = np.random.default_rng(0)
     model = _linear(rng)
-    many, few = ({"x": rng.standard_normal((count, 4)).astype(np.float32)} for count in (384, 40))
+    many, few = ({"x": rng.standard_normal((count, 4)).astype(np.float32)} for count in (640, 40))
     assert lo.quantize(model, many).report.measured_on == "on 16 samples held back from calibration"
     assert lo.quantize(model, few).report.measured_on == "on the calibration data"
 
