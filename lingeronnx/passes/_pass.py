@@ -118,11 +118,21 @@ def _function(model: ir.Graph) -> str | None:
     return next((f"function {f.name} is not inlined" for f in model.functions.values() if f.domain != ir.DOMAIN), None)
 
 
+#: What a Constant node may hold that no initializer can: texts and sparse tensors.
+_OTHERS = frozenset(("sparse_value", "value_string", "value_strings"))
+
+
+def _stays(node: ir.Node) -> bool:
+    """Whether a Constant node cannot become an initializer: for what it holds, or as it is a graph output."""
+    return bool(_OTHERS.intersection(node.attributes)) or any(v.is_graph_output() for v in node.outputs)
+
+
 def _constant(model: ir.Graph) -> str | None:
     entry = next((v for v in model.graph.inputs if v.const_value is not None), None)
     if entry is not None:
         return f"initializer '{entry.name}' is a graph input"
-    node = next((n for n in model.graph if n.op_type == "Constant" and not n.domain), None)
+    left = (n for n in model.graph if n.op_type == "Constant" and not n.domain and not _stays(n))
+    node = next(left, None)
     return None if node is None else f"{node.name} is a Constant node"
 
 

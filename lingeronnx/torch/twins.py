@@ -360,7 +360,7 @@ def _pick(kernel: k.Pick, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     for axis, index in enumerate(kernel.indices):
         if index is None:
             continue
-        place = torch.from_numpy(np.asarray(index, np.int64)).to(x.device)
+        place = torch.from_numpy(np.array(index, np.int64)).to(x.device)  # a copy: indices may run backwards
         x = x.index_select(axis, place.clamp(min=0))
         gaps = (place < 0).reshape(-1, *(1,) * (x.ndim - axis - 1))
         if bool(gaps.any()):
