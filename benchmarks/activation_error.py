@@ -25,13 +25,13 @@ from onnx import helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lingeronnx import ir
 from lingeronnx.files import write_text
-from lingeronnx.lower import lower
-from lingeronnx.partition import Partition
+from lingeronnx.flow.lower import lower
+from lingeronnx.flow.partition import Partition
+from lingeronnx.graph import ir
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import platform
-from lingeronnx.session import Session
+from lingeronnx.run.session import Session
 from simulator.fixed import Rescale
 from simulator.kernels import LayerNorm, LogSoftmax, Softmax, softmax_entry
 from simulator.lut import piecewise

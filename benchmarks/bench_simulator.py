@@ -102,7 +102,7 @@ def bench(title: str, model: Any, platform: str, batches: Sequence[int], rounds:
     import onnxruntime as ort
 
     import lingeronnx as lo
-    from lingeronnx import ir
+    from lingeronnx.graph import ir
 
     session = lo.quantize(ir.from_proto(model), None, platform=platform).session()
     options = ort.SessionOptions()
@@ -145,7 +145,7 @@ print(f"imports {imported - start:.2f} s, the first answer after {time.perf_coun
 def first_runs(model: Any) -> None:
     """Print what a process compiles that finds nothing, and how long it and the next one take."""
     import lingeronnx as lo
-    from lingeronnx import ir
+    from lingeronnx.graph import ir
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "quantized.onnx"

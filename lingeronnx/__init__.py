@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .api import fix_dequant as fix_dequant
     from .api import quantize as quantize
     from .api import verify as verify
-    from .config import QuantConfig as QuantConfig
     from .deployment import Deployment as Deployment
     from .deployment import Verification as Verification
     from .errors import ConfigError as ConfigError
@@ -33,17 +32,18 @@ if TYPE_CHECKING:
     from .errors import LingerOnnxError as LingerOnnxError
     from .errors import ModelError as ModelError
     from .errors import RepairError as RepairError
-    from .evaluation import Evaluation as Evaluation
-    from .evaluation import evaluate as evaluate
     from .flow import QuantizedModel as QuantizedModel
     from .ops import Violation as Violation
-    from .pictures import Pictures as Pictures
     from .plan import Plan as Plan
     from .plan import QParams as QParams
+    from .plan.config import QuantConfig as QuantConfig
     from .reference import reference_ops as reference_ops
+    from .run.evaluation import Evaluation as Evaluation
+    from .run.evaluation import evaluate as evaluate
+    from .run.pictures import Pictures as Pictures
+    from .run.session import Session as Session
     from .schemas import check_model as check_model
     from .schemas import register_schemas as register_schemas
-    from .session import Session as Session
     from .tuning import finetune as finetune
 
 __version__ = "0.1.0"
@@ -54,24 +54,24 @@ _HOME = {
     "ConstraintError": "errors",
     "DataError": "errors",
     "Deployment": "deployment",
-    "Evaluation": "evaluation",
+    "Evaluation": "run.evaluation",
     "InternalError": "errors",
     "LingerOnnxError": "errors",
     "ModelError": "errors",
-    "Pictures": "pictures",
+    "Pictures": "run.pictures",
     "Plan": "plan",
     "QParams": "plan",
-    "QuantConfig": "config",
+    "QuantConfig": "plan.config",
     "QuantizedModel": "flow",
     "RepairError": "errors",
-    "Session": "session",
+    "Session": "run.session",
     "Verification": "deployment",
     "Violation": "ops",
     "check": "api",
     "check_model": "schemas",
     "convert": "api",
     "deploy": "api",
-    "evaluate": "evaluation",
+    "evaluate": "run.evaluation",
     "finetune": "tuning",
     "export": "api",
     "fix_dequant": "api",

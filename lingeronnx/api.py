@@ -7,22 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import ir
 from .analysis.check import Check, check_float
 from .analysis.packed import check_packed, read_packable
-from .config import QuantConfig
-from .data import Progress
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError
-from .evaluation import Evaluation, evaluate
 from .flow import QuantizedModel, beyond, complete, ends, normalised, plan_for, prepare, refined, wins
+from .graph import ir
 from .packer.names import restored, written
 from .plan import Plan
+from .plan.config import QuantConfig
 from .platforms import Platform
 from .platforms import platform as platform_row
-from .session import is_integer_graph
-from .simulation import Simulation, simulate
+from .run.data import Progress
+from .run.evaluation import Evaluation, evaluate
+from .run.session import is_integer_graph
+from .run.simulation import Simulation, simulate
 from .tuning import finetune
 
 if TYPE_CHECKING:

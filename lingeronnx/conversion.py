@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from . import ir
 from .errors import ConfigError, ModelError
-from .generations import THIRD, generation
-from .int_runner import row_of
+from .graph import ir
 from .ops import RENAMED, Op, integer_op, is_quantized_domain
 from .packer.names import written
 from .platforms import Platform
 from .platforms.arithmetic import Curve, Reading
+from .run.generations import THIRD, generation
+from .run.int_runner import row_of
 
 __all__ = ["TARGETS", "Converted", "convert"]
 

@@ -14,12 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from . import ir
-from .batch_axes import KEY
 from .errors import InternalError, ModelError
-from .plan import Plan, QParams
+from .graph import ir
+from .graph.batch_axes import KEY
+from .plan import Plan, QParams, Source, View, accumulator, as_it_is
 from .platforms import Platform
-from .source import Source, View, accumulator, as_it_is
 
 __all__ = ["OPSET", "Borders", "Lowered", "Lowering", "Rule", "integer_type"]
 

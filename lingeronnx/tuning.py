@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from . import ir
-from .data import Data, Progress, load_function
 from .errors import ConfigError, nearest
-from .evaluation import evaluate
 from .flow import Planned, QuantizedModel, complete, plan_for, prepare, refined
+from .flow.lower import lower
 from .flow.selectors import Selectors
-from .lower import lower
-from .runners import FloatRunner, input_specs
-from .session import lowered_session
+from .graph import ir
+from .run.data import Data, Progress, load_function
+from .run.evaluation import evaluate
+from .run.runners import FloatRunner, input_specs
+from .run.session import lowered_session
 
 __all__ = ["finetune"]
 

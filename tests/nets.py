@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
+from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
+from lingeronnx.graph import ir
 from tests import nets
 from tests.packer import judge
 

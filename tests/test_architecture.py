@@ -14,66 +14,35 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT / package).rglob("*.py"))
 
 # A part of the package -> the parts it may import besides its own. Data flows to the right:
-# cli -> api -> {flow, tuning, repair} -> {passes, observe, assign, improve, lower, session} -> {runners, ops} -> {ir}
-BASE = {"errors", "files", "union", "onnxfile", "ir", "plan", "platforms", "packer", "config", "data", "batch_axes"}
-MIDDLE = BASE | {"ops", "borders", "runners", "int_runner", "metrics"}
-FLOW = MIDDLE | {"passes", "observe", "calibrate", "partition", "assign", "fit", "improve", "emit", "lower", "session"}
-FLOW |= {"chip", "chip_form", "chip_lstm", "chip_nodes", "row_tiles", "source"}
+# cli -> api -> {tuning, repair} -> {analysis, torch} -> flow -> {passes, fit, chip} -> run -> ops -> emit -> graph
+BASE = {"errors", "files", "plan", "platforms", "packer", "graph", "emit", "ops", "run"}
+FLOW = BASE | {"conversion", "passes", "fit", "chip", "flow"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
-    "union": set(),
-    "onnxfile": {"errors", "files"},
-    "ir": {"errors", "files", "onnxfile"},
-    "plan": {"errors", "source"},
     "platforms": {"errors"},
-    "packer": {"errors", "ir", "platforms"},
-    "config": {"errors", "files", "ir", "platforms"},
-    "pictures": {"errors"},
-    "data": {"errors", "pictures"},
-    "metrics": {"errors", "data"},
-    "source": set(),
-    "emit": {"errors", "ir", "plan", "platforms", "batch_axes", "source"},
-    "ops": {"errors", "ir", "plan", "platforms", "packer", "emit"},
-    "partition": {"errors", "ir", "ops", "platforms", "union"},
-    "batch_axes": {"errors", "ir"},
-    "fixed_inputs": {"errors", "ir"},
-    "borders": {"errors", "ir", "ops"},
-    "runners": BASE | {"ops"},
-    "generations": {"errors", "ir", "ops", "platforms"},
-    "conversion": MIDDLE | {"generations"},
-    "int_runner": BASE | {"ops", "runners", "generations"},
-    "observe": MIDDLE,
-    "calibrate": MIDDLE | {"observe"},
-    "passes": MIDDLE,
-    "fit": MIDDLE | {"passes"},
-    "assign": MIDDLE | {"observe", "calibrate", "partition"},
-    "lower": MIDDLE | {"emit", "partition"},
-    "improve": MIDDLE | {"observe", "calibrate", "assign", "partition", "lower"},
-    "streaming": BASE | {"runners"},
-    "session": MIDDLE | {"streaming"},
-    "evaluation": MIDDLE | {"session"},
-    "simulation": MIDDLE | {"session", "dump"},
-    "chip": MIDDLE | {"emit"},
-    "row_tiles": MIDDLE | {"chip", "fit"},
-    "chip_nodes": {"ir"},
-    "chip_lstm": MIDDLE | {"chip_nodes", "fit"},
-    "chip_form": MIDDLE | {"chip_lstm", "chip_nodes", "fit"},
-    "report": FLOW,
-    "analysis": FLOW | {"report", "dump"},
-    "repair": MIDDLE | {"session", "schemas"},
-    "dump": MIDDLE,
+    "graph": {"errors", "files"},
+    "plan": {"errors", "files", "graph", "platforms"},
+    "packer": {"errors", "graph", "platforms"},
+    "emit": {"errors", "graph", "plan", "platforms"},
+    "ops": {"errors", "graph", "plan", "platforms", "packer", "emit"},
+    "run": BASE - {"emit"},
+    "conversion": BASE,
+    "passes": BASE,
+    "fit": BASE | {"passes"},
+    "chip": BASE | {"passes", "fit"},
+    "flow": FLOW,
+    "analysis": FLOW,
+    "repair": BASE | {"schemas"},
     "reference": {"platforms"},  # an oracle: no operator, no runner
-    "schemas": {"errors", "ir", "onnxfile", "ops"},
-    "demo": None,  # below the command line, anything
+    "schemas": {"errors", "graph", "ops"},
+    "deployment": FLOW,
+    "torch": FLOW | {"analysis"},
+    "tuning": FLOW | {"torch"},
     "api": None,
     "compat": None,
-    "flow": FLOW | {"report", "streaming", "conversion", "fixed_inputs"},
-    "deployment": FLOW | {"flow", "report", "streaming"},
-    "tuning": FLOW | {"flow", "evaluation", "torch"},
-    "torch": FLOW | {"analysis", "report"},
+    "demo": None,  # below the command line, anything
     "cli": None,
-    "show": None,  # annotations of what api returns
     "__main__": {"cli"},
     "__init__": None,  # the public names
 }
@@ -81,30 +50,28 @@ ALLOWED = {
 #: The parts from the ground up: each imports from the lines above its own only, inside functions and for annotations
 #: too. ALLOWED says which of these it needs.
 LAYERS = (
-    ("errors", "source", "union"),
-    ("files", "pictures", "plan", "platforms"),
-    ("config", "data", "dump", "onnxfile", "reference"),
-    ("ir", "metrics"),  # the graph: the one adapter to onnx_ir
-    ("batch_axes", "chip_nodes", "fixed_inputs", "packer"),
-    ("emit", "runners"),
-    ("ops", "observe", "streaming"),
-    ("borders", "calibrate", "chip", "generations", "partition", "passes", "schemas"),
-    ("assign", "fit", "int_runner", "lower"),
-    ("chip_lstm", "conversion", "improve", "row_tiles", "session"),
-    ("chip_form",),
-    ("report",),
-    ("analysis", "evaluation", "flow", "repair", "simulation"),
-    ("deployment", "torch"),
+    ("errors",),
+    ("files", "platforms"),
+    ("graph", "reference"),  # the one adapter to onnx_ir
+    ("packer", "plan"),
+    ("emit",),
+    ("ops",),
+    ("run", "schemas"),
+    ("conversion", "passes", "repair"),
+    ("fit",),
+    ("chip",),
+    ("flow",),
+    ("analysis", "deployment"),
+    ("torch",),
     ("tuning",),
     ("api",),
     ("__init__", "demo"),  # the public names, loaded when they are first used
-    ("show",),  # prints what api returns
     ("cli",),
     ("__main__",),
 )
 HOMES = {
-    "onnx_ir": ("lingeronnx/ir.py",),
-    "onnxruntime": ("lingeronnx/runners.py",),
+    "onnx_ir": ("lingeronnx/graph/ir.py",),
+    "onnxruntime": ("lingeronnx/run/runners.py",),
     "click": ("lingeronnx/cli/",),
     "torch": ("lingeronnx/torch/",),
 }
@@ -190,14 +157,14 @@ def test_direction(path):
     allowed = ALLOWED.get(part(path))
     for other, text in parts_imported(path):
         assert other != "cli" or part(path) in ("cli", "__main__"), f"{text}: only __main__ imports the command line"
-        assert other not in ("demo", "__main__") or part(path) in ("cli", "show"), text
+        assert other not in ("demo", "__main__") or part(path) in ("cli",), text
         if allowed is not None and other != part(path):
             assert other in allowed, f"{text}: {part(path)} may not know {other}"
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_homes_of_the_heavy(path):
-    """onnx_ir in ir.py, onnxruntime in runners.py, click in cli/, torch in torch/, nowhere else."""
+    """onnx_ir in graph/ir.py, onnxruntime in run/runners.py, click in cli/, torch in torch/, nowhere else."""
     here = path.relative_to(ROOT).as_posix()
     for module, _, node in imports(path):
         for name, homes in HOMES.items():

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.assign import legalize, tie_classes
 from lingeronnx.errors import ConstraintError
-from lingeronnx.partition import Partition
+from lingeronnx.flow.assign import legalize, tie_classes
+from lingeronnx.flow.partition import Partition
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC, VENUS
 from tests import nets

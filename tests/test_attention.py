@@ -10,7 +10,7 @@ from onnx import helper
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConstraintError
-from lingeronnx.runners import FloatRunner
+from lingeronnx.run.runners import FloatRunner
 from tests.nets import Net
 
 T, D, HEADS = 8, 16, 2

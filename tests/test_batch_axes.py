@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
-from lingeronnx.batch_axes import batch_axes, note_batch_axes
-from lingeronnx.data import Data, InputSpec
 from lingeronnx.errors import DataError
-from lingeronnx.runners import FloatRunner, input_specs
-from lingeronnx.session import Session
+from lingeronnx.graph import ir
+from lingeronnx.graph.batch_axes import batch_axes, note_batch_axes
+from lingeronnx.run.data import Data, InputSpec
+from lingeronnx.run.runners import FloatRunner, input_specs
+from lingeronnx.run.session import Session
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, streaming, time_first_input
 
 F32 = np.dtype(np.float32)

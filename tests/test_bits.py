@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import lingeronnx as lo
-from lingeronnx import ir
 from lingeronnx.errors import ConfigError
-from lingeronnx.lower import plan_of
+from lingeronnx.flow.lower import plan_of
+from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
 from tests import nets
 from tests.naive.conv import conv, linear

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lingeronnx.calibrate import PERCENTILE, best_scale, full_range_scale, relative_entropy, threshold
-from lingeronnx.config import QuantConfig
-from lingeronnx.observe import TensorStats
+from lingeronnx.flow.calibrate import PERCENTILE, best_scale, full_range_scale, relative_entropy, threshold
+from lingeronnx.flow.observe import TensorStats
+from lingeronnx.plan.config import QuantConfig
 
 few = settings(max_examples=80, deadline=None, derandomize=True)
 KINDS = ("max", "mse", "percentile", "kl")

@@ -10,11 +10,11 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx import ir
-from lingeronnx.assign import legalize, tie_classes
-from lingeronnx.lower import lower, plan_of
+from lingeronnx.flow.assign import legalize, tie_classes
+from lingeronnx.flow.lower import lower, plan_of
+from lingeronnx.flow.partition import Partition
+from lingeronnx.graph import ir
 from lingeronnx.ops import float_op
-from lingeronnx.partition import Partition
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC
 from tests import nets

@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 import lingeronnx as lo
-from lingeronnx import cli, ir
+from lingeronnx import cli
 from lingeronnx.analysis import check as checks
 from lingeronnx.analysis import rules
-from lingeronnx.chip_form import REMEDIED
+from lingeronnx.chip.form import REMEDIED
+from lingeronnx.graph import ir
 from lingeronnx.ops import rule_text
 from lingeronnx.platforms import ARCS, PLATFORMS, VENUS, Fault
 from tests import nets

@@ -8,9 +8,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
-from lingeronnx.session import Session
+from lingeronnx.graph import ir
+from lingeronnx.run.session import Session
 from tests import nets
 from tests.packer import judge
 

@@ -17,13 +17,14 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
-from lingeronnx import __version__, api, cli, dump, pictures
+from lingeronnx import __version__, api, cli
 from lingeronnx.cli._shared import progress_bar
-from lingeronnx.config import QuantConfig
 from lingeronnx.conversion import TARGETS
 from lingeronnx.errors import InternalError
+from lingeronnx.plan.config import QuantConfig
 from lingeronnx.platforms import PLATFORMS
-from lingeronnx.session import Session
+from lingeronnx.run import dump, pictures
+from lingeronnx.run.session import Session
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = ROOT / "models" / "digits_cnn.onnx"

@@ -17,7 +17,7 @@ import pytest
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.ops import OPS
 from lingeronnx.platforms import PLATFORMS
-from lingeronnx.session import Session
+from lingeronnx.run.session import Session
 
 HERE = Path(__file__).resolve()
 

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 import lingeronnx as lo
-from lingeronnx import cli, ir
-from lingeronnx.generations import generation
+from lingeronnx import cli
+from lingeronnx.graph import ir
+from lingeronnx.run.generations import generation
 from tests import nets
 from tests.nets import NETS, Net, quantized
 from tests.test_generations import ADD, layer, model, recurrent, some

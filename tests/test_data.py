@@ -6,8 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from lingeronnx.data import Data, InputSpec
 from lingeronnx.errors import DataError
+from lingeronnx.run.data import Data, InputSpec
 
 F32 = np.dtype(np.float32)
 ONE = [InputSpec("image", (None, 2, 3), F32)]

@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx import ir
 from lingeronnx.api import beyond
-from lingeronnx.data import Data, InputSpec
+from lingeronnx.graph import ir
+from lingeronnx.run.data import Data, InputSpec
 
 X = InputSpec("x", (None, 3), np.dtype(np.float32))
 

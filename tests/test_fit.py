@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx import ir
 from lingeronnx.fit import REWRITES, fit
+from lingeronnx.graph import ir
 from lingeronnx.ops import float_op
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import ARCS, GENERIC, VENUS, VENUSA

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.fit import REWRITES, fit
+from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import VENUS
 from tests.nets import Net

@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
 from lingeronnx.fit import fit
+from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import ARCS, VENUS, VENUSA
-from lingeronnx.session import Session
+from lingeronnx.run.session import Session
 from tests import nets
 from tests.passes.helpers import feeds
 from tests.test_fit import broken, conv, mends, pool, refuses

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx import ir
-from lingeronnx.generations import THIRD, generation
+from lingeronnx.graph import ir
 from lingeronnx.ops import integer_op
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.platforms.arithmetic import Arithmetic, Recurrent, Requantize
+from lingeronnx.run.generations import THIRD, generation
 from tests.naive import conv as naive_conv
 from tests.naive import curves, training
 from tests.naive.elementwise import each

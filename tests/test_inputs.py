@@ -5,13 +5,13 @@ import onnx
 import pytest
 from onnx import helper
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
-from lingeronnx.batch_axes import batch_axes, tell_batch_axes
-from lingeronnx.data import Data, InputSpec
 from lingeronnx.errors import ConfigError, DataError, ModelError
-from lingeronnx.fixed_inputs import fix_inputs
-from lingeronnx.session import Session
+from lingeronnx.graph import ir
+from lingeronnx.graph.batch_axes import batch_axes, tell_batch_axes
+from lingeronnx.graph.fixed_inputs import fix_inputs
+from lingeronnx.run.data import Data, InputSpec
+from lingeronnx.run.session import Session
 from tests import nets
 
 F32 = np.dtype(np.float32)

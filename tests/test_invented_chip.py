@@ -10,8 +10,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx import ir
 from lingeronnx.errors import InternalError
+from lingeronnx.graph import ir
 from lingeronnx.platforms import Fault, Platform, packing, platform, rows
 from lingeronnx.platforms.arithmetic import (
     Arithmetic,
@@ -154,7 +154,7 @@ def test_it_is_a_value_everywhere():
     assert platform(row) is row
     with pytest.raises(lo.ConfigError, match="unknown platform 'nimbus'"):
         platform("nimbus")
-    from lingeronnx.config import QuantConfig
+    from lingeronnx.plan.config import QuantConfig
 
     with pytest.raises(lo.ConfigError, match="platform = 3: it is a name or a Platform"):
         QuantConfig.of({"platform": 3})

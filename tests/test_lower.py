@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import ir
-from lingeronnx.borders import float_names
 from lingeronnx.errors import ModelError
-from lingeronnx.lower import lower, plan_of
-from lingeronnx.partition import Partition
+from lingeronnx.flow.lower import lower, plan_of
+from lingeronnx.flow.partition import Partition
+from lingeronnx.graph import ir
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC, VENUS
-from lingeronnx.session import Session
+from lingeronnx.run.borders import float_names
+from lingeronnx.run.session import Session
 from tests import nets
 from tests.packer.form import needed
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.platforms.arithmetic import Curve, Norm, Reading, Rows, Shares
 from tests.naive import curves as naive

@@ -10,10 +10,10 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx import ir
-from lingeronnx.borders import float_names
-from lingeronnx.lower import plan_of
+from lingeronnx.flow.lower import plan_of
+from lingeronnx.graph import ir
 from lingeronnx.packer.names import KEY, is_safe, restored, safe_names, written
+from lingeronnx.run.borders import float_names
 
 CHIPS = ("venus", "arcs", "venusA")
 #: What packer.md lists, and what only looks like it.

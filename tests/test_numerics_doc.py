@@ -13,7 +13,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.ops import OPS
 from lingeronnx.platforms import PLATFORMS, Fault
 from tests.test_reference import single

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lingeronnx.errors import DataError
-from lingeronnx.observe import HALF, TensorStats, observe
-from lingeronnx.runners import FloatRunner
+from lingeronnx.flow.observe import HALF, TensorStats, observe
+from lingeronnx.run.runners import FloatRunner
 from tests.passes.helpers import graph
 
 few = settings(max_examples=60, deadline=None, derandomize=True)

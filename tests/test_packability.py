@@ -9,7 +9,7 @@ import copy
 import onnx
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from tests import packable
 from tests.packer import judge
 

@@ -8,7 +8,7 @@ import functools
 import numpy as np
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from tests import nets
 from tests.packer import judge
 from tests.test_chip_form import CHIPS, named

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx.session import Session
+from lingeronnx.run.session import Session
 from tests.packer import form, judge
 
 HERE = Path(__file__).resolve()

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.errors import ConfigError
-from lingeronnx.partition import partition
+from lingeronnx.flow.partition import partition
+from lingeronnx.graph import ir
 from lingeronnx.platforms import VENUS
 from tests import nets
 from tests.nets import prepared, single

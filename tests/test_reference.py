@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import lingeronnx as lo
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.ops import OPS
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.platforms.arithmetic import Curve, Reading

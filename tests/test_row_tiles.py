@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
+from lingeronnx.chip.row_tiles.emit import emit
+from lingeronnx.chip.row_tiles.runs import runs_from
 from lingeronnx.flow import complete as last_stage
+from lingeronnx.graph import ir
 from lingeronnx.packer.limits import TILED
 from lingeronnx.platforms import ARCS, VENUS, VENUSA
-from lingeronnx.row_tiles.emit import emit
-from lingeronnx.row_tiles.runs import runs_from
-from lingeronnx.session import Session
+from lingeronnx.run.session import Session
 from tests import nets
 from tests.packer import judge
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, defs, helper
 
 import lingeronnx as lo
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.ops import OPS
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.schemas import DOMAIN, EXEMPT, VERSION, as_thinker

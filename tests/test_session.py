@@ -4,9 +4,9 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.errors import ConfigError, DataError, ModelError
-from lingeronnx.session import Session
+from lingeronnx.graph import ir
+from lingeronnx.run.session import Session
 from tests import nets
 
 

@@ -7,9 +7,9 @@ import onnxruntime
 import pytest
 
 import lingeronnx as lo
-from lingeronnx import ir
-from lingeronnx.assign import tie_classes
 from lingeronnx.flow import planned
+from lingeronnx.flow.assign import tie_classes
+from lingeronnx.graph import ir
 from lingeronnx.passes import normalize, straighten
 from lingeronnx.passes.shapes import all_traced, trace_shapes
 from tests import nets

@@ -5,11 +5,11 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from lingeronnx import ir
 from lingeronnx.cli import main
-from lingeronnx.data import Data, InputSpec
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.pictures import Pictures
+from lingeronnx.graph import ir
+from lingeronnx.run.data import Data, InputSpec
+from lingeronnx.run.pictures import Pictures
 from tests import nets
 
 SPEC = [InputSpec("x", (None, 2), np.dtype(np.float32))]

@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx import ir
 from lingeronnx.flow.selectors import select
 from lingeronnx.flow.states import into_states
+from lingeronnx.graph import ir
 
 RNG = np.random.default_rng(0)
 

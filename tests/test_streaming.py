@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
 from lingeronnx.cli import main
 from lingeronnx.errors import ConfigError, DataError
-from lingeronnx.session import Session
-from lingeronnx.streaming import unrolled
+from lingeronnx.graph import ir
+from lingeronnx.run.session import Session
+from lingeronnx.run.streaming import unrolled
 from tests.ops.test_recurrent_forms import WIDTH, H, T, float_outputs, sqnr, streaming
 
 STATES = {"LSTM": {"h_out": "h", "c_out": "c"}, "GRU": {"h_out": "h"}}

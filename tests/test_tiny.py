@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from tests import nets
 
 

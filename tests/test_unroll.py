@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
 from lingeronnx.fit import fit
 from lingeronnx.fit.unroll import STEPS
+from lingeronnx.graph import ir
 from lingeronnx.passes import accept, normalize, straighten
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import PLATFORMS, platform
-from lingeronnx.runners import input_specs
+from lingeronnx.run.runners import input_specs
 from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, data, float_outputs
 from tests.packable import judged

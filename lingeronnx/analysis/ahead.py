@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from .. import ir
-from ..assign import Choice as Setting
-from ..assign import assign, tie_classes
-from ..chip import chip_part
-from ..chip_form import chip_form
-from ..config import QuantConfig
+from ..chip.form import chip_form
+from ..chip.part import chip_part
+from ..chip.row_tiles import row_tiles
 from ..errors import ConstraintError, ModelError
 from ..fit import Fitted
-from ..improve.ranges import partition_with_clips
-from ..lower import lower
+from ..flow.assign import Choice as Setting
+from ..flow.assign import assign, tie_classes
+from ..flow.improve.ranges import partition_with_clips
+from ..flow.lower import lower
+from ..flow.report import float_nodes
+from ..graph import ir
 from ..packer.arguments import Choice, choose
 from ..packer.names import safe_names, written
+from ..plan.config import QuantConfig
 from ..platforms import Platform
-from ..report import float_nodes
-from ..row_tiles import row_tiles
 
 __all__ = ["packed_ahead"]
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import ir
 from ..errors import ModelError
 from ..fit import Fitted, fit
-from ..improve.ranges import partition_with_clips
-from ..int_runner import sizes
+from ..flow.improve.ranges import partition_with_clips
+from ..flow.report import LEVELS, FloatNode, float_nodes
+from ..graph import ir
 from ..ops import Op, Violation, attributes, float_op, integer_op, is_quantized_domain, rule_text
 from ..ops._base import RENAMED
 from ..ops.macs import macs
@@ -24,7 +24,7 @@ from ..packer.arguments import Choice
 from ..packer.cost import Cost
 from ..packer.net import Finding
 from ..platforms import Fault, Platform, platform
-from ..report import LEVELS, FloatNode, float_nodes
+from ..run.int_runner import sizes
 from .ahead import packed_ahead
 from .rules import RULES, Seen
 

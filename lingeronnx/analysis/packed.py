@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import onnx
 
-from .. import ir, onnxfile
-from ..chip import chip_part
+from ..chip.part import chip_part
 from ..errors import ModelError
-from ..int_runner import row_of
+from ..flow.report import float_nodes
+from ..graph import ir, onnxfile
 from ..ops import is_quantized_domain
 from ..packer.arguments import Choice, choose
 from ..packer.form import REQUIRED
@@ -20,7 +20,7 @@ from ..packer.judge import judge
 from ..packer.names import restored
 from ..platforms import Platform, platform
 from ..platforms.packing import UNNAMED
-from ..report import float_nodes
+from ..run.int_runner import row_of
 from .check import Check, check_integer
 
 __all__ = ["check_packed", "is_packable", "read_packable"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops import Op
 from ..platforms import Fault, Platform
 from ..platforms.arithmetic import Concat, Curve, Division, Quotient, Reading

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..show import console_for, show_deployment, show_report
 from ._shared import print_json
+from .show import console_for, show_deployment, show_report
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
     from ..flow import QuantizedModel
-    from ..report import Report
+    from ..flow.report import Report
 
 __all__ = ["Written"]
 

@@ -13,7 +13,7 @@ import click
 
 from ..errors import ConfigError
 from ..platforms import PLATFORMS
-from ..show import plain
+from .show import plain
 
 __all__ = [
     "DATA",
@@ -90,7 +90,7 @@ def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], Any]:
     def source(data: str | None) -> Any:
         if data is None or not Path(data).is_dir():
             return data
-        from ..pictures import Pictures
+        from ..run.pictures import Pictures
 
         return Pictures(data, (int(sides[0]), int(sides[1])), **given)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import click
 
-from ..show import accuracy_of, console_for, show_demo
 from ._shared import examples, json_option, print_json, progress_bar
+from .show import accuracy_of, console_for, show_demo
 
 __all__ = ["demo"]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from ..show import console_for, show_deployment
 from ._shared import (
     DATA,
     PATH,
@@ -23,6 +22,7 @@ from ._shared import (
     progress_bar,
     quantizing,
 )
+from .show import console_for, show_deployment
 
 __all__ = ["deploy"]
 
@@ -60,7 +60,7 @@ def deploy(
     source = folders_of_pictures(options)
     with progress_bar() as progress:
         from .. import api
-        from ..config import merge_overrides
+        from ..plan.config import merge_overrides
 
         done = api.deploy(model, output, source(calib), data=source(data), samples=samples,
                           state=pairs("--state", state, "OUT=IN") or None, overrides=merge_overrides(overrides),

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from ..show import console_for, show_evaluation
 from ._shared import (
     DATA,
     METRICS,
@@ -20,6 +19,7 @@ from ._shared import (
     print_json,
     progress_bar,
 )
+from .show import console_for, show_evaluation
 
 __all__ = ["evaluate"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ..show import console_for
 from ._shared import PATH, check_target, examples, json_option, print_json
+from .show import console_for
 
 __all__ = ["export"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..show import accuracy_of
 from ._result import Written
 from ._shared import (
     DATA,
@@ -24,6 +23,7 @@ from ._shared import (
     progress_bar,
     quantizing,
 )
+from .show import accuracy_of
 
 __all__ = ["finetune"]
 
@@ -97,7 +97,7 @@ def finetune(
     given = {key: value for key, value in options.items() if value is not None and value != ()}
     with progress_bar() as progress:
         from .. import api
-        from ..config import merge_overrides
+        from ..plan.config import merge_overrides
 
         result = api.finetune(model, source(train), source(eval_data), overrides=merge_overrides(overrides),
                               constraints=_constraints(clamps, no_clamp), progress=progress, **given)  # fmt: skip

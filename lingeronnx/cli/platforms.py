@@ -6,8 +6,8 @@ import click
 
 from ..platforms import PLATFORMS
 from ..platforms import platform as platform_row
-from ..show import console_for, plain, show_platform, show_platforms
 from ._shared import examples, json_option, print_json
+from .show import console_for, plain, show_platform, show_platforms
 
 __all__ = ["platforms"]
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ConfigError
-from ..show import accuracy_of
 from ._result import Written
 from ._shared import (
     DATA,
@@ -27,6 +26,7 @@ from ._shared import (
     progress_bar,
     quantizing,
 )
+from .show import accuracy_of
 
 if TYPE_CHECKING:
     from ..plan import Plan
@@ -92,8 +92,8 @@ def quantize(
     plan = None if plan_in is None else _read_plan(plan_in, options)
     with progress_bar() as progress:
         from .. import api
-        from ..config import merge_overrides
         from ..deployment import check_folder
+        from ..plan.config import merge_overrides
 
         if deploy_to is not None:
             check_folder(deploy_to)

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..show import console_for, show_simulation
 from ._shared import (
     DATA,
     PATH,
@@ -21,6 +20,7 @@ from ._shared import (
     print_json,
     progress_bar,
 )
+from .show import console_for, show_simulation
 
 __all__ = ["simulate"]
 
@@ -54,7 +54,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
     _check_folder(options["dump"], data)
     with progress_bar() as progress:
         from .. import api
-        from ..dump import write_npz
+        from ..run.dump import write_npz
 
         if batch is not None:
             options["batch"] = batch

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ..show import console_for, show_verification
 from ._shared import DATA, PATH, examples, folders_of_pictures, json_option, pairs, pictures, print_json
+from .show import console_for, show_verification
 
 __all__ = ["verify"]
 

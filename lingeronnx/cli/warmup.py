@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..show import console_for
 from ._shared import examples, json_option, print_json, progress_bar
+from .show import console_for
 
 __all__ = ["warmup"]
 

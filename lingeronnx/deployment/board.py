@@ -22,13 +22,13 @@ from typing import Any
 
 import onnx
 
-from .. import ir, onnxfile
-from ..chip import chip_part, on_chip
+from ..chip.part import chip_part, on_chip
 from ..errors import ConfigError, ConstraintError, DataError
 from ..flow import synthetic
+from ..flow.report import float_nodes
+from ..graph import ir, onnxfile
 from ..packer.arguments import Choice, choose, shell
 from ..packer.names import written
-from ..report import float_nodes
 from .golden import write_golden
 from .header import header
 from .host import HostParts, host_parts

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
-from ..chip import chip_part
+from ..chip.part import chip_part
 from ..errors import ConfigError, DataError
+from ..graph import ir
 from ..packer.arguments import choose
 from ..packer.judge import judge
 from .dumps import Dumped, raw, read_folder, read_log, read_outputs, short

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import onnx
 
-from .. import ir
-from ..chip import on_chip
+from ..chip.part import on_chip
 from ..errors import ModelError
+from ..graph import ir
 
 __all__ = ["HostParts", "host_parts"]
 

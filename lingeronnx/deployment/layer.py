@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from .. import ir
 from ..errors import LingerOnnxError
-from ..int_runner import IntRunner
+from ..graph import ir
+from ..run.int_runner import IntRunner
 from .simulated import Graph
 
 __all__ = ["Layer", "layer_of"]

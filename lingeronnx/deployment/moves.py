@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .. import ir
+from ..graph import ir
 
 __all__ = ["moved_from"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import ir
 from ..errors import ConstraintError
+from ..graph import ir
 from ..ops import integer_op
 from .moves import moved_from
 from .simulated import Run

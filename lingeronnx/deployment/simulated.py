@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import onnx
 
-from .. import ir
-from ..data import Data
 from ..errors import ModelError
+from ..graph import ir
 from ..ops import integer_op
 from ..packer.names import restored, written
 from ..platforms import Platform
-from ..session import Session, is_integer_graph
-from ..streaming import zeros
+from ..run.data import Data
+from ..run.session import Session, is_integer_graph
+from ..run.streaming import zeros
 from .moves import moved_from
 
 __all__ = ["Graph", "Run", "read_graph", "runs"]
@@ -74,7 +74,7 @@ class Run:
 
 def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     """Read an integer graph, from a file or from memory; ModelError for a float one."""
-    from ..int_runner import row_of
+    from ..run.int_runner import row_of
 
     file = ir.load(model) if isinstance(model, str | os.PathLike) else model
     model = restored(file)

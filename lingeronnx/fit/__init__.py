@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .. import ir
+from ..graph import ir
 from ..ops import float_op
 from ..platforms import Platform
 from ._base import Fitted, Rewrite

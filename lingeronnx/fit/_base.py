@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops.concat import mark_parts
 from ..ops.conv import Geometry, known
 from ..platforms import Platform

@@ -5,7 +5,7 @@ For windows that tile the map without padding. Costs one more rounding, half a s
 
 from __future__ import annotations
 
-from .. import ir
+from ..graph import ir
 from ..packer.pool_limits import average_area
 from ..platforms import Platform
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops.conv import CONV2D, Geometry
 from ..platforms import Platform
 from ._base import Maker, chained, chunks, conv_of, scratch_conv, sum_cost

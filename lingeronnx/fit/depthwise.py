@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..packer.conv_limits import depthwise_multiplier
 from ..platforms import Platform
 from ._base import Maker, conv_of

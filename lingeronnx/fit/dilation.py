@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops import float_op
 from ..packer.conv_limits import dilation_values, line_dilation
 from ..platforms import Platform

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..packer.conv_limits import stride_within_kernel
 from ..platforms import Platform
 from ._base import by, conv_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops.conv import Geometry
 from ..packer.conv_limits import kernel_dilated, kernel_side
 from ..platforms import Platform

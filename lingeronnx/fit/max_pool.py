@@ -6,7 +6,7 @@ one of b with ``a + b - 1 = k`` and the stride. Padding never wins a maximum, so
 
 from __future__ import annotations
 
-from .. import ir
+from ..graph import ir
 from ..packer.pool_limits import pool_sides
 from ..platforms import Platform
 from ._base import Maker, by

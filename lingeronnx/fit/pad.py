@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops import float_op
 from ..packer.conv_limits import input_below_kernel, pad_side
 from ..platforms import Platform

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import ir
+from ..graph import ir
 from ..ops import float_op
 from ..platforms import Platform
 from ._base import Maker, by, chunks, scratch_source

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops import float_op
 from ..ops.lut import Sigmoid, Tanh
 from ..ops.recurrent import given

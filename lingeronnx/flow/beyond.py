@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..data import Data
-from ..runners import FloatRunner, input_specs
+from ..run.data import Data
+from ..run.runners import FloatRunner, input_specs
 from .complete import QuantizedModel
 
 __all__ = ["beyond"]

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from .. import ir
-from ..chip import chip_part
-from ..chip_form import chip_form
-from ..data import Progress
+from ..chip.form import chip_form
+from ..chip.part import chip_part
+from ..chip.row_tiles import row_tiles
 from ..errors import ConstraintError
-from ..lower import lower
+from ..graph import ir
 from ..packer.names import safe_names, written
 from ..plan import Plan
 from ..platforms import Platform
-from ..report import Report, describe
-from ..row_tiles import row_tiles
-from ..session import Session, lowered_session
+from ..run.data import Progress
+from ..run.session import Session, lowered_session
 from .fidelity import fidelity
+from .lower import lower
 from .planned import Planned
+from .report import Report, describe
 
 __all__ = ["QuantizedModel", "complete"]
 

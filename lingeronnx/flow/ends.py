@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .. import ir
+from ..graph import ir
 from ..ops.macs import macs
-from ..report import Report
+from .report import Report
 
 __all__ = ["ends", "wins"]
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import ir
-from ..borders import float_names
-from ..data import Progress
 from ..errors import ModelError
-from ..improve.refine import samples_that_fit
-from ..metrics import Agreement
-from ..runners import FloatRunner, input_specs
-from ..session import Session
-from ..streaming import Stream
+from ..graph import ir
+from ..run.borders import float_names
+from ..run.data import Progress
+from ..run.metrics import Agreement
+from ..run.runners import FloatRunner, input_specs
+from ..run.session import Session
+from ..run.streaming import Stream
+from .improve.refine import samples_that_fit
 from .prepared import Prepared
 
 __all__ = ["Fidelity", "fidelity"]

@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
-from ..assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes
-from ..config import QuantConfig
-from ..data import Progress
 from ..errors import ConfigError, nearest
-from ..improve import factors
-from ..improve.cells import cell_notes
-from ..improve.equalize import equalize
-from ..improve.host_scale import free_borders, settle
-from ..improve.ranges import range_factors
-from ..improve.refine import refinable
-from ..observe import TensorStats, observe
+from ..graph import ir
 from ..ops import float_op
-from ..partition import Partition
 from ..plan import Plan, Transform
+from ..plan.config import QuantConfig
 from ..platforms import Platform
-from ..runners import FloatRunner
+from ..run.data import Progress
+from ..run.runners import FloatRunner
+from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes
+from .improve import factors
+from .improve.cells import cell_notes
+from .improve.equalize import equalize
+from .improve.host_scale import free_borders, settle
+from .improve.ranges import range_factors
+from .improve.refine import refinable
+from .observe import TensorStats, observe
+from .partition import Partition
 from .prepared import Prepared, check_same
 from .selectors import Selectors
 from .states import wide_states

@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
-from ..batch_axes import tell_batch_axes
-from ..config import QuantConfig
-from ..data import Data, InputSpec
 from ..errors import ConfigError, DataError, InternalError
 from ..fit import Fitted, fit
-from ..fixed_inputs import fix_inputs
-from ..improve.ranges import partition_with_clips
-from ..partition import Partition
+from ..graph import ir
+from ..graph.batch_axes import tell_batch_axes
+from ..graph.fixed_inputs import fix_inputs
 from ..passes import Record, Step, Watch, accept, normalize, straighten
 from ..passes.shapes import all_traced, trace_shapes
+from ..plan.config import QuantConfig
 from ..platforms import Platform
 from ..platforms import platform as platform_row
-from ..runners import FloatRunner, input_specs
-from ..streaming import Calls, unrolled
+from ..run.data import Data, InputSpec
+from ..run.runners import FloatRunner, input_specs
+from ..run.streaming import Calls, unrolled
+from .improve.ranges import partition_with_clips
+from .partition import Partition
 from .selectors import Selectors
 from .states import apart
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .. import ir
-from ..improve.refine import refine, samples_that_fit
+from ..graph import ir
+from .improve.refine import refine, samples_that_fit
 from .planned import Planned
 
 __all__ = ["refined"]

@@ -11,9 +11,9 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .. import ir
 from ..errors import ConfigError, nearest
-from ..runners import reads
+from ..graph import ir
+from ..run.runners import reads
 
 __all__ = ["Selectors", "select", "select_tensors"]
 

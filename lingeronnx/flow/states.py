@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .. import ir
+from ..graph import ir
 from ..ops import float_op
-from ..partition import Partition
 from ..platforms import Platform
+from .partition import Partition
 
 __all__ = ["apart", "into_states", "wide_states"]
 

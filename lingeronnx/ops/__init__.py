@@ -6,7 +6,7 @@ of its generations' names.
 
 from __future__ import annotations
 
-from .. import ir
+from ..graph import ir
 from ._base import RENAMED, Attr, Bound, Op, Tie, Violation, attributes, rule_text
 from .activation import Clip, Relu, is_relu
 from .border import Dequant, Quant, Requant

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
 from ..errors import InternalError, ModelError
+from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ..platforms.arithmetic import Arithmetic, Left, Rounding

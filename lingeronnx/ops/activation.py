@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
+from ..graph import ir
 from ..platforms import Platform
 from ._base import Bound, Op, Tie
 

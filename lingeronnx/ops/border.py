@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from .. import ir
+from ..graph import ir
 from ..platforms.arithmetic import Quantizer, Real, Requantizer
 from ._base import Attr, Bound, Op
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import ir
 from ..emit import Lowering
+from ..graph import ir
 from ..platforms import Platform
 from ..platforms.arithmetic import Concat as Arithmetic
 from ._base import ALL_OUT, Attr, Bound, Op, Tie

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
+from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ..platforms.limits import OperandLimits

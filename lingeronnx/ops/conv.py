@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .. import ir
 from ..emit import Lowering
+from ..graph import ir
 from ..packer.limits import limits
 from ..platforms import Platform
 from ..platforms.arithmetic import Arithmetic, Layer

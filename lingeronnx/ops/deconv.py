@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
+from ..graph import ir
 from ..packer.limits import limits
 from ._base import Attr, Bound, Constraint
 from .conv import CONV2D, Geometry, WeightLayer, sum_scale

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import ir
 from ..emit import Lowering
+from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ..platforms.arithmetic import Division, Operands, Product, Quotient, Sum

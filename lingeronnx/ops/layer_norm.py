@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
+from ..graph import ir
 from ..platforms import Platform
 from ..platforms.arithmetic import Norm
 from ._base import Attr, Bound, Op, Tie

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
+from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ._base import Op, Tie

@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.kernel import PlainKernel, Spec, require
 
-from .. import ir
+from ..graph import ir
 from ..packer.limits import limits
 from ..platforms import Platform
 from ._base import Bound, Violation

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
 from ..errors import ModelError
+from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ..platforms.arithmetic import Curve, Reading

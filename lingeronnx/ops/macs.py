@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .. import ir
+from ..graph import ir
 from .conv import Conv2d
 from .linear import Linear
 from .recurrent import Lstm

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 
 __all__ = ["FAR", "LIKELY", "MASKED_AT_RUN_TIME", "SURELY", "masked_at_run_time", "masked_row"]
 

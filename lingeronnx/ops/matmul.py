@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..platforms import Platform
 from ..platforms.arithmetic import Layer
 from ..platforms.limits import MatrixLimits

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
+from ..graph import ir
 from ..plan import QParams
 from ._base import Attr, Bound
 from .conv import WEIGHT, WeightLayer

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
+from ..graph import ir
 from ..packer.limits import limits
 from ..packer.pool_limits import whole_map_area
 from ..platforms import Platform

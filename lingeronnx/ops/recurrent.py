@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
 from ..errors import ModelError
+from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ..platforms import arithmetic as kinds

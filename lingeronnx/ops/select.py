@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
 from ..errors import ModelError
+from ..graph import ir
 from ..platforms import Platform
 from ..platforms.limits import SliceLimits
 from ._base import Attr, Bound, Op, Tie

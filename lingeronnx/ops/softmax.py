@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import ir
 from ..emit import Lowering
 from ..errors import ModelError
+from ..graph import ir
 from ..platforms import Platform
 from ..platforms.arithmetic import Row, Rows
 from ..platforms.faults import Fault

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
 from ..errors import ModelError
+from ..graph import ir
 from ..platforms import Platform
 from ..platforms.arithmetic import Padding
 from ..platforms.limits import PadLimits

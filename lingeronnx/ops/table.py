@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
 from ..emit import Lowering
 from ..errors import InternalError
+from ..graph import ir
 from ..platforms import Platform
 from ._base import Attr, Bound, Op, Tie
 

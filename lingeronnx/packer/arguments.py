@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from .. import ir
+from ..graph import ir
 from ..platforms import Platform
 from .faults import RESHAPED
 from .judge import Ready, Verdict, make_ready, verdict

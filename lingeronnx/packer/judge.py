@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from .. import ir
 from ..errors import ConfigError
+from ..graph import ir
 from ..platforms import PLATFORMS, Platform
 from .cost import Cost, cost_of
 from .faults import Plan, faults, placement_refused

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .. import ir
+from ..graph import ir
 from ..platforms import Platform
 from . import conv_limits as conv
 from . import move_limits as move

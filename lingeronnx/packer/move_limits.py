@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import ir
+from ..graph import ir
 from ..platforms import Platform
 from .window import is_float, sizes, text
 

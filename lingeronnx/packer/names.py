@@ -14,8 +14,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .. import ir
 from ..errors import ModelError
+from ..graph import ir
 
 __all__ = ["KEY", "Names", "is_safe", "restored", "safe_names", "written"]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .. import ir
+from ..graph import ir
 
 __all__ = ["Window", "by", "is_float", "rounded", "sizes", "text"]
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .. import ir
-from ..runners import FloatRunner
+from ..graph import ir
+from ..run.runners import FloatRunner
 from ._pass import INLINED, PLAIN, SHAPED, STRAIGHT, Answer, Pass, Reason, Step, Watch, run_passes
 from ._record import Record
 from .affine import fold_affine

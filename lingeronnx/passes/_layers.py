@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 
 
 def is_layer(node: ir.Node) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .. import ir
 from ..errors import InternalError, LingerOnnxError
+from ..graph import ir
 
 __all__ = [
     "INLINED",

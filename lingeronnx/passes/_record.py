@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import ir
 from ..errors import ConfigError
 from ..files import write_text
+from ..graph import ir
 from ._pass import Step
 
 __all__ = ["Record"]

@@ -6,7 +6,7 @@ dimensions. A ceil_mode that changes nothing is dropped.
 
 from __future__ import annotations
 
-from .. import ir
+from ..graph import ir
 from ._pass import Answer, Reason, refused
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 
 __all__ = ["batch_first"]
 

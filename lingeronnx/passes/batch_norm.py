@@ -7,7 +7,7 @@ operator): no such layer in front, or its output read by someone else too; param
 
 from __future__ import annotations
 
-from .. import ir
+from ..graph import ir
 from ..ops.norm import factors
 from ._layers import is_layer, scale_layer
 from ._pass import Answer, Reason, refused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import ir
+from ..graph import ir
 from ._pass import Answer, Reason, refused
 
 

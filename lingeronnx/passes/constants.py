@@ -6,8 +6,8 @@ the file (a big ConstantOfShape, a Tile).
 
 from __future__ import annotations
 
-from .. import ir
-from ..runners import FloatIsland
+from ..graph import ir
+from ..run.runners import FloatIsland
 
 LIMIT = 1 << 24
 _NEVER = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
 from ..errors import ModelError
+from ..graph import ir
 from ._pass import Answer, refused
 
 LONGEST = 64

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops.table import ARITHMETIC, UNARY, table_of
 
 #: No chip has an operator for these: a composition with one of them is worth a table.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops import is_relu
 from ._pass import Answer, Reason, refused
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from .refuse import every_node
 
 _OTHERS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}

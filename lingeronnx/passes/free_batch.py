@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .. import ir
-from ..batch_axes import note_batch_axes
-from ..data import InputSpec
 from ..errors import ModelError
-from ..runners import FloatRunner, input_specs
+from ..graph import ir
+from ..graph.batch_axes import note_batch_axes
+from ..run.data import InputSpec
+from ..run.runners import FloatRunner, input_specs
 from ._pass import Answer, Reason
 from .constants import fold_constants
 from .zero_states import zero_states

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .. import ir
 from ..errors import ModelError
+from ..graph import ir
 
 
 def inline_functions(model: ir.Graph) -> int:

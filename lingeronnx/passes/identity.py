@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops.activation import bounds
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 
 
 def known_shapes(model: ir.Graph) -> int:

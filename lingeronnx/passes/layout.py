@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ._pass import Answer, Reason, refused
 
 _UNARY = (

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops.masks import FAR, LIKELY, SURELY
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ._pass import Answer, Reason, refused
 
 _FEW = 4

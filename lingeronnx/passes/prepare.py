@@ -5,7 +5,7 @@ Initializers that are also listed as graph inputs (IR version 3) are constants h
 
 from __future__ import annotations
 
-from .. import ir
+from ..graph import ir
 
 
 def prepare(model: ir.Graph) -> int:

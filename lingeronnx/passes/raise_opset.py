@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from .. import ir
 from ..errors import ModelError
+from ..graph import ir
 from .refuse import every_node
 
 OLDEST, TARGET = 7, 12

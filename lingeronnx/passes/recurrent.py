@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ..ops.recurrent import GIVEN, directions, full_length, given, obstacle
 
 _KINDS = ("LSTM", "GRU")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import onnx
 
-from .. import ir
 from ..errors import ModelError
+from ..graph import ir
 
 #: Elements of one tensor of one sample: above it a run would need more memory than a file can ask for.
 LARGEST = 1 << 27

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ._pass import Answer, Reason, refused
 
 

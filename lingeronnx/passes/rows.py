@@ -7,7 +7,7 @@ becomes the same operators on [N, T, K]: they work along the last axis, or eleme
 
 from __future__ import annotations
 
-from .. import ir
+from ..graph import ir
 
 _UNARY = ("Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Tanh")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ._layers import is_layer, scale_layer
 
 _MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .. import ir
 from ..errors import ModelError
-from ..runners import FloatRunner, input_specs
+from ..graph import ir
+from ..run.runners import FloatRunner, input_specs
 
 _BATCH = "N"
 

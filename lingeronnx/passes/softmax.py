@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 from ._pass import Answer, Reason, refused
 
 _KINDS = ("Softmax", "LogSoftmax", "Hardmax")

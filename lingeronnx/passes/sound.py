@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import onnx
 
-from .. import ir
 from ..errors import ModelError
+from ..graph import ir
 from .refuse import every_node
 
 

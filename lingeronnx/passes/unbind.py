@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 
 
 def unbind(model: ir.Graph) -> int:

@@ -5,7 +5,7 @@ Exporters compute them from the batch size, with ConstantOfShape or Expand and o
 
 from __future__ import annotations
 
-from .. import ir
+from ..graph import ir
 from ._pass import Answer, Reason, refused
 
 _MOVES = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Gather", "Cast")

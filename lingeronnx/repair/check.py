@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from .. import ir
 from ..errors import LingerOnnxError
+from ..graph import ir
 from ..packer.names import restored
-from ..runners import input_specs
-from ..session import Session
+from ..run.runners import input_specs
+from ..run.session import Session
 from .sizes import infer
 
 __all__ = ["Checked", "Output", "run"]

@@ -16,9 +16,9 @@ from typing import Any
 
 from onnx import ModelProto
 
-from .. import ir, onnxfile
 from ..errors import ModelError, RepairError
 from ..files import replacing
+from ..graph import ir, onnxfile
 from .check import Checked, run
 from .declared import NOTES, TYPES
 from .dequants import DEQUANTS

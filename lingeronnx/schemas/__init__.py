@@ -23,8 +23,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
-from .. import ir, onnxfile
 from ..errors import ModelError, nearest
+from ..graph import ir, onnxfile
 from ..ops import OPS, RENAMED, TRAINED_ONLY, Attr, Op
 from . import _inference as rules
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
 from ..errors import ConfigError
+from ..graph import ir
 from ..passes.constants import fold_constants
 from ..passes.identity import drop_identity
 from ..passes.zero_states import zero_states
-from ..runners import FloatIsland
+from ..run.runners import FloatIsland
 from ._recurrent import Packed, packed
 from ._sizes import constant_sizes
 

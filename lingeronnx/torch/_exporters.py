@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import ir
 from ..errors import ConfigError, ModelError
+from ..graph import ir
 from ._call import Axes
 from ._clean import SCOPE
 

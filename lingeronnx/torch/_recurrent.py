@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import ir
+from ..graph import ir
 
 __all__ = ["Packed", "packed"]
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .. import ir
-from ..runners import FloatRunner
+from ..graph import ir
+from ..run.runners import FloatRunner
 
 __all__ = ["constant_sizes"]
 

@@ -23,14 +23,13 @@ from torch import nn
 from simulator.kernel import Call, Kernel, Spec
 from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpose
 
-from .. import ir
-from ..int_runner import IntRunner
-from ..lower import lower
-from ..partition import Partition
-from ..plan import Plan
+from ..flow.lower import lower
+from ..flow.partition import Partition
+from ..graph import ir
+from ..plan import Plan, Source
 from ..platforms import Platform
-from ..runners import FloatIsland, input_specs
-from ..source import Source
+from ..run.int_runner import IntRunner
+from ..run.runners import FloatIsland, input_specs
 from .floats import FloatTwin
 from .rounding import multiplied, rounded
 from .twins import At, counts, held_by, twin_of

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import ir
 from ..errors import ConfigError, ModelError, nearest
 from ..files import replacing
+from ..graph import ir
 from ._recurrent import Packed, packed
 
 __all__ = ["Loaded", "is_parameter", "load_checkpoint", "load_into", "read_checkpoint", "save_checkpoint", "state_dict"]

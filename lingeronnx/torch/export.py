@@ -21,10 +21,10 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from .. import ir, onnxfile
 from ..errors import ConfigError, LingerOnnxError, ModelError
 from ..files import write_text
-from ..runners import FloatRunner
+from ..graph import ir, onnxfile
+from ..run.runners import FloatRunner
 from ._call import Axes, Call, Flat, InputShape, free_axes, make_inputs, resized
 from ._clean import clean, order_initializers
 from ._exporters import choose, quiet, run

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import ir
-from ..data import Progress
 from ..errors import ConfigError
+from ..graph import ir
+from ..run.data import Progress
 from .bridge import Bridge
 from .checkpoint_file import Checkpoint
 from .samples import Samples, Teacher

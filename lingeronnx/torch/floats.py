@@ -16,7 +16,7 @@ import torch
 from onnx import numpy_helper
 
 from ..errors import ModelError
-from ..runners import FloatIsland
+from ..run.runners import FloatIsland
 from .float_ops import TABLE as OPERATORS
 from .float_ops import Attributes
 from .float_recurrent import TABLE as RECURRENT

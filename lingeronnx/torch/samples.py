@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import ir
-from ..data import Data
 from ..errors import DataError
-from ..runners import FloatRunner
+from ..graph import ir
+from ..run.data import Data
+from ..run.runners import FloatRunner
 
 __all__ = ["Samples", "Teacher"]
 

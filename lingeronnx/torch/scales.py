@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ..assign import legalize, tie_classes
-from ..partition import Partition
+from ..flow.assign import legalize, tie_classes
+from ..flow.partition import Partition
 from ..plan import Plan, QParams
 from ..platforms import Platform
 

@@ -29,8 +29,8 @@ from simulator.kernel import Call, Kernel, Spec
 from simulator.kernels._common import Window, image_size, magnitude
 from simulator.kernels.recurrent import Recurrent
 
-from .. import ir
 from ..errors import ModelError
+from ..graph import ir
 from ..ops import recurrent
 from ..ops.linear import FloatLinear
 from .rounding import FLOAT32_EXACT, ratio, replaced, rescaled, rounded

@@ -8,8 +8,8 @@ import zlib
 
 import numpy as np
 
-from lingeronnx import ir
-from lingeronnx.int_runner import IntRunner
+from lingeronnx.graph import ir
+from lingeronnx.run.int_runner import IntRunner
 from tests.naive import conv as naive_conv
 from tests.naive.fixed import sat
 

@@ -14,13 +14,14 @@ import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
 
-from lingeronnx import api, ir
+from lingeronnx import api
 from lingeronnx.cli import main
 from lingeronnx.deployment import verify
 from lingeronnx.deployment.header import header, identifier
 from lingeronnx.deployment.ports import Port, Ports, State
 from lingeronnx.errors import ConfigError, ConstraintError, DataError
-from lingeronnx.session import Session
+from lingeronnx.graph import ir
+from lingeronnx.run.session import Session
 from tests import nets
 from tests.ops.test_recurrent_forms import WIDTH, T, streaming
 

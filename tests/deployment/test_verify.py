@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lingeronnx import api, ir
+from lingeronnx import api
 from lingeronnx.cli import main
 from lingeronnx.deployment import verify
 from lingeronnx.errors import ConfigError, DataError, ModelError
+from lingeronnx.graph import ir
 from lingeronnx.packer.names import written
-from lingeronnx.session import Session
+from lingeronnx.run.session import Session
 from tests.deployment.faults import Device, relu
 from tests.naive import recurrent as naive
 from tests.naive.elementwise import add_shift

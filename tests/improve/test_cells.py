@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
-from lingeronnx.improve.cells import kept_cells
+from lingeronnx.flow.improve.cells import kept_cells
+from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.runners import FloatRunner
+from lingeronnx.run.runners import FloatRunner
 from tests.nets import Net, prepared
 
 

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
-from lingeronnx.assign import tie_classes
-from lingeronnx.improve import factors
-from lingeronnx.improve.equalize import equalize
-from lingeronnx.improve.ranges import clips_without_scale, range_factors
-from lingeronnx.metrics import Agreement
-from lingeronnx.observe import observe
-from lingeronnx.partition import partition
+from lingeronnx.flow.assign import tie_classes
+from lingeronnx.flow.improve import factors
+from lingeronnx.flow.improve.equalize import equalize
+from lingeronnx.flow.improve.ranges import clips_without_scale, range_factors
+from lingeronnx.flow.observe import observe
+from lingeronnx.flow.partition import partition
+from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import platform
-from lingeronnx.runners import FloatRunner
+from lingeronnx.run.metrics import Agreement
+from lingeronnx.run.runners import FloatRunner
 from tests.nets import Net
 
 VENUS = platform("venus")

@@ -3,13 +3,13 @@
 import numpy as np
 
 from lingeronnx.api import quantize
-from lingeronnx.chip import chip_part
-from lingeronnx.lower import lower
-from lingeronnx.metrics import Agreement
-from lingeronnx.partition import Partition
+from lingeronnx.chip.part import chip_part
+from lingeronnx.flow.lower import lower
+from lingeronnx.flow.partition import Partition
 from lingeronnx.platforms import platform
-from lingeronnx.runners import FloatRunner
-from lingeronnx.session import Session
+from lingeronnx.run.metrics import Agreement
+from lingeronnx.run.runners import FloatRunner
+from lingeronnx.run.session import Session
 from tests.nets import Net
 
 
@@ -47,7 +47,7 @@ def test_refined_integers_are_closer_on_unseen_data():
 
 def test_scales_are_the_plans():
     """Refinement changes integers, no scale: the plan read back from the graph is the plan."""
-    from lingeronnx.lower import plan_of
+    from lingeronnx.flow.lower import plan_of
 
     result = quantize(net(), {"x": smooth(32, 0)})
     read = plan_of(result.graph).tensors

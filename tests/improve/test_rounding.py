@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lingeronnx.improve.rounding import compensated_round, output_error
+from lingeronnx.flow.improve.rounding import compensated_round, output_error
 
 
 def moments_of(rng, size, samples=400):

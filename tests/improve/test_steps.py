@@ -5,19 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from lingeronnx import ir
-from lingeronnx.assign import Choice, assign, tie_classes
-from lingeronnx.improve import factors
-from lingeronnx.improve.equalize import equalize
-from lingeronnx.improve.host_scale import free_borders, settle
-from lingeronnx.improve.ranges import range_factors
-from lingeronnx.improve.refine import refine, samples_that_fit
-from lingeronnx.observe import observe
-from lingeronnx.partition import partition
+from lingeronnx.flow.assign import Choice, assign, tie_classes
+from lingeronnx.flow.improve import factors
+from lingeronnx.flow.improve.equalize import equalize
+from lingeronnx.flow.improve.host_scale import free_borders, settle
+from lingeronnx.flow.improve.ranges import range_factors
+from lingeronnx.flow.improve.refine import refine, samples_that_fit
+from lingeronnx.flow.observe import observe
+from lingeronnx.flow.partition import partition
+from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import platform
-from lingeronnx.runners import FloatRunner
+from lingeronnx.run.runners import FloatRunner
 from tests.nets import Net
 from tests.passes.helpers import ops, outputs
 

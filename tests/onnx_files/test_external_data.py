@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx import ir
 from lingeronnx.errors import ModelError
+from lingeronnx.graph import ir
 from tests.onnx_files.helpers import close, images, proto, rand, save
 from tests.passes.helpers import outputs
 
@@ -109,7 +109,7 @@ def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lingeronnx.onnxfile.to_external", fail)
+    monkeypatch.setattr("lingeronnx.graph.onnxfile.to_external", fail)
     with pytest.raises(lo.errors.ConfigError, match="No space left"):
         ir.save(graph, tmp_path / "m.onnx")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before

@@ -5,8 +5,8 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.errors import LingerOnnxError, ModelError
+from lingeronnx.graph import ir
 from lingeronnx.passes import accept, normalize, straighten
 from lingeronnx.passes.identity import drop_identity
 from lingeronnx.passes.raise_opset import raise_opset

@@ -6,8 +6,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from lingeronnx import ir
 from lingeronnx.errors import ModelError
+from lingeronnx.graph import ir
 from tests.onnx_files.helpers import proto, quantized, rand
 
 GRAPH = "g (float[N,4] x) => (float[N,4] y) { a = Relu(x) b = MatMul(a, w) y = Sigmoid(b) }"

@@ -10,7 +10,7 @@ from onnx import helper
 
 from lingeronnx.api import quantize
 from lingeronnx.platforms import PLATFORMS
-from lingeronnx.session import Session
+from lingeronnx.run.session import Session
 from tests.nets import NETS, Net, samples
 
 ROWS = [row.name for row in PLATFORMS]

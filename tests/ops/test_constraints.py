@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from onnx import helper, shape_inference
 
-from lingeronnx import ir
 from lingeronnx.analysis.operators import applies
+from lingeronnx.graph import ir
 from lingeronnx.ops import OPS, rule_text
 from lingeronnx.ops.activation import Clip
 from lingeronnx.platforms import ARCS, GENERIC, PLATFORMS, VENUS, VENUSA, Fault

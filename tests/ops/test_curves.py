@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
+from lingeronnx.graph import ir
 from lingeronnx.ops.table import ARITHMETIC, UNARY, table_of
-from lingeronnx.runners import FloatRunner
-from lingeronnx.session import Session
+from lingeronnx.run.runners import FloatRunner
+from lingeronnx.run.session import Session
 from tests.packable import judged
 from tests.packer import judge
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
+from lingeronnx.graph import ir
 from lingeronnx.ops import OPS, TRAINED_ONLY
 from lingeronnx.platforms import ARCS, PLATFORMS, VENUS, VENUSA, platform
-from lingeronnx.session import Session
+from lingeronnx.run.session import Session
 from tests.nets import Net, samples
 from tests.ops.test_breadth import CASES
 

@@ -5,14 +5,14 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
-from lingeronnx.lower import plan_of
+from lingeronnx.flow.lower import plan_of
+from lingeronnx.graph import ir
 from lingeronnx.ops import integer_op
 from lingeronnx.platforms import PLATFORMS, VENUS, Fault, platform
-from lingeronnx.runners import FloatRunner
-from lingeronnx.session import Session
+from lingeronnx.run.runners import FloatRunner
+from lingeronnx.run.session import Session
 from tests.naive import recurrent as naive
 from tests.nets import Net
 

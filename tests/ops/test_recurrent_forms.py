@@ -5,14 +5,14 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
+from lingeronnx.graph import ir
 from lingeronnx.passes import accept
 from lingeronnx.platforms import PLATFORMS, platform
 from lingeronnx.reference import reference_ops
-from lingeronnx.runners import FloatRunner
+from lingeronnx.run.runners import FloatRunner
+from lingeronnx.run.session import Session
 from lingeronnx.schemas import check_model
-from lingeronnx.session import Session
 from tests.nets import Net
 
 ROWS = [row.name for row in PLATFORMS]

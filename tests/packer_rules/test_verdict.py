@@ -6,8 +6,8 @@ import onnx
 import pytest
 
 import lingeronnx as lo
-from lingeronnx import ir
 from lingeronnx.errors import ConfigError
+from lingeronnx.graph import ir
 from lingeronnx.packer.arguments import choose
 from lingeronnx.packer.judge import judge
 from lingeronnx.packer.options import PSRAM, SHARE, parse

@@ -4,9 +4,9 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.runners import FloatRunner
+from lingeronnx.run.runners import FloatRunner
 
 
 def rand(*shape, seed=0):

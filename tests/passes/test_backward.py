@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.backward import backward
 from lingeronnx.passes.layout import layout
 from lingeronnx.passes.prepare import clean

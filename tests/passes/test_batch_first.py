@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
-from lingeronnx.batch_axes import tell_batch_axes
+from lingeronnx.graph import ir
+from lingeronnx.graph.batch_axes import tell_batch_axes
 from lingeronnx.passes.batch_first import batch_first
 from lingeronnx.passes.shapes import trace_shapes
 from tests.passes.helpers import feeds, fires, graph, interface, outputs, rand, stays

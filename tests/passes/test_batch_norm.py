@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.batch_norm import fold_batch_norm
 from lingeronnx.passes.linear import linear
 from tests.passes.helpers import changes, fires, graph, positive, rand, stays

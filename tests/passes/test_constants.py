@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes import constants
 from lingeronnx.passes.constants import fold_constants
 from tests.passes.helpers import fires, graph, rand, stays

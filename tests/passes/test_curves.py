@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.curves import curves
 from tests.passes.helpers import fires, graph, stays
 

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.errors import ModelError
+from lingeronnx.graph import ir
 from lingeronnx.passes.control import LONGEST, check_control, inline_control
 from lingeronnx.passes.float32 import float32
 from lingeronnx.passes.prepare import prepare

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.explicit_pads import explicit_pads
 from tests.passes.helpers import changes, fires, graph, rand, stays
 

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.errors import ModelError
+from lingeronnx.graph import ir
 from lingeronnx.passes.free_batch import free_batch
 from tests.passes.helpers import changes, graph, interface, ops, outputs, rand, reasons
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.layout import layout
 from lingeronnx.passes.shapes import trace_shapes
 from tests.passes.helpers import changes, feeds, fires, graph, ops, rand, reasons, stays

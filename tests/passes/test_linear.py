@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.linear import linear
 from tests.passes.helpers import changes, fires, graph, outputs, rand, stays
 

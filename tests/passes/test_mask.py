@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.ops.masks import FAR
 from lingeronnx.passes.mask import mask
 from tests.passes.helpers import fires, graph, rand, stays

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.errors import InternalError
+from lingeronnx.graph import ir
 from lingeronnx.passes import PASSES, Pass, normalize
 from lingeronnx.passes.shapes import trace_shapes
 from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand, taps

@@ -3,7 +3,7 @@
 import onnx.parser
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.prepare import clean, prepare
 from tests.passes.helpers import feeds, fires, graph, interface, ops, outputs, rand
 

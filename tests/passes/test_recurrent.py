@@ -4,11 +4,11 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.ops.recurrent import obstacle
 from lingeronnx.passes import accept, normalize, straighten
 from lingeronnx.passes.recurrent import recurrent, time_first
-from lingeronnx.runners import input_specs
+from lingeronnx.run.runners import input_specs
 from tests.passes.helpers import changes, feeds, fires, outputs, proto, rand, stays
 
 STEP_COUNT, WIDTH, H = 5, 4, 3

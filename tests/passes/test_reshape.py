@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.reshape import constant_reshape
 from tests.passes.helpers import changes, fires, graph, stays
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.linear import linear
 from lingeronnx.passes.rows import rows
 from lingeronnx.passes.shapes import trace_shapes

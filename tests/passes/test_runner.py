@@ -6,8 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 import lingeronnx as lo
-from lingeronnx import cli, ir
+from lingeronnx import cli
 from lingeronnx.errors import ConfigError, InternalError, ModelError
+from lingeronnx.graph import ir
 from lingeronnx.passes import ENTRY, PASSES, STRAIGHTEN, Answer, Pass, Reason, Record, accept, normalize, straighten
 from lingeronnx.passes._pass import INLINED, PLAIN, SHAPED, STRAIGHT, run_passes
 from tests.passes.helpers import feeds, graph, ops, positive, proto, rand

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
 from tests.passes.helpers import graph, rand
 

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.errors import ModelError
+from lingeronnx.graph import ir
 from lingeronnx.passes.cast_like import cast_like
 from lingeronnx.passes.dense_order import dense_order
 from lingeronnx.passes.functions import inline_functions

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from lingeronnx import ir
-from lingeronnx.session import Session
+from lingeronnx.graph import ir
+from lingeronnx.run.session import Session
 
 QUANTIZED = ("thinker", "linger")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from lingeronnx import ir
+from lingeronnx.graph import ir
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.repair import REPAIRS, fix_dequant, repair
 from lingeronnx.repair.engine import mend

@@ -13,14 +13,14 @@ import numpy as np
 import onnx_ir as oir
 import pytest
 
-from lingeronnx import ir
 from lingeronnx.api import quantize
-from lingeronnx.int_runner import IntRunner
-from lingeronnx.lower import lower
-from lingeronnx.partition import Partition
+from lingeronnx.flow.lower import lower
+from lingeronnx.flow.partition import Partition
+from lingeronnx.graph import ir
 from lingeronnx.platforms import PLATFORMS, platform
-from lingeronnx.runners import FloatIsland
-from lingeronnx.session import Session
+from lingeronnx.run.int_runner import IntRunner
+from lingeronnx.run.runners import FloatIsland
+from lingeronnx.run.session import Session
 from simulator import kernels as k
 from tests.nets import NETS, Net, residual, samples
 from tests.ops import test_recurrent as recurrent

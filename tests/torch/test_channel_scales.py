@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx import ir
-from lingeronnx.lower import lower, plan_of
+from lingeronnx.flow.lower import lower, plan_of
+from lingeronnx.graph import ir
 from lingeronnx.ops.linear import FloatLinear
 from lingeronnx.platforms import GENERIC
 from simulator import kernels as k

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx import ir
 from lingeronnx.errors import ConfigError, ModelError
-from lingeronnx.runners import FloatRunner
+from lingeronnx.graph import ir
+from lingeronnx.run.runners import FloatRunner
 from lingeronnx.torch.checkpoint import (
     is_parameter,
     load_checkpoint,

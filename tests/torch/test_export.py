@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx import ir
 from lingeronnx.errors import ConfigError, ModelError
+from lingeronnx.graph import ir
 from lingeronnx.torch._exporters import _called, _module_path
 from lingeronnx.torch.checkpoint import state_dict
 from tests.torch.models import (

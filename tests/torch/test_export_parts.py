@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lingeronnx import ir
 from lingeronnx.errors import DataError
-from lingeronnx.runners import FloatRunner
+from lingeronnx.graph import ir
+from lingeronnx.run.runners import FloatRunner
 from lingeronnx.torch._call import resized
 from lingeronnx.torch._recurrent import packed
 from lingeronnx.torch._sizes import _target, constant_sizes

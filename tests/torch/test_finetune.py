@@ -7,9 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 import lingeronnx as lo
-from lingeronnx import cli, ir
+from lingeronnx import cli
 from lingeronnx.flow import plan_for, prepare
-from lingeronnx.lower import lower
+from lingeronnx.flow.lower import lower
+from lingeronnx.graph import ir
 from lingeronnx.tuning import with_weights
 from tests import nets
 
@@ -232,8 +233,8 @@ def normalised_net():
 
 
 def test_batch_normalisation_can_be_estimated_anew():
-    from lingeronnx.data import Data
-    from lingeronnx.runners import FloatRunner, input_specs
+    from lingeronnx.run.data import Data
+    from lingeronnx.run.runners import FloatRunner, input_specs
     from lingeronnx.tuning import reestimate
 
     model, feeds = normalised_net(), samples(64, shape=(3, 8, 8))

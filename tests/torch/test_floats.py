@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from lingeronnx import ir
 from lingeronnx.errors import ModelError
-from lingeronnx.runners import FloatIsland
+from lingeronnx.graph import ir
+from lingeronnx.run.runners import FloatIsland
 from simulator.kernel import Spec
 
 torch = pytest.importorskip("torch")

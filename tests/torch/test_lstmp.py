@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import lingeronnx as lo
-from lingeronnx import ir
 from lingeronnx.errors import ConfigError, DataError, ModelError
+from lingeronnx.graph import ir
 from lingeronnx.torch.checkpoint import load_checkpoint, state_dict
 from lingeronnx.torch.lstmp import LSTMP, UBLSTMP, FastUBLSTMP, NormalizeFastLSTMP
 

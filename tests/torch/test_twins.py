@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import lingeronnx.ops
-from lingeronnx import ir
 from lingeronnx.errors import ModelError
-from lingeronnx.int_runner import IntRunner
+from lingeronnx.graph import ir
 from lingeronnx.ops.linear import FloatLinear
 from lingeronnx.platforms import PLATFORMS, arithmetic
-from lingeronnx.runners import FloatIsland
-from lingeronnx.session import Session
+from lingeronnx.run.int_runner import IntRunner
+from lingeronnx.run.runners import FloatIsland
+from lingeronnx.run.session import Session
 from simulator import kernels as k
 from simulator import machine
 from simulator.fixed import Chain, Rescale, Rounded, Rounding

@@ -1,0 +1,333 @@
+"""The same integers in the form that a chip's packer wants: exact rewrites of an integer graph.
+
+What a platform's row calls a fault is what the packer does to a graph that is right; each has its remedy here:
+
+    unused-input      it wants every graph input read
+    no-constant       it wants a weight in the graph: an identity convolution is one
+    pad-readers       an iqPad that several nodes read pads one of them twice: one iqPad for each
+    pre-pad           it moves the padding of a convolution to the tensor that it reads, for all readers: such a
+                      convolution reads a copy, made by an identity convolution
+    lstm-area         nor is that of an LSTMInt large enough: a LinearInt that changes nothing plans more
+    lstm-state        nor is the place of its last state: two Slices and an iqCat behind it leave room
+    linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
+                      need no more than the iqCat behind them plans
+    softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a time, of a tensor that an iqCat has made
+                      large enough
+    shared-constants  it prefetches the constants of a node together: of nodes that share some of theirs but not all,
+                      each gets its own
+
+An identity convolution is depthwise, of size 1x1, its weight 64 at scale 64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from ..fit import Fitted
+from ..graph import ir
+from ..ops import is_quantized_domain
+from ..platforms import Fault, Platform
+from .lstm import lstm_area, lstm_state
+from .nodes import ONE, joined
+
+__all__ = ["REMEDIED", "chip_form"]
+
+
+def chip_form(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Rewrite the integer `graph`, in place, as the packer of `row` wants it; return what was done.
+
+    Every tensor that was there keeps its name and its integers.
+    """
+    return [done for fault, remedy in _REMEDIES if fault in row.faults for done in remedy(graph, row)]
+
+
+def _read_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Drop the graph inputs that nobody reads."""
+    unused = [v for v in graph.graph.inputs if not v.uses() and not v.is_graph_output() and v.const_value is None]
+    if len(unused) == len(graph.graph.inputs):
+        return []
+    for value in unused:
+        graph.graph.inputs.remove(value)
+    return [Fitted(str(v.name), "a graph input that nobody reads is left out", "exact") for v in unused]
+
+
+def _some_constant(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Put an identity convolution behind the first Quant of a graph without weights."""
+    if any(_weights(node) for node in graph.graph):
+        return []
+    for node in graph.graph:
+        shape = ir.shape(node.outputs[0]) or ()
+        if node.op_type != "Quant" or not 2 <= len(shape) <= 4 or None in shape[1:]:
+            continue
+        source, scale = node.outputs[0], float(ir.attr(node, "scale_x"))
+        readers = list(source.uses())
+        image, where = source, list(range(1, 5 - len(shape)))
+        if where:
+            full = [1] * (5 - len(shape)) + [int(d or 1) for d in shape[1:]]
+            image = _after(graph, node, "Unsqueeze", [source], {"axes": where}, "image", full)
+            node = image.producer() or node
+        same = identity(graph, node, image, scale, row, "kept")
+        if where:
+            same = _after(graph, ir.producer(same) or node, "Squeeze", [same], {"axes": where}, "flat", list(shape))
+        for reader, index in readers:
+            reader.replace_input_with(index, same)
+        what = "an identity convolution behind it: the packer takes no graph without a weight"
+        return [Fitted(str(source.name), what, "exact")]
+    return []
+
+
+def _own_pads(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Give every reader of an iqPad one of its own."""
+    done = []
+    for node in list(graph.graph):
+        if node.op_type != "iqPad":
+            continue
+        uses = list(node.outputs[0].uses())
+        for number, (reader, index) in enumerate(uses[1:], start=2):
+            copy = ir.Node(
+                node.domain, node.op_type, node.inputs, dict(node.attributes), name=f"{node.name}_{number}",
+                outputs=[_like(graph, node.outputs[0], f"{node.outputs[0].name}_{number}")],
+            )  # fmt: skip
+            graph.graph.insert_after(node, copy)
+            reader.replace_input_with(index, copy.outputs[0])
+        if len(uses) > 1:
+            done.append(Fitted(str(node.name), f"{len(uses)} equal iqPad, one for each reader", "exact"))
+    return done
+
+
+def _own_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Let every convolution whose padding would be moved read a tensor that nobody else reads."""
+    done = []
+    for node in list(graph.graph):
+        source = node.inputs[0] if node.inputs else None
+        if source is None or not moves_its_padding(node) or len(source.uses()) == 1 and not source.is_graph_output():
+            continue
+        copy = identity(graph, node, source, float(ir.attr(node, "scale_x")), row, f"for_{node.name}", before=True)
+        node.replace_input_with(0, copy)
+        what = (
+            "it reads a copy of its input, made by an identity convolution: the packer pads the tensor for all readers"
+        )
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+def moves_its_padding(node: ir.Node) -> bool:
+    """Whether the packer makes the padding of the integer `node` an iqPad in front of it."""
+    if node.op_type != "Conv2dInt" or not any(ir.attr(node, "pads") or [0]):
+        return False
+    weight, source = ir.shape(node.inputs[1]) or (), ir.shape(node.inputs[0]) or ()
+    if len(weight) != 4 or len(source) != 4:
+        return False
+    return int(weight[1] or 0) < int(weight[2] or 0) or int(source[2] or 0) < int(weight[3] or 0)
+
+
+def _parted_rows(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Cut every LinearInt over its outputs that needs more work area than any node of the graph plans.
+
+    One of M rows of N to L elements writes ``M*(max(N, L) + L)`` bytes and plans M*N; an iqCat of all its outputs M*L.
+    """
+    rows = {node: size for node in graph.graph if (size := _rows(node)) is not None}
+    area = max((_planned(node, rows.get(node)) for node in graph.graph), default=0)
+    done = []
+    for node, (m, n, wide) in sorted(rows.items(), key=lambda item: -item[1][0] * item[1][2]):
+        need = m * (max(n, wide) + wide)
+        if m == 1 or need <= area or m * wide > _LARGEST_AREA:
+            continue
+        after = max(area, m * wide)
+        counts = range(2, _MOST_PARTS + 1)
+        parts = next((k for k in counts if m * (max(n, -(-wide // k)) + -(-wide // k)) <= after), None)
+        if parts is not None:
+            _part(graph, node, wide, parts)
+            area = after
+            what = f"{wide} outputs of {m} rows in {parts} parts side by side: the packer plans too small a work area"
+            done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+#: The packer plans no larger area for an iqCat.
+_LARGEST_AREA = 65536
+_MOST_PARTS = 16
+
+
+def _rows(node: ir.Node) -> tuple[int, int, int] | None:
+    """Return rows, inputs and outputs of a LinearInt, None for anything else."""
+    shape, weight = ir.shape(node.inputs[0]) if node.inputs else None, None
+    if node.op_type == "LinearInt" and shape is not None and None not in shape[1:]:
+        weight = ir.const(node.inputs[1])
+    return None if weight is None or shape is None else (math.prod(shape[1:-1]), weight.shape[1], weight.shape[0])  # type: ignore[arg-type]
+
+
+def _planned(node: ir.Node, rows: tuple[int, int, int] | None) -> int:
+    """Return the work area that the packer plans for `node`, of the operators that stand beside a LinearInt."""
+    if rows is not None:
+        return rows[0] * rows[1]
+    size = math.prod(int(d or 1) for d in (ir.shape(node.inputs[0]) or (0,) if node.inputs else (0,)))
+    return {"GluInt": 7 * size, "SoftmaxInt": 6 * size}.get(node.op_type, 0)
+
+
+def _part(graph: ir.Graph, node: ir.Node, wide: int, parts: int) -> None:
+    """Put LinearInt nodes for some of the outputs each, and an iqCat, in place of `node`."""
+    result, scale = node.outputs[0], float(ir.attr(node, "scale_o"))
+    each = -(-wide // parts)
+    made = []
+    for start in range(0, wide, each):
+        held = []
+        for value in node.inputs[1:]:
+            array = ir.const(value)
+            assert value is not None
+            assert array is not None
+            name = ir.fresh_name(graph, f"{value.name}_from{start}")
+            held.append(ir.add_initializer(graph, name, array[start : start + each]))
+        name = ir.fresh_name(graph, f"{result.name}_from{start}")
+        part = ir.make_node(node.op_type, [node.inputs[0], *held], {}, name=f"{node.name}_from{start}", output=name,
+                            domain=node.domain, like=result)  # fmt: skip
+        part.attributes.update(node.attributes)
+        part.outputs[0].shape = ir.oir_shape([*(result.shape or ())[:-1], (ir.shape(held[0]) or (0,))[0]])
+        graph.graph.insert_before(node, part)
+        made.append(part.outputs[0])
+    rank = len(result.shape or ())
+    join = joined(graph, node, made, rank - 1, scale, "").producer()
+    assert join is not None
+    graph.graph.remove(join)
+    ir.replace(graph, [node], [join])
+    for value in [v for v in graph.graph.initializers.values() if not v.uses() and not v.is_graph_output()]:
+        del graph.graph.initializers[str(value.name)]
+
+
+def _softmax_in_parts(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Give every SoftmaxInt, which writes 22 bytes per element, a work area of that size.
+
+    An iqCat of five equal tensors plans five bytes per element; so the rows are taken in five parts or a few more.
+    """
+    done = []
+    for node in list(graph.graph):
+        shape = [int(d or 1) for d in (ir.shape(node.inputs[0]) if node.inputs else None) or ()]
+        if node.op_type != "SoftmaxInt" or len(shape) < 3:
+            continue
+        size, lines, axis = math.prod(shape), shape[-2], len(shape) - 2
+        copies = min(_COPIES, _LARGEST_AREA // size)
+        each = copies * size * lines // (22 * size)
+        if copies < 2 or not each:
+            continue
+        scale, written = float(ir.attr(node, "scale_x")), float(ir.attr(node, "scale_o"))
+        long = joined(graph, node, [ir.source(node)] * copies, axis, scale, f"{ir.read_name(node)}_repeated")
+        parts = []
+        for start in range(0, lines, each):
+            end = min(start + each, lines)
+            parts.append(_softmax_of(graph, node, long, axis, start, end))
+        join = joined(graph, node, parts, axis, written, "").producer()
+        assert join is not None
+        graph.graph.remove(join)
+        ir.replace(graph, [node], [join])
+        what = f"{lines} rows in {len(parts)} parts: the packer plans too small a work area"
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+#: More inputs than these were not measured.
+_COPIES = 5
+
+
+def _softmax_of(graph: ir.Graph, node: ir.Node, long: ir.Value, axis: int, start: int, end: int) -> ir.Value:
+    """Insert a copy of the SoftmaxInt `node` on start .. end-1 of `long` along `axis`; return its output."""
+    shape = [*(ir.shape(node.inputs[0]) or ())]
+    shape[axis] = end - start
+    bounds = [ir.add_initializer(graph, ir.fresh_name(graph, f"{node.outputs[0].name}_{what}{start}"),
+                                 np.array([number], np.int64))
+              for what, number in (("start", start), ("end", end), ("axis", axis), ("step", 1))]  # fmt: skip
+    name = ir.fresh_name(graph, f"{node.outputs[0].name}_rows{start}")
+    cut = ir.make_node("Slice", [long, *bounds], name=f"Slice_{name}", output=name, like=long)
+    name = ir.fresh_name(graph, f"{node.outputs[0].name}_part{start}")
+    part = ir.make_node(node.op_type, [cut.outputs[0]], name=f"{node.name}_part{start}", output=name,
+                        domain=node.domain, like=node.outputs[0])  # fmt: skip
+    part.attributes.update(node.attributes)
+    for made in (cut, part):
+        made.outputs[0].shape = ir.oir_shape(shape)
+        graph.graph.insert_before(node, made)
+    return part.outputs[0]
+
+
+def _own_constants(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Copy the constants that several nodes share in part; those that share all go on doing so."""
+    owner: dict[ir.Value, tuple[ir.Value, ...]] = {}
+    copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}
+    for node in graph.graph:
+        held = _weights(node)
+        group = tuple(held.values())
+        for index, value in held.items():
+            if owner.setdefault(value, group) == group:
+                continue
+            if (value, group) not in copies:
+                array = ir.const(value)
+                assert array is not None
+                name = ir.fresh_name(graph, f"{value.name}_copy")
+                copies[value, group] = ir.add_initializer(graph, name, array)
+            node.replace_input_with(index, copies[value, group])
+    counts = Counter(str(value.name) for value, _ in copies)
+    what = "copied {} for nodes that share it but not all the constants beside it"
+    return [Fitted(name, what.format("once" if n == 1 else f"{n} times"), "exact") for name, n in counts.items()]
+
+
+def _weights(node: ir.Node) -> dict[int, ir.Value]:
+    """Return {input index: constant} of what the packer treats as the weights of `node`."""
+    if not is_quantized_domain(node):
+        return {}
+    return {
+        index: value for index, value in enumerate(node.inputs) if value is not None and ir.const(value) is not None
+    }
+
+
+def identity(
+    graph: ir.Graph, node: ir.Node, source: ir.Value, scale: float, row: Platform, what: str, before: bool = False
+) -> ir.Value:  # fmt: skip
+    """Insert an identity convolution of `source` [1, C, H, W], held at `scale`, next to `node`; return its output."""
+    channels = int((ir.shape(source) or (1, 1))[1] or 1)
+    name = ir.fresh_name(graph, f"{source.name}_{what}")
+    weight = ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_weight"),
+                                np.full((channels, 1, 1, 1), ONE, np.int8))  # fmt: skip
+    attrs = {
+        "kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": channels,
+        "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE), "scale_o": scale,
+        **row.node_attributes.get("", {}),
+    }  # fmt: skip
+    made = ir.make_node("Conv2dInt", [source, weight], dict(sorted(attrs.items())), name=f"Conv2dInt_{name}",
+                        output=name, domain="thinker", like=source)  # fmt: skip
+    (graph.graph.insert_before if before else graph.graph.insert_after)(node, made)
+    return made.outputs[0]
+
+
+def _after(
+    graph: ir.Graph, node: ir.Node, op_type: str, inputs: list[ir.Value], attributes: dict[str, object], what: str,
+    shape: list[int | None] | list[int],
+) -> ir.Value:  # fmt: skip
+    """Insert a node behind `node`; return its output, a tensor of `shape`."""
+    name = ir.fresh_name(graph, f"{inputs[0].name}_{what}")
+    made = ir.make_node(op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0])
+    made.outputs[0].shape = ir.oir_shape([1, *shape[1:]])
+    graph.graph.insert_after(node, made)
+    return made.outputs[0]
+
+
+def _like(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
+    return ir.Value(name=ir.fresh_name(graph, name), shape=value.shape, type=value.type)
+
+
+#: Fault -> what is done about it, in this order.
+_REMEDIES: tuple[tuple[Fault, Callable[[ir.Graph, Platform], list[Fitted]]], ...] = (
+    (Fault.UNUSED_INPUT, _read_inputs),
+    (Fault.NO_CONSTANT, _some_constant),
+    (Fault.PAD_READERS, _own_pads),
+    (Fault.PRE_PAD, _own_inputs),
+    (Fault.LSTM_AREA, lstm_area),
+    (Fault.LSTM_STATE, lstm_state),
+    (Fault.LINEAR_AREA, _parted_rows),
+    (Fault.SOFTMAX_AREA, _softmax_in_parts),
+    (Fault.SHARED_CONSTANTS, _own_constants),
+)
+
+#: The faults that a rewrite here takes care of.
+REMEDIED = frozenset(fault for fault, _ in _REMEDIES)

@@ -1,0 +1,69 @@
+"""The part of an integer graph that goes to the chip: from the Quants to the Dequants, the host part cut off.
+
+The vendor's packer takes no float operator, so a graph that ends in a Softmax on the host is packed without it. Tensor
+names stay: the cut graph's inputs and outputs are the float tensors at the borders.
+"""
+
+from __future__ import annotations
+
+from ..emit import OPSET
+from ..graph import ir
+from ..ops import integer_op, is_quantized_domain
+
+__all__ = ["chip_part", "on_chip"]
+
+
+def chip_part(graph: ir.Graph) -> ir.Graph:
+    """Return a copy of the chip-ready integer `graph` without its host part; the same graph when it has none."""
+    if len(on_chip(graph)) == len(graph.graph):
+        return graph
+    part = ir.clone(graph)
+    inner, inside = part.graph, on_chip(part)
+    kept = [node for node in inner if id(node) in inside]
+    inputs = []
+    for node in kept:
+        if node.op_type == "Quant":
+            source = ir.source(node)
+            if not source.is_graph_input():
+                entry = ir.Value(name=source.name, type=source.type, shape=source.shape)
+                for user, index in list(source.uses()):
+                    if id(user) in inside:
+                        user.replace_input_with(index, entry)
+                source.name = ir.fresh_name(part, f"{source.name}_host")
+                source = entry
+            if source not in inputs:
+                inputs.append(source)
+    outputs = [node.outputs[0] for node in kept if node.op_type == "Dequant" or _real(node)]
+    inner.outputs[:] = outputs
+    ir.remove_unused(part)
+    inner.inputs[:] = inputs
+    part.functions.clear()
+    inner.opset_imports.clear()
+    inner.opset_imports.update({"": OPSET, "thinker": 1})
+    return part
+
+
+def _real(node: ir.Node) -> bool:
+    """Whether the integer `node` writes floats without a Dequant."""
+    kind = node.outputs[0].dtype
+    return kind is not None and kind.name == "FLOAT"
+
+
+def on_chip(graph: ir.Graph) -> set[int]:
+    """Return the ids of the nodes that the chip runs: integer operators, and standard ones on integer tensors.
+
+    Where the types of a graph from elsewhere are not told, what an integer operator writes is an integer tensor.
+    """
+    found: set[int] = set()
+    for node in graph.graph:
+        if is_quantized_domain(node) or (integer_op(node) is not None and _reads_integers(node, found)):
+            found.add(id(node))
+    return found
+
+
+def _reads_integers(node: ir.Node, inside: set[int]) -> bool:
+    source = node.inputs[0] if node.inputs else None
+    if source is not None and source.dtype is not None:
+        return source.dtype.name in ("INT8", "INT16", "INT32")
+    maker = ir.producer(source)
+    return maker is not None and id(maker) in inside and maker.op_type != "Dequant"

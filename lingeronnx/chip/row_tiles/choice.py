@@ -1,0 +1,220 @@
+"""Which run of layers is cut into how many tiles: tried out with the packer's rules and its memory plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import onnx
+
+from ...fit import Fitted
+from ...fit._base import chunks
+from ...graph import ir
+from ...packer.arguments import Choice, choose
+from ...packer.judge import Ready, Verdict, make_ready, verdict
+from ...packer.limits import TILED
+from ...packer.names import safe_names, written
+from ...packer.options import PSRAM, SHARE, Options
+from ...platforms import Platform
+from ..part import chip_part
+from .emit import emit
+from .runs import Rows, Run, Tile, runs_from, size
+
+__all__ = ["row_tiles"]
+
+#: Numbers of tiles to try, few first: every tile computes its halo again.
+_COUNTS = (2, 4, 8, 16, 32)
+_TRIALS = 32  # of one run, under few arguments
+_PASSED = 2  # of these, under all arguments
+_ROUNDS = 8  # runs of one graph
+_LAYERS = ("Conv2dInt", "MaxPool", "AvgPool2dInt", "iqAdd", "Relu")
+_STARTS = 4  # nodes to go back from the one that is too large
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A run and its tiles."""
+
+    run: Run
+    tiles: tuple[tuple[Rows, Tile], ...]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that one layer of one tile reads and writes, results that wait to be joined aside."""
+        most = 0
+        for _, tile in self.tiles:
+            for node in self.run.nodes:
+                values = {v for v in (*node.inputs, *node.outputs) if v is not None and v in tile.wanted}
+                most = max(most, sum(map(tile.bytes, values)))
+        return most
+
+    def text(self) -> Fitted:
+        """Return what is done, for the report."""
+        names = [str(node.name) for node in self.run.nodes]
+        which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
+        rows = max(last - first for (first, last), _ in self.tiles)
+        more = self._halo()
+        cost = "exact" if more < 0.005 else f"exact; {100 * more:.0f} % more rows are computed, where tiles overlap"
+        what = f"{which} in {len(self.tiles)} tiles of {rows} rows, one after the other, so that shared memory suffices"
+        return Fitted(names[0], what, cost)
+
+    def _halo(self) -> float:
+        """Return the share of elements that are computed more than once."""
+        whole = sum(size(node.outputs[0]) for node in self.run.nodes)
+        done = sum(tile.bytes(node.outputs[0]) for _, tile in self.tiles for node in self.run.nodes)
+        return done / whole - 1
+
+
+def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
+    """Return the integer `graph` for the chip `row` with runs of layers cut until it fits, and what was done.
+
+    The same graph where it fits as it is, or where no cut helps.
+    """
+    done: list[Fitted] = []
+    if row.packing is None or row.shared_memory is None:
+        return graph, done
+    work, now = graph, None
+    whole = {node.name for node in graph.graph}
+    for _ in range(_ROUNDS):
+        large = None if now is not None and now.verdict.chip_ready else _too_large(work, row) or _crowded(work, row)
+        if large is None or large.name not in whole:
+            break
+        found = _best(work, row, large)
+        if found is None:
+            break
+        work, now, cut = found
+        whole -= {node.name for node in cut.run.nodes}
+        done.append(cut.text())
+    return (work, done) if now is not None and _helped(now, whole) else (graph, [])
+
+
+def _helped(found: Choice, whole: Collection[str | None]) -> bool:
+    """Whether the graph fits now, and nothing stands against what was made."""
+    said = found.verdict
+    made = [f for f in said.findings if f.level != "plan" and f.node not in whole]
+    return said.chip_ready or (said.memory is not None and said.memory.fits and not made)
+
+
+def _too_large(graph: ir.Graph, row: Platform) -> ir.Node | None:
+    """Return the first layer whose input and output exceed the shared memory, or what its operator can take."""
+    for node in graph.graph:
+        if node.op_type not in _LAYERS:
+            continue
+        both = {v for v in (*node.inputs, *node.outputs) if v is not None and ir.const(v) is None}
+        if sum(map(size, both)) > (row.shared_memory or 0) or (
+            node.op_type == "Conv2dInt" and any(limit(node, row) for limit in TILED)
+        ):
+            return node
+    return None
+
+
+def _crowded(graph: ir.Graph, row: Platform) -> ir.Node | None:
+    """Return the layer at which most bytes live at once, where the plan exceeds the shared memory and psram is no way.
+
+    None where the packer takes the graph, or refuses it for another reason.
+    """
+    proto, names = _written(graph)
+    ready, base = _ready(proto, row)
+    said = verdict(ready, row, base)
+    if said.memory is None or said.memory.fits or choose(proto, row).verdict.chip_ready:
+        return None
+    fullest = _fullest(said)
+    return next((node for node in graph.graph if names.get(str(node.name), node.name) == fullest), None)
+
+
+def _fullest(said: Verdict) -> str:
+    """Return the node at which most bytes of shared memory are in use."""
+    assert said.memory is not None
+    assert said.net is not None
+    spots = [s for s in said.memory.spots.values() if s.place == SHARE]
+    living = [sum(s.size for s in spots if s.first <= i <= s.last) for i in range(len(said.net.steps))]
+    return said.net.steps[max(range(len(living)), key=lambda i: living[i])].origin
+
+
+def _written(graph: ir.Graph) -> tuple[onnx.ModelProto, Mapping[str, str]]:
+    """Return what the packer gets, and {node: its name there} of those renamed."""
+    names = safe_names(graph)
+    return ir.to_proto(chip_part(written(graph, names))), names.nodes
+
+
+def _ready(proto: onnx.ModelProto, row: Platform) -> tuple[Ready, Options]:
+    assert row.packing is not None
+    sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
+    base = Options(platform=row.packing.name, sizes=sizes)
+    return make_ready(proto, row, base), base
+
+
+def _best(graph: ir.Graph, row: Platform, large: ir.Node) -> tuple[ir.Graph, Choice, _Cut] | None:
+    """Return the first cut around `large` with which the graph is ready, else the first against which nothing stands.
+
+    The latter may be one of several that are needed.
+    """
+    first: tuple[ir.Graph, Choice, _Cut] | None = None
+    passed = 0
+    for cut in itertools.islice(_cuts(graph, row, large), _TRIALS):
+        copy = ir.clone(graph)
+        twins = dict(zip(graph.graph, copy.graph, strict=True))
+        run = Run(tuple(twins[node] for node in cut.run.nodes))
+        emit(copy, run, [(rows, tile) for rows, _ in cut.tiles if (tile := run.tile(rows)) is not None])
+        proto, names = _written(copy)
+        left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
+        if not _possible(proto, row, {names.get(str(name), name) for name in left}):
+            continue
+        found = choose(proto, row)
+        first = first or (copy, found, cut)
+        if found.verdict.chip_ready:
+            return copy, found, cut
+        passed += 1
+        if passed == _PASSED:
+            break
+    return first
+
+
+def _possible(proto: onnx.ModelProto, row: Platform, left: Collection[str | None]) -> bool:
+    """Whether nothing stands against the tiles with the arguments that were measured right: only what is in `left`."""
+    ready, base = _ready(proto, row)
+    if ready.net is None:
+        return False
+    net = ready.net
+    joins = [s for s in net.steps if s.op == "iqCat"]
+    cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
+    ends = {*net.inputs, *(s.outputs[0] for s in joins), *(s.inputs[0] for s in net.steps if s.op == "Slice")} - cuts
+    for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):
+        said = verdict(ready, row, replace(base, places=dict.fromkeys(moved, PSRAM)))
+        against = {f.node for f in said.findings if f.level != "plan"} - {"shared memory"}
+        fits = said.memory is not None and (said.memory.fits or _fullest(said) in left)
+        if fits and against <= set(left):
+            return True
+    return False
+
+
+def _cuts(graph: ir.Graph, row: Platform, large: ir.Node) -> Iterator[_Cut]:
+    """Yield the cuts worth trying: from `large` on, or a little before it; up to where the maps are small, else long.
+
+    Of each run few tiles first, as far as a single layer of a tile fits.
+    """
+    nodes = list(graph.graph)
+    where, limit = nodes.index(large), row.shared_memory or 0
+    for first in range(where, max(where - _STARTS, 0) - 1, -1):
+        runs = runs_from(nodes, first, large)
+        small = [run for run in runs if 4 * size(run.result) <= limit][:1]
+        for run in [*small, *(run for run in reversed(runs) if run not in small)]:
+            for count in _COUNTS:
+                cut = _cut(run, count)
+                if cut is not None and cut.peak <= limit:
+                    yield cut
+
+
+def _cut(run: Run, count: int) -> _Cut | None:
+    """Return the run in `count` tiles; None where they would be too thin."""
+    rows = (ir.shape(run.result) or (1, 1, 1))[2] or 1
+    if rows < count:
+        return None
+    tiles = []
+    for first, last in chunks(rows, count):
+        tile = run.tile((first, last))
+        if tile is None:
+            return None
+        tiles.append(((first, last), tile))
+    return _Cut(run, tuple(tiles))

@@ -1,0 +1,341 @@
+"""From statistics to scales: which tensors share a scale, and which scale each gets.
+
+`tie_classes` groups tensors that must share a scale (union-find); `assign` gives every class the scale its calibrator
+likes best; `legalize` then moves scales until every inequality of the platform holds, and reports each move. Changes no
+graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError, ConstraintError
+from ..graph import ir
+from ..graph.disjoint import DisjointSets
+from ..ops import parameter_values
+from ..ops.activation import bounds
+from ..plan import Plan, QParams
+from ..platforms import Platform
+from .calibrate import best_scale
+from .observe import Stats, TensorStats
+from .partition import Partition
+
+__all__ = ["TieClass", "UnheldScale", "assign", "legalize", "tie_classes"]
+
+
+class UnheldScale(ConstraintError):
+    """A scale that the platform does not hold; `tensors` share it, which needs `exponent` where `least` is held."""
+
+    def __init__(self, text: str, tensors: tuple[str, ...], exponent: int, least: int) -> None:
+        super().__init__(text)
+        self.tensors, self.exponent, self.least = tensors, exponent, least
+
+
+# ---- who shares a scale ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TieClass:
+    """Tensors that share one scale.
+
+    tensors : in graph order
+    governing : those whose statistics count
+    bound : the size that none of their values exceeds, where the operators say so (a sigmoid), or None
+    reach : the size that none of their values can exceed, also where they are only moved, or None
+    below : how far below the least value seen it must reach (the mask of a softmax), or None
+    """
+
+    tensors: tuple[str, ...]
+    governing: tuple[str, ...]
+    bound: float | None = None
+    below: float | None = None
+    reach: float | None = None
+
+    def stats(self, stats: Stats) -> TensorStats | None:
+        """Return the merged statistics of the governing tensors; None when none was seen."""
+        found = [stats[name] for name in self.governing if name in stats]
+        if not found:
+            return None
+        merged = found[0]
+        for other in found[1:]:
+            merged = merged.merge(other)
+        return merged
+
+
+def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
+    """Group the integer activations of `parts` by shared scale."""
+    sets = DisjointSets()
+    mute: set[str] = set()
+    bounded: dict[str, float] = {}
+    below: dict[str, float] = {}
+    reached: dict[str, float] = {}
+    activations = parts.activations
+    for name in activations:
+        sets.find(name)
+    for node, op in parts.nodes:
+        for tie in op.ties(node, row):
+            sets.join(tie.first, tie.second)
+            if tie.governs is not None:
+                mute.add(tie.second if tie.governs == tie.first else tie.first)
+        if op.bound is not None:
+            bounded[ir.written_name(node)] = op.bound
+        reach = reached.get(ir.read_name(node)) if op.moves else op.reach
+        if reach is not None:
+            reached.update({str(node.outputs[index].name): reach for index in op.results(node)})
+        if (room := op.below(node)) is not None:
+            below[ir.written_name(node)] = room
+    members: dict[str, list[str]] = {}
+    for name in activations:
+        members.setdefault(sets.find(name), []).append(name)
+    classes = []
+    for names in members.values():
+        governing = tuple(n for n in names if n not in mute) or tuple(names[-1:])
+        bound = max(bounded[n] for n in governing) if all(n in bounded for n in governing) else None
+        room = max((below[name] for name in names if name in below), default=None)
+        reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
+        classes.append(TieClass(tuple(names), governing, bound, room, reach))
+    return tuple(classes)
+
+
+def _tops(parts: Partition, row: Platform) -> dict[str, float]:
+    """Return {tensor: the largest real value it must hold, to which the largest integer is pinned}: Clips on a chip."""
+    found: dict[str, float] = {}
+    for node, op in parts.nodes:
+        if op.name == "Clip" and not row.runs("Clip"):
+            limits = bounds(node)
+            assert limits is not None
+            found[ir.written_name(node)] = limits[1]
+    return found
+
+
+# ---- scales ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How scales are chosen: mode, widths and calibrator, and what the user said of single tensors.
+
+    weight_scales : "tensor", or "channel" for one scale for each output channel of a layer.
+    own : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
+    """
+
+    mode: str
+    bits: int
+    weight_bits: int
+    calibrator: str
+    percentile: float
+    own: Mapping[str, Mapping[str, Any]]
+    weight_scales: str = "tensor"
+
+    def of(self, names: Iterable[str], bits: int) -> Setting:
+        """Return the settings of a class of tensors, `bits` wide by default: the first with an override wins."""
+        found: dict[str, Any] = {}
+        for name in names:
+            found = {**self.own.get(name, {}), **found}
+        return Setting(found.get("bits", bits), found.get("scale"), found.get("calibrator", self.calibrator),
+                       found.get("percentile", self.percentile), self.mode == "q-value")  # fmt: skip
+
+    @property
+    def out_bits(self) -> dict[str, int | str]:
+        """{tensor: width of a layer's output that leaves the integers}; 8 is what it has anyway."""
+        return {name: own["out_bits"] for name, own in self.own.items() if own.get("out_bits", 8) != 8}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the scale of one class of tensors is chosen; `scale` where the user fixed it, else None."""
+
+    bits: int
+    scale: float | None
+    calibrator: str
+    percentile: float
+    power: bool
+
+    def best(self, seen: TensorStats) -> float:
+        """Return the scale for what was seen."""
+        return best_scale(seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile)
+
+
+def assign(
+    parts: Partition, ties: Sequence[TieClass], stats: Stats, row: Platform, choice: Choice
+) -> tuple[Plan, list[str]]:
+    """Return the plan for `parts` and the notes a user should read (all-zero tensors, moved scales).
+
+    ties : the classes that `tie_classes` found. stats : of the activations of `parts`.
+    """
+    notes: list[str] = []
+    tensors: dict[str, QParams] = {}
+    tops = _tops(parts, row)
+    for group in ties:
+        setting = choice.of(group.tensors, choice.bits)
+        top = min((tops[name] for name in group.tensors if name in tops), default=None)
+        scale = _class_scale(group, top, stats, setting, notes)
+        for name in group.tensors:
+            tensors[name] = QParams(scale, setting.bits)
+    for node, op in parts.nodes:
+        for index in op.parameters(node):
+            name = ir.read_name(node, index)
+            values = parameter_values(node, index)
+            assert values is not None
+            setting = choice.of([name], choice.weight_bits)
+            if not np.any(values):
+                notes.append(f"weight '{name}' of {node.name} is all zero")
+            axis = op.channel_axis if choice.weight_scales == "channel" and setting.scale is None else None
+            tensors[name] = _weight_scales(np.asarray(values), axis, setting)
+    _widen(tensors, parts, stats, choice)
+    if row.executor:
+        notes += [f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no executor was "
+                  "measured with it" for name in choice.out_bits]  # fmt: skip
+    plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats))
+    plan, moves = legalize(plan, parts, ties, row)
+    return plan, notes + moves
+
+
+def _weight_scales(values: np.ndarray, axis: int | None, setting: Setting) -> QParams:
+    """Return the scale of a weight, or one for each element along `axis`; a channel of zeros has its neighbours' best.
+
+    A bias is held at the same scale as its channel's sums, so a channel of next to nothing must not get a huge one:
+    `legalize` sees to that.
+    """
+    if axis is None or values.shape[axis] == 1 or not np.any(values):
+        return QParams(setting.scale or setting.best(TensorStats.of(values)), setting.bits)
+    channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    scales = [setting.best(TensorStats.of(channel)) if channel.any() else math.inf for channel in channels]
+    least = min(scales)
+    return QParams(tuple(least if math.isinf(scale) else scale for scale in scales), setting.bits, axis)
+
+
+def _widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: Choice) -> None:
+    """Give outputs that leave the integers the width the user wants; "float": no integers at all.
+
+    A wide output needs no scale beyond its accumulator's, which loses nothing. Raises ConfigError where the output is
+    not one that leaves the integers.
+    """
+    nodes = {ir.written_name(node): (node, op) for node, op in parts.nodes}
+    whole = parts.inside
+    for name, bits in choice.out_bits.items():
+        node, op = nodes.get(name, (None, None))
+        if node is None or op is None or not op.wide or any(id(u.node) in whole for u in node.outputs[0].uses()):
+            raise ConfigError(
+                f"out_bits {bits} for tensor '{name}': only a fully connected layer whose output nothing in integers "
+                "reads can have another width"
+            )
+        if bits == "float":
+            del tensors[name]
+            continue
+        exact = tensors[ir.read_name(node)].scale * min(tensors[ir.read_name(node, 1)].scales)
+        seen, setting = stats.get(name), choice.of([name], int(bits))
+        best = setting.scale or (exact if seen is None or seen.squares == 0 else setting.best(seen))
+        tensors[name] = QParams(setting.scale or min(best, exact), int(bits))
+
+
+def _class_scale(
+    group: TieClass, top: float | None, stats: Stats, setting: Setting, notes: list[str]
+) -> float:  # fmt: skip
+    """Return the scale of a class; `top` is the largest real value it must hold, where an operator says so."""
+    if setting.scale is not None:
+        return setting.scale
+    top_integer = (1 << (setting.bits - 1)) - 1
+    if top is not None:
+        return 2.0 ** round(math.log2(top_integer / top))
+    seen = group.stats(stats)
+    if seen is None or seen.squares == 0:
+        notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
+        return float(1 << (setting.bits - 1))
+    scale = setting.best(seen)
+    if setting.power and group.bound is not None:  # the bound itself saturates by one count: less than a bit costs
+        scale = max(scale, 2.0 ** math.floor(math.log2((top_integer + 1) / group.bound)))
+    if setting.bits > 8 and group.reach is not None:
+        whole = 2.0 ** math.floor(math.log2((top_integer + 1) / group.reach))
+        scale = whole if setting.power else top_integer / group.reach
+    if group.below is not None:
+        most = (top_integer + 1) / (group.below - min(seen.low, 0.0))
+        scale = min(scale, 2.0 ** math.floor(math.log2(most)) if setting.power else most)
+    return scale
+
+
+def _stored(scale: float) -> float:
+    """Return a scale as a file holds it."""
+    return float(np.float32(scale))
+
+
+def _hold_biases(tensors: dict[str, QParams], parts: Partition, power: bool) -> None:
+    """Lower the scales of single channels, in place, at which the bias of the channel would fill its integer type.
+
+    A quarter is left free for what refinement does to a bias. A channel whose weights are that small beside its bias
+    loses nothing by it.
+    """
+    for node, op in parts.nodes:
+        if op.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
+            continue
+        x, name = tensors.get(ir.read_name(node)), ir.read_name(node, 1)
+        w, bias = tensors.get(name), ir.const(node.inputs[2])
+        if x is None or w is None or bias is None or w.axis is None:
+            continue
+        top = 2.0 ** (29 if max(x.bits, w.bits) <= 8 else 58)
+        reach = np.abs(bias.astype(np.float64)).reshape(-1, len(w.scale)).max(axis=0) * x.scale
+        most = [top / size if size > 0 else math.inf for size in reach]
+        if power:
+            most = [size if math.isinf(size) else 2.0 ** math.floor(math.log2(size)) for size in most]
+        tensors[name] = replace(w, scale=tuple(_stored(min(pair)) for pair in zip(w.scale, most, strict=True)))
+
+
+def legalize(
+    plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platform
+) -> tuple[Plan, list[str]]:  # fmt: skip
+    """Return `plan` with every tie and inequality of `row` holding, and what was moved.
+
+    Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
+    largest. Raises UnheldScale for a scale below the row's smallest.
+    """
+    tensors = {name: q.mapped(_stored) for name, q in plan.tensors.items()}
+    owner = {name: group for group in ties for name in group.tensors if name in tensors}
+    moved: dict[str, tuple[float, str]] = {}
+    for name, group in owner.items():
+        least = min(tensors[n].scale for n in group.tensors)
+        if tensors[name].scale != least:
+            tensors[name] = QParams(least, tensors[name].bits)
+    _hold_biases(tensors, parts, plan.mode == "q-value")
+    if not row.power_of_two:
+        return plan.with_tensors(tensors), []
+
+    def exponent(name: str) -> int:
+        found = tensors[name].exponent
+        if found is None:
+            raise ConstraintError(
+                f"tensor '{name}' has scale {tensors[name].scale:g}; {row.name} takes powers of two only"
+            )
+        return found
+
+    def lower_to(name: str, most: int, why: str) -> bool:
+        if exponent(name) <= most:
+            return False
+        for member in owner[name].tensors:
+            moved.setdefault(member, (tensors[member].scale, why))
+            tensors[member] = QParams(2.0**most, tensors[member].bits)
+        return True
+
+    changed = True
+    while changed:
+        changed = False
+        for name in owner:
+            changed |= lower_to(name, row.exponents[1], f"{row.name} holds scales up to 2^{row.exponents[1]}")
+        for node, op in parts.nodes:
+            most = op.ceiling(node, exponent)
+            if most is not None and ir.written_name(node) in tensors:
+                changed |= lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
+    for name in owner:
+        if exponent(name) < row.exponents[0]:
+            raise UnheldScale(
+                f"tensor '{name}' needs scale 2^{exponent(name)}, {row.name} holds 2^{row.exponents[0]} at least; "
+                "scale the model's input down or leave the node in float with --skip",
+                owner[name].tensors, exponent(name), row.exponents[0],
+            )  # fmt: skip
+    notes = [f"scale of '{name}' lowered from {old:g} to {tensors[name].scale:g}: {why}"
+             for name, (old, why) in moved.items()]  # fmt: skip
+    return plan.with_tensors(tensors), notes

@@ -1,0 +1,109 @@
+"""Bring tensors that a chip cannot hold into its range: the host multiplies where no weight can take the factor up.
+
+A chip holds scales between two exponents (2^-3 to 2^16 on the LUNA chips: values up to 1016, steps down to 2^-16).
+Inside a net a tensor beyond that gets its factor from the weights around it (`ranges`). A graph input or output, or a
+tensor that float operators read or write, is pinned: here a Mul is put between it and the integers, on the float side,
+which frees the group. Which constant it multiplies by is settled by `ranges` and written by `settle`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from ...graph import ir
+from ...platforms import Platform
+from ..assign import TieClass
+from ..calibrate import best_scale
+from ..observe import Stats, TensorStats
+from ..partition import Partition
+from .factors import SCALED_BY_HOST
+
+__all__ = ["free_borders", "settle"]
+
+
+def free_borders(
+    parts: Partition, ties: Sequence[TieClass], stats: dict[str, TensorStats], row: Platform, bits: int
+) -> dict[str, str]:
+    """Put Mul nodes (by 1, for now) at the borders of what `row` cannot hold; return {node: reason}.
+
+    `stats` gains entries for the new tensors.
+    """
+    if not row.power_of_two:
+        return {}
+    model, inside = parts.graph, parts.inside
+    beyond = _out_of_range(ties, stats, row, bits)
+    added: dict[str, str] = {}
+    for value in list(ir.values(model)):
+        if str(value.name) not in beyond:
+            continue
+        writer = ir.producer(value)
+        written_inside = writer is not None and id(writer) in inside
+        outside = [use for use in value.uses() if id(use.node) not in inside]
+        if not written_inside:
+            added[_multiply_after(model, value, inside, stats)] = SCALED_BY_HOST
+        elif outside or value.is_graph_output():
+            added[_multiply_before(model, value, inside, stats)] = SCALED_BY_HOST
+    return added
+
+
+def _out_of_range(ties: Sequence[TieClass], stats: Stats, row: Platform, bits: int) -> set[str]:
+    """Return the tensors of the tie classes that need an exponent the row does not hold."""
+    found: set[str] = set()
+    for group in ties:
+        seen = group.stats(stats)
+        if seen is not None and seen.squares > 0:
+            scale = best_scale(seen, bits, power=True, calibrator="mse")
+            if not row.exponents[0] <= math.log2(scale) <= row.exponents[1]:
+                found.update(group.tensors)
+    return found
+
+
+def _multiply_after(model: ir.Graph, value: ir.Value, inside: Collection[int], stats: dict[str, TensorStats]) -> str:
+    """Let the integer readers of a float `value` read it through a Mul."""
+    readers = [(use.node, use.idx) for use in value.uses() if id(use.node) in inside]
+    node = _mul(model, value, f"{value.name}_scaled")
+    first = next(n for n in model.graph if any(n is reader for reader, _ in readers))
+    model.graph.insert_before(first, node)
+    for reader, index in readers:
+        reader.replace_input_with(index, node.outputs[0])
+    stats[ir.written_name(node)] = stats[str(value.name)]
+    return str(node.name)
+
+
+def _multiply_before(model: ir.Graph, value: ir.Value, inside: Collection[int], stats: dict[str, TensorStats]) -> str:
+    """Let the float readers of an integer `value`, and the outside, read it through a Mul that takes over its name."""
+    writer = ir.producer(value)
+    assert writer is not None
+    name = str(value.name)
+    readers = [(use.node, use.idx) for use in value.uses() if id(use.node) not in inside]
+    value.name = ir.fresh_name(model, f"{name}_scaled")
+    node = _mul(model, value, name)
+    model.graph.insert_after(writer, node)
+    for reader, index in readers:
+        reader.replace_input_with(index, node.outputs[0])
+    for position, output in enumerate(model.graph.outputs):
+        if output is value:
+            model.graph.outputs[position] = node.outputs[0]
+    stats[str(value.name)] = stats[name]
+    return str(node.name)
+
+
+def _mul(model: ir.Graph, value: ir.Value, output: str) -> ir.Node:
+    base = str(value.name)
+    one = ir.add_initializer(model, ir.fresh_name(model, f"{base}_factor"), np.array(1.0, np.float32))
+    free = output if output not in {str(v.name) for v in ir.values(model)} else ir.fresh_name(model, output)
+    title = ir.free_name(f"{base}_scale", {str(node.name) for node in model.graph})
+    return ir.make_node("Mul", [value, one], name=title, output=free, like=value)
+
+
+def settle(model: ir.Graph, added: Mapping[str, str], factors: Mapping[str, np.ndarray]) -> None:
+    """Write the constants: by f where the Mul leads into the integers, by 1/f where it leads out of them."""
+    for node in model.graph:
+        if str(node.name) in added:
+            into = factors.get(ir.written_name(node))
+            out_of = factors.get(ir.read_name(node))
+            factor = float(into[0]) if into is not None else 1.0 / float(out_of[0]) if out_of is not None else 1.0
+            ir.set_constant(model, node, 1, np.array(factor, np.float32), "factor")

@@ -1,0 +1,203 @@
+"""Fit ranges to power-of-two scales: a free factor per group of tensors, moved into the weights around it.
+
+A chip holds a tensor at scale 2^q, so its largest value fills between half and all of the integer range. Multiplying a
+tensor by a constant f and dividing it out again in the weights that read it changes nothing in real numbers:
+``W' = W * f_out / f_in``, ``b' = b * f_out``. With f free in [1, 2) the tensor's effective scale f * 2^q takes any
+value, as MaxValue would, on hardware that only shifts.
+
+Tensors joined by operators that commute with a positive factor (Relu, pooling, Add, Concat, reshapes) share one f and
+form a group. A group that touches a float operator or a graph input or output keeps f = 1. ``Clip(0, b)`` on a chip
+without Clip fixes f so that b is exactly the largest integer and saturation clips.
+
+The factors minimise the sum of the relative quantization noise of all activations and weights, by coordinate descent
+over sixteen values per octave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...graph import ir
+from ...ops import parameter_values
+from ...ops.activation import bounds
+from ...platforms import Platform
+from ..assign import TieClass
+from ..calibrate import best_scale
+from ..observe import Stats, TensorStats
+from ..partition import Partition, partition
+from .factors import Groups, pin_borders
+
+__all__ = ["clips_without_scale", "partition_with_clips", "range_factors"]
+
+_STEPS = 16  # candidates per octave
+_SWEEPS = 4
+
+
+@dataclass
+class _Group:
+    """Tensors that share a factor; `fixed` is the factor when it is not free, `pinned` whether it must be 1."""
+
+    tensors: list[str]
+    pinned: bool
+    fixed: float | None
+    classes: list[TieClass] = field(default_factory=list)
+
+
+def _groups(parts: Partition, row: Platform, bits: int) -> tuple[list[_Group], list[str]]:
+    """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
+    union = Groups()
+    pin_borders(union, parts)
+    needs: dict[str, tuple[float, str]] = {}
+    for node, op in parts.nodes:
+        tensors = [ir.read_name(node, i) for i in op.data(node)]
+        tensors += [str(node.outputs[i].name) for i in op.results(node)]
+        for name in tensors:
+            union.find(name)
+            if op.factor == "passes":
+                union.join(name, tensors[0])
+            elif op.factor == "fixed":
+                union.pin(name)
+        if op.name == "Clip" and not row.runs("Clip"):
+            limits = bounds(node)
+            assert limits is not None
+            ratio = ((1 << (bits - 1)) - 1) / limits[1]
+            needs[tensors[-1]] = (ratio / 2.0 ** math.floor(math.log2(ratio)), str(node.name))
+    groups = {
+        key: _Group(tensors, not (free := union.free(tensors)), None if free else 1.0)
+        for key, tensors in union.members().items()
+    }
+    unmet = []
+    for name, (factor, node_name) in needs.items():
+        group = groups[union.find(name)]
+        if group.fixed is not None and not math.isclose(group.fixed, factor):
+            unmet.append(node_name)
+        else:
+            group.fixed = factor
+    return list(groups.values()), unmet
+
+
+def partition_with_clips(model: ir.Graph, row: Platform, skip: Mapping[str, str], bits: int) -> Partition:
+    """Return the `partition` of `model` in which Clips that saturation cannot stand in for stay in float, too."""
+    parts = partition(model, row, skip)
+    while unmet := clips_without_scale(parts, row, bits):
+        parts = partition(model, row, {**parts.floats, **unmet})
+    return parts
+
+
+def clips_without_scale(parts: Partition, row: Platform, bits: int) -> dict[str, str]:
+    """Return {node: why} for the Clip nodes that saturation cannot stand in for on `row`."""
+    reason = (
+        f"{row.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or one "
+        "it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
+    )
+    _, unmet = _groups(parts, row, bits)
+    return dict.fromkeys(unmet, reason)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A weight between two groups (indices), with the statistics of its values."""
+
+    source: int
+    result: int
+    weight: TensorStats
+
+
+def range_factors(
+    parts: Partition,
+    ties: Sequence[TieClass],
+    stats: Stats,
+    row: Platform,
+    *,
+    bits: int,
+    weight_bits: int,
+    search: bool,
+    by_channel: bool = False,
+) -> dict[str, np.ndarray]:
+    """Return {tensor: factor [1]} for the tensors whose factor is not 1.
+
+    search : optimise the free groups; False sets only the factors that Clip needs. by_channel : weights have a scale
+    for each channel, whose ranges fill every part of an octave: no factor is better than another for them.
+    """
+    groups, _ = _groups(parts, row, bits)
+    index = {name: i for i, group in enumerate(groups) for name in group.tensors}
+    for tie in ties:
+        groups[index[tie.tensors[0]]].classes.append(tie)
+    factors = [group.fixed or 1.0 for group in groups]
+    if search:
+        _descend(groups, [] if by_channel else _layers(parts, index), factors, stats, bits, weight_bits)
+    if row.power_of_two:
+        _keep_within(row.exponents, groups, factors, stats, bits)
+    return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
+
+
+def _keep_within(
+    exponents: tuple[int, int], groups: list[_Group], factors: list[float], stats: Stats, bits: int
+) -> None:
+    """Move `factors` of groups that are not pinned by octaves, so that all exponents lie in the range."""
+    for i, group in enumerate(groups):
+        seen = [s for tie in group.classes if (s := tie.stats(stats)) is not None and s.squares > 0]
+        if group.pinned or not seen:
+            continue
+        scales = [best_scale(s.scaled(factors[i]), bits, power=True, calibrator="mse") for s in seen]
+        least, most = (round(math.log2(pick(scales))) for pick in (min, max))
+        if least < exponents[0]:
+            factors[i] *= 2.0**least  # to 2^0: a Quant of a scale below 1 has a fault where it is not folded away
+        elif most > exponents[1]:
+            factors[i] *= 2.0 ** min(most - exponents[1] // 2, least - exponents[0])
+
+
+def _layers(parts: Partition, index: Mapping[str, int]) -> list[_Layer]:
+    found = []
+    for node, op in parts.nodes:
+        for parameter in op.parameters(node):
+            values = parameter_values(node, parameter)
+            assert values is not None
+            source, result = ir.read_name(node), ir.written_name(node)
+            if np.any(values):
+                found.append(_Layer(index[source], index[result], TensorStats.of(np.asarray(values))))
+    return found
+
+
+def _descend(
+    groups: list[_Group], layers: list[_Layer], factors: list[float], stats: Stats, bits: int, weight_bits: int
+) -> None:
+    """Coordinate descent on `factors` (in place)."""
+    weight_noise: dict[tuple[int, float], float] = {}
+
+    def of_weight(number: int) -> float:
+        layer = layers[number]
+        ratio = factors[layer.result] / factors[layer.source]
+        key = number, round(math.log2(ratio) % 1.0, 9)
+        if key not in weight_noise:
+            weight_noise[key] = _noise(layer.weight.scaled(2.0 ** key[1]), weight_bits)
+        return weight_noise[key]
+
+    candidates = [2.0 ** (step / _STEPS) for step in range(_STEPS)]
+    for _ in range(_SWEEPS):
+        before = list(factors)
+        for i, group in enumerate(groups):
+            if group.fixed is not None:
+                continue
+            seen = [s for tie in group.classes if (s := tie.stats(stats)) is not None and s.squares > 0]
+            if not seen:
+                continue
+            touched = [n for n, layer in enumerate(layers) if i in (layer.source, layer.result)]
+            best = math.inf, 1.0
+            for candidate in candidates:
+                factors[i] = candidate
+                cost = sum(_noise(s.scaled(candidate), bits) for s in seen) + sum(of_weight(n) for n in touched)
+                best = min(best, (cost, candidate))
+            factors[i] = best[1]
+        if factors == before:
+            return
+
+
+def _noise(stats: TensorStats, bits: int) -> float:
+    """Return the relative quantization noise of a tensor at its best power-of-two scale."""
+    scale = best_scale(stats, bits, power=True, calibrator="mse")
+    return stats.error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1) / stats.power

@@ -1,0 +1,164 @@
+"""Refine layer by layer: round weights with error compensation, then take the mean error out through the bias.
+
+One walk through the integer graph in the simulator's own arithmetic. At each weight layer, with the integers that
+really reach it on some calibration samples:
+
+1. the weight is rounded again so that the layer's output changes least (`rounding`), and taken over where it does;
+2. the output is compared with the float model's, per channel, where the float value lies inside what the integer tensor
+   can hold (and is positive, where a Relu follows), and the bias is moved by the mean difference.
+
+Later layers see the refined output, so errors of earlier layers are not corrected twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...graph import ir
+from ...ops import is_relu
+from ...plan import Plan, QParams
+from ...platforms import Platform
+from ...run.int_runner import IntRunner
+from ...run.runners import FloatRunner
+from ..lower import lower
+from ..partition import Partition
+from .rounding import compensated_round, output_error
+
+__all__ = ["refinable", "refine", "samples_that_fit"]
+
+_MEMORY = 512 * 2**20  # bytes of float activations held at a time
+_PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
+_ROWS = 16384  # receptive fields that the second moments of a layer's inputs are taken over
+_LARGEST = 4096  # inputs per output beyond which the moments' matrix would be too large
+
+
+def samples_that_fit(model: ir.Graph, most: int) -> int:
+    """Return how many samples' activations of `model` fit the memory set aside, at least 1, at most `most`."""
+    sizes = [ir.shape(v) for v in ir.values(model)]
+    one = sum(4 * math.prod(int(d or 1) for d in s[1:]) for s in sizes if s)
+    return int(np.clip(_MEMORY // max(one, 1), 1, most))
+
+
+def refinable(parts: Partition) -> dict[str, ir.Node]:
+    """Return the layers that `refine` works on, by their outputs."""
+    return {ir.written_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
+
+
+def refine(parts: Partition, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray], runner: FloatRunner) -> None:
+    """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
+
+    feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. The new weights
+    lie on the plan's grid.
+    """
+    model, layers = parts.graph, refinable(parts)
+    wanted = {name: array for name, array, _ in runner.run(feed, layers)}
+    lowered = lower(parts, plan, row)
+    made = {name for name, layer in lowered.layers.items() if layer in layers}
+    walk = IntRunner(lowered.graph, row=row).walk(feed, made)
+    for step in walk:
+        # Of the steps that are made for a layer, that with the weight: the others move its data.
+        name = lowered.layers.get(step.output, "")
+        node = layers.get(name)
+        if node is None or name not in wanted or not hasattr(step.kernel, "weight"):
+            continue
+        kernel, array = step.kernel, step.array
+        shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
+        weight = None if shared else _rounded(kernel, step.inputs[0], node, plan)
+        if weight is not None:
+            kernel = replace(kernel, weight=weight)
+            ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
+            array = walk.redo(kernel)
+        want = wanted.pop(name)
+        error = _mean_error(want, array.reshape(want.shape), plan.tensors.get(name), node)
+        if np.any(error):
+            scale = plan.tensors[ir.read_name(node)].scale * np.asarray(plan.tensors[ir.read_name(node, 1)].scale)
+            shift = np.floor(error * scale + 0.5).astype(np.int64)
+            walk.redo(replace(kernel, bias=(0 if kernel.bias is None else kernel.bias) - shift))
+            _move_bias(model, node, shift / scale)
+
+
+def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
+    old = ir.const(node.inputs[1])
+    assert old is not None
+    held = plan.tensors[ir.read_name(node, 1)].factor(old.ndim)
+    return (weight.reshape(old.shape) / held).astype(np.float32)
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------
+
+
+def _rounded(kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan) -> np.ndarray | None:
+    """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good."""
+    target = ir.const(node.inputs[1])
+    assert target is not None
+    q = plan.tensors[ir.read_name(node, 1)]
+    group = int(getattr(kernel, "group", 1))
+    held = kernel.weight
+    outputs, fields = len(held) // group, int(np.prod(held.shape[1:]))
+    if fields > _LARGEST:
+        return None
+    rows = _receptive_fields(kernel, source, node)
+    counts = (target.astype(np.float64) * q.factor(target.ndim)).reshape(group, outputs, fields)
+    better = np.empty(counts.shape)
+    old = held.reshape(group, outputs, fields).astype(np.float64)
+    for g in range(group):
+        x = rows[:, g].astype(np.float64)
+        moments = np.cov(x, rowvar=False, bias=True).reshape(fields, fields)  # the mean is the bias's business
+        better[g] = compensated_round(counts[g], moments, len(x), q.low, q.high)
+        if output_error(better[g] - counts[g], moments) >= output_error(old[g] - counts[g], moments):
+            better[g] = old[g]
+    result = better.reshape(held.shape).astype(held.dtype)
+    return None if np.array_equal(result, held) else result
+
+
+def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node) -> np.ndarray:
+    """Return integers [rows, group, fields]: what single outputs of the layer read, a fixed sample of all positions."""
+    rng = np.random.default_rng(0)
+    if node.op_type == "Linear":
+        flat = source.reshape(-1, 1, source.shape[-1])
+        return flat[rng.permutation(len(flat))[:_ROWS]]
+    rank, group = source.ndim - 2, int(kernel.group)
+    pads = list(kernel.pads)
+    x = np.pad(source, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
+    size = [d * (k - 1) + 1 for k, d in zip(kernel.weight.shape[2:], kernel.dilations, strict=True)]
+    windows: np.ndarray = np.lib.stride_tricks.sliding_window_view(x, size, axis=tuple(range(2, 2 + rank)))
+    steps = (1, 1, *kernel.strides, *kernel.dilations)
+    windows = windows[tuple(slice(None, None, step) for step in steps)]  # [N, C, positions..., kernel...]
+    where = windows.shape[0], *windows.shape[2 : 2 + rank]
+    chosen = np.unravel_index(np.sort(rng.permutation(int(np.prod(where)))[:_ROWS]), where)
+    picked = np.moveaxis(windows, 1, 1 + rank)[chosen]  # [rows, C, kernel...]
+    return np.ascontiguousarray(picked).reshape(len(chosen[0]), group, -1)
+
+
+# ---- biases ------------------------------------------------------------------------------------------------------
+
+
+def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams | None, node: ir.Node) -> np.ndarray:
+    """Return the mean of have - want per channel (axis 1 of Conv, last of Linear), float64, in real units.
+
+    q : how the tensor is held; None where the layer writes floats, which hold everything.
+    """
+    axis = 1 if node.op_type == "Conv" else want.ndim - 1
+    reader = ir.sole_consumer(node.outputs[0])
+    scale, low, high = (1.0, -math.inf, math.inf) if q is None else (q.scale, q.low / q.scale, q.high / q.scale)
+    inside = (want > (0.0 if reader is not None and is_relu(reader) else low)) & (want < high)
+    error = np.where(inside, have.astype(np.float64) / scale - want, 0.0)
+    axes = tuple(i for i in range(want.ndim) if i != axis)
+    return np.asarray(error.sum(axis=axes) / (inside.sum(axis=axes) + _PRIOR))
+
+
+def _move_bias(model: ir.Graph, node: ir.Node, error: np.ndarray) -> None:
+    """Subtract `error` from the bias of `node`, which gets one when it has none."""
+    bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
+    if bias is not None:
+        ir.set_constant(model, node, 2, (bias - error).astype(np.float32), "refined")
+        return
+    if len(node.inputs) < 3:
+        node.resize_inputs(3)
+    name = ir.fresh_name(model, f"{node.outputs[0].name}_bias")
+    node.replace_input_with(2, ir.add_initializer(model, name, (-error).astype(np.float32)))

@@ -1,0 +1,81 @@
+"""Lowering: a normalised float graph and a plan become the integer graph of the `thinker` format, and the way back.
+
+The integer graph's attributes carry every scale: `plan_of` reads the plan back from them. Which float tensor an integer
+one holds is returned by `lower`, and read off a file by `borders`; a name says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..emit import Borders, Lowered, Lowering
+from ..errors import ModelError
+from ..graph import ir
+from ..ops import OPS, attributes, integer_op, is_quantized_domain
+from ..plan import Plan, QParams, Transform
+from ..platforms import Platform
+from ..run.borders import float_names
+from .partition import Partition
+
+__all__ = ["lower", "plan_of"]
+
+_BORDERS = Borders(*(next(op for op in OPS if op.name == name) for name in ("Quant", "Dequant", "Requant")))
+
+
+def lower(parts: Partition, plan: Plan, row: Platform) -> Lowered:
+    """Return the integer graph of the normalised float graph of `parts` under `plan`; it is left as it is.
+
+    Raises ModelError when the plan lacks a tensor, and for a zero point: no operator is lowered with one yet.
+    """
+    for name, q in plan.tensors.items():
+        if q.zero_point:
+            raise ModelError(
+                f"the plan holds '{name}' with zero point {q.zero_point}; operators are lowered with 0 only"
+            )
+    return Lowering(parts.graph, plan, row, parts.ops, _BORDERS).run()
+
+
+def plan_of(graph: ir.Graph) -> Plan:
+    """Read the plan back from an integer graph: its attributes are the only truth."""
+    tensors: dict[str, QParams] = {}
+    scales: dict[str, float] = {}
+    widths: dict[str, int] = {}
+    names = float_names(graph)
+    chip = graph.metadata_props.get("lingeronnx.platform", "venus")
+    for node in graph.graph:
+        op = integer_op(node)
+        if op is None or not (
+            is_quantized_domain(node) or (node.inputs[0] is not None and node.inputs[0].name in scales)
+        ):
+            continue
+        attrs = attributes(op, node)
+        source = node.inputs[0]
+        scale = op.out_scale(attrs, [scales.get(str(source.name)) if source is not None else None])
+        if scale is not None:
+            name = ir.written_name(node)
+            scales[name] = scale
+            own = attrs.get("data_bits" if op.name == "Quant" else "o_bits")
+            bits = widths[name] = int(own or widths.get(str(source.name) if source is not None else "", 8))
+            if op.name != "Requant":
+                tensors[names.get(name, name)] = QParams(scale, bits)
+        for key, index in op.weight_scales.items():
+            if key in attrs:
+                many = isinstance(attrs[key], Sequence)
+                scale_w = tuple(map(float, attrs[key])) if many else float(attrs[key])
+                axis = op.channel_axis if many else None
+                tensors[ir.read_name(node, index)] = QParams(scale_w, int(attrs["parameter_bits"]), axis)
+        if "scale_y" in attrs and (held := ir.const(node.inputs[1])) is not None:  # a constant operand
+            tensors[ir.read_name(node, 1)] = QParams(float(attrs["scale_y"]), 8 * held.dtype.itemsize)
+    found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
+    transforms = {name: Transform(tuple(_factors(entry))) for name, entry in found.items()}
+    floats = {str(n.name): "float in the file" for n in graph.graph if integer_op(n) is None}
+    powers = all(q.power_of_two for q in tensors.values())
+    return Plan(platform=chip, mode="q-value" if powers else "max-value", tensors=tensors, transforms=transforms,
+                floats=floats)  # fmt: skip
+
+
+def _factors(entry: list[Any]) -> list[float]:
+    """Return the factors of a transform; older files have a list of them and an offset of 0."""
+    return entry[0] if isinstance(entry[0], list) else entry

@@ -1,0 +1,158 @@
+"""Statistics of tensors over calibration data: one streaming pass, constant memory, mergeable.
+
+`TensorStats` holds range, power and a histogram whose bins are a power of two wide and start at multiples of their
+width, so that halving the resolution and merging two histograms are exact. Knows nothing of scales and platforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from ..errors import DataError
+from ..run.runners import FloatRunner
+
+__all__ = ["HALF", "Stats", "TensorStats", "observe"]
+
+#: Bins on either side of zero: at least 16 per step of an int8 scale that covers the range.
+HALF = 4096
+
+_FINEST = -140  # exponent of the bin width for an all-zero tensor
+
+
+@dataclass(frozen=True, eq=False)
+class TensorStats:
+    """What was seen of one tensor.
+
+    count, minimum, maximum, squares : number of elements, range and sum of squares (float64)
+    exponent : bins are 2**exponent wide (before `factor`)
+    bins : int64 [2 * HALF]; bin k counts values in [(k - HALF) * width, (k - HALF + 1) * width)
+    factor : the tensor's values are this times what the other fields say (see `scaled`)
+    """
+
+    count: int
+    minimum: float
+    maximum: float
+    squares: float
+    exponent: int
+    bins: np.ndarray
+    factor: float = 1.0
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> TensorStats:
+        """Return the statistics of one array of finite numbers (float32 or float64), at least one element."""
+        flat = array.reshape(-1)
+        low, high = float(flat.min()), float(flat.max())
+        exponent = _exponent(low, high)
+        index = np.floor(np.ldexp(flat, -exponent)).astype(np.int32)
+        bins = np.bincount(index + HALF, minlength=2 * HALF).astype(np.int64)
+        wide = flat.astype(np.float64)
+        return cls(flat.size, low, high, float(np.dot(wide, wide)), exponent, bins)
+
+    def merge(self, other: TensorStats) -> TensorStats:
+        """Return the statistics of both together; exact but for the rounding of `squares`.
+
+        Both must have the same `factor`.
+        """
+        exponent = max(self.exponent, other.exponent)
+        return replace(
+            self,
+            count=self.count + other.count,
+            minimum=min(self.minimum, other.minimum),
+            maximum=max(self.maximum, other.maximum),
+            squares=self.squares + other.squares,
+            exponent=exponent,
+            bins=_coarser(self.bins, exponent - self.exponent) + _coarser(other.bins, exponent - other.exponent),
+        )
+
+    def scaled(self, factor: float) -> TensorStats:
+        """Return the statistics of `factor` (> 0) times the tensor; exact."""
+        return replace(self, factor=self.factor * factor)
+
+    @property
+    def low(self) -> float:
+        """The smallest value."""
+        return self.minimum * self.factor
+
+    @property
+    def high(self) -> float:
+        """The largest value."""
+        return self.maximum * self.factor
+
+    @property
+    def power(self) -> float:
+        """The mean square."""
+        return self.squares / self.count * self.factor**2
+
+    def occupied(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (centres float64, counts int64) of the bins that hold anything."""
+        index = np.flatnonzero(self.bins)
+        width = np.ldexp(1.0, self.exponent) * self.factor
+        return (index - HALF + 0.5) * width, self.bins[index]
+
+    def error(self, scale: float, low: int, high: int) -> float:
+        """Return the mean squared error of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
+
+        Counted at the bins' centres, so to about a hundredth of a step.
+        """
+        centres, counts = self.occupied()
+        held = np.clip(np.floor(centres * scale + 0.5), low, high) / scale
+        return float(np.dot(counts, (held - centres) ** 2)) / self.count
+
+
+def _exponent(low: float, high: float) -> int:
+    """Return the smallest e with all of [low, high] in the bins of width 2**e."""
+    reach = max(high, -low)
+    if reach == 0:
+        return _FINEST
+    exponent = int(np.frexp(reach)[1]) - int(np.log2(HALF))
+    return max(exponent, _FINEST)
+
+
+def _coarser(bins: np.ndarray, steps: int) -> np.ndarray:
+    """Join 2**steps neighbouring bins; bin 0 stays where it is."""
+    if steps == 0:
+        return bins
+    out = np.zeros_like(bins)
+    index = np.flatnonzero(bins)
+    np.add.at(out, ((index - HALF) >> min(steps, 30)) + HALF, bins[index])
+    return out
+
+
+Stats = Mapping[str, TensorStats]
+
+
+def observe(
+    runner: FloatRunner,
+    batches: Iterable[tuple[Mapping[str, np.ndarray], object]],
+    names: Collection[str],
+    *,
+    factors: Mapping[str, np.ndarray] = MappingProxyType({}),
+    on_batch: Callable[[int], None] | None = None,
+) -> dict[str, TensorStats]:
+    """Run the data once and return the statistics of the tensors `names`.
+
+    factors : {tensor: float64 [channels of axis 1] or [1]}, what tensors are multiplied by before they are looked at.
+    on_batch is called with the number of samples after each batch. Raises DataError when a tensor turns out NaN or
+    infinite, with its name.
+    """
+    stats: dict[str, TensorStats] = {}
+    for feeds, _ in batches:
+        for name, array, _scale in runner.run(feeds, names):
+            if array.size == 0:
+                continue
+            if not np.isfinite(array).all():
+                raise DataError(
+                    f"tensor '{name}' becomes NaN or infinite on the calibration data; "
+                    "check the model and how its inputs are scaled"
+                )
+            if name in factors:
+                array = (array * factors[name].reshape(-1, *[1] * (array.ndim - 2))).astype(array.dtype)
+            new = TensorStats.of(array)
+            stats[name] = stats[name].merge(new) if name in stats else new
+        if on_batch is not None:
+            on_batch(len(next(iter(feeds.values()))))
+    return stats

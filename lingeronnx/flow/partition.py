@@ -1,0 +1,159 @@
+"""Which nodes of a float graph become integer, and why the others do not: found once, and handed on as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ..errors import ConstraintError
+from ..graph import ir
+from ..graph.disjoint import DisjointSets
+from ..ops import Op, float_op, parameter_values
+from ..platforms import Platform
+
+__all__ = ["Partition", "partition"]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A normalised float graph, cut in two.
+
+    graph : the graph. ops : {node: the operator it becomes}, in graph order. floats : {node: why it stays in float}.
+
+    Weights of the graph may change under it, and nodes that stay in float may be added (`with_floats`).
+    """
+
+    graph: ir.Graph
+    ops: Mapping[str, Op]
+    floats: Mapping[str, str]
+
+    @classmethod
+    def of(cls, graph: ir.Graph, floats: Mapping[str, str]) -> Partition:
+        """Return the partition of `graph` in which the nodes `floats` stay; ConstraintError where others have to."""
+        ops = {}
+        for node in graph.graph:
+            if str(node.name) not in floats:
+                op, reason = float_op(node)
+                if op is None:
+                    raise ConstraintError(f"node {node.name} cannot be quantized: {reason}")
+                ops[str(node.name)] = op
+        return cls(graph, ops, floats)
+
+    @cached_property
+    def nodes(self) -> tuple[tuple[ir.Node, Op], ...]:
+        """The nodes that become integer, with their operators, in graph order."""
+        return tuple((node, self.ops[str(node.name)]) for node in self.graph.graph if str(node.name) in self.ops)
+
+    @cached_property
+    def inside(self) -> frozenset[int]:
+        """The ids of the nodes that become integer."""
+        return frozenset(id(node) for node, _ in self.nodes)
+
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """The names of the activations that become integers, in graph order."""
+        names: dict[str, None] = {}
+        for node, op in self.nodes:
+            for index in op.data(node):
+                names[ir.read_name(node, index)] = None
+            names.update(dict.fromkeys(str(node.outputs[index].name) for index in op.results(node)))
+        return tuple(names)
+
+    def on(self, copy: ir.Graph) -> Partition:
+        """Return the same partition of a copy of the graph."""
+        return replace(self, graph=copy)
+
+    def touching(self, tensors: Collection[str]) -> list[str]:
+        """Return the integer nodes that read or write one of `tensors` as integers."""
+        return [
+            str(node.name) for node, op in self.nodes
+            if any(ir.read_name(node, index) in tensors for index in op.data(node))
+            or any(str(node.outputs[index].name) in tensors for index in op.results(node))
+        ]  # fmt: skip
+
+    def without(self, more: Mapping[str, str]) -> Partition:
+        """Return the partition with some more nodes in float: {node: why}, and those that only moved data for them."""
+        rest = _without(self, more)
+        return _without(rest, dict.fromkeys(_without_arithmetic(rest), "it only moves data between float operators"))
+
+    def with_floats(self, more: Mapping[str, str]) -> Partition:
+        """Return the partition after nodes that stay in float were added to the graph: {node: why}."""
+        return replace(self, floats={**self.floats, **more})
+
+
+def partition(model: ir.Graph, row: Platform, skip: Mapping[str, str]) -> Partition:
+    """Return what of the normalised `model` becomes integer on `row`.
+
+    skip : nodes the caller leaves out, with the reason.
+    """
+    floats = dict(skip)
+    for node in model.graph:
+        name = str(node.name)
+        if name not in floats:
+            reason = _why_float(node, row)
+            if reason is not None:
+                floats[name] = reason
+    whole = Partition.of(model, floats)
+    heads = dict.fromkeys(_heads(whole), "it ends the network, where floats cost nothing")
+    rest = _without(whole, heads)
+    return _without(rest, dict.fromkeys(_without_arithmetic(rest), "it only moves data between float operators"))
+
+
+def _without(parts: Partition, more: Mapping[str, str]) -> Partition:
+    """Return `parts` with some more nodes in float."""
+    ops = {name: op for name, op in parts.ops.items() if name not in more}
+    return Partition(parts.graph, ops, {**parts.floats, **more})
+
+
+def _why_float(node: ir.Node, row: Platform) -> str | None:
+    op, reason = float_op(node)
+    if op is None:
+        return reason
+    for index in op.data(node):
+        value = node.inputs[index]
+        if value is None or value.dtype is None or value.dtype.name != "FLOAT":
+            kind = "absent" if value is None else getattr(value.dtype, "name", "of unknown type")
+            return f"its input is {kind}, not float32"
+        if ir.const(value) is not None:
+            return "its input is a constant"
+        if ir.has_folded_batch(value):
+            return "its input has samples and something else on one axis"
+    if any(ir.has_folded_batch(value) for value in node.outputs):
+        return "its output has samples and something else on one axis"
+    for index in op.parameters(node):
+        values = parameter_values(node, index)
+        if values is not None and not np.isfinite(values).all():
+            return "its weight holds NaN or infinity"
+    broken = op.violations(node, row)
+    if broken:
+        return broken[0].brief
+    if not op.available(row):
+        return op.absence(node, row)
+    return None
+
+
+def _heads(parts: Partition) -> list[str]:
+    """Return the integer nodes of kind `head` that nothing computes in integers after: the host may as well do them."""
+    tail: set[int] = set()
+    found = []
+    for node in reversed(list(parts.graph.graph)):
+        op = parts.ops.get(str(node.name))
+        free = op is None or op.head or op.moves
+        if free and all(id(use.node) in tail for value in node.outputs for use in value.uses()):
+            tail.add(id(node))
+            found += [str(node.name)] if op is not None and op.head else []
+    return found
+
+
+def _without_arithmetic(parts: Partition) -> list[str]:
+    """Return the integer nodes that hang together with no operator that computes anything."""
+    sets = DisjointSets()
+    for node, op in parts.nodes:
+        results = [node.outputs[i] for i in op.results(node)]  # a cell leaves the integers by itself
+        for value in (*(ir.source(node, i) for i in op.data(node)), *results):
+            sets.join(f"node {node.name}", f"tensor {value.name}")
+    busy = {sets.find(f"node {node.name}") for node, op in parts.nodes if not op.moves}
+    return [str(node.name) for node, _ in parts.nodes if sets.find(f"node {node.name}") not in busy]

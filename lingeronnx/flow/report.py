@@ -1,0 +1,161 @@
+"""What a quantization did, as a value: for the terminal, for JSON, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ..chip.part import chip_part
+from ..fit import Fitted
+from ..graph import ir
+from ..ops.macs import macs
+from ..packer.arguments import choose, shell
+from ..packer.cost import Cost
+from ..packer.names import Names, safe_names, written
+from ..packer.net import Finding
+from ..plan import Plan
+from ..platforms import Platform
+from .partition import Partition
+
+__all__ = ["LEVELS", "FloatNode", "Report", "describe", "float_nodes"]
+
+#: Level of a finding -> how it is called where it is shown.
+LEVELS = MappingProxyType({"packs": "the packer refuses", "right": "wrong on the chip",
+                           "plan": "warning, right but written past the plan"})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FloatNode:
+    """A node that stays in float, and why."""
+
+    node: str
+    op_type: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of `quantize`.
+
+    chip_ready : no float operator stands between the first Quant and the last Dequant, and the packer takes the part
+        between them, packed with packer_args, and the chip computes it right (False without a packer)
+    findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan
+    integer_macs : share of multiply-accumulates done in integers, 0 to 1
+    float_nodes : float operators between integer ones; host_part : those before the first or after the last
+    outputs : per graph output, cosine and SQNR against the float model; measured_on : which data
+    warnings : what is wrong with the result: outputs far from the float model's, states that stand still
+    names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
+    training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
+    """
+
+    platform: str
+    mode: str
+    layers: Mapping[str, int]
+    chip_ready: bool
+    is_chip: bool
+    integer_macs: float
+    float_nodes: Sequence[FloatNode]
+    host_part: Sequence[FloatNode]
+    fitted: Sequence[Fitted]
+    packer: str
+    packer_args: str
+    notes: Sequence[str]
+    findings: Sequence[Finding] = ()
+    cost: Cost | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    measured_on: str = "on the calibration data"
+    warnings: Sequence[str] = ()
+    accuracy: Mapping[str, Any] | None = None
+    training: Sequence[Mapping[str, Any]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-ready values."""
+        return {
+            "platform": self.platform,
+            "mode": self.mode,
+            "layers": dict(self.layers),
+            "chip_ready": self.chip_ready,
+            "integer_macs": round(self.integer_macs, 6),
+            "float_nodes": [vars(n) for n in self.float_nodes],
+            "host_part": [vars(n) for n in self.host_part],
+            "fitted": [vars(f) for f in self.fitted],
+            "packer": self.packer,
+            "packer_args": self.packer_args,
+            "notes": list(self.notes),
+            "findings": [vars(f) for f in self.findings],
+            "cost": None if self.cost is None else self.cost.to_dict(),
+            "names": dict(self.names),
+            "outputs": {name: dict(values) for name, values in self.outputs.items()},
+            "measured_on": self.measured_on,
+            "warnings": list(self.warnings),
+            "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
+            "training": [dict(line) for line in self.training],
+        }
+
+
+def describe(
+    parts: Partition, lowered: ir.Graph, plan: Plan, row: Platform, fitted: Sequence[Fitted], notes: Sequence[str],
+    stem: str,
+) -> Report:  # fmt: skip
+    """Return the report (without outputs and accuracy) on `lowered`, made from `parts` under `plan`."""
+    islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
+    counts: dict[str, int] = {}
+    for node in lowered.graph:
+        if str(node.name) in parts.ops:
+            counts[node.op_type] = counts.get(node.op_type, 0) + 1
+    work = {id(node): macs(node) for node in parts.graph.graph}
+    total = sum(work.values())
+    share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
+    renamed = safe_names(lowered) if row.packing is not None else Names()
+    packed = None
+    if row.packing is not None and parts.ops and not islands:
+        packed = choose(chip_part(written(lowered, renamed)), row)
+    return Report(
+        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())),
+        chip_ready=packed is not None and packed.verdict.chip_ready, is_chip=row.packing is not None,
+        integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
+        packer="" if packed is None else shell(packed.words, f"{stem}.onnx", f"{stem}.pkg"),
+        packer_args="" if packed is None else packed.line, notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
+        findings=() if packed is None else packed.verdict.findings,
+        cost=None if packed is None else packed.verdict.cost(row),
+    )  # fmt: skip
+
+
+def _renamed(names: Names) -> list[str]:
+    """Return what the user should know of names that change."""
+    if not names.tensors:
+        return []
+    (user, other), more = next(iter(names.tensors.items())), len(names.tensors) - 1
+    rest = f"; {more} more change likewise (--json lists them)" if more else ""
+    return [f"tensor '{user}' is called '{other}' in the file, for the packer does not take all names{rest}"]
+
+
+def float_nodes(
+    model: ir.Graph, floats: Mapping[str, str], whole: Collection[int]
+) -> tuple[list[FloatNode], list[FloatNode]]:
+    """Split the float nodes into those with integer nodes both before and after them, and the host part.
+
+    floats : {node: why it stays in float}. whole : the ids of the integer nodes.
+    """
+    nodes = list(model.graph)
+    after_integer: set[int] = set()
+    for node in nodes:
+        before = [ir.producer(v) for v in node.inputs]
+        if any(p is not None and (id(p) in whole or id(p) in after_integer) for p in before):
+            after_integer.add(id(node))
+    before_integer: set[int] = set()
+    for node in reversed(nodes):
+        readers = [use.node for v in node.outputs for use in v.uses()]
+        if any(id(r) in whole or id(r) in before_integer for r in readers):
+            before_integer.add(id(node))
+    islands: list[FloatNode] = []
+    host: list[FloatNode] = []
+    for node in nodes:
+        if id(node) in whole:
+            continue
+        entry = FloatNode(str(node.name), node.op_type, floats.get(str(node.name), ""))
+        (islands if id(node) in after_integer and id(node) in before_integer else host).append(entry)
+    return islands, host

@@ -1,0 +1,156 @@
+"""Which axis of a graph's inputs counts the samples: axis 0, but for what recurrent layers read and for other states.
+
+ONNX's recurrent operators take x [T, N, I] and states [D, N, H]. An input that reaches one of them through operators
+that only move or choose data keeps its samples where the layer has them. A file may also name the sizes: [2, batch,
+128] beside [batch, 576]. Where the file is made for one sample, a cache [2, 1, 16, 33] can only have it where the size
+is 1. A single number has no samples. What a user says wins. Graphs in which the evidence is gone carry the answer in
+their metadata (`KEY`). Knows nothing of data and runners.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from ..errors import ConfigError, nearest
+from . import ir
+
+__all__ = ["KEY", "batch_axes", "note_batch_axes", "open_axis", "tell_batch_axes"]
+
+#: Metadata key of {input: axis or null} as JSON, for the inputs whose samples are not on axis 0.
+KEY = "lingeronnx.batch_axes"
+
+_RECURRENT = ("LSTM", "GRU", "RNN")
+_STATES = (5, 6)
+_SAME = (
+    "Abs", "Cast", "Clip", "Dropout", "Elu", "Gather", "Identity", "LeakyRelu", "MatMul", "Neg", "Relu", "Sigmoid",
+    "Slice", "Split", "Sqrt", "Tanh", "Unsqueeze", "Squeeze", "Transpose", "Add", "Sub", "Mul", "Div",
+)  # fmt: skip
+
+
+def batch_axes(model: ir.Graph) -> dict[str, int | None]:
+    """Return {input: axis} for the inputs of `model` whose samples are not counted on axis 0; None: it has none."""
+    held = model.metadata_props.get(KEY)
+    if held is not None:
+        return {str(name): None if axis is None else int(axis) for name, axis in json.loads(held).items()}
+    inputs = [value for value in model.graph.inputs if value.const_value is None]
+    found: dict[str, int | None] = {**_of_recurrent(model)}
+    symbols = {_size(value, found.get(str(value.name)) or 0) for value in inputs if value.shape}
+    symbols = {size for size in symbols if isinstance(size, str)}
+    ones = any(_size(value, 0) == 1 for value in inputs if value.shape)
+    for value in inputs:
+        name = str(value.name)
+        if value.shape is not None and not value.shape:
+            found[name] = None
+        elif (ones if name in found else symbols or ones) and _fixed(_size(value, found.get(name) or 0)):
+            found[name] = _other_axis(value, symbols)
+    return {name: axis for name, axis in found.items() if axis != 0}
+
+
+def _size(value: ir.Value, axis: int) -> int | str | None:
+    """Return the size of an axis: a number, the name the file gives it, or None."""
+    if value.shape is None or len(value.shape) <= axis:
+        return None
+    size = value.shape[axis]
+    return size if isinstance(size, int) else size.value
+
+
+def _fixed(size: int | str | None) -> bool:
+    """Whether the file fixes a number of samples, and not to 1."""
+    return isinstance(size, int) and size != 1
+
+
+def _other_axis(value: ir.Value, symbols: set[int | str | None]) -> int | None:
+    """Return the axis that counts the samples of an input whose axis 0 has a fixed size; None where there is none.
+
+    That is the one of the same name as other inputs' batch, else where nothing is open the first of size 1.
+    """
+    sizes = [_size(value, axis) for axis in range(len(value.shape or ()))]
+    named = [axis for axis, size in enumerate(sizes) if size in symbols and isinstance(size, str)]
+    if named:
+        return named[0]
+    return sizes.index(1) if 1 in sizes and not symbols else None
+
+
+def tell_batch_axes(model: ir.Graph, told: Mapping[str, int | None]) -> None:
+    """Write what the user says of the axes, beside what is found, into the metadata of `model`.
+
+    Raises ConfigError for an input or an axis that the model does not have.
+    """
+    if not told:
+        return
+    inputs = {str(value.name): value for value in model.graph.inputs if value.const_value is None}
+    for name, axis in told.items():
+        if name not in inputs:
+            raise ConfigError(f"batch axis of '{name}': the model has no such input{nearest(name, inputs)}")
+        rank = len(ir.shape(inputs[name]) or ())
+        if axis is not None and not 0 <= axis < rank:
+            raise ConfigError(f"batch axis {axis} of '{name}': the input has {rank} axes, 0 to {rank - 1}")
+    axes = {name: axis for name, axis in {**batch_axes(model), **told}.items() if axis != 0}
+    model.metadata_props[KEY] = json.dumps(axes)
+
+
+def _of_recurrent(model: ir.Graph) -> dict[str, int]:
+    """Return {input: axis} of what reaches a recurrent layer."""
+    found: dict[str, set[int]] = {}
+    for node in model.graph:
+        if node.domain or node.op_type not in _RECURRENT:
+            continue
+        first = int(ir.attr(node, "layout", 0))
+        for index in (0, *_STATES):
+            value = node.inputs[index] if len(node.inputs) > index else None
+            entry = _traced(value, 0 if first else 1)
+            if entry is not None:
+                found.setdefault(entry[0], set()).add(entry[1])
+    return {name: axes.pop() for name, axes in found.items() if len(axes) == 1}
+
+
+def note_batch_axes(model: ir.Graph) -> None:
+    """Write what `batch_axes` finds into the metadata of `model`, so that it survives the recurrent operators."""
+    axes = batch_axes(model)
+    if axes:
+        model.metadata_props[KEY] = json.dumps(axes)
+
+
+def open_axis(value: ir.Value) -> int:
+    """Return the only axis of open size of a float tensor, which counts its samples; 0 where there is no such axis."""
+    open_ones = [axis for axis, size in enumerate(ir.shape(value) or ()) if size is None]
+    return open_ones[0] if len(open_ones) == 1 and value.dtype is not None and value.dtype.name == "FLOAT" else 0
+
+
+def _traced(value: ir.Value | None, axis: int) -> tuple[str, int] | None:
+    """Return (graph input, its axis) that axis `axis` of `value` is; None where that cannot be told."""
+    while value is not None and not value.is_graph_input():
+        node = ir.producer(value)
+        if node is None or node.domain or node.op_type not in _SAME:
+            return None
+        moved = _before(node, axis)
+        if moved is None:
+            return None
+        axis, value = moved, node.inputs[0]
+    return None if value is None or value.const_value is not None else (str(value.name), axis)
+
+
+def _before(node: ir.Node, axis: int) -> int | None:
+    """Return which axis of the first input of `node` becomes axis `axis` of its output."""
+    if node.op_type == "Transpose":
+        perm = ir.attr(node, "perm")
+        return None if perm is None else int(perm[axis])
+    if node.op_type == "Gather":
+        index, along = ir.const(node.inputs[1]), int(ir.attr(node, "axis", 0))
+        if index is None or along < 0 or along <= axis < along + index.ndim:
+            return None
+        return axis if axis < along else axis - index.ndim + 1
+    if node.op_type in ("Unsqueeze", "Squeeze"):
+        axes = ir.axes(node)
+        places = None if axes is None else sorted(axes)
+        if places is None or min(places) < 0:
+            return None
+        if node.op_type == "Unsqueeze":
+            return None if axis in places else axis - sum(p < axis for p in places)
+        for place in places:
+            axis += place <= axis
+        return axis
+    if node.op_type in ("Add", "Sub", "Mul", "Div", "MatMul") and ir.const(node.inputs[1]) is None:
+        return None
+    return axis

@@ -1,0 +1,60 @@
+"""Inputs that the user gives one value for all time, such as a sampling rate: they become constants of the model.
+
+Knows nothing of data and runners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError, nearest
+from . import ir
+
+__all__ = ["fix_inputs"]
+
+
+def fix_inputs(model: ir.Graph, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Turn the inputs named in `values` into initializers, in place; return {input: its array}.
+
+    values : one number for all elements of an input, or as many numbers as it has. Raises ConfigError for an input the
+    model does not have, an open size, another number of values, or a value that the input's type does not hold.
+    """
+    inputs = {str(value.name): value for value in model.graph.inputs if value.const_value is None}
+    fixed = {}
+    for name, given in values.items():
+        if name not in inputs:
+            raise ConfigError(f"--fix {name}: the model has no such input{nearest(name, inputs)}; inputs are "
+                              f"{', '.join(inputs)}")  # fmt: skip
+        value = inputs[name]
+        fixed[name] = _array(value, given)
+        ir.make_constant(model, value, fixed[name])
+    if values and len(fixed) == len(inputs):
+        raise ConfigError(f"--fix {', '.join(fixed)}: no input is left; the model would compute one answer for ever")
+    return fixed
+
+
+def _array(value: ir.Value, given: Any) -> np.ndarray:
+    where = f"--fix {value.name}"
+    shape = ir.shape(value)
+    if shape is None or None in shape:
+        raise ConfigError(f"{where}: the file leaves sizes of this input open; only inputs of known size can be fixed")
+    try:
+        numbers = [float(part) for part in ([given] if not isinstance(given, str | Sequence) else _parts(given))]
+    except ValueError:
+        raise ConfigError(f"{where}={given}: that is no number, and no list of numbers such as 1,2,3") from None
+    count = int(np.prod([int(d or 0) for d in shape]))
+    if len(numbers) not in (1, count):
+        raise ConfigError(f"{where}={given}: {len(numbers)} values for the {count} elements of shape {list(shape)}")
+    real = np.broadcast_to(np.array(numbers, np.float64), count).reshape([int(d or 0) for d in shape])
+    dtype = np.dtype(np.float32) if value.dtype is None else np.dtype(value.dtype.numpy())
+    array = real.astype(dtype)
+    if dtype.kind in "iub" and not np.array_equal(array.astype(np.float64), real):
+        raise ConfigError(f"{where}={given}: the input is {dtype}, which does not hold that value")
+    return array
+
+
+def _parts(given: Any) -> Sequence[Any]:
+    return given.split(",") if isinstance(given, str) else given

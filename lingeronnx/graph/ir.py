@@ -1,0 +1,493 @@
+"""The one importer of onnx_ir: load and save models, read constants and attributes, make and replace nodes.
+
+Everything above works on `onnx_ir.Model` through what stands here; nothing here knows quantization or a platform.
+Functions that change a graph change it in place; callers that need the old one clone first (`clone`). One file although
+it is long: that onnx_ir is met here alone is what it is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as oir
+from onnx_ir.passes import common
+
+from ..errors import InternalError, ModelError
+from . import onnxfile
+
+#: Domain of composite float operators: model-local functions that onnxruntime inlines.
+DOMAIN = "lingeronnx"
+
+#: Where a node keeps the name of the user's node that it was made for; it lives in memory only.
+_ORIGIN = "lingeronnx.origin"
+
+#: Where a node keeps the name that constants made for it are called after, likewise.
+_SHARED = "lingeronnx.shared"
+
+#: Bytes of one model file, protobuf's own limit less a margin for what surrounds the tensors.
+SIZE_LIMIT = (1 << 31) - (1 << 24)
+
+#: Opset of a model that does not say its own.
+OPSET = 13
+
+#: The first IR version in which an initializer need not be listed among the graph inputs.
+_FREE_CONSTANTS = 4
+
+Graph = oir.Model  # the design's word: a model before or after lowering
+Node = oir.Node
+Value = oir.Value
+Body = oir.Graph  # the nodes of a model, of a function or of a branch
+Function = oir.Function
+Attr = oir.Attr
+RefAttr = oir.RefAttr
+AttributeType = oir.AttributeType
+DataType = oir.DataType
+TensorType = oir.TensorType
+Tensor = oir.TensorProtocol
+Shape = oir.Shape
+node = oir.node
+tensor = oir.tensor
+
+
+def load(path: str | os.PathLike[str]) -> Graph:
+    """Read the ONNX file at `path`, external data included.
+
+    Raises ModelError for a missing, truncated or otherwise unreadable file, for a graph that is not sound and for
+    external data outside the folder of the model.
+    """
+    return from_proto(onnxfile.read(path), str(path))
+
+
+def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
+    """Turn a protobuf model into the in-memory form; `label` names it in errors (ModelError)."""
+    try:
+        onnxfile.check(proto)
+        model = oir.from_proto(proto)
+        _one_domain_name(model)
+        model.ir_version = max(model.ir_version or 0, _FREE_CONSTANTS)
+        model.graph.sort()
+    except ModelError as error:
+        raise ModelError(f"cannot use {label}: {error}") from error
+    except Exception as error:
+        raise ModelError(f"cannot use {label}: the graph is damaged ({_first_line(error)})") from error
+    name_nodes(model)
+    return model
+
+
+def _one_domain_name(model: Graph) -> None:
+    """Call the standard domain "", which may also be spelt "ai.onnx"."""
+    scopes: list[Any] = [model.graph, *model.functions.values()]
+    for scope in scopes:
+        if "ai.onnx" in scope.opset_imports:
+            scope.opset_imports.setdefault("", scope.opset_imports.pop("ai.onnx"))
+        for node in all_nodes(scope):
+            if node.domain == "ai.onnx":
+                node.domain = ""
+
+
+def name_nodes(model: Graph) -> None:
+    """Give every node a unique name: selectors and reports speak of nodes by name.
+
+    Nodes that were made for others (`origin`) give way to the user's own.
+    """
+    seen: set[str] = set()
+    for node in sorted(model.graph, key=lambda node: _ORIGIN in node.meta):
+        base = node.name or f"{node.op_type}_{node.outputs[0].name if node.outputs else len(seen)}"
+        node.name = free_name(base, seen)
+        seen.add(node.name)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def to_proto(model: Graph) -> onnx.ModelProto:
+    """Return the protobuf form of `model`."""
+    return oir.to_proto(model)
+
+
+def save(model: Graph, path: str | os.PathLike[str]) -> None:
+    """Write `model` to `path`, as a whole or not at all; the bytes depend on the model alone.
+
+    Above `SIZE_LIMIT` bytes the weights go into a second file beside it, ``<name>.onnx.<digest>.data``.
+    """
+    onnxfile.write(to_proto(model), path, SIZE_LIMIT)
+
+
+@contextlib.contextmanager
+def openable(proto: onnx.ModelProto) -> Iterator[bytes | str]:
+    """Yield what a session can be opened from: the serialized `proto`, or above `SIZE_LIMIT` the path of a file.
+
+    A large `proto` is used up: its tensors move to the file, which is gone afterwards.
+    """
+    if not onnxfile.is_large(proto, SIZE_LIMIT):
+        yield proto.SerializeToString()
+        return
+    with tempfile.TemporaryDirectory(prefix="lingeronnx-") as folder:
+        path = Path(folder) / "model.onnx"
+        onnxfile.write(proto, path, SIZE_LIMIT)
+        yield str(path)
+
+
+def node_proto(node: Node) -> onnx.NodeProto:
+    """Return the protobuf form of one node."""
+    return oir.serde.serialize_node(node)
+
+
+def function_proto(function: Function) -> onnx.FunctionProto:
+    """Return the protobuf form of a model-local function."""
+    return oir.to_proto(function)
+
+
+def clone(model: Graph) -> Graph:
+    """Return an independent copy; constant data are shared, they are never changed in place."""
+    return model.clone() if hasattr(model, "clone") else oir.from_proto(oir.to_proto(model))
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def const(value: Value | None) -> np.ndarray | None:
+    """Return the constant held by `value` (an initializer that is not a graph input), or None."""
+    if value is None or value.const_value is None or value.is_graph_input():
+        return None
+    return value.const_value.numpy()
+
+
+def attr(node: Node, name: str, default: Any = None) -> Any:
+    """Return attribute `name` as a Python value (int, float, str, list), or `default`."""
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    value = found.value
+    if found.type == oir.AttributeType.TENSOR:
+        return value.numpy()
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def opset(model: Graph) -> int:
+    """Return the version of the standard operators that `model` uses, `OPSET` where it says none."""
+    return model.opset_imports.get("") or OPSET
+
+
+def axes(node: Node, index: int = 1) -> list[int] | None:
+    """Return the axes of a node, an attribute or from opset 13 on its input `index`; None when absent or computed."""
+    given = attr(node, "axes")
+    if given is None and len(node.inputs) > index:
+        array = const(node.inputs[index])
+        given = None if array is None else [int(axis) for axis in array.reshape(-1)]
+    return given
+
+
+def holds_graphs(node: Node) -> bool:
+    """Whether `node` has subgraphs."""
+    return any(a.type in (AttributeType.GRAPH, AttributeType.GRAPHS) for a in node.attributes.values())
+
+
+def subgraphs(attribute: Attr) -> list[Body]:
+    """Return the graphs that an attribute holds."""
+    if attribute.type == AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return list(attribute.as_graphs()) if attribute.type == AttributeType.GRAPHS else []
+
+
+def all_nodes(scope: Body | Function) -> Iterator[Node]:
+    """Yield the nodes of a graph or function, those of subgraphs too."""
+    return iter(oir.traversal.RecursiveGraphIterator(scope))
+
+
+def source(node: Node, index: int = 0) -> Value:
+    """Return input `index` of `node`, which must be present (InternalError otherwise)."""
+    value = node.inputs[index]
+    if value is None:
+        raise InternalError(f"{node.op_type} {node.name} has no input {index}")
+    return value
+
+
+def read_name(node: Node, index: int = 0) -> str:
+    """Return the name of input `index` of `node`, which must be present."""
+    return str(source(node, index).name)
+
+
+def written_name(node: Node) -> str:
+    """Return the name of the first output of `node`."""
+    return str(node.outputs[0].name)
+
+
+def shape(value: Value | None) -> tuple[int | None, ...] | None:
+    """Return the shape with None for every dimension that is not a number; None where the rank is unknown."""
+    if value is None or value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+
+
+def mark_folded_batch(value: Value, folded: bool) -> None:
+    """Note whether axis 0 of `value` holds several rows of each sample: it grows with the batch, but is not it."""
+    value.meta["lingeronnx.folded_batch"] = folded
+
+
+def has_folded_batch(value: Value) -> bool:
+    """Return what `mark_folded_batch` noted."""
+    return bool(value.meta.get("lingeronnx.folded_batch", False))
+
+
+def mark_origin(node: Node, old: Node) -> None:
+    """Note that `node` is made for `old`, or in its place."""
+    node.meta[_ORIGIN] = origin(old)
+
+
+def origin(node: Node) -> str:
+    """Return the name of the user's node that `node` was made for; its own where it is the user's."""
+    return str(node.meta.get(_ORIGIN, node.name))
+
+
+def mark_shared(node: Node, name: str) -> None:
+    """Note what constants that are made for `node` are called after, which nodes like it have in common."""
+    node.meta[_SHARED] = name
+
+
+def shared_name(node: Node) -> str:
+    """Return what constants made for `node` are called after: what `mark_shared` noted, else its first output."""
+    return str(node.meta.get(_SHARED, node.outputs[0].name))
+
+
+def producer(value: Value | None) -> Node | None:
+    """Return the node that computes `value`; None for graph inputs, initializers and absent inputs."""
+    return None if value is None else value.producer()
+
+
+def sole_consumer(value: Value) -> Node | None:
+    """Return the node that alone reads `value` (once), or None; a graph output is read by the outside as well."""
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def values(model: Graph) -> Iterator[Value]:
+    """Yield the tensors a run computes, in graph order: graph inputs, then every node's outputs."""
+    for value in model.graph.inputs:
+        if value.const_value is None:
+            yield value
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name:
+                yield value
+
+
+# ---- changing ------------------------------------------------------------------------------------------------------
+
+
+def fresh_name(model: Graph, base: str) -> str:
+    """Return `base`, or `base` with a number when some tensor has that name already."""
+    return free_name(base, names(model))
+
+
+def names(model: Graph) -> set[str]:
+    """Return the names of all tensors of `model`, constants included."""
+    return {str(value.name) for value in values(model)} | set(model.graph.initializers)
+
+
+def free_name(base: str, taken: Collection[str]) -> str:
+    """Return `base`, or `base` with a number when it is in `taken`."""
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}_{number}"
+    return name
+
+
+def add_initializer(model: Graph, name: str, array: np.ndarray) -> Value:
+    """Register the constant `array` under `name` (which must be free) and return its value."""
+    tensor = oir.tensor(np.asarray(array, order="C"), name=name)
+    value = oir.Value(name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor)
+    model.graph.register_initializer(value)
+    return value
+
+
+def make_constant(model: Graph, value: Value, array: np.ndarray) -> None:
+    """Make the graph input `value` an initializer that holds `array`."""
+    model.graph.inputs.remove(value)
+    value.const_value = oir.tensor(np.asarray(array, order="C"), name=value.name)
+    value.shape, value.type = oir.Shape(array.shape), oir.TensorType(value.const_value.dtype)
+    model.graph.register_initializer(value)
+
+
+def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix: str) -> Value:
+    """Make input `index` of `node` the constant `array`.
+
+    The initializer keeps its name where `node` is its only reader; a shared one stays as it is and the node gets a new
+    one named `<name>_<suffix>`.
+    """
+    old = node.inputs[index]
+    if old is not None and len(old.uses()) == 1 and old.is_initializer() and not old.is_graph_input():
+        name = str(old.name)
+        node.replace_input_with(index, None)
+        del model.graph.initializers[name]
+    else:
+        base = old.name if old is not None and old.name else f"{node.outputs[0].name}"
+        name = fresh_name(model, f"{base}_{suffix}")
+    value = add_initializer(model, name, array)
+    node.replace_input_with(index, value)
+    return value
+
+
+def make_node(
+    op_type: str,
+    inputs: Sequence[Value | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    output: str,
+    name: str = "",
+    of: Node | None = None,
+    what: str = "",
+    domain: str = "",
+    like: Value | None = None,
+) -> Node:
+    """Return a node with one output called `output`, whose shape and type are those of `like` when given.
+
+    Its name is `name`, or where it is made for the node `of`, which is noted, that node's or `<of>_<what>`.
+    """
+    if of is not None:
+        name = f"{of.name}_{what}" if what else str(of.name)
+    result = oir.Value(name=output)
+    if like is not None:
+        result.shape, result.type = like.shape, like.type
+    node = oir.node(op_type, inputs, attributes or {}, domain=domain, outputs=[result], name=name)
+    if of is not None:
+        mark_origin(node, of)
+    return node
+
+
+def replace(model: Graph, old: Iterable[Node], new: Sequence[Node]) -> None:
+    """Put `new` where `old` was; the last new node's output takes the name and the readers of the last old one's."""
+    gone = list(old)
+    last = gone[-1].outputs[0]
+    result = new[-1].outputs[0]
+    name = last.name
+    oir.convenience.replace_nodes_and_values(model.graph, gone[-1], gone, list(new), [last], [result])
+    result.name = name
+
+
+def replace_readers(old: Value, new: Value) -> None:
+    """Let the readers of `old` read `new`; where `old` is a graph output, `new` is one in its place."""
+    oir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
+def remove_unused(model: Graph) -> None:
+    """Take out nodes, initializers and functions that nobody needs."""
+    common.RemoveUnusedNodesPass()(model)
+
+
+def inline(model: Graph) -> None:
+    """Put the bodies of all model-local functions where they are called; raises what onnx_ir raises."""
+    common.InlinePass()(model)
+
+
+def lift_constants(model: Graph) -> bool:
+    """Make initializers of the Constant nodes; return whether there was one."""
+    return common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model).modified
+
+
+def infer_shapes(model: Graph) -> None:
+    """Write onnx's shapes and types into the values of `model`."""
+    common.ShapeInferencePass()(model)
+
+
+def remove(model: Graph, node: Node, keep: Value) -> None:
+    """Take out `node` (one output), whose readers read `keep` from then on.
+
+    Where the node's output is a graph output, that name is kept by renaming `keep`, if `keep` is not a graph input or
+    output itself; otherwise the node must stay and False is returned by `removable`.
+    """
+    out = node.outputs[0]
+    if out.is_graph_output():
+        name = out.name
+        replace_readers(out, keep)
+        model.graph.remove(node, safe=True)
+        keep.name = name
+        return
+    oir.convenience.replace_all_uses_with(out, keep)
+    model.graph.remove(node, safe=True)
+
+
+def removable(node: Node, keep: Value) -> bool:
+    """Whether `remove` may take out `node`: false where it would have to rename a graph input or output."""
+    pinned = keep.is_graph_input() or keep.is_graph_output() or keep.is_initializer()
+    return not (node.outputs[0].is_graph_output() and pinned)
+
+
+def absorb(model: Graph, node: Node, after: Node) -> None:
+    """Take out `after`, whose work `node` (its producer) does from now on: `node`'s output takes `after`'s name."""
+    out, result = after.outputs[0], node.outputs[0]
+    name, kind, size = out.name, out.type, out.shape
+    replace_readers(out, result)
+    model.graph.remove(after, safe=True)
+    result.name, result.type, result.shape = name, kind or result.type, size or result.shape
+
+
+def rename_initializer(model: Graph, value: Value, name: str) -> None:
+    """Give the initializer `value` the free name `name`."""
+    array = const(value)
+    assert array is not None
+    replacement = add_initializer(model, name, array)
+    for user, index in list(value.uses()):
+        user.replace_input_with(index, replacement)
+    del model.graph.initializers[str(value.name)]
+
+
+def rename(model: Graph, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
+    """Rename tensors, constants among them, and nodes of the main graph; no new name may be an old one too.
+
+    Constant data may be shared with another graph: a renamed constant gets a tensor of its own.
+    """
+    graph = model.graph
+    for value in list(graph.initializers.values()):
+        new = tensors.get(str(value.name))
+        if new is not None and value.const_value is not None:
+            value.const_value = oir.tensor(value.const_value.numpy(), name=new)
+    order = {id(value): place for place, value in enumerate(graph.initializers.values())}
+    for value in {id(v): v for v in (*graph.inputs, *graph.initializers.values(), *_written(graph))}.values():
+        value.name = tensors.get(str(value.name), value.name)
+    held = sorted(graph.initializers.values(), key=lambda value: order[id(value)])
+    graph.initializers.clear()
+    graph.initializers.update({str(value.name): value for value in held})
+    for node in graph:
+        node.name = nodes.get(str(node.name), node.name)
+
+
+def _written(graph: oir.Graph) -> Iterator[Value]:
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
+
+
+def inner_names(model: Graph) -> set[str]:
+    """Return the names of the tensors in the bodies of control flow, which may not be those of outer tensors."""
+    bodies = [a.as_graph() for node in model.graph for a in node.attributes.values() if a.type.name == "GRAPH"]
+    found: set[str] = set()
+    while bodies:
+        body = bodies.pop()
+        found |= {str(v.name) for v in (*body.inputs, *body.initializers.values(), *_written(body))}
+        bodies += [a.as_graph() for node in body for a in node.attributes.values() if a.type.name == "GRAPH"]
+    return found
+
+
+def set_attr(node: Node, name: str, value: Any) -> None:
+    """Set attribute `name` of `node` to a Python value."""
+    node.attributes[name] = oir.convenience.convert_attribute(name, value)
+
+
+def oir_shape(dims: Sequence[Any]) -> oir.Shape:
+    """Return an onnx_ir shape of `dims` (numbers, names or symbolic dimensions)."""
+    return oir.Shape(dims)
+
+
+def tensor_type(dtype: np.dtype[Any]) -> oir.TensorType:
+    """Return the onnx_ir type of arrays of `dtype`."""
+    return oir.TensorType(oir.DataType.from_numpy(dtype))

@@ -1,0 +1,337 @@
+"""ONNX files as they lie on disk: reading, writing, external data, and the structure every graph must have.
+
+Works on protobuf models, before and after they are an `ir.Graph`. A protobuf message cannot be larger than 2 GiB:
+above a limit the tensors are written into a second file beside the model, ``<name>.onnx.<digest>.data``. Its name
+follows from its content, so that a model is never read with the data of another one, whenever a write is cut short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from ..errors import ModelError, nearest
+from ..files import replacing
+
+__all__ = ["check", "check_texts", "is_large", "read", "tensors", "to_external", "write"]
+
+_SMALL = 1024  # bytes; smaller tensors stay in the model file
+_ALIGN = 4096  # onnxruntime maps tensors that begin at a page
+_OURS = ("thinker", "linger")  # operators of quantized graphs; old generations do not import their domain
+
+
+def read(path: str | os.PathLike[str]) -> ModelProto:
+    """Return the model at `path` with its external data in memory.
+
+    Raises ModelError for a missing, truncated or otherwise unreadable file, for missing external data and for external
+    data outside the folder of the model.
+    """
+    where = Path(path)
+    if not where.is_file():
+        what = "is a folder" if where.is_dir() else "does not exist"
+        raise ModelError(f"cannot read the model {where}: it {what}; give the path of an .onnx file")
+    try:
+        proto = onnx.load(str(where), load_external_data=False, format="protobuf")
+    except Exception as error:
+        raise ModelError(f"cannot read the model {where}: not a valid ONNX file ({_first_line(error)})") from error
+    if not proto.graph.node and not proto.graph.output:
+        raise ModelError(f"cannot use the model {where}: its graph has no node; is it an ONNX file?")
+    for tensor in tensors(proto):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _load(tensor, where.parent)
+    return proto
+
+
+def _load(tensor: TensorProto, folder: Path) -> None:
+    """Read the external data of `tensor`, whose file must lie in `folder`."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    name = entries.get("location", "")
+    where = folder / name
+    if not name or not where.resolve().is_relative_to(folder.resolve()):
+        raise ModelError(
+            f"initializer '{tensor.name}' keeps its data in '{name}', outside the folder of the model; "
+            "move the file beside the model"
+        )
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
+        with where.open("rb") as file:
+            file.seek(offset)
+            data = file.read(length)
+    except OSError as error:
+        raise ModelError(
+            f"initializer '{tensor.name}' keeps its data in '{name}', which cannot be read ({error.strerror}); "
+            "copy that file beside the model"
+        ) from error
+    except ValueError as error:
+        raise ModelError(f"initializer '{tensor.name}' has damaged external data ({_first_line(error)})") from error
+    if len(data) < length:
+        raise ModelError(f"initializer '{tensor.name}' needs {length} bytes at {offset} of '{name}'; the file is short")
+    del tensor.external_data[:]
+    tensor.data_location = TensorProto.DEFAULT
+    tensor.raw_data = data
+
+
+def tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """Yield every tensor stored in `proto`: initializers and attributes, in subgraphs and functions too."""
+    yield from _graph_tensors(proto.graph)
+    for function in proto.functions:
+        yield from _node_tensors(function.node)
+
+
+def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for graph in _subgraphs(attribute):
+                yield from _graph_tensors(graph)
+
+
+def _subgraphs(attribute: onnx.AttributeProto) -> list[GraphProto]:
+    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+
+
+# ---- writing -------------------------------------------------------------------------------------------------------
+
+
+def is_large(proto: ModelProto, limit: int) -> bool:
+    """Whether `proto` is too large for one message of `limit` bytes."""
+    stored = sum(len(tensor.raw_data) for tensor in tensors(proto))
+    return stored > limit or proto.ByteSize() > limit
+
+
+def write(proto: ModelProto, path: str | os.PathLike[str], limit: int) -> None:
+    """Write `proto` to `path`, as a whole or not at all; above `limit` bytes with external data beside it.
+
+    `proto` is used up where it is large: its tensors move to the file.
+    """
+    where = Path(path)
+    if is_large(proto, limit):
+        beside = where.with_name(f"{where.name}.{_digest(proto)}.data")
+        _write_both(proto, where, beside)
+    else:
+        beside = where
+        data = proto.SerializeToString(deterministic=True)
+        with replacing(where) as temporary:
+            temporary.write_bytes(data)
+    _remove_stale(where, beside)
+
+
+def _write_both(proto: ModelProto, where: Path, beside: Path) -> None:
+    """Write the data to `beside`, a name no other content has, and then the model that refers to it to `where`."""
+    new = not beside.exists()
+    try:
+        with replacing(where) as temporary:
+            with replacing(beside) as store:
+                to_external(proto, store, beside.name)
+            temporary.write_bytes(proto.SerializeToString(deterministic=True))
+    except BaseException:
+        if new:
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def _digest(proto: ModelProto) -> str:
+    """Return 16 hexadecimal digits that say what `to_external` will move."""
+    found = hashlib.blake2b(digest_size=8)
+    for tensor in tensors(proto):
+        if len(tensor.raw_data) >= _SMALL:
+            found.update(tensor.raw_data)
+    return found.hexdigest()
+
+
+def _remove_stale(where: Path, kept: Path) -> None:
+    """Remove what earlier models of the name `where` kept their data in; what cannot be removed is only in the way."""
+    name = re.compile(re.escape(where.name) + r"\.[0-9a-f]{16}\.data")
+    for other in where.parent.iterdir():
+        if name.fullmatch(other.name) and other.name != kept.name:
+            with contextlib.suppress(OSError):
+                other.unlink()
+
+
+def to_external(proto: ModelProto, store: Path, location: str) -> None:
+    """Move the large tensors of `proto` into the file `store`, which the model will know as `location`."""
+    with store.open("wb") as file:
+        for tensor in tensors(proto):
+            if len(tensor.raw_data) < _SMALL:
+                continue
+            file.write(b"\0" * (-file.tell() % _ALIGN))
+            entries = {"location": location, "offset": file.tell(), "length": len(tensor.raw_data)}
+            file.write(tensor.raw_data)
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            tensor.external_data.extend(
+                onnx.StringStringEntryProto(key=key, value=str(value)) for key, value in entries.items()
+            )
+
+
+# ---- structure -----------------------------------------------------------------------------------------------------
+
+
+def check(proto: ModelProto) -> None:
+    """Raise ModelError where `proto` is no sound graph; what operators mean is not looked at."""
+    check_texts(proto)
+    _check_opsets(proto)
+    if not proto.graph.output:
+        raise ModelError("the graph has no output; nothing would be computed")
+    if proto.graph.sparse_initializer:
+        name = proto.graph.sparse_initializer[0].values.name
+        raise ModelError(f"initializer '{name}' is sparse; store it as a dense tensor")
+    for tensor in tensors(proto):
+        _check_tensor(tensor)
+    _check_graph(proto.graph, set())
+    names = [value.name for value in proto.graph.output]
+    if double := _double(names):
+        raise ModelError(f"tensor '{double}' is listed twice as a graph output; list it once")
+
+
+def check_texts(message: Any) -> None:
+    """Raise ModelError where a name is no text: protobuf hands damaged UTF-8 over as bytes."""
+    for field, content in message.ListFields():
+        many = content if isinstance(content, Sequence) and not isinstance(content, str | bytes) else [content]
+        if field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in many):
+            raise ModelError(f"the field '{field.name}' holds something that is no text; the file is damaged")
+        if field.type == field.TYPE_MESSAGE:
+            for part in many if field.message_type.name != "TensorProto" else ():
+                check_texts(part)
+
+
+def _check_opsets(proto: ModelProto) -> None:
+    versions = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in proto.opset_import}
+    newest = onnx.defs.onnx_opset_version()
+    version = versions.get("")
+    if version is not None and not 0 < version <= newest:
+        raise ModelError(f"the model uses opset {version}; the installed onnx knows 1 to {newest}: upgrade onnx or "
+                         "export with an older opset")  # fmt: skip
+    local = {(f.domain, f.name) for f in proto.functions}
+    for node in proto.graph.node:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if domain in versions or domain in _OURS or (node.domain, node.op_type) in local:
+            continue
+        if version is None and any(known in versions for known in _OURS):
+            continue
+        place = f"domain '{domain}'" if domain else "the standard domain"
+        raise ModelError(f"{_place(node)}: the model imports no opset for {place}{nearest(domain, versions)}; "
+                         "the file is damaged, export it again")  # fmt: skip
+
+
+def _check_tensor(tensor: TensorProto) -> None:
+    """The data must have the size that the shape says."""
+    kind = TensorProto.DataType.Name(tensor.data_type) if tensor.data_type in TensorProto.DataType.values() else "?"
+    if kind in ("?", "UNDEFINED"):
+        raise ModelError(f"initializer '{tensor.name}' has unknown element type {tensor.data_type}")
+    count = math.prod(tensor.dims)
+    if any(d < 0 for d in tensor.dims):
+        raise ModelError(f"initializer '{tensor.name}' has shape {list(tensor.dims)}; a size cannot be negative")
+    if kind == "STRING":
+        found, want = len(tensor.string_data), count
+    elif tensor.raw_data:
+        found, want = len(tensor.raw_data), _bytes(tensor.data_type, count)
+    else:
+        found, want = _typed(tensor, kind), count
+    if found != want:
+        raise ModelError(
+            f"initializer '{tensor.name}' of shape {list(tensor.dims)} holds {found} "
+            f"{'bytes' if tensor.raw_data else 'values'}, not {want}; the file is damaged, export it again"
+        )
+
+
+def _bytes(kind: int, count: int) -> int:
+    name = TensorProto.DataType.Name(kind)
+    bits = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}.get(name)
+    if bits is None:
+        bits = 8 * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
+    return -(-count * bits // 8)
+
+
+def _typed(tensor: TensorProto, kind: str) -> int:
+    """Return the number of values in the typed field of `tensor`."""
+    if kind in ("COMPLEX64", "COMPLEX128"):
+        return (len(tensor.float_data) + len(tensor.double_data)) // 2
+    if kind in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2"):
+        return math.prod(tensor.dims) if tensor.int32_data else 0
+    fields = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data")
+    return sum(len(getattr(tensor, field)) for field in fields)
+
+
+def _check_graph(graph: GraphProto, outer: set[str]) -> None:
+    """Every tensor has one producer, every name that is read exists, nothing depends on itself."""
+    given = [value.name for value in graph.input]
+    if "" in given:
+        raise ModelError("a graph input has no name")
+    stored = {tensor.name for tensor in graph.initializer}
+    if double := _double(given) or _double([tensor.name for tensor in graph.initializer]):
+        raise ModelError(f"tensor '{double}' is defined twice; names must be unique, export the model again")
+    made: dict[str, NodeProto] = {}
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name in made or name in stored or name in given:
+                other = _place(made[name]) if name in made else "a graph input or initializer"
+                raise ModelError(f"{_place(node)}: tensor '{name}' is written by {other} too; names must be unique")
+            made[name] = node
+    known = outer | set(given) | stored | set(made)
+    for node in graph.node:
+        for name in filter(None, node.input):
+            if name not in known:
+                raise ModelError(f"{_place(node)}: its input '{name}' is computed nowhere; the file is damaged")
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.UNDEFINED:
+                raise ModelError(f"{_place(node)}: its attribute '{attribute.name}' has no type; the file is damaged")
+            for inner in _subgraphs(attribute):
+                _check_graph(inner, known)
+    for value in graph.output:
+        if value.name not in known:
+            raise ModelError(f"graph output '{value.name}' is computed nowhere; the file is damaged")
+    _check_cycle(graph, made)
+
+
+def _check_cycle(graph: GraphProto, made: dict[str, NodeProto]) -> None:
+    """Take out nodes whose inputs are ready until none is left."""
+    waiting: dict[int, int] = {}
+    readers: dict[str, list[int]] = {}
+    for index, node in enumerate(graph.node):
+        needed = {name for name in node.input if name in made}
+        waiting[index] = len(needed)
+        for name in needed:
+            readers.setdefault(name, []).append(index)
+    ready = [index for index, count in waiting.items() if count == 0]
+    while ready:
+        index = ready.pop()
+        del waiting[index]
+        for name in filter(None, graph.node[index].output):
+            for reader in readers.get(name, ()):
+                waiting[reader] -= 1
+                if waiting[reader] == 0:
+                    ready.append(reader)
+    if waiting:
+        raise ModelError(f"{_place(graph.node[min(waiting)])}: it depends on its own output; a graph has no cycle")
+
+
+def _double(names: list[str]) -> str | None:
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+
+
+def _place(node: NodeProto) -> str:
+    name = node.name or (node.output[0] if node.output else "without a name")
+    return f"{node.op_type} {name}"
+
+
+def _first_line(error: Any) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]

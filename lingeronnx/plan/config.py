@@ -1,0 +1,184 @@
+"""What the user may choose, checked: bits, mode, calibration, overrides, skip list.
+
+Loaded only when a model is quantized (pydantic and YAML are not imported by `lingeronnx --help`). An unknown key is an
+error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, field_validator
+
+from ..errors import ConfigError, nearest
+from ..platforms import Platform
+
+__all__ = ["Override", "QuantConfig", "merge_overrides", "parse_override"]
+
+
+class Override(BaseModel):
+    """Settings for the nodes or tensors one selector names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    calibrator: Literal["max", "percentile", "mse", "kl"] | None = None
+    percentile: float | None = Field(default=None, gt=50, le=100)
+    scale: float | None = Field(default=None, gt=0)
+    bits: int | None = None
+    weight_bits: int | None = None
+    out_bits: Literal[8, 16, 32, "8", "16", "32", "float"] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is set, by key; a percentile chooses that calibrator, too, where none is named."""
+        found = self.model_dump(exclude_none=True)
+        if "percentile" in found:
+            found.setdefault("calibrator", "percentile")
+        if found.get("out_bits", "float") != "float":
+            found["out_bits"] = int(found["out_bits"])
+        return found
+
+
+class QuantConfig(BaseModel):
+    """Everything `quantize` may be told; the defaults are meant to be good.
+
+    platform : the name of a row of `platforms.PLATFORMS`, or a row of one's own.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    platform: str | InstanceOf[Platform] = "venus"
+    mode: Literal["q-value", "max-value"] = "q-value"
+    bits: int = 8
+    weight_bits: int = 8
+    weight_scales: Literal["tensor", "channel"] = "tensor"
+    calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
+    percentile: float = Field(default=99.99, gt=50, le=100)
+    effort: Literal["fast", "normal"] = "normal"
+    fit: bool = True
+    require_chip: bool = False
+    skip: tuple[str, ...] = ()
+    state: Mapping[str, str] = Field(default_factory=dict)
+    fix: Mapping[str, float | str | tuple[float, ...]] = Field(default_factory=dict)
+    batch_axis: Mapping[str, int | None] = Field(default_factory=dict)
+    overrides: Mapping[str, Override] = Field(default_factory=dict)
+    batch: int = Field(default=32, ge=1)
+    limit: int | None = Field(default=None, ge=1)
+    seed: int = 0
+    notes: Literal["short", "full"] = "short"
+    debug_dump: str | None = None
+
+    @field_validator("debug_dump", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], where: str = "the options") -> QuantConfig:
+        """Check `settings` and return the configuration; ConfigError for an unknown key or a bad value."""
+        known = cls.model_fields
+        for key in settings:
+            if key not in known:
+                raise ConfigError(f"{where}: unknown key '{key}'{nearest(str(key), known)}; known: {', '.join(known)}")
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {_describe(error)}") from error
+
+    @classmethod
+    def read(cls, path: str | Path, **settings: Any) -> QuantConfig:
+        """Read a YAML file; keyword `settings` (those the caller was really given) win over the file."""
+        import yaml
+
+        try:
+            body = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the configuration {path} is not YAML ({str(error).splitlines()[0]})") from error
+        if body is None:
+            body = {}
+        if not isinstance(body, dict):
+            raise ConfigError(
+                f"the configuration {path} holds a {type(body).__name__}; it must hold 'key: value' lines"
+            )
+        return cls.of({**body, **settings}, f"the configuration {path}")
+
+    def check_platform(self, row: Platform) -> None:
+        """Raise ConfigError where a setting is not one the platform has."""
+        if self.mode not in row.modes:
+            raise ConfigError(
+                f"mode {self.mode} on platform {row.name}: it takes {' or '.join(row.modes)} scales only; "
+                "drop --mode or choose --platform generic"
+            )
+        if self.weight_scales not in row.weight_scales:
+            raise ConfigError(
+                f"weight_scales {self.weight_scales} on platform {row.name}: a weight has one scale per "
+                f"{' or '.join(row.weight_scales)} there; drop --weight-scales or choose --platform generic"
+            )
+        for key, bits in (("bits", self.bits), ("weight_bits", self.weight_bits)):
+            if bits not in row.bits:
+                raise ConfigError(
+                    f"{key} {bits} on platform {row.name}: it computes in {', '.join(map(str, row.bits))} bits only"
+                )
+        for selector, override in self.overrides.items():
+            settings = override.settings
+            for key in ("bits", "weight_bits"):
+                if settings.get(key, row.bits[0]) not in row.bits:
+                    raise ConfigError(
+                        f"override {selector}: {key} {settings[key]} on platform {row.name}: it computes in "
+                        f"{', '.join(map(str, row.bits))} bits only"
+                    )
+            if settings.get("out_bits", "float") not in (*row.out_bits, "float"):
+                raise ConfigError(
+                    f"override {selector}: out_bits {settings['out_bits']} on platform {row.name}: its executor gives "
+                    "8 bits behind a Dequant; use out_bits float or 8"
+                )
+            if override.scale is not None and row.power_of_two and math.frexp(override.scale)[0] != 0.5:
+                raise ConfigError(
+                    f"override {selector}: scale {override.scale:g} is not a power of two, "
+                    f"which is all that platform {row.name} takes"
+                )
+
+
+def _describe(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["loc"][0] == "platform":
+        return f"platform = {first.get('input')!r}: it is a name or a Platform"
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][-1])
+        return (
+            f"unknown key '{key}' in {where}{nearest(key, Override.model_fields)}; "
+            f"known: {', '.join(Override.model_fields)}"
+        )
+    return f"{where} = {first.get('input')!r}: {first['msg']}"
+
+
+def parse_override(text: str) -> tuple[str, dict[str, Any]]:
+    """Split ``SELECTOR=KEY:VALUE,...`` as the command line takes it; a scale may be written ``2^-7``."""
+    selector, equals, body = text.rpartition("=")
+    if not equals or not selector:
+        raise ConfigError(f"override '{text}': write SELECTOR=KEY:VALUE, for instance 'type:Conv=calibrator:max'")
+    settings: dict[str, Any] = {}
+    for part in body.split(","):
+        key, colon, value = part.partition(":")
+        if not colon:
+            raise ConfigError(f"override '{text}': '{part}' is not KEY:VALUE")
+        power = re.fullmatch(r"2\^(-?\d{1,3})", value.strip())
+        settings[key.strip()] = 2.0 ** int(power[1]) if power else value.strip()
+    return selector, settings
+
+
+def merge_overrides(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Combine several ``--override`` texts, later ones winning key by key."""
+    merged: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        selector, settings = parse_override(text)
+        merged.setdefault(selector, {}).update(settings)
+    return merged

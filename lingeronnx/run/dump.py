@@ -1,0 +1,143 @@
+"""Tensors to files: one .npz of named arrays, or a folder of .npy files with an index; and the summary of one tensor.
+
+Everything is written as a whole or not at all. A `Folder` appends batch by batch, so that a dump of every tensor of a
+long run needs no more memory than one batch. Knows streams, `(name, array, scale or None)`; knows no model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..files import replacing
+
+__all__ = ["INDEX", "Folder", "Summary", "write_npz"]
+
+#: The name of the index in a dump folder: a list of {name, file, dtype, shape, scale} in graph order.
+INDEX = "index.json"
+
+_FIRST = 8  # values a summary shows
+
+
+def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write `arrays` under their names, any name a tensor may have ('file' too, which `numpy.savez` cannot take)."""
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
+
+
+class Folder:
+    """A dump in the folder `path`: one .npy per tensor, batches appended along axis 0, and an index.
+
+    A context manager: the files appear in `path` (made if need be, its parent must exist) when the block ends well;
+    the index comes last. Raises ConfigError where the folder cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._entries: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> Folder:
+        parent = self.path.parent
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"cannot dump into {self.path}: it is a file; give a folder")
+        try:
+            self._made = tempfile.TemporaryDirectory(prefix=f".{self.path.name}.", dir=parent)
+        except OSError as error:
+            raise ConfigError(f"cannot dump into {self.path}: {error.strerror} ({parent})") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._publish()
+        except OSError as error:
+            raise ConfigError(f"cannot dump into {self.path}: {error.strerror}") from error
+        finally:
+            self._made.cleanup()
+
+    def add(self, name: str, array: np.ndarray, scale: float | None) -> None:
+        """Append a batch of tensor `name`; a tensor without axes counts as one row."""
+        array = np.ascontiguousarray(array)
+        array = array.reshape(1) if array.ndim == 0 else array
+        entry = self._entries.get(name)
+        if entry is None:
+            safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._")[:100]
+            entry = {"name": name, "file": f"{len(self._entries):04d}_{safe}.npy", "dtype": str(array.dtype),
+                     "shape": [0, *array.shape[1:]], "scale": scale}  # fmt: skip
+            self._entries[name] = entry
+        if list(array.shape[1:]) != entry["shape"][1:] or str(array.dtype) != entry["dtype"]:
+            raise ConfigError(
+                f"tensor '{name}' changes from {entry['dtype']} {entry['shape'][1:]} to {array.dtype} "
+                f"{list(array.shape[1:])} between batches; dump with --batch covering all samples"
+            )
+        first = entry["shape"][0] == 0
+        entry["shape"][0] += len(array)
+        try:
+            with (Path(self._made.name) / entry["file"]).open("w+b" if first else "r+b") as file:
+                _header(file, entry["shape"], array.dtype)
+                file.seek(0, os.SEEK_END)
+                file.write(array.tobytes())
+        except OSError as error:
+            raise ConfigError(f"cannot dump into {self.path}: {error.strerror}") from error
+
+    def _publish(self) -> None:
+        source = Path(self._made.name)
+        self.path.mkdir(exist_ok=True)
+        lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
+        (source / INDEX).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        for name in [*(str(entry["file"]) for entry in self._entries.values()), INDEX]:
+            (source / name).replace(self.path / name)
+
+
+def _header(file: IO[bytes], shape: list[int], dtype: np.dtype[Any]) -> None:
+    """Write the .npy header; numpy pads it so that a longer axis 0 takes the same room."""
+    file.seek(0)
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(shape)}
+    )
+
+
+class Summary:
+    """Shape, range, mean and first values of one tensor over all batches, as it is stored (integers as integers)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dtype = ""
+        self.scale: float | None = None
+        self.shape: tuple[int, ...] = ()
+        self.first: list[float] = []
+        self.low, self.high = math.inf, -math.inf
+        self._total, self._count = 0.0, 0
+
+    def add(self, array: np.ndarray, scale: float | None) -> None:
+        """Take in one batch."""
+        rows = (self.shape[0] if self.shape else 0) + (len(array) if array.ndim else 1)
+        self.shape = (rows, *array.shape[1:])
+        self.dtype, self.scale = str(array.dtype), scale
+        if array.size:
+            self.low, self.high = min(self.low, array.min().item()), max(self.high, array.max().item())
+            self._total += float(array.sum(dtype=np.float64))
+            self._count += array.size
+            self.first += array.reshape(-1)[: _FIRST - len(self.first)].tolist()
+
+    @property
+    def mean(self) -> float:
+        """Mean of all values; nan where there is none."""
+        return self._total / self._count if self._count else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values; integers divided by `scale` are real ones."""
+        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape), "scale": self.scale,
+                "min": self.low, "max": self.high, "mean": self.mean, "first": self.first}  # fmt: skip

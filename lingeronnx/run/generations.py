@@ -1,0 +1,86 @@
+"""The generations of integer graphs: which one a graph is of, and whose arithmetic its numbers mean.
+
+    generation 1    domain `thinker`, operators called Conv2dInt, iqAdd, ...      by default the executor's arithmetic
+    generation 3    domain `linger`, operators called QConv2d, QAdd, ...          by default the training side's
+
+Owns the names of both and the choice between the two arithmetics. Must not know what either computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ..errors import ConfigError, ModelError
+from ..graph import ir
+from ..ops import Op
+from ..platforms import Platform
+from ..platforms.arithmetic import Arithmetic
+
+__all__ = ["ARITHMETICS", "THIRD", "Side", "generation"]
+
+ARITHMETICS = ("executor", "training")
+
+#: Operators by their name in generation 1 -> in generation 3. Quant, Dequant and Gather have one name.
+THIRD: Mapping[str, str] = MappingProxyType(
+    {
+        "Conv1dInt": "QConv1d",
+        "Conv2dInt": "QConv2d",
+        "ConvTranspose2dInt": "QConvTranspose2d",
+        "LinearInt": "QLinear",
+        "BatchNorm2dInt": "QBatchNorm2d",
+        "LayerNormInt": "QLayerNorm",
+        "AvgPool2dInt": "QAvgPool2d",
+        "BmmInt": "QBmm",
+        "iqAdd": "QAdd",
+        "iqMul": "QMul",
+        "iqCat": "QCat",
+        "iqSigmoid": "QSigmoid",
+        "iqTanh": "QTanh",
+        "SoftmaxInt": "QSoftmax",
+        "GluInt": "QGLU",
+        "LSTMInt": "QLSTM",
+        "GRUInt": "QGRU",
+    }
+)
+
+
+def generation(model: ir.Graph) -> int:
+    """Return 3 for a graph with nodes of domain `linger` none of which has a name of generation 1, else 1."""
+    nodes = [node for node in model.graph if node.domain == "linger"]
+    return 3 if nodes and not any(node.op_type in THIRD for node in nodes) else 1
+
+
+@dataclass(frozen=True)
+class Side:
+    """Whose arithmetic a graph's operators have: the executor's or the training side's.
+
+    row : the platform. generation : of the graph, where the training side's arithmetic is meant; 0: the executor's.
+    """
+
+    row: Platform
+    generation: int = 0
+
+    @classmethod
+    def of(cls, model: ir.Graph, row: Platform, name: str | None) -> Side:
+        """Return the side called `name`, None for the graph's default; ConfigError for an unknown name."""
+        if name not in (None, *ARITHMETICS):
+            raise ConfigError(f"arithmetic '{name}'; it is {' or '.join(repr(a) for a in ARITHMETICS)}")
+        number = generation(model)
+        trains = name == "training" or (name is None and number == 3)
+        return cls(row, number if trains else 0)
+
+    def arithmetic(self, op: Op, node: ir.Node) -> Arithmetic:
+        """Return how `op` is computed; ModelError where that is not known."""
+        trained = self.row.training.get(self.generation or 3, {}).get(op.name)
+        found = trained if self.generation else self.row.arithmetic(op.name)
+        if found is not None:
+            return found
+        if self.generation:
+            raise ModelError(
+                f"{node.op_type} {node.name}: what the training side computes for it on {self.row.name}, in a graph of "
+                f"generation {self.generation}, is not known; use arithmetic='executor'"
+            )
+        more = "; it exists in arithmetic='training' only" if trained is not None else ""
+        raise ModelError(f"{node.op_type} {node.name}: {self.row.name} has no such operator{more}")

@@ -1,0 +1,136 @@
+"""Measures of agreement and accuracy over streams of batches; every one accumulates in float64, in constant memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError, DataError, nearest
+from .data import load_function
+
+__all__ = ["METRICS", "Agreement", "TopK", "metric"]
+
+
+class Agreement:
+    """Mean squared error, signal-to-quantization-noise ratio and cosine of two streams of arrays."""
+
+    needs_labels = False
+
+    def __init__(self, report: str = "sqnr") -> None:
+        self.report = report
+        self._count = 0
+        self._error = self._signal = self._other = self._cross = 0.0
+
+    def add(self, reference: np.ndarray, array: np.ndarray) -> None:
+        """Take in one batch; both of one shape."""
+        a, b = reference.astype(np.float64).reshape(-1), array.astype(np.float64).reshape(-1)
+        self._count += a.size
+        self._error += float(np.dot(a - b, a - b))
+        self._signal += float(np.dot(a, a))
+        self._other += float(np.dot(b, b))
+        self._cross += float(np.dot(a, b))
+
+    @property
+    def mse(self) -> float:
+        """Mean squared error."""
+        return self._error / max(self._count, 1)
+
+    @property
+    def sqnr(self) -> float:
+        """10 log10(signal power / error power) in dB; infinite where both are equal."""
+        if self._error == 0:
+            return math.inf
+        return 10 * math.log10(self._signal / self._error) if self._signal else -math.inf
+
+    @property
+    def cosine(self) -> float:
+        """Cosine of the angle between the two, all samples as one vector; 1 where both are zero."""
+        norm = math.sqrt(self._signal * self._other)
+        return self._cross / norm if norm else float(self._signal == self._other)
+
+    @property
+    def value(self) -> float:
+        """The measure this object was made for."""
+        return float(getattr(self, self.report))
+
+
+class TopK:
+    """Share of samples, in percent, whose label is among the k largest outputs of the last axis."""
+
+    needs_labels = True
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self._hits = self._count = 0
+
+    def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
+        """Take in labels [N] and scores [N, classes]; ties go to the smaller index."""
+        scores = scores.reshape(len(scores), -1)
+        labels = _class_numbers(labels, scores.shape[1])
+        best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
+        self._hits += int((best == labels[:, None]).any(axis=1).sum())
+        self._count += len(scores)
+
+    @property
+    def value(self) -> float:
+        """Percent."""
+        return 100.0 * self._hits / max(self._count, 1)
+
+
+def _class_numbers(labels: Any, classes: int) -> np.ndarray:
+    """Return labels as int64 [N]; DataError when they are not class numbers of the output."""
+    array = np.asarray(labels)
+    if array.dtype.kind not in "iufb" or array.size != len(np.atleast_1d(array)):
+        raise DataError(f"labels are {array.dtype}{list(array.shape)}; top-k needs one class number per sample")
+    wrong = array[(array != np.floor(array)) | (array < 0)]
+    if wrong.size:
+        raise DataError(f"label {wrong.reshape(-1)[0]} is not a class number")
+    if array.max(initial=0) >= classes:
+        raise DataError(f"label {array.max()} is beyond the {classes} classes of the output")
+    return array.astype(np.int64).reshape(-1)
+
+
+class _Custom:
+    """The mean over batches, weighted by their size, of a user's ``function(outputs, labels) -> float``."""
+
+    needs_labels = True
+
+    def __init__(self, function: Callable[[np.ndarray, np.ndarray], float]) -> None:
+        self._function = function
+        self._total, self._count = 0.0, 0
+
+    def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
+        """Take in one batch."""
+        try:
+            value = float(self._function(scores, labels))
+        except Exception as error:
+            raise ConfigError(f"the metric function failed ({type(error).__name__}: {error})") from error
+        self._total += value * len(scores)
+        self._count += len(scores)
+
+    @property
+    def value(self) -> float:
+        """The mean."""
+        return self._total / max(self._count, 1)
+
+
+METRICS: dict[str, tuple[Callable[[], Any], str]] = {
+    "top1": (lambda: TopK(1), "%"),
+    "top5": (lambda: TopK(5), "%"),
+    "mse": (lambda: Agreement("mse"), ""),
+    "cosine": (lambda: Agreement("cosine"), ""),
+    "sqnr": (lambda: Agreement("sqnr"), "dB"),
+}
+
+
+def metric(name: str) -> tuple[Callable[[], Any], str]:
+    """Return (maker, unit) of the metric called `name`, or of ``module:function``; ConfigError for an unknown one."""
+    if name in METRICS:
+        return METRICS[name]
+    if ":" in name:
+        found = load_function(name, "metric")
+        return (lambda: _Custom(found)), ""
+    raise ConfigError(f"unknown metric '{name}'{nearest(name, METRICS)}; known: {', '.join(METRICS)}, module:function")

@@ -1,0 +1,146 @@
+"""A folder of pictures as data: read, resized, scaled and laid out as a network wants them.
+
+    value = (pixel - mean) / std          pixel 0 to 255; mean and std one number, or one per colour
+
+Needs Pillow, which the core does not install. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import ConfigError, DataError
+
+__all__ = ["Pictures", "is_picture"]
+
+_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_CHUNK = 1 << 22  # elements of one item
+
+Color = Literal["rgb", "bgr", "gray"]
+Layout = Literal["nchw", "nhwc"]
+Resize = Literal["fit", "crop", "pad"]
+
+
+def is_picture(path: Path) -> bool:
+    """Whether the name of the file says that it is a picture."""
+    return path.suffix.lower() in _SUFFIXES
+
+
+class Pictures:
+    """The pictures of a folder, in the order of their names; sub-folders are classes, numbered in that order.
+
+    Parameters
+    ----------
+    folder
+        Holds pictures, or sub-folders that do.
+    size
+        Width and height in pixels.
+    mean, std
+        Of each colour in the order of `color`, or one number for all; in pixel values of 0 to 255.
+    layout
+        "nchw": float32 [N, C, H, W]; "nhwc": float32 [N, H, W, C].
+    color
+        Order of the colours; "gray" has one channel.
+    resize
+        "fit": both sides are scaled to `size`, whatever that does to the proportions. "crop": scaled until it covers
+        `size`, the middle is kept. "pad": scaled until it lies within `size`, black around it.
+
+    Raises
+    ------
+    ConfigError
+        For a size, mean or std that cannot be, and where Pillow is not installed.
+    DataError
+        Where the folder holds no picture, or one that cannot be read.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], size: tuple[int, int], *, mean: float | Sequence[float] = 0.0,
+        std: float | Sequence[float] = 1.0, layout: Layout = "nchw", color: Color = "rgb", resize: Resize = "fit",
+    ) -> None:  # fmt: skip
+        for value, known, what in ((layout, ("nchw", "nhwc"), "layout"), (color, ("rgb", "bgr", "gray"), "color"),
+                                   (resize, ("fit", "crop", "pad"), "resize")):  # fmt: skip
+            if value not in known:
+                raise ConfigError(f"pictures: {what} '{value}'; it is one of {', '.join(known)}")
+        if not all(0 < side <= 1 << 14 for side in size):
+            raise ConfigError(f"pictures: size {size}; it is width and height, 1 to {1 << 14} each")
+        self.size, self.layout, self.color, self.resize = (int(size[0]), int(size[1])), layout, color, resize
+        channels = 1 if color == "gray" else 3
+        self._mean, self._std = (_per_channel(v, channels, n) for v, n in ((mean, "mean"), (std, "std")))
+        if not (self._std > 0).all():
+            raise ConfigError(f"pictures: std {std}; it must be positive")
+        self.folder = Path(folder)
+        self._files = self._listed()
+        _pillow()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """Yield (float32 array of some pictures, int64 class of each or None)."""
+        width, height = self.size
+        count = max(_CHUNK // (width * height * len(self._mean)), 1)
+        for start in range(0, len(self._files), count):
+            part = self._files[start : start + count]
+            labels = [label for _, label in part]
+            pixels = np.stack([self._read(path) for path, _ in part])
+            values = (pixels - self._mean) / self._std
+            array = values if self.layout == "nhwc" else np.moveaxis(values, 3, 1)
+            yield np.ascontiguousarray(array, np.float32), None if None in labels else np.array(labels, np.int64)
+
+    def _listed(self) -> list[tuple[Path, int | None]]:
+        """Return (file, class or None) of every picture."""
+        try:
+            entries = sorted(self.folder.iterdir())
+        except OSError as error:
+            raise DataError(f"pictures: cannot read the folder {self.folder}: {error.strerror}") from error
+        found: list[tuple[Path, int | None]] = [(path, None) for path in entries if is_picture(path)]
+        if not found:
+            folders = [path for path in entries if path.is_dir()]
+            found = [(path, number) for number, folder in enumerate(folders) for path in sorted(folder.iterdir())
+                     if is_picture(path)]  # fmt: skip
+        if not found:
+            raise DataError(f"pictures: the folder {self.folder} holds no picture ({', '.join(sorted(_SUFFIXES))})")
+        return found
+
+    def _read(self, path: Path) -> np.ndarray:
+        """Return uint8 pixels [H, W, C]."""
+        image = _pillow()
+        try:
+            with image.open(path) as opened:
+                picture = opened.convert("L" if self.color == "gray" else "RGB")
+        except Exception as error:  # Pillow raises OSError, SyntaxError, DecompressionBombError ... for damaged files
+            raise DataError(f"pictures: {path} is not a readable picture") from error
+        pixels = np.asarray(self._resized(picture)).reshape(self.size[1], self.size[0], -1)
+        return pixels[:, :, ::-1] if self.color == "bgr" else pixels
+
+    def _resized(self, picture: Any) -> Any:
+        """Return the picture at `size`, bilinear."""
+        image = _pillow()
+        (width, height), filtered = self.size, image.Resampling.BILINEAR
+        if self.resize == "fit":
+            return picture.resize(self.size, filtered)
+        ratios = width / picture.width, height / picture.height
+        ratio = max(ratios) if self.resize == "crop" else min(ratios)
+        scaled = picture.resize((max(round(picture.width * ratio), 1), max(round(picture.height * ratio), 1)), filtered)
+        left, top = (scaled.width - width) // 2, (scaled.height - height) // 2
+        return scaled.crop((left, top, left + width, top + height))  # beyond the edges it is black
+
+
+def _per_channel(value: float | Sequence[float], channels: int, what: str) -> np.ndarray:
+    array = np.asarray(value, np.float32).reshape(-1)
+    if array.size not in (1, channels) or not np.isfinite(array).all():
+        raise ConfigError(f"pictures: {what} {value}; give one number, or {channels} as the colours are")
+    return np.broadcast_to(array, channels)
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ConfigError("pictures need Pillow: pip install 'lingeronnx[pictures]'") from None
+    return Image

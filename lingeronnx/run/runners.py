@@ -1,0 +1,256 @@
+"""Running float operators: `FloatRunner` for a whole model, `FloatIsland` for a step between integer ones.
+
+The only file that imports onnxruntime, and only when a float operator has to run. A stream is what running a model
+yields, in graph order: `(tensor name, array, scale or None)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+
+from simulator.kernel import PlainKernel, Spec
+
+from ..errors import ModelError
+from ..graph import ir
+from ..graph.batch_axes import batch_axes, open_axis
+from .data import InputSpec
+
+__all__ = ["FloatIsland", "FloatRunner", "Item", "Stream", "input_specs", "reads"]
+
+Item = tuple[str, np.ndarray, float | None]
+Stream = Iterator[Item]
+
+
+def ort_session(proto: onnx.ModelProto, label: str, threads: int = 0) -> Any:
+    """Open an onnxruntime session on `proto`, which may be used up; ModelError when onnxruntime refuses the model."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # what fails is raised; no second copy of it on stderr
+    options.intra_op_num_threads = threads
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    try:
+        with ir.openable(proto) as content:
+            return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ModelError(f"onnxruntime cannot run {label}: {_clean(error)}") from error
+
+
+def _clean(error: Exception) -> str:
+    text = str(error).strip().splitlines()[0]
+    return text.partition("] : ")[2] or text
+
+
+def input_specs(model: ir.Graph) -> list[InputSpec]:
+    """Return the fed inputs of `model`."""
+    specs, axes = [], batch_axes(model)
+    for value in model.graph.inputs:
+        if value.const_value is None:
+            dtype = np.dtype(np.float32) if value.dtype is None else value.dtype.numpy()
+            name = str(value.name)
+            specs.append(InputSpec(name, ir.shape(value), np.dtype(dtype), axes.get(name, 0)))
+    return specs
+
+
+class FloatRunner:
+    """A float model in onnxruntime that yields all, or the named, tensors of a run.
+
+    model : a graph before lowering.
+    outputs : names to yield; None for every tensor. Raises ModelError when onnxruntime refuses the model.
+    """
+
+    def __init__(self, model: ir.Graph, outputs: Collection[str] | None = None) -> None:
+        proto = ir.to_proto(model)
+        wanted = [str(v.name) for v in ir.values(model) if outputs is None or v.name in outputs]
+        self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
+        fetch = [name for name in wanted if name not in self._inputs]
+        del proto.graph.output[:]
+        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in fetch)
+        self._names = wanted
+        specs = input_specs(model)
+        #: The inputs of a model that is written for one sample: larger batches are run one by one.
+        self._single = {spec.name: spec for spec in specs if spec.single}
+        sized = all(spec.shape is not None and None not in spec.shape for spec in specs)  # else open axes mean nothing
+        self._model, self._sized = model, sized
+        self._session = ort_session(proto, "the float model")
+
+    @cached_property
+    def _axes(self) -> dict[str, int]:
+        """The axis of the samples in every tensor; asked for late, when the graph's shapes may have been traced."""
+        axes = {str(v.name): open_axis(v) if self._sized else 0 for v in ir.values(self._model)}
+        return {**axes, **{name: spec.axis or 0 for name, spec in self._single.items()}}
+
+    def run(self, feed: Mapping[str, np.ndarray], names: Collection[str] | None = None) -> Stream:
+        """Run one batch and yield `(name, array, None)`; arrays as onnxruntime computed them.
+
+        names : those to yield of the outputs that the runner has; None for all.
+        """
+        wanted = [name for name in self._names if names is None or name in names]
+        given = {name: np.asarray(feed[name]) for name in self._inputs}
+        count = max((spec.count(given[name]) for name, spec in self._single.items()), default=1)
+        if count == 1:
+            yield from self._run(given, wanted)
+            return
+
+        def sample(name: str, i: int) -> np.ndarray:
+            return self._single[name].samples(given[name], i, i + 1) if name in self._single else given[name]
+
+        runs = [list(self._run({name: sample(name, i) for name in given}, wanted)) for i in range(count)]
+        for items in zip(*runs, strict=True):
+            name = items[0][0]
+            yield name, np.concatenate([np.atleast_1d(array) for _, array, _ in items], self._axes[name]), None
+
+    def _run(self, given: Mapping[str, np.ndarray], wanted: Sequence[str]) -> Stream:
+        fetch = [name for name in wanted if name not in given]
+        try:
+            arrays = self._session.run(fetch, given) if fetch else []
+            results = dict(zip(fetch, arrays, strict=True))
+        except Exception as error:
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
+            raise ModelError(f"onnxruntime failed on inputs {shapes}: {_clean(error)}") from error
+        for name in wanted:
+            array = given[name] if name in given else results[name]
+            yield name, array, None
+
+
+def _trial(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
+    """Return random values in place of `like`: normal ones, or 0 and 1, which counts and indices may be."""
+    values = rng.standard_normal(like.shape) if like.dtype.kind == "f" else rng.integers(0, 2, like.shape)
+    return values.astype(like.dtype)
+
+
+def reads(node: ir.Node) -> Iterator[ir.Value | None]:
+    """Yield what a node reads: its inputs, and what its subgraphs take from around them."""
+    yield from node.inputs
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            inner = list(ir.all_nodes(attribute.value))
+            for value in (v for part in inner for v in part.inputs if v is not None):
+                maker = value.producer()
+                if (maker is None and value.graph is node.graph) or (maker is not None and maker.graph is node.graph):
+                    yield value
+
+
+def _constant(value: ir.Value) -> np.ndarray | None:
+    """Return what a value holds: an initializer, or the value of a Constant node."""
+    maker = value.producer()
+    if maker is not None and maker.op_type == "Constant" and not maker.domain:
+        return np.asarray(ir.attr(maker, "value")) if "value" in maker.attributes else None
+    return ir.const(value)
+
+
+class FloatIsland(PlainKernel):
+    """Float nodes between integer ones, run by onnxruntime as one step of a simulator program.
+
+    nodes : consecutive nodes of the graph. The step's inputs and outputs are `inputs` and `outputs`, in that order.
+    Sample by sample when the nodes mix samples or were written for one sample only.
+    """
+
+    def __init__(self, model: ir.Graph, nodes: Sequence[ir.Node], keep: Collection[str]) -> None:
+        inside = {str(out.name) for node in nodes for out in node.outputs if out.name}
+        outside_reads = {
+            str(v.name) for node in nodes for v in node.outputs
+            if v.name in keep or v.is_graph_output() or any(use.node not in nodes for use in v.uses())
+        }  # fmt: skip
+        seen: dict[str, ir.Value] = {}
+        constants: dict[str, ir.Value] = {}
+        for node in nodes:
+            for value in reads(node):
+                if value is None or value.name in inside:
+                    continue
+                (constants if _constant(value) is not None else seen)[str(value.name)] = value
+        self.inputs = tuple(seen)
+        self.outputs = tuple(str(o.name) for node in nodes for o in node.outputs if o.name in outside_reads)
+        self.names = tuple(str(node.name) for node in nodes)
+        #: The nodes as a model of their own.
+        self.proto = self._model(model, nodes, seen, constants)
+        self._session: Any = None
+        self._mixes: bool | None = None
+        self._specs: tuple[Spec, ...] = ()
+        #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.
+        self._whole = any(node.op_type in ("Shape", "Size", "NonZero") and not node.domain for node in nodes)
+
+    def _model(
+        self, model: ir.Graph, nodes: Sequence[ir.Node], seen: Mapping[str, ir.Value], constants: Mapping[str, ir.Value]
+    ) -> onnx.ModelProto:
+        graph = onnx.GraphProto(name="island")
+        graph.node.extend(ir.node_proto(node) for node in nodes)
+        for name, value in constants.items():
+            array = _constant(value)
+            assert array is not None
+            graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        for name, value in seen.items():
+            kind = onnx.TensorProto.FLOAT if value.dtype is None else int(value.dtype)
+            graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in self.outputs)
+        proto = onnx.ModelProto(ir_version=max(model.ir_version or 8, 8), graph=graph)
+        used = {node.domain for node in nodes}
+        for domain, version in model.opset_imports.items():
+            if domain in used or domain in ("", "ai.onnx"):
+                proto.opset_import.append(onnx.helper.make_opsetid(domain, version))
+        for function in model.functions.values():
+            proto.functions.append(ir.function_proto(function))
+        return proto
+
+    def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self._session is None:
+            self._session = ort_session(self.proto, f"float node {self.names[0]}", threads=1)
+        try:
+            return list(self._session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True))))
+        except Exception as error:
+            raise ModelError(f"onnxruntime failed on float node {self.names[0]}: {_clean(error)}") from error
+
+    def one_by_one(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether the inputs `arrays`, batch on axis 0, are several samples that must be computed one by one."""
+        count = arrays[0].shape[0] if arrays and arrays[0].ndim else 1
+        return count != 1 and not self._whole and self._mixed(arrays)
+
+    def _mixed(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether two samples together give something else than each gives alone."""
+        if self._mixes is None:
+            rng = np.random.default_rng(0)
+            ones = [[_trial(rng, a[:1]) for a in arrays] for _ in range(2)]
+            apart = [self._run(one) for one in ones]
+            try:
+                both = self._run([np.concatenate(pair) for pair in zip(*ones, strict=True)])
+                self._mixes = not all(
+                    t.shape == (2 * a.shape[0], *a.shape[1:])
+                    and np.allclose(t, np.concatenate([a, b]), rtol=1e-4, atol=1e-5, equal_nan=True)
+                    for t, a, b in zip(both, *apart, strict=True)
+                )
+            except (ModelError, ValueError, IndexError):
+                self._mixes = True
+        return self._mixes
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Compute the outputs of a batch; ModelError when their shapes are not those that `infer` found."""
+        results = self._compute(arrays)
+        for name, result, spec in zip(self.outputs, results, self._specs, strict=False):
+            if result.shape[1:] != spec.shape[1:] or (self._whole and result.shape != spec.shape):
+                raise ModelError(f"float node {self.names[0]}: the shape of '{name}' depends on the values it is given")
+        return results
+
+    def _compute(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        if not self.one_by_one(arrays):
+            return tuple(self._run(arrays))
+        parts = [self._run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Return the outputs' specs, by running on zeros; the inputs are of the types given, whatever the file says."""
+        for value, spec in zip(self.proto.graph.input, specs, strict=True):
+            value.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(spec.dtype)
+        self._whole = self._whole or any(spec.shape[:1] != (1,) for spec in specs)
+        results = self._compute([np.zeros(spec.shape, spec.dtype) for spec in specs])
+        self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
+        self._specs = tuple(Spec(result.shape, result.dtype) for result in results)
+        return self._specs
+
+    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+        """Every input and output has the batch on axis 0."""
+        return not self._whole

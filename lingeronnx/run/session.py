@@ -1,0 +1,179 @@
+"""Session: an ONNX file, integer or float, with the face of onnxruntime's InferenceSession.
+
+Integer graphs run in the simulator, bit for bit as the chip; float graphs in onnxruntime. Any batch size.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError, DataError, nearest
+from ..graph import ir
+from ..ops import is_quantized_domain
+from ..packer.names import restored
+from ..platforms import Platform
+from ..platforms import platform as platform_row
+from .borders import float_names
+from .data import InputSpec
+from .int_runner import IntRunner
+from .runners import FloatRunner, input_specs
+from .runners import Stream as Tensors
+from .streaming import Stream
+
+__all__ = ["NodeArg", "Session", "lowered_session"]
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """A graph input or output: name, shape (None where any size goes) and type, as in onnxruntime."""
+
+    name: str
+    shape: list[int | None]
+    type: str
+
+
+class Session:
+    """A runner for the model at `path` (or an in-memory graph).
+
+    A file whose tensors were renamed for a chip's packer is spoken of by the user's own names.
+    Float outputs are real values, integer outputs integers. An input that feeds a Quant takes real values or an array
+    of the Quant's integer type, which is taken as quantized already.
+
+    arithmetic : whose integers are computed: the chip's ("executor"), or those of the software that the network was
+        trained with ("training"). None, the default, takes the training side's for graphs of domain `linger` and the
+        executor's for all others. ModelError where the training side's are not known, ConfigError for another word.
+    platform : the platform that computes an integer graph, by name or as a row of one's own; None: the one that the
+        graph was made for.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | ir.Graph, arithmetic: str | None = None,
+        platform: str | Platform | None = None,
+    ) -> None:  # fmt: skip
+        self.model = restored(ir.load(path) if isinstance(path, str | os.PathLike) else path)
+        self.is_integer = is_integer_graph(self.model)
+        for what, given in (("arithmetic", arithmetic), ("platform", platform)):
+            if not self.is_integer and given is not None:
+                raise ConfigError(f"{what} = '{given}' is for integer graphs; this one has no integer operator")
+        row = None if platform is None else platform_row(platform)
+        self._names = [str(v.name) for v in self.model.graph.outputs]
+        self._runner: Any = IntRunner(self.model, arithmetic, row) if self.is_integer else None
+        self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
+        self._float: dict[Any, FloatRunner] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that an integer session holds for tensors between inputs and outputs; 0 before the first run.
+
+        A batch is computed in blocks, so that this does not grow with it beyond a block for each thread.
+        """
+        return 0 if self._runner is None else int(self._runner.nbytes)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the graph inputs."""
+        return [_arg(v) for v in self.model.graph.inputs if v.const_value is None]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the graph outputs."""
+        return [_arg(v) for v in self.model.graph.outputs]
+
+    @property
+    def floats(self) -> dict[str, str]:
+        """{integer tensor: the float tensor whose values it holds}, of those that meet a Quant or a Dequant."""
+        return float_names(self.model)
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the tensors `names` (None: the graph outputs) for a batch; any tensor of the graph may be named."""
+        wanted = list(names) if names is not None else self._names
+        results = {name: array for name, array, _ in self.taps(feeds, wanted)}
+        if lost := [name for name in wanted if name not in results]:
+            raise ConfigError(
+                f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that run "
+                "as one and has no batch axis, or before the quantized input that was fed"
+            )
+        return [results[name] for name in wanted]
+
+    def __call__(self, array: Any) -> Any:
+        """Run a model with a single input; the output itself when there is one, else a list."""
+        if len(self.inputs) != 1:
+            raise DataError(f"the model has {len(self.inputs)} inputs; use run(None, {{name: array}})")
+        results = self.run(None, {self.inputs[0].name: array})
+        return results[0] if len(results) == 1 else results
+
+    def stream(self, state: Mapping[str, str], start: Mapping[str, np.ndarray] | None = None) -> Stream:
+        """Return a face of this session that feeds outputs back into inputs from call to call, as `state` says.
+
+        state : {output: input}. start : values of these inputs to begin with; zeros for the others.
+        """
+        return Stream(self, state, start)
+
+    def taps(self, feeds: Mapping[str, Any], names: Sequence[str] | None = None) -> Tensors:
+        """Yield `(name, array, scale or None)` for all tensors, or the named ones, in graph order.
+
+        Integer tensors come as integers with their scale (counts per real unit), float ones with None.
+        Raises DataError for a wrong input and ConfigError for an unknown tensor name.
+        """
+        given = self._plain(feeds) or self._check(feeds)
+        if names is not None:
+            self._check_names(names)
+        if self._runner is not None:
+            return self._runner.run(given, names)
+        key = None if names is None else frozenset(names)
+        if key not in self._float:
+            self._float[key] = FloatRunner(self.model, names)
+        return self._float[key].run(given)
+
+    def _check(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        from .data import Data
+
+        return next(iter(Data([dict(feeds)], self.inputs, what="feeds").batches(1 << 30)))[0]
+
+    def _plain(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+        """Return feeds that need no conversion, checked as `Data` checks them; None: let `Data` look closer."""
+        given, counts = dict(feeds), set()
+        for spec in self.inputs:
+            array = given.get(spec.name)
+            if type(array) is not np.ndarray or array.dtype != spec.dtype or not spec.shape or not array.size:
+                return None
+            shape, want, axis = array.shape, spec.shape, spec.axis
+            if axis is None or not spec.batched or len(shape) != len(want):
+                return None
+            if any(w not in (None, h) for i, (h, w) in enumerate(zip(shape, want, strict=True)) if i != axis):
+                return None
+            if spec.dtype.kind == "f" and not math.isfinite(array.sum(dtype=np.float64)):
+                return None
+            counts.add(shape[axis])
+        return given if len(given) == len(self.inputs) and len(counts) == 1 else None
+
+    @cached_property
+    def _known(self) -> dict[str, None]:
+        """The names of all tensors, in graph order."""
+        return dict.fromkeys(str(v.name) for v in ir.values(self.model))
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self._known:
+                raise ConfigError(f"the model has no tensor '{name}'{nearest(name, list(self._known))}")
+
+
+def lowered_session(graph: ir.Graph, row: Platform) -> Session:
+    """Return a session on what was lowered for `row`; a graph in which nothing is an integer is of no platform."""
+    return Session(graph, platform=row if is_integer_graph(graph) else None)
+
+
+def is_integer_graph(model: ir.Graph) -> bool:
+    """Whether any node of `model` is an integer operator of the quantized generations."""
+    return any(is_quantized_domain(node) for node in model.graph)
+
+
+def _arg(value: ir.Value) -> NodeArg:
+    kinds = {"FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16"}
+    kind = "float" if value.dtype is None else kinds.get(value.dtype.name, value.dtype.name.lower())
+    return NodeArg(str(value.name), list(ir.shape(value) or ()), f"tensor({kind})")

@@ -1,0 +1,168 @@
+"""Models that are called again and again: state outputs of one call are state inputs of the next.
+
+`Stream` runs such a model; `unrolled` makes calibration data of a sequence of calls by running the float model. Both
+begin with zeros unless values are given. Knows sessions by their face only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import ConfigError, DataError, nearest
+from ..graph import ir
+from .data import Data, InputSpec
+from .runners import FloatRunner, input_specs
+
+__all__ = ["Calls", "Stream", "unrolled"]
+
+_LAST = 64  # calls that are run again to see how far the integers stray
+_ENOUGH = 40  # calls of which some are held back
+
+
+class Runnable(Protocol):
+    """What a stream asks of a session."""
+
+    model: ir.Graph
+    inputs: list[InputSpec]
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the named tensors, or the graph outputs."""
+        ...
+
+
+class Stream:
+    """A session with a memory: `run` feeds the state outputs of the last call back into the state inputs.
+
+    state : {output: input}. start : values of state inputs to begin with, by input name; zeros for the others.
+    Rows of a batch are streams of their own; their number may change at a `reset` only.
+    Raises ConfigError for names the model does not have.
+    """
+
+    def __init__(
+        self, session: Runnable, state: Mapping[str, str], start: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        self._session = session
+        self._outputs = [str(v.name) for v in session.model.graph.outputs]
+        self._pairs = _pairs(session.model, state)
+        self._specs = {spec.name: spec for spec in session.inputs}
+        self.reset(start)
+
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        """What the next call is fed, by input name; empty before the first call where it begins with zeros."""
+        return dict(self._state)
+
+    def reset(self, start: Mapping[str, np.ndarray] | None = None) -> None:
+        """Begin anew, with the values `start` or zeros."""
+        inputs = set(self._pairs.values())
+        for name in start or {}:
+            if name not in inputs:
+                raise ConfigError(f"'{name}' is no state input{nearest(name, inputs)}; they are {', '.join(inputs)}")
+        self._state = {name: np.asarray(array) for name, array in (start or {}).items()}
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        """Return the tensors `names` (None: the graph outputs) of one call; feeds without the state inputs.
+
+        Raises DataError for a wrong input, and where the size of a state is not known and no value was given.
+        """
+        inputs = self._pairs.values()
+        if given := [name for name in feeds if name in inputs]:
+            raise DataError(f"'{given[0]}' is fed back from the last call; use reset({{'{given[0]}': ...}}) to set it")
+        wanted = list(names) if names is not None else self._outputs
+        missing = [name for name in inputs if name not in self._state]
+        state = {**zeros([self._specs[n] for n in missing], _samples(feeds, self._specs)), **self._state}
+        fetch = list(dict.fromkeys([*wanted, *self._pairs]))
+        found = dict(zip(fetch, self._session.run(fetch, {**feeds, **state}), strict=True))
+        self._state = {name: found[output] for output, name in self._pairs.items()}
+        return [found[name] for name in wanted]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls of a model that is fed its own states.
+
+    items : feeds, states included, calls of one size joined. number : of calls. last : the feeds of the last calls,
+    without states but for those that an item gave. held : whether `last` is kept out of `items`.
+    """
+
+    items: Sequence[dict[str, np.ndarray]]
+    number: int
+    last: Sequence[dict[str, np.ndarray]]
+    held: bool
+
+
+def unrolled(
+    model: ir.Graph, calls: Any, state: Mapping[str, str], fixed: Mapping[str, np.ndarray] | None = None,
+    hold: bool = False,
+) -> Calls:  # fmt: skip
+    """Return feeds for the float `model`, states included, of one call after another.
+
+    calls : data as `Data` takes them, an item per call, without the state inputs; an item that has some begins anew
+        with these values, and so does one with another number of samples. Calls of one size are put together in one
+        item, samples of the first call first. fixed : as for `Data`. hold : keep the last calls out of the items,
+        where there are enough.
+    Raises ConfigError for names the model does not have, DataError as `Data` does.
+    """
+    pairs, specs = _pairs(model, state), {spec.name: spec for spec in input_specs(model)}
+    data = Data(calls, list(specs.values()), what="calibration data", optional=set(pairs.values()), fixed=fixed)
+    runner = FloatRunner(model, set(pairs))
+    held: dict[str, np.ndarray] = {}
+    samples = -1
+    full: list[dict[str, np.ndarray]] = []
+    last: deque[dict[str, np.ndarray]] = deque(maxlen=_LAST)
+    for feed, _ in data.batches(1 << 30):
+        count = _samples(feed, specs)
+        if count != samples or any(name in feed for name in pairs.values()):
+            held, samples = {}, count
+        missing = [specs[name] for name in pairs.values() if name not in feed and name not in held]
+        full.append({**zeros(missing, count), **held, **feed})
+        last.append(feed)
+        ends = {name: array for name, array, _ in runner.run(full[-1])}
+        held = {name: ends[output] for output, name in pairs.items()}
+    kept = len(full)
+    if hold and kept >= _ENOUGH:
+        kept -= min(_LAST, kept // 5)
+    found: dict[Any, list[dict[str, np.ndarray]]] = {}
+    for feeds in full[:kept]:
+        found.setdefault(tuple(specs[name].kind(feeds[name]) for name in specs), []).append(feeds)
+    items = [{name: specs[name].joined([f[name] for f in feeds]) for name in specs} for feeds in found.values()]
+    return Calls(items, len(full), list(last)[kept - len(full) :], kept < len(full))
+
+
+def zeros(specs: Iterable[InputSpec], samples: int) -> dict[str, np.ndarray]:
+    """Return zeros for `samples` samples of the inputs `specs`; DataError where another size is not known."""
+    found = {}
+    for spec in specs:
+        dims = [samples if axis == spec.axis else size for axis, size in enumerate(spec.shape or (None, None))]
+        if None in dims:
+            raise DataError(f"state input '{spec.name}' has dimensions of unknown size; give the values to begin with")
+        found[spec.name] = np.zeros([int(d or 0) for d in dims], spec.dtype)
+    return found
+
+
+def _pairs(model: ir.Graph, state: Mapping[str, str]) -> dict[str, str]:
+    """Return `state` after checking its names."""
+    outputs, inputs = [str(v.name) for v in ir.values(model)], [spec.name for spec in input_specs(model)]
+    if not state:
+        raise ConfigError("state: name what is fed back, as {output: input}")
+    for output, name in state.items():
+        if output not in outputs:
+            raise ConfigError(f"state: the model has no output '{output}'{nearest(output, outputs)}")
+        if name not in inputs:
+            raise ConfigError(f"state: the model has no input '{name}'{nearest(name, inputs)}")
+    if len(set(state.values())) < len(state):
+        raise ConfigError("state: two outputs are fed back into one input")
+    return dict(state)
+
+
+def _samples(feeds: Mapping[str, Any], specs: Mapping[str, InputSpec]) -> int:
+    """Return the number of samples of the first array fed."""
+    for name, array in feeds.items():
+        if name in specs and specs[name].axis is not None:
+            return specs[name].count(np.asarray(array))
+    return 1
