@@ -123,7 +123,7 @@ def named(folder):
 KILLED = """
 import os, pathlib, sys
 import numpy as np
-from lingeronnx import ir
+from lingeronnx.graph import ir
 ir.SIZE_LIMIT = 1000
 graph = ir.load(sys.argv[1])
 value = graph.graph.initializers["w"]
