@@ -1,0 +1,403 @@
+"""Measures of one tensor, and of two that ought to be equal, over any number of batches: one pass, constant memory.
+
+`Spread` follows one stream of arrays, `Pair` two of equal shapes: x, the baseline, and y, what is analysed. Sums are
+float64. Parts can be counted apart and merged: merging the parts of a run in order gives the bits that adding them in
+order gives. Knows arrays only.
+
+Formulas, over all elements of all samples: L1 = mean |x-y|; MSE = mean (x-y)^2; Cosine = sum xy / sqrt(sum x^2 sum
+y^2); SQNR = 10 log10(sum x^2 / sum (x-y)^2) dB; Atol = max |x-y|; Rtol = max |x-y| / |x|, where x is 0 and y is not the
+largest float32; variances are the population's; KL = sum p log(p/q) over the two histograms.
+
+**KL's bins**: 2048 of equal width over the union of both ranges; every share is at least 1e-12. The range is known at
+the end only. Up to 4096 elements are kept, and the histograms are exact. Beyond, values are counted in bins whose width
+is the least power of two of which at most 8192 cover the range, so that a growing range joins neighbouring bins exactly
+and no split of the data into batches matters; a bin goes whole into the one of the 2048 that holds its middle.
+
+An element that is infinite or not a number on either side is left out of everything and counted in `skipped`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["BINS", "EMPTY", "FALLING", "METRICS", "Held", "Histogram", "Pair", "Spread", "divergence"]
+
+#: Bins of the histograms that KL compares, and the least share that a bin counts as.
+BINS, EMPTY = 2048, 1e-12
+
+#: The measures of agreement, as tables call them -> the attribute of `Pair`.
+METRICS = {"Cosine": "cosine", "MSE": "mse", "L1": "l1", "KL": "kl", "SQNR": "sqnr", "Atol": "atol", "Rtol": "rtol"}
+
+#: Those of them that are the larger the worse; the others rise with agreement.
+FALLING = frozenset({"MSE", "L1", "KL", "Atol", "Rtol"})
+
+_KEPT = 4096  # elements up to which a histogram is exact
+_FINE = 8192  # bins that are counted in beyond that
+_FINEST = -1040  # the exponent of their width for values that are all 0
+_CHUNK = 1 << 16  # elements worked on at a time: what a core's cache holds
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Held:
+    """How a tensor is held: integers of signed `bits`, `scale` counts per real unit."""
+
+    scale: float
+    bits: int = 8
+
+    @property
+    def low(self) -> int:
+        """The most negative integer."""
+        return -(1 << (self.bits - 1))
+
+    @property
+    def high(self) -> int:
+        """The largest integer."""
+        return (1 << (self.bits - 1)) - 1
+
+
+class Histogram:
+    """How often values occur, for a range that is known at the end only; see the module's docstring."""
+
+    def __init__(self) -> None:
+        self.low, self.high = math.inf, -math.inf
+        self.count = 0
+        self._kept: list[np.ndarray] | None = []
+        self._exponent = _FINEST
+        self._first = 0  # the number of the first bin: bin k counts [k, k+1) * 2**exponent
+        self._bins = np.zeros(_FINE, np.int64)
+
+    def add(self, values: np.ndarray) -> None:
+        """Take in finite values, float64 [n]."""
+        if not values.size:
+            return
+        self.count += values.size
+        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        if self._kept is not None and self.count <= _KEPT:
+            self._kept.append(values)
+            return
+        self._cover()
+        self._spill()
+        self._count(values)
+
+    def merge(self, other: Histogram) -> None:
+        """Take in what another has counted."""
+        if not other.count:
+            return
+        if other._kept is not None:
+            for values in other._kept:
+                self.add(values)
+            return
+        self.count += other.count
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self._cover()
+        self._spill()
+        index = np.flatnonzero(other._bins)
+        places = ((index + other._first) >> (self._exponent - other._exponent)) - self._first
+        np.add.at(self._bins, places, other._bins[index])
+
+    def bins(self, low: float, high: float, number: int = BINS) -> np.ndarray:
+        """Return int64 [number]: how many values lie in each of `number` equal bins over [low, high].
+
+        As numpy.histogram: the last bin holds its upper end too; low = high is widened by 0.5 on either side. [low,
+        high] must hold all values.
+        """
+        if self._kept is not None:
+            values = np.concatenate(self._kept) if self._kept else np.zeros(0)
+            return np.histogram(values, number, _widened(low, high))[0].astype(np.int64)
+        index = np.flatnonzero(self._bins)
+        middles = np.clip(np.ldexp(index + self._first + 0.5, self._exponent), self.low, self.high)
+        counted = np.histogram(middles, number, _widened(low, high), weights=self._bins[index].astype(np.float64))[0]
+        return np.rint(counted).astype(np.int64)
+
+    def quantile(self, share: float) -> float:
+        """Return the value that `share` of all values do not exceed, exact up to 4096 values, then to a bin's width."""
+        if not self.count:
+            return math.nan
+        if self._kept is not None:
+            return float(np.quantile(np.concatenate(self._kept), share))
+        reached = np.cumsum(self._bins)
+        at = int(np.searchsorted(reached, share * self.count))
+        before = reached[at - 1] if at else 0
+        inside = (share * self.count - before) / max(int(self._bins[at]), 1)
+        return float(np.clip(np.ldexp(self._first + at + inside, self._exponent), self.low, self.high))
+
+    def _spill(self) -> None:
+        """Count what was kept so far."""
+        kept, self._kept = self._kept, None
+        for values in kept or ():
+            self._count(values)
+
+    def _count(self, values: np.ndarray) -> None:
+        places = np.floor(np.ldexp(values, -self._exponent)).astype(np.int64) - self._first
+        self._bins += np.bincount(places, minlength=_FINE)
+
+    def _cover(self) -> None:
+        """Make the bins those that the range asks for; a range that grows joins neighbours."""
+        exponent = _exponent(self.low, self.high)
+        first = _floor(self.low, exponent)
+        if (exponent, first) == (self._exponent, self._first):
+            return
+        index = np.flatnonzero(self._bins)
+        moved = np.zeros_like(self._bins)
+        np.add.at(moved, ((index + self._first) >> (exponent - self._exponent)) - first, self._bins[index])
+        self._bins, self._first, self._exponent = moved, first, exponent
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _floor(value: float, exponent: int) -> int:
+    return math.floor(math.ldexp(value, -exponent))
+
+
+def _exponent(low: float, high: float) -> int:
+    """Return the least e for which bins of width 2**e cover [low, high], with numbers of 52 bits."""
+    reach = max(abs(low), abs(high))
+    if reach == 0:
+        return _FINEST
+    exponent = math.frexp(reach)[1] - 52
+    if high > low:
+        exponent = max(exponent, math.frexp(high - low)[1] - _FINE.bit_length())
+    while _floor(high, exponent) - _floor(low, exponent) >= _FINE:
+        exponent += 1
+    return exponent
+
+
+class Spread:
+    """Number, range, mean, variance and histogram of one stream of values."""
+
+    def __init__(self) -> None:
+        self.count = self.skipped = 0
+        self.low, self.high = math.inf, -math.inf
+        self.mean = math.nan
+        self.absolute = 0.0  # the sum of |x|
+        self._squares = 0.0  # the sum of (x - mean)^2
+        self.histogram = Histogram()
+
+    def add(self, array: np.ndarray) -> None:
+        """Take in a batch of any shape and any numeric type."""
+        part = Spread()
+        for start in range(0, array.size, _CHUNK):
+            values = array.reshape(-1)[start : start + _CHUNK].astype(np.float64)
+            sound = np.isfinite(values)
+            part.skipped += int(values.size - np.count_nonzero(sound))
+            values = values[sound]
+            part._take(values)
+            self.histogram.add(values)
+        self._join(part)
+
+    def merge(self, other: Spread) -> None:
+        """Take in what another has counted."""
+        self.histogram.merge(other.histogram)
+        self._join(other)
+
+    @property
+    def variance(self) -> float:
+        """The population's variance; nan without values."""
+        return self._squares / self.count if self.count else math.nan
+
+    @property
+    def mean_absolute(self) -> float:
+        """Mean |x|; nan without values."""
+        return self.absolute / self.count if self.count else math.nan
+
+    @property
+    def largest(self) -> float:
+        """Max |x|; nan without values."""
+        return max(abs(self.low), abs(self.high)) if self.count else math.nan
+
+    def _take(self, values: np.ndarray) -> None:
+        """Take in finite float64 values, but for the histogram."""
+        if not values.size:
+            return
+        part = Spread.__new__(Spread)
+        part.count, part.skipped = values.size, 0
+        part.low, part.high = float(values.min()), float(values.max())
+        part.mean = float(values.mean())
+        part.absolute = float(np.abs(values).sum())
+        part._squares = float(np.square(values - part.mean).sum())
+        self._join(part)
+
+    def _join(self, other: Spread) -> None:
+        """Take in all but the histogram of another (Chan, Golub, LeVeque 1979)."""
+        self.skipped += other.skipped
+        if not other.count:
+            return
+        count = self.count + other.count
+        if self.count:
+            gap = other.mean - self.mean
+            self._squares += other._squares + gap * gap * (self.count * other.count / count)
+            self.mean += gap * (other.count / count)
+        else:
+            self.mean, self._squares = other.mean, other._squares
+        self.count = count
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.absolute += other.absolute
+
+
+class Pair:
+    """All measures of two streams; `x` and `y` are the `Spread` of each over the elements that both have finite.
+
+    held : how y is held where it is held in integers, from the last batch; None for float tensors.
+    """
+
+    def __init__(self) -> None:
+        self.x, self.y = Spread(), Spread()
+        self.held: Held | None = None
+        self.skipped = 0
+        self.atol = self.rtol = 0.0
+        self._sums = np.zeros(5)  # of x^2, y^2, xy, (x-y)^2, |x-y|
+        self._full = 0  # elements of y at an end of what it can hold
+        self._beyond = 0  # elements of x that y cannot hold, by more than half a step
+
+    def add(self, x: np.ndarray, y: np.ndarray, held: Held | None = None) -> None:
+        """Take in a batch of both, of one shape.
+
+        held : how y is held. Integers are divided by its scale; reals are taken as they are (a float run of a plan).
+        ValueError where the shapes differ.
+        """
+        if x.shape != y.shape:
+            raise ValueError(f"arrays of shape {x.shape} and {y.shape} cannot be compared")
+        part = Pair()
+        part.x.histogram, part.y.histogram = self.x.histogram, self.y.histogram  # counts are exact in any order
+        part.held = held
+        whole = held is not None and y.dtype.kind in "iu"
+        for start in range(0, x.size, _CHUNK):
+            a = x.reshape(-1)[start : start + _CHUNK].astype(np.float64)
+            b = y.reshape(-1)[start : start + _CHUNK]
+            q = b if whole else None
+            if whole and held is not None:
+                b = (b / held.scale).astype(np.float32)
+            part._take(a, b.astype(np.float64), q)
+        self._join(part)
+
+    def merge(self, other: Pair) -> None:
+        """Take in what another has counted."""
+        self.x.histogram.merge(other.x.histogram)
+        self.y.histogram.merge(other.y.histogram)
+        self._join(other)
+
+    def _take(self, a: np.ndarray, b: np.ndarray, q: np.ndarray | None) -> None:
+        sound = np.isfinite(a) & np.isfinite(b)
+        if not sound.all():
+            self.skipped += int(sound.size - np.count_nonzero(sound))
+            a, b, q = a[sound], b[sound], None if q is None else q[sound]
+        if not a.size:
+            return
+        for side, values in ((self.x, a), (self.y, b)):
+            side._take(values)
+            side.histogram.add(values)
+        gap = a - b
+        off = np.abs(gap)
+        self._sums += (np.square(a).sum(), np.square(b).sum(), (a * b).sum(), np.square(gap).sum(), off.sum())
+        self.atol = max(self.atol, float(off.max()))
+        self.rtol = max(self.rtol, _rtol(a, off))
+        if self.held is not None:
+            counts = np.rint(b * self.held.scale) if q is None else q
+            low, high = self.held.low, self.held.high
+            self._full += int(np.count_nonzero((counts <= low) | (counts >= high)))
+            real = a * self.held.scale
+            self._beyond += int(np.count_nonzero((real < low - 0.5) | (real >= high + 0.5)))
+
+    def _join(self, other: Pair) -> None:
+        self.x._join(other.x)
+        self.y._join(other.y)
+        self.held = self.held if other.held is None else other.held
+        self.skipped += other.skipped
+        self.atol, self.rtol = max(self.atol, other.atol), max(self.rtol, other.rtol)
+        self._sums += other._sums
+        self._full += other._full
+        self._beyond += other._beyond
+
+    # ---- what was found ------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Elements compared."""
+        return self.x.count
+
+    @property
+    def cosine(self) -> float:
+        """1 where both are all zero, 0 where one is."""
+        xx, yy, xy, error, _ = self._sums
+        if error == 0:
+            return 1.0
+        norm = math.sqrt(xx) * math.sqrt(yy)
+        return float(np.clip(xy / norm, -1, 1)) if norm else 0.0
+
+    @property
+    def mse(self) -> float:
+        """Mean squared error."""
+        return float(self._sums[3]) / max(self.count, 1)
+
+    @property
+    def l1(self) -> float:
+        """Mean absolute error."""
+        return float(self._sums[4]) / max(self.count, 1)
+
+    @property
+    def sqnr(self) -> float:
+        """In dB; infinite where both are equal, minus infinity where x alone is all zero."""
+        signal, error = float(self._sums[0]), float(self._sums[3])
+        if error == 0:
+            return math.inf
+        return 10 * math.log10(signal / error) if signal else -math.inf
+
+    @property
+    def kl(self) -> float:
+        """Of the histograms, not of the elements: 0 for two that hold the same values in another order."""
+        return divergence(*self.histograms())
+
+    def histograms(self, number: int = BINS) -> tuple[np.ndarray, np.ndarray]:
+        """Return the counts of x and y, int64 [number] each, over the union of both ranges."""
+        if not self.count:
+            return np.zeros(number, np.int64), np.zeros(number, np.int64)
+        low, high = min(self.x.low, self.y.low), max(self.x.high, self.y.high)
+        return self.x.histogram.bins(low, high, number), self.y.histogram.bins(low, high, number)
+
+    @property
+    def saturation(self) -> float | None:
+        """Share of y's elements that are the least or the largest integer; None where y is not held in integers."""
+        return None if self.held is None else self._full / max(self.count, 1)
+
+    @property
+    def clipped(self) -> float | None:
+        """Share of x's elements that lie outside what y can hold, by more than half a step; None as above."""
+        return None if self.held is None else self._beyond / max(self.count, 1)
+
+    @property
+    def used(self) -> float | None:
+        """Largest share of the positive or the negative integers that y reaches, 0 to 1; None as above."""
+        if self.held is None or not self.count:
+            return None
+        high, low = self.y.high * self.held.scale / self.held.high, self.y.low * self.held.scale / self.held.low
+        return float(max(high, low, 0.0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all measures and both spreads, by the names of the tables of `compare`."""
+        found: dict[str, Any] = {name: getattr(self, key) for name, key in METRICS.items()}
+        for name, key in (("min", "low"), ("max", "high"), ("mean", "mean"), ("var", "variance")):
+            found[f"base_model_{name}"] = float(getattr(self.x, key))
+            found[f"analy_model_{name}"] = float(getattr(self.y, key))
+        return {**found, "saturation": self.saturation, "clipped": self.clipped, "used_range": self.used}
+
+
+def _rtol(a: np.ndarray, off: np.ndarray) -> float:
+    """Return max off / |a|; the largest float32 where a is 0 and off is not, and for anything above it."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.where(off == 0, 0.0, off / np.abs(a))
+    return float(min(ratio.max(initial=0.0), _LARGEST))
+
+
+def divergence(p: np.ndarray, q: np.ndarray) -> float:
+    """Return KL = sum p log(p/q) of two histograms of one shape; a share of 0 counts as 1e-12."""
+    if not p.any() or not q.any():
+        return 0.0
+    shares = [np.maximum(h / h.sum(), EMPTY) for h in (p, q)]
+    return float(np.sum(shares[0] * np.log(shares[0] / shares[1])))
