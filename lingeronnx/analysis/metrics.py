@@ -8,10 +8,8 @@ Formulas, over all elements of all samples: L1 = mean |x-y|; MSE = mean (x-y)^2;
 y^2); SQNR = 10 log10(sum x^2 / sum (x-y)^2) dB; Atol = max |x-y|; Rtol = max |x-y| / |x|, where x is 0 and y is not the
 largest float32; variances are the population's; KL = sum p log(p/q) over the two histograms.
 
-**KL's bins**: 2048 of equal width over the union of both ranges; every share is at least 1e-12. The range is known at
-the end only. Up to 4096 elements are kept, and the histograms are exact. Beyond, values are counted in bins whose width
-is the least power of two of which at most 8192 cover the range, so that a growing range joins neighbouring bins exactly
-and no split of the data into batches matters; a bin goes whole into the one of the 2048 that holds its middle.
+**KL's bins**: 2048 of equal width over the union of both ranges; every share is at least 1e-12. What a bin holds is
+exact up to 4096 elements and close to that beyond: see `histogram`.
 
 An element that is infinite or not a number on either side is left out of everything and counted in `skipped`.
 """
@@ -24,10 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from .histogram import BINS, Histogram
+
 __all__ = ["BINS", "EMPTY", "FALLING", "METRICS", "Held", "Histogram", "Pair", "Spread", "divergence"]
 
-#: Bins of the histograms that KL compares, and the least share that a bin counts as.
-BINS, EMPTY = 2048, 1e-12
+#: The least share that a bin counts as.
+EMPTY = 1e-12
 
 #: The measures of agreement, as tables call them -> the attribute of `Pair`.
 METRICS = {"Cosine": "cosine", "MSE": "mse", "L1": "l1", "KL": "kl", "SQNR": "sqnr", "Atol": "atol", "Rtol": "rtol"}
@@ -35,19 +35,20 @@ METRICS = {"Cosine": "cosine", "MSE": "mse", "L1": "l1", "KL": "kl", "SQNR": "sq
 #: Those of them that are the larger the worse; the others rise with agreement.
 FALLING = frozenset({"MSE", "L1", "KL", "Atol", "Rtol"})
 
-_KEPT = 4096  # elements up to which a histogram is exact
-_FINE = 8192  # bins that are counted in beyond that
-_FINEST = -1040  # the exponent of their width for values that are all 0
 _CHUNK = 1 << 16  # elements worked on at a time: what a core's cache holds
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class Held:
-    """How a tensor is held: integers of signed `bits`, `scale` counts per real unit."""
+    """How a tensor is held: integers of signed `bits`, ``scale * factor`` counts per real unit of the user's tensor.
+
+    factor : what the stored tensor is multiplied by against the user's: one value, or one per channel (axis 1).
+    """
 
     scale: float
     bits: int = 8
+    factor: tuple[float, ...] = (1.0,)
 
     @property
     def low(self) -> int:
@@ -59,114 +60,26 @@ class Held:
         """The largest integer."""
         return (1 << (self.bits - 1)) - 1
 
+    def factors(self, rank: int) -> np.ndarray:
+        """Return the factor, float64, so that it multiplies an array of `rank` axes."""
+        given = np.array(self.factor)
+        return given.reshape(()) if given.size == 1 else given.reshape(1, -1, *[1] * (rank - 2))
 
-class Histogram:
-    """How often values occur, for a range that is known at the end only; see the module's docstring."""
+    def real(self, array: np.ndarray) -> np.ndarray:
+        """Return the user's tensor that integers, or reals as they are stored, stand for; float32 where no factor is.
 
-    def __init__(self) -> None:
-        self.low, self.high = math.inf, -math.inf
-        self.count = 0
-        self._kept: list[np.ndarray] | None = []
-        self._exponent = _FINEST
-        self._first = 0  # the number of the first bin: bin k counts [k, k+1) * 2**exponent
-        self._bins = np.zeros(_FINE, np.int64)
-
-    def add(self, values: np.ndarray) -> None:
-        """Take in finite values, float64 [n]."""
-        if not values.size:
-            return
-        self.count += values.size
-        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
-        if self._kept is not None and self.count <= _KEPT:
-            self._kept.append(values)
-            return
-        self._cover()
-        self._spill()
-        self._count(values)
-
-    def merge(self, other: Histogram) -> None:
-        """Take in what another has counted."""
-        if not other.count:
-            return
-        if other._kept is not None:
-            for values in other._kept:
-                self.add(values)
-            return
-        self.count += other.count
-        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
-        self._cover()
-        self._spill()
-        index = np.flatnonzero(other._bins)
-        places = ((index + other._first) >> (self._exponent - other._exponent)) - self._first
-        np.add.at(self._bins, places, other._bins[index])
-
-    def bins(self, low: float, high: float, number: int = BINS) -> np.ndarray:
-        """Return int64 [number]: how many values lie in each of `number` equal bins over [low, high].
-
-        As numpy.histogram: the last bin holds its upper end too; low = high is widened by 0.5 on either side. [low,
-        high] must hold all values.
+        ValueError where a factor per channel does not fit.
         """
-        if self._kept is not None:
-            values = np.concatenate(self._kept) if self._kept else np.zeros(0)
-            return np.histogram(values, number, _widened(low, high))[0].astype(np.int64)
-        index = np.flatnonzero(self._bins)
-        middles = np.clip(np.ldexp(index + self._first + 0.5, self._exponent), self.low, self.high)
-        counted = np.histogram(middles, number, _widened(low, high), weights=self._bins[index].astype(np.float64))[0]
-        return np.rint(counted).astype(np.int64)
+        real = (array / self.scale).astype(np.float32) if array.dtype.kind in "iu" else array
+        return real if self.factor == (1.0,) else np.asarray(real / self.factors(array.ndim))
 
-    def quantile(self, share: float) -> float:
-        """Return the value that `share` of all values do not exceed, exact up to 4096 values, then to a bin's width."""
-        if not self.count:
-            return math.nan
-        if self._kept is not None:
-            return float(np.quantile(np.concatenate(self._kept), share))
-        reached = np.cumsum(self._bins)
-        at = int(np.searchsorted(reached, share * self.count))
-        before = reached[at - 1] if at else 0
-        inside = (share * self.count - before) / max(int(self._bins[at]), 1)
-        return float(np.clip(np.ldexp(self._first + at + inside, self._exponent), self.low, self.high))
+    def counts(self, real: np.ndarray) -> np.ndarray:
+        """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
+        return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * self.scale))
 
-    def _spill(self) -> None:
-        """Count what was kept so far."""
-        kept, self._kept = self._kept, None
-        for values in kept or ():
-            self._count(values)
-
-    def _count(self, values: np.ndarray) -> None:
-        places = np.floor(np.ldexp(values, -self._exponent)).astype(np.int64) - self._first
-        self._bins += np.bincount(places, minlength=_FINE)
-
-    def _cover(self) -> None:
-        """Make the bins those that the range asks for; a range that grows joins neighbours."""
-        exponent = _exponent(self.low, self.high)
-        first = _floor(self.low, exponent)
-        if (exponent, first) == (self._exponent, self._first):
-            return
-        index = np.flatnonzero(self._bins)
-        moved = np.zeros_like(self._bins)
-        np.add.at(moved, ((index + self._first) >> (exponent - self._exponent)) - first, self._bins[index])
-        self._bins, self._first, self._exponent = moved, first, exponent
-
-
-def _widened(low: float, high: float) -> tuple[float, float]:
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _floor(value: float, exponent: int) -> int:
-    return math.floor(math.ldexp(value, -exponent))
-
-
-def _exponent(low: float, high: float) -> int:
-    """Return the least e for which bins of width 2**e cover [low, high], with numbers of 52 bits."""
-    reach = max(abs(low), abs(high))
-    if reach == 0:
-        return _FINEST
-    exponent = math.frexp(reach)[1] - 52
-    if high > low:
-        exponent = max(exponent, math.frexp(high - low)[1] - _FINE.bit_length())
-    while _floor(high, exponent) - _floor(low, exponent) >= _FINE:
-        exponent += 1
-    return exponent
+    def integers(self, real: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+        """Return the user's tensor as it would be held, rounded half up."""
+        return np.clip(np.floor(self.counts(real) + 0.5), self.low, self.high).astype(dtype)
 
 
 class Spread:
@@ -253,28 +166,34 @@ class Pair:
         self.skipped = 0
         self.atol = self.rtol = 0.0
         self._sums = np.zeros(5)  # of x^2, y^2, xy, (x-y)^2, |x-y|
+        self._used = 0.0
         self._full = 0  # elements of y at an end of what it can hold
         self._beyond = 0  # elements of x that y cannot hold, by more than half a step
 
     def add(self, x: np.ndarray, y: np.ndarray, held: Held | None = None) -> None:
         """Take in a batch of both, of one shape.
 
-        held : how y is held. Integers are divided by its scale; reals are taken as they are (a float run of a plan).
-        ValueError where the shapes differ.
+        held : how y is held. It is integers or reals as they are stored (a float run of a plan), and compared as the
+        user's tensor that they stand for. ValueError where the shapes differ.
         """
         if x.shape != y.shape:
             raise ValueError(f"arrays of shape {x.shape} and {y.shape} cannot be compared")
         part = Pair()
         part.x.histogram, part.y.histogram = self.x.histogram, self.y.histogram  # counts are exact in any order
         part.held = held
-        whole = held is not None and y.dtype.kind in "iu"
+        real, counts, wanted = y, None, None
+        if held is not None:
+            real, wanted = held.real(y), held.counts(x).reshape(-1)
+            counts = y.reshape(-1) if y.dtype.kind in "iu" else np.rint(y.reshape(-1) * held.scale)
         for start in range(0, x.size, _CHUNK):
-            a = x.reshape(-1)[start : start + _CHUNK].astype(np.float64)
-            b = y.reshape(-1)[start : start + _CHUNK]
-            q = b if whole else None
-            if whole and held is not None:
-                b = (b / held.scale).astype(np.float32)
-            part._take(a, b.astype(np.float64), q)
+            piece = slice(start, start + _CHUNK)
+            a, b = (array.reshape(-1)[piece].astype(np.float64) for array in (x, real))
+            sound = np.isfinite(a) & np.isfinite(b)
+            every = bool(sound.all())
+            part._take(*((a, b) if every else (a[sound], b[sound])))
+            part.skipped += int(sound.size - np.count_nonzero(sound))
+            if counts is not None and wanted is not None:
+                part._place(*((v[piece] if every else v[piece][sound]) for v in (wanted, counts)))
         self._join(part)
 
     def merge(self, other: Pair) -> None:
@@ -283,11 +202,8 @@ class Pair:
         self.y.histogram.merge(other.y.histogram)
         self._join(other)
 
-    def _take(self, a: np.ndarray, b: np.ndarray, q: np.ndarray | None) -> None:
-        sound = np.isfinite(a) & np.isfinite(b)
-        if not sound.all():
-            self.skipped += int(sound.size - np.count_nonzero(sound))
-            a, b, q = a[sound], b[sound], None if q is None else q[sound]
+    def _take(self, a: np.ndarray, b: np.ndarray) -> None:
+        """Take in finite float64 values [n] of both."""
         if not a.size:
             return
         for side, values in ((self.x, a), (self.y, b)):
@@ -298,12 +214,16 @@ class Pair:
         self._sums += (np.square(a).sum(), np.square(b).sum(), (a * b).sum(), np.square(gap).sum(), off.sum())
         self.atol = max(self.atol, float(off.max()))
         self.rtol = max(self.rtol, _rtol(a, off))
-        if self.held is not None:
-            counts = np.rint(b * self.held.scale) if q is None else q
-            low, high = self.held.low, self.held.high
-            self._full += int(np.count_nonzero((counts <= low) | (counts >= high)))
-            real = a * self.held.scale
-            self._beyond += int(np.count_nonzero((real < low - 0.5) | (real >= high + 0.5)))
+
+    def _place(self, wanted: np.ndarray, counts: np.ndarray) -> None:
+        """Look where in the integers' range y lies, in counts, and where x ought to."""
+        if self.held is None or not counts.size:
+            return
+        low, high = self.held.low, self.held.high
+        least, most = float(counts.min()), float(counts.max())
+        self._used = max(self._used, most / high, least / low)
+        self._full += int(np.count_nonzero((counts <= low) | (counts >= high)))
+        self._beyond += int(np.count_nonzero((wanted < low - 0.5) | (wanted >= high + 0.5)))
 
     def _join(self, other: Pair) -> None:
         self.x._join(other.x)
@@ -312,6 +232,7 @@ class Pair:
         self.skipped += other.skipped
         self.atol, self.rtol = max(self.atol, other.atol), max(self.rtol, other.rtol)
         self._sums += other._sums
+        self._used = max(self._used, other._used)
         self._full += other._full
         self._beyond += other._beyond
 
@@ -374,10 +295,7 @@ class Pair:
     @property
     def used(self) -> float | None:
         """Largest share of the positive or the negative integers that y reaches, 0 to 1; None as above."""
-        if self.held is None or not self.count:
-            return None
-        high, low = self.y.high * self.held.scale / self.held.high, self.y.low * self.held.scale / self.held.low
-        return float(max(high, low, 0.0))
+        return None if self.held is None or not self.count else self._used
 
     def to_dict(self) -> dict[str, Any]:
         """Return all measures and both spreads, by the names of the tables of `compare`."""

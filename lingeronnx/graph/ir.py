@@ -311,6 +311,11 @@ def add_initializer(model: Graph, name: str, array: np.ndarray) -> Value:
     return value
 
 
+def fill(value: Value, array: np.ndarray) -> None:
+    """Let the initializer `value` hold `array`, of its shape and type, for all that read it."""
+    value.const_value = oir.tensor(np.asarray(array, order="C"), name=value.name)
+
+
 def make_constant(model: Graph, value: Value, array: np.ndarray) -> None:
     """Make the graph input `value` an initializer that holds `array`."""
     model.graph.inputs.remove(value)

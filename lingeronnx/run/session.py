@@ -114,17 +114,24 @@ class Session:
         """
         return Stream(self, state, start)
 
-    def taps(self, feeds: Mapping[str, Any], names: Sequence[str] | None = None) -> Tensors:
+    def taps(
+        self, feeds: Mapping[str, Any], names: Sequence[str] | None = None,
+        force: Mapping[str, np.ndarray] | None = None,
+    ) -> Tensors:  # fmt: skip
         """Yield `(name, array, scale or None)` for all tensors, or the named ones, in graph order.
 
         Integer tensors come as integers with their scale (counts per real unit), float ones with None.
-        Raises DataError for a wrong input and ConfigError for an unknown tensor name.
+        force : of an integer graph, tensors among those named that all that reads them shall find as given here; what
+        is yielded is still what their own node computed. Raises DataError for a wrong input and ConfigError for an
+        unknown tensor name.
         """
         given = self._plain(feeds) or self._check(feeds)
         if names is not None:
             self._check_names(names)
         if self._runner is not None:
-            return self._runner.run(given, names)
+            return self._runner.run(given, names, force)
+        if force:
+            raise ConfigError("tensors can be forced in integer graphs only; this one is float")
         key = None if names is None else frozenset(names)
         if key not in self._float:
             self._float[key] = FloatRunner(self.model, names)

@@ -1,0 +1,85 @@
+"""Sums per channel of two streams: which channel is wrong, dead, or so large that the others have no bits left."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["Channels", "axis_of"]
+
+
+def axis_of(rank: int) -> int | None:
+    """Return the axis of the channels: 1, of sequences [N, T, C] the last; None where there is none."""
+    return None if rank < 2 else 2 if rank == 3 else 1
+
+
+class Channels:
+    """Of every channel: range of x, power of x, mean and power of the error y - x. Arrays of float64 [C]."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.low = self.high = self._power = self._sum = self._bias = self._error = np.zeros(0)
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Take in a batch of both, of one shape; what is not finite counts as zero."""
+        axis = axis_of(x.ndim)
+        if axis is None or not x.size:
+            return
+        a, b = (np.nan_to_num(array.astype(np.float64), posinf=0.0, neginf=0.0) for array in (x, y))
+        over = tuple(i for i in range(x.ndim) if i != axis)
+        part = Channels()
+        part.count = x.size // x.shape[axis]
+        part.low, part.high = a.min(axis=over), a.max(axis=over)
+        part._power, part._sum = np.square(a).sum(axis=over), a.sum(axis=over)
+        gap = b - a
+        part._bias, part._error = gap.sum(axis=over), np.square(gap).sum(axis=over)
+        self.merge(part)
+
+    def merge(self, other: Channels) -> None:
+        """Take in what another has counted."""
+        if not other.count:
+            return
+        if not self.count or len(self.low) != len(other.low):  # a sequence of another length: begin anew
+            self.count = 0
+            size = len(other.low)
+            self.low, self.high = np.full(size, np.inf), np.full(size, -np.inf)
+            self._power, self._sum, self._bias, self._error = (np.zeros(size) for _ in range(4))
+        self.count += other.count
+        self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        self._power, self._sum = self._power + other._power, self._sum + other._sum
+        self._bias, self._error = self._bias + other._bias, self._error + other._error
+
+    @property
+    def reach(self) -> np.ndarray:
+        """The largest |x|."""
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The mean of x."""
+        return self._sum / max(self.count, 1)
+
+    @property
+    def power(self) -> np.ndarray:
+        """The mean square of x."""
+        return self._power / max(self.count, 1)
+
+    @property
+    def error(self) -> np.ndarray:
+        """The mean square of the error."""
+        return self._error / max(self.count, 1)
+
+    @property
+    def bias(self) -> np.ndarray:
+        """The mean error."""
+        return self._bias / max(self.count, 1)
+
+    @property
+    def still(self) -> np.ndarray:
+        """Which channels never change."""
+        return self.low == self.high
+
+    def sqnr(self) -> np.ndarray:
+        """In dB, of the channels that change; between -60 and 120."""
+        moving = ~self.still
+        ratio = self.power[moving] / np.maximum(self.error[moving], 1e-300)
+        return np.clip(10 * np.log10(np.maximum(ratio, 1e-30)), -60, 120)

@@ -1,0 +1,106 @@
+"""A plan computed in float: graphs in which tensors are rounded to the plan's grid, for onnxruntime.
+
+`fake_quantized` follows every tensor of the plan by ``clip(floor(x * scale + 0.5), low, high) / scale`` and rounds the
+weights; biases stay real. `cut` takes the graph apart at those tensors, so that each layer can be computed from given
+values. Knows graphs and plans, runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from ..graph import ir
+from ..plan import Plan, QParams
+
+__all__ = ["cut", "fake_quantized"]
+
+
+def fake_quantized(graph: ir.Graph, plan: Plan, only: Collection[str] | None = None) -> tuple[ir.Graph, dict[str, str]]:
+    """Return a float graph that computes `plan` on the normalised `graph`, and {its tensor: the tensor it stands for}.
+
+    only : tensors and weights to round, by name; None for all that the plan has.
+    """
+    copy = ir.clone(graph)
+    wanted = {name: q for name, q in plan.tensors.items() if only is None or name in only}
+    users = {str(v.name): str(v.name) for v in ir.values(copy) if v.name not in wanted}
+    users.update({str(last.name): name for name, (last, _) in _round_tensors(copy, wanted).items()})
+    _round_weights(copy, wanted)
+    return copy, users
+
+
+def cut(graph: ir.Graph, plan: Plan, at: Collection[str]) -> tuple[ir.Graph, dict[str, str], dict[str, str]]:
+    """Return `graph` taken apart at those tensors of `plan` in `at`: what reads one reads a graph input instead.
+
+    Also {such an input: the tensor it stands for} and {a tensor that is computed, and rounded: what it stands for}.
+    """
+    copy = ir.clone(graph)
+    whole = [str(v.name) for v in ir.values(copy) if v.name not in plan.tensors]
+    reads: dict[str, str] = {}
+    writes: dict[str, str] = {}
+    taken = ir.names(copy)
+    for name, (last, readers) in _round_tensors(copy, plan.tensors).items():
+        writes[str(last.name)] = name
+        if name not in at:
+            continue
+        given = ir.Value(name=_new(f"{name}_given", taken), shape=last.shape, type=last.type)
+        copy.graph.inputs.append(given)
+        reads[str(given.name)] = name
+        for node, index in readers:
+            node.replace_input_with(index, given)
+    _round_weights(copy, plan.tensors)
+    return copy, reads, {**{name: name for name in whole}, **writes}
+
+
+def _round_tensors(
+    model: ir.Graph, wanted: Mapping[str, QParams]
+) -> dict[str, tuple[ir.Value, list[tuple[ir.Node, int]]]]:
+    """Let all that reads a tensor of `wanted` read it rounded; return by name that tensor and what reads it."""
+    taken, found = ir.names(model), {}
+    for value in list(ir.values(model)):
+        q = wanted.get(str(value.name))
+        if q is None or value.const_value is not None:
+            continue
+        readers = [(use.node, use.idx) for use in value.uses()]
+        nodes = _steps(model, value, q, taken)
+        maker = value.producer()
+        if maker is None:
+            model.graph.insert_before(model.graph[0], nodes)
+        else:
+            model.graph.insert_after(maker, nodes)
+        for node, index in readers:
+            node.replace_input_with(index, nodes[-1].outputs[0])
+        found[str(value.name)] = nodes[-1].outputs[0], readers
+    return found
+
+
+def _steps(model: ir.Graph, value: ir.Value, q: QParams, taken: set[str]) -> list[ir.Node]:
+    """Return nodes that round `value`."""
+    scale, last, nodes = float(q.scale), value, []
+    steps: tuple[tuple[str, tuple[float, ...]], ...] = (
+        ("Mul", (scale,)), ("Add", (0.5,)), ("Floor", ()), ("Clip", (q.low, q.high)), ("Div", (scale,)),
+    )  # fmt: skip
+    for op_type, operands in steps:
+        held = [ir.add_initializer(model, _new(f"{value.name}_{op_type}", taken), np.array(operand, np.float32))
+                for operand in operands]  # fmt: skip
+        output = _new(f"{value.name}_rounded", taken)
+        nodes.append(ir.make_node(op_type, [last, *held], output=output, name=output, like=value))
+        last = nodes[-1].outputs[0]
+    return nodes
+
+
+def _round_weights(model: ir.Graph, wanted: Mapping[str, QParams]) -> None:
+    for name, value in model.graph.initializers.items():
+        q, array = wanted.get(name), ir.const(value)
+        if q is not None and array is not None:
+            held = q.factor(array.ndim)
+            counts = np.clip(np.floor(array.astype(np.float64) * held + 0.5), q.low, q.high)
+            ir.fill(value, (counts / held).astype(array.dtype))
+
+
+def _new(base: str, taken: set[str]) -> str:
+    """Return a name that is free, and take it."""
+    name = ir.free_name(base, taken)
+    taken.add(name)
+    return name

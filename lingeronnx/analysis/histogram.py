@@ -1,0 +1,130 @@
+"""A histogram of any number of values over a range that is known at the end only: one pass, constant memory.
+
+Up to 4096 values are kept, and everything is exact. Beyond, they are counted in bins whose width is the least power of
+two of which at most 8192 cover the range, so that a growing range joins neighbouring bins exactly and no split of the
+data into batches matters; such a bin goes whole into the one of those asked for that holds its middle.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+__all__ = ["BINS", "Histogram"]
+
+#: Bins of the histograms that KL compares.
+BINS = 2048
+
+_KEPT = 4096  # values up to which it is exact
+_FINE = 8192  # bins that are counted in beyond that
+_FINEST = -1040  # the exponent of their width for values that are all 0
+
+
+class Histogram:
+    """How often values occur, for a range that is known at the end only."""
+
+    def __init__(self) -> None:
+        self.low, self.high = math.inf, -math.inf
+        self.count = 0
+        self._kept: list[np.ndarray] | None = []
+        self._exponent = _FINEST
+        self._first = 0  # the number of the first bin: bin k counts [k, k+1) * 2**exponent
+        self._bins = np.zeros(_FINE, np.int64)
+
+    def add(self, values: np.ndarray) -> None:
+        """Take in finite values, float64 [n]."""
+        if not values.size:
+            return
+        self.count += values.size
+        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        if self._kept is not None and self.count <= _KEPT:
+            self._kept.append(values)
+            return
+        self._cover()
+        self._spill()
+        self._count(values)
+
+    def merge(self, other: Histogram) -> None:
+        """Take in what another has counted."""
+        if not other.count:
+            return
+        if other._kept is not None:
+            for values in other._kept:
+                self.add(values)
+            return
+        self.count += other.count
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self._cover()
+        self._spill()
+        index = np.flatnonzero(other._bins)
+        places = ((index + other._first) >> (self._exponent - other._exponent)) - self._first
+        np.add.at(self._bins, places, other._bins[index])
+
+    def bins(self, low: float, high: float, number: int = BINS) -> np.ndarray:
+        """Return int64 [number]: how many values lie in each of `number` equal bins over [low, high].
+
+        As numpy.histogram: the last bin holds its upper end too; low = high is widened by 0.5 on either side. [low,
+        high] must hold all values.
+        """
+        if self._kept is not None:
+            values = np.concatenate(self._kept) if self._kept else np.zeros(0)
+            return np.histogram(values, number, _widened(low, high))[0].astype(np.int64)
+        index = np.flatnonzero(self._bins)
+        middles = np.clip(np.ldexp(index + self._first + 0.5, self._exponent), self.low, self.high)
+        counted = np.histogram(middles, number, _widened(low, high), weights=self._bins[index].astype(np.float64))[0]
+        return np.rint(counted).astype(np.int64)
+
+    def quantile(self, share: float) -> float:
+        """Return the value that `share` of all values do not exceed, exact up to 4096 values, then to a bin's width."""
+        if not self.count:
+            return math.nan
+        if self._kept is not None:
+            return float(np.quantile(np.concatenate(self._kept), share))
+        reached = np.cumsum(self._bins)
+        at = int(np.searchsorted(reached, share * self.count))
+        before = reached[at - 1] if at else 0
+        inside = (share * self.count - before) / max(int(self._bins[at]), 1)
+        return float(np.clip(np.ldexp(self._first + at + inside, self._exponent), self.low, self.high))
+
+    def _spill(self) -> None:
+        """Count what was kept so far."""
+        kept, self._kept = self._kept, None
+        for values in kept or ():
+            self._count(values)
+
+    def _count(self, values: np.ndarray) -> None:
+        places = np.floor(np.ldexp(values, -self._exponent)).astype(np.int64) - self._first
+        self._bins += np.bincount(places, minlength=_FINE)
+
+    def _cover(self) -> None:
+        """Make the bins those that the range asks for; a range that grows joins neighbours."""
+        exponent = _exponent(self.low, self.high)
+        first = _floor(self.low, exponent)
+        if (exponent, first) == (self._exponent, self._first):
+            return
+        index = np.flatnonzero(self._bins)
+        moved = np.zeros_like(self._bins)
+        np.add.at(moved, ((index + self._first) >> (exponent - self._exponent)) - first, self._bins[index])
+        self._bins, self._first, self._exponent = moved, first, exponent
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _floor(value: float, exponent: int) -> int:
+    return math.floor(math.ldexp(value, -exponent))
+
+
+def _exponent(low: float, high: float) -> int:
+    """Return the least e for which bins of width 2**e cover [low, high], with numbers of 52 bits."""
+    reach = max(abs(low), abs(high))
+    if reach == 0:
+        return _FINEST
+    exponent = math.frexp(reach)[1] - 52
+    if high > low:
+        exponent = max(exponent, math.frexp(high - low)[1] - _FINE.bit_length())
+    while _floor(high, exponent) - _floor(low, exponent) >= _FINE:
+        exponent += 1
+    return exponent

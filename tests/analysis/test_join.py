@@ -1,0 +1,120 @@
+"""Two models joined tensor by tensor: transforms are divided out, local errors stay local, no split of data matters."""
+
+import numpy as np
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.analysis.join import Join, join
+from lingeronnx.analysis.sources import Dump, Float, Planned, source
+from lingeronnx.errors import DataError
+from lingeronnx.graph import ir
+from tests.nets import asymmetric, branches, concat, depthwise, plain, quantized, residual, samples
+
+
+def spoiled(graph, tensor):
+    """Return the graph with the weight of the layer that writes `tensor` turned round, channel by channel."""
+    copy = ir.clone(graph)
+    node = next(n for n in copy.graph if any(v.name == tensor for v in n.outputs))
+    weight = ir.const(node.inputs[1])
+    ir.fill(node.inputs[1], np.ascontiguousarray(weight[::-1]))
+    return copy
+
+
+@pytest.mark.parametrize("net", (depthwise, asymmetric, branches))
+def test_every_tensor_of_both_is_measured(net):
+    """The plan in float and the integers are both near the float model, tensor by tensor, and near each other."""
+    model = net()
+    data, q = samples(model, 20, seed=3), quantized(model)
+    integers = join(source(model), source(q), data)
+    planned = join(source(model), Planned(q.float_graph, q.plan), data)
+    both = join(Planned(q.float_graph, q.plan), source(q), data)
+    assert integers.samples == planned.samples == both.samples == 20
+    for name, row in integers.rows.items():
+        assert row.local is not None
+        assert row.judged.sqnr > 20, name
+        assert row.pair.count == 20 * np.prod(row.shape[1:])
+        if row.held is not None and net is not depthwise:  # where a Clip's bound is the top of the range
+            assert row.judged.clipped < 0.02, name
+            assert abs(planned.rows[name].judged.sqnr - row.judged.sqnr) < 4, name
+    assert {v.name for v in model.graph.inputs} <= integers.rows.keys()
+    assert {v.name for v in model.graph.outputs} <= integers.rows.keys()
+
+
+def test_equalized_channels_are_no_error():
+    """What equalization multiplied a channel by is divided out: without that the tensor would look like another."""
+    model = depthwise()
+    q, data = quantized(model), samples(model, 8, seed=5)
+    moved = {n: t.factor for n, t in q.plan.transforms.items() if len(set(t.factor)) > 1}
+    assert moved
+    found = join(source(model), source(q), data)
+    stored = {n: (a, s) for n, a, s in q.session().taps(data) if s is not None}
+    plain_copy = join(source(model), Dump(stored), data)
+    for name, factor in moved.items():
+        row = found.rows[name]
+        assert row.held.factor == tuple(factor)
+        assert row.judged.sqnr > 20
+        assert plain_copy.rows[name].pair.sqnr < 15
+
+
+def test_a_local_error_stays_where_it_is_made():
+    """A layer with a wrong weight has a bad local error; those behind it only what arrives."""
+    model = residual()
+    q, data = quantized(model), samples(model, 16, seed=7)
+    bad = spoiled(q.graph, "t2")
+    good, found = (join(source(model), source(graph), data) for graph in (q.graph, bad))
+    for name, row in found.rows.items():
+        if name == "t2":
+            assert row.judged.sqnr < 5
+        else:
+            assert row.local.to_dict() == good.rows[name].local.to_dict()
+    assert found.rows["t5"].pair.sqnr < good.rows["t5"].pair.sqnr - 6
+    planned = join(source(model), Planned(spoiled(q.float_graph, "t2"), q.plan), data)
+    assert [n for n, r in planned.rows.items() if r.judged.sqnr < 15] == ["t2"]
+    between = join(source(q.graph), source(bad), data)
+    assert [n for n, r in between.rows.items() if r.local.sqnr < 100] == ["t2"]
+
+
+def test_parts_merged_in_order_are_the_whole_to_the_bit():
+    model = concat()
+    q, data = quantized(model), samples(model, 12)["x"]
+    sides = source(model), source(q)
+    whole, merged = Join(*sides), Join(*sides)
+    for part in np.split(data, 3):
+        whole.add({"x": part})
+        one = Join(*sides)
+        one.add({"x": part})
+        merged.merge(one)
+    assert merged.samples == whole.samples == 12
+    for name, row in whole.rows.items():
+        other = merged.rows[name]
+        assert row.pair.to_dict() == other.pair.to_dict()
+        assert row.local.to_dict() == other.local.to_dict()
+        assert np.array_equal(row.channels.error, other.channels.error)
+
+
+def test_a_dump_is_what_was_dumped(tmp_path):
+    """A folder that `simulate --dump` wrote stands for the graph, but for local errors."""
+    model = plain()
+    q, data = quantized(model), samples(model, 10)
+    q.save(tmp_path / "q.onnx")
+    lo.api.simulate(tmp_path / "q.onnx", data, dump=tmp_path / "dump", batch=3)
+    from_dump = join(source(tmp_path / "q.onnx"), source(tmp_path / "dump"), data, batch=4)
+    assert {"t0", "t3", "y"} <= from_dump.rows.keys()
+    for row in from_dump.rows.values():
+        assert (row.pair.cosine, row.pair.mse, row.local) == (1.0, 0.0, None)
+    with pytest.raises(DataError, match="holds 10 samples of"):
+        join(source(model), source(tmp_path / "dump"), samples(model, 11))
+    (tmp_path / "dump" / "index.json").write_text("{")
+    with pytest.raises(DataError, match="no dump with a readable index"):
+        source(tmp_path / "dump")
+
+
+def test_what_cannot_be_compared():
+    model = plain()
+    with pytest.raises(DataError, match="no tensor in common"):
+        join(source(model), Dump({"other": (np.zeros((4, 2)), None)}), samples(model, 4))
+    with pytest.raises(lo.ConfigError, match="cannot be compared"):
+        source(3)
+    assert isinstance(source(source(model)), Float)
+    with pytest.raises(lo.ConfigError, match="forced in integer graphs only"):
+        lo.Session(model).taps(samples(model, 1), force={"t0": np.zeros(1)})
