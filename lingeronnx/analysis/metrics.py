@@ -66,12 +66,12 @@ class Held:
         return given.reshape(()) if given.size == 1 else given.reshape(1, -1, *[1] * (rank - 2))
 
     def real(self, array: np.ndarray) -> np.ndarray:
-        """Return the user's tensor that integers, or reals as they are stored, stand for; float32 where no factor is.
+        """Return the user's tensor that integers, or reals as they are stored, stand for, float32.
 
         ValueError where a factor per channel does not fit.
         """
-        real = (array / self.scale).astype(np.float32) if array.dtype.kind in "iu" else array
-        return real if self.factor == (1.0,) else np.asarray(real / self.factors(array.ndim))
+        real = (array / self.scale if array.dtype.kind in "iu" else array).astype(np.float32)
+        return real if self.factor == (1.0,) else (real / self.factors(array.ndim)).astype(np.float32)
 
     def counts(self, real: np.ndarray) -> np.ndarray:
         """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
