@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .api import fix_dequant as fix_dequant
     from .api import quantize as quantize
     from .api import verify as verify
+    from .api import wb_analyse as wb_analyse
+    from .compat import Dumper as Dumper
     from .deployment import Deployment as Deployment
     from .deployment import Verification as Verification
     from .errors import ConfigError as ConfigError
@@ -54,6 +56,7 @@ _HOME = {
     "ConstraintError": "errors",
     "DataError": "errors",
     "Deployment": "deployment",
+    "Dumper": "compat",
     "Evaluation": "run.evaluation",
     "InternalError": "errors",
     "LingerOnnxError": "errors",
@@ -79,6 +82,7 @@ _HOME = {
     "reference_ops": "reference",
     "register_schemas": "schemas",
     "verify": "api",
+    "wb_analyse": "api",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605

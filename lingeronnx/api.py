@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .analysis.check import Check, check_float
+from .analysis.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
 from .analysis.packed import check_packed, read_packable
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
-from .errors import ConfigError, ConstraintError
+from .errors import ConfigError, ConstraintError, DataError
+from .files import write_text
 from .flow import QuantizedModel, beyond, complete, ends, normalised, plan_for, prepare, refined, wins
 from .graph import ir
 from .packer.names import restored, written
@@ -39,6 +43,7 @@ __all__ = [
     "QuantizedModel",
     "Simulation",
     "Verification",
+    "analyse_outputs",
     "beyond",
     "check",
     "convert",
@@ -51,6 +56,7 @@ __all__ = [
     "quantize",
     "simulate",
     "verify",
+    "wb_analyse",
 ]
 
 
@@ -127,6 +133,33 @@ def check(
     row = platform_row(platform or QuantConfig().platform)
     graph, notes = normalised(loaded, row, calib)
     return check_float(graph, row, notes)
+
+
+# ---- analyse -----------------------------------------------------------------------------------------------------
+
+
+def wb_analyse(model: Any, log: str | os.PathLike[str] | None = "./wb_analyse.log") -> list[Row]:
+    """Return a row for every weight, and write the table to `log` (None: nowhere); see `analysis.outliers`.
+
+    model : an .onnx file or graph; a torch checkpoint, in which a nested state_dict is found and nothing is executed;
+    a state_dict, or any dict of arrays; a torch module. Raises ModelError for a file that is none of these, DataError
+    where it holds no number, ConfigError also for a checkpoint where PyTorch is not installed.
+    """
+    if isinstance(model, str | os.PathLike) and Path(model).suffix == ".onnx":
+        model = ir.load(model)
+    if isinstance(model, ir.Graph):
+        rows = rows_of(constants(model))
+    elif isinstance(model, Mapping) and model and all(isinstance(value, np.ndarray) for value in model.values()):
+        rows = rows_of(model)
+    else:
+        from .torch.checkpoint import arrays
+
+        rows = rows_of(arrays(model))
+    if not rows:
+        raise DataError("there is no weight to analyse: it holds no array of numbers")
+    if log is not None:
+        write_text(log, grid(rows, WEIGHTS))
+    return rows
 
 
 # ---- convert -----------------------------------------------------------------------------------------------------

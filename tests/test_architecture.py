@@ -65,6 +65,7 @@ LAYERS = (
     ("torch",),
     ("tuning",),
     ("api",),
+    ("compat",),
     ("__init__", "demo"),  # the public names, loaded when they are first used
     ("cli",),
     ("__main__",),

@@ -18,6 +18,7 @@ import click
 from .. import __version__
 from ..errors import LingerOnnxError
 from ._shared import examples
+from .analyze import analyze
 from .check import check
 from .checkpoint import checkpoint
 from .convert import convert
@@ -79,7 +80,7 @@ def main() -> None:
 
 _COMMANDS = (
     quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
-    deploy, verify,
+    deploy, verify, analyze,
 )  # fmt: skip
 
 for _command in _COMMANDS:

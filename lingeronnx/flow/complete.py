@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from ..chip.form import chip_form
 from ..chip.part import chip_part
@@ -70,6 +71,15 @@ class QuantizedModel:
     def session(self) -> Session:
         """Return a session on the integer graph."""
         return lowered_session(self.graph, self.platform)
+
+    @cached_property
+    def runner(self) -> Session:
+        """The session that a call of this model runs in, always the same one."""
+        return self.session()
+
+    def __call__(self, given: Any) -> Any:
+        """Run the integer graph on a batch, as `Session` does."""
+        return self.runner(given)
 
 
 def _converted(graph: ir.Graph, to: str) -> ir.Graph:

@@ -5,9 +5,10 @@ Integer graphs run in the simulator, bit for bit as the chip; float graphs in on
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,6 +68,7 @@ class Session:
         self._runner: Any = IntRunner(self.model, arithmetic, row) if self.is_integer else None
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[Any, FloatRunner] = {}
+        self._watches: list[Callable[[str, np.ndarray, float | None], None]] = []
 
     @property
     def nbytes(self) -> int:
@@ -100,12 +102,26 @@ class Session:
             )
         return [results[name] for name in wanted]
 
-    def __call__(self, array: Any) -> Any:
-        """Run a model with a single input; the output itself when there is one, else a list."""
-        if len(self.inputs) != 1:
-            raise DataError(f"the model has {len(self.inputs)} inputs; use run(None, {{name: array}})")
-        results = self.run(None, {self.inputs[0].name: array})
+    def __call__(self, given: Any) -> Any:
+        """Run a batch: feeds by input name, or the array of a single input.
+
+        Return the output itself where there is one, else a list.
+        """
+        if not isinstance(given, Mapping):
+            if len(self.inputs) != 1:
+                raise DataError(f"the model has {len(self.inputs)} inputs; use run(None, {{name: array}})")
+            given = {self.inputs[0].name: given}
+        results = self.run(None, given)
         return results[0] if len(results) == 1 else results
+
+    @contextlib.contextmanager
+    def watched(self, watch: Callable[[str, np.ndarray, float | None], None]) -> Iterator[Session]:
+        """Call `watch` with every tensor of every run in the block, as `taps` yields them."""
+        self._watches.append(watch)
+        try:
+            yield self
+        finally:
+            self._watches.remove(watch)
 
     def stream(self, state: Mapping[str, str], start: Mapping[str, np.ndarray] | None = None) -> Stream:
         """Return a face of this session that feeds outputs back into inputs from call to call, as `state` says.
@@ -128,6 +144,22 @@ class Session:
         given = self._plain(feeds) or self._check(feeds)
         if names is not None:
             self._check_names(names)
+        if not self._watches:
+            return self._tensors(given, names, force)
+        return self._show(self._tensors(given, None, force), names)
+
+    def _show(self, tensors: Tensors, names: Sequence[str] | None) -> Tensors:
+        """Show every tensor to those who watch, and yield the named ones."""
+        for item in tensors:
+            for watch in self._watches:
+                watch(*item)
+            if names is None or item[0] in names:
+                yield item
+
+    def _tensors(
+        self, given: Mapping[str, np.ndarray], names: Sequence[str] | None, force: Mapping[str, np.ndarray] | None
+    ) -> Tensors:
+        """Run checked feeds."""
         if self._runner is not None:
             return self._runner.run(given, names, force)
         if force:

@@ -29,7 +29,16 @@ from ..files import replacing
 from ..graph import ir
 from ._recurrent import Packed, packed
 
-__all__ = ["Loaded", "is_parameter", "load_checkpoint", "load_into", "read_checkpoint", "save_checkpoint", "state_dict"]
+__all__ = [
+    "Loaded",
+    "arrays",
+    "is_parameter",
+    "load_checkpoint",
+    "load_into",
+    "read_checkpoint",
+    "save_checkpoint",
+    "state_dict",
+]
 
 _WRAPPINGS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params")
 _PREFIXES = ("", "module.", "model.")  # preferred, in this order, where several fit equally well
@@ -148,6 +157,22 @@ def read_checkpoint(source: Any) -> dict[str, Tensor]:
     if not isinstance(found, Mapping):
         raise ModelError(f"the checkpoint {path} holds a {type(found).__name__}; save model.state_dict()")
     return _unwrapped(found, f"the checkpoint {path}")
+
+
+def arrays(source: Any) -> dict[str, np.ndarray]:
+    """Return the numbers in a checkpoint as they are, NaN too; `source` as `read_checkpoint` takes it.
+
+    Half precision becomes float32; quantized tensors are dequantized; sparse ones are made dense, complex ones split.
+    """
+    found = {}
+    for name, tensor in read_checkpoint(source).items():
+        plain = tensor.detach().cpu()
+        plain = plain.dequantize() if plain.is_quantized else plain
+        plain = plain.to_dense() if plain.layout != torch.strided else plain
+        plain = torch.view_as_real(plain) if plain.is_complex() else plain
+        wide = plain.dtype in (torch.float32, torch.float64) or not plain.is_floating_point()
+        found[name] = (plain if wide else plain.float()).numpy()
+    return found
 
 
 def _unwrapped(found: Mapping[Any, Any], what: str) -> dict[str, Tensor]:
