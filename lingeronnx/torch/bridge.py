@@ -1,11 +1,11 @@
 """The bridge: a float graph and its plan as a torch module that computes what the integer simulator computes.
 
-The graph is lowered under the plan and its steps are walked with their twins, so that the module has the integers of
-the integer graph, to the last bit, and gradients to the float initializers. Those are its parameters, by their names in
-the graph: ``state_dict`` speaks the user's names. After a change of scales the graph is lowered again; nothing is
+The graph is lowered under the plan. Then its steps are walked with fake quantizers, so that the module has the integers
+of the integer graph, to the last bit, and gradients to the float initializers. Those are its parameters, by their names
+in the graph: ``state_dict`` speaks the user's names. After a change of scales the graph is lowered again; nothing is
 edited in place.
 
-Owns: parameters, the walk. Must not know: training, operators (it asks the twins), files.
+Owns: parameters, the walk. Must not know: training, operators (it asks the fake quantizers), files.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ..plan import Plan, Source
 from ..platforms import Platform
 from ..run.int_runner import IntRunner
 from ..run.runners import FloatIsland, input_specs
-from .floats import FloatTwin
+from .fake_quant import At, counts, fake_quantizer, held_by
+from .floats import TorchIsland
 from .rounding import multiplied, rounded
-from .twins import At, counts, held_by, twin_of
 
 __all__ = ["Bridge", "Network"]
 
@@ -43,10 +43,10 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class _Step:
-    """One step: its kernel and twin, what it reads and writes, its parameters and the tensor whose scale it writes."""
+    """One step: kernel, function in torch, what it reads and writes, parameters, the tensor whose scale it writes."""
 
     kernel: Kernel
-    twin: Any
+    compute: Any
     inputs: Sequence[str]
     outputs: Sequence[str]
     dtypes: Sequence[np.dtype]
@@ -56,13 +56,13 @@ class _Step:
 
 
 class Network:
-    """The steps of an integer graph as twins: the walk, without parameters of its own.
+    """The steps of an integer graph as fake quantizers: the walk, without parameters of its own.
 
     graph : an integer graph. sizes : shapes of the fed inputs for one sample, batch of 1 on axis 0. sources : the
     integer initializers that hold a float one. fed : the types of the fed tensors, where these are others than the
     inputs, such as the outputs of Quants. floats : the float tensors that integer ones hold, where the two have
     different names. row : the platform, None for the graph's own. Raises ModelError for a kernel or a float operator
-    without a twin.
+    without a fake quantizer.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Network:
                     self.learned[name] = name
                 continue
             node = nodes[call.outputs[0]]
-            twin = FloatTwin(call.fn) if isinstance(call.fn, FloatIsland) else twin_of(call.fn)
+            compute = TorchIsland(call.fn) if isinstance(call.fn, FloatIsland) else fake_quantizer(call.fn)
             given = {} if isinstance(call.fn, FloatIsland) else {
                 key: str(v.name) for key, v in held_by(call.fn, node).items()
                 if v.name in sources and v.name not in call.inputs
             }  # fmt: skip
             dtypes = [found.specs[name].dtype for name in call.inputs]
             written, moves = self.plan_name(call.outputs[0]), isinstance(call.fn, _MOVES)
-            self.steps.append(_Step(call.fn, twin, call.inputs, call.outputs, dtypes, given, written, moves))
+            self.steps.append(_Step(call.fn, compute, call.inputs, call.outputs, dtypes, given, written, moves))
         self._last = {name: i for i, step in enumerate(self.steps) for name in step.inputs}
         #: Whether samples go through side by side; otherwise a step mixes them, and they go one by one.
         self.per_sample = runner.whole or _per_sample(found.steps, found.specs, specs)
@@ -127,7 +127,7 @@ class Network:
             step = self.steps[index]
             at = At(step.dtypes, {i: parameters[name] for i, name in step.given.items() if name in parameters},
                     probes.get(step.written))  # fmt: skip
-            results = step.twin(step.kernel, [known[name] for name in step.inputs], at)
+            results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
             for name, tensor in zip(step.outputs, results, strict=True):
                 limit = limits.get(step.written)
                 known[name] = tensor if limit is None else torch.clamp(tensor, -limit, limit)

@@ -23,14 +23,14 @@ from .float_recurrent import TABLE as RECURRENT
 from .float_shapes import TABLE as SHAPES
 from .float_windows import TABLE as WINDOWS
 
-__all__ = ["FLOATS", "FloatTwin"]
+__all__ = ["FLOATS", "TorchIsland"]
 
 #: ONNX's operator -> its torch form, called with attributes and inputs (None for absent ones).
 FLOATS: Mapping[str, Callable[..., Any]] = {**OPERATORS, **SHAPES, **WINDOWS, **RECURRENT}
 
 
-class FloatTwin:
-    """The twin of a float island; ModelError where it holds an operator that no gradient is known for."""
+class TorchIsland:
+    """A float island in torch, with gradients; ModelError where it holds an operator that no gradient is known for."""
 
     def __init__(self, island: FloatIsland) -> None:
         proto = island.proto

@@ -27,12 +27,12 @@ from tests.ops import test_recurrent as recurrent
 from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_breadth import CASES
 from tests.test_attention import D, T, attention
-from tests.torch.test_twins import tensor
+from tests.torch.test_fake_quant import tensor
 
 torch = pytest.importorskip("torch")
 
 from lingeronnx.torch.bridge import Bridge  # noqa: E402
-from lingeronnx.torch.twins import At  # noqa: E402
+from lingeronnx.torch.fake_quant import At  # noqa: E402
 
 ROWS = [row.name for row in PLATFORMS]
 ISLANDS = 1e-5
@@ -86,7 +86,7 @@ def step_by_step(bridge, want, feed):
     stream = {name: (name, array, scale) for name, array, scale in want}
     for step in network.steps:
         at = At(step.dtypes, {i: parameters[name] for i, name in step.given.items()})
-        results = step.twin(step.kernel, [known[name] for name in step.inputs], at)
+        results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
         compare(
             dict(zip(step.outputs, results, strict=True)), [stream[name] for name in step.outputs if name in stream]
         )

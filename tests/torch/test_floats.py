@@ -20,7 +20,7 @@ from simulator.kernel import Spec
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # hundreds of cases
 
-from lingeronnx.torch.floats import FLOATS, FloatTwin  # noqa: E402
+from lingeronnx.torch.floats import FLOATS, TorchIsland  # noqa: E402
 
 RTOL, ATOL = 1e-5, 1e-6
 few = settings(max_examples=25, deadline=None, derandomize=True)
@@ -44,12 +44,12 @@ FLAT = {
 
 
 def run(model, arrays, outputs=None):
-    """Return the model's outputs, or `outputs`, as the twin of an island with these nodes computes them."""
+    """Return the model's outputs, or `outputs`, as an island with these nodes computes them in torch."""
     names = [value.name for value in model.graph.input]
     outputs = outputs or [value.name for value in model.graph.output]
     island = SimpleNamespace(proto=model, inputs=names, outputs=outputs, one_by_one=lambda arrays: False)
     tensors = [a if torch.is_tensor(a) else torch.from_numpy(np.array(a)) for a in arrays]
-    return FloatTwin(island)(island, tensors, None)
+    return TorchIsland(island)(island, tensors, None)
 
 
 def close(got, want, rtol=RTOL, atol=ATOL):
@@ -85,7 +85,7 @@ def reference(model, arrays):
 
 
 def agrees(op_type, arrays, **options):
-    """Assert that the twin gives what onnxruntime gives."""
+    """Assert that torch gives what onnxruntime gives."""
     model, fed = single(op_type, arrays, **options), [a for a in arrays if a is not None]
     for got, want in zip(run(model, fed), reference(model, fed), strict=True):
         close(got, want)
@@ -381,6 +381,6 @@ def test_samples_that_touch_go_one_by_one():
         graph = ir.from_proto(model)
         island = FloatIsland(graph, list(graph.graph), ["y"])
         island.infer(Spec((1, 4), np.dtype(np.float32)))
-        (got,) = FloatTwin(island)(island, [torch.from_numpy(x)], None)
+        (got,) = TorchIsland(island)(island, [torch.from_numpy(x)], None)
         close(got, island(x)[0])
         assert np.allclose(got.numpy(), 1.0) is not together

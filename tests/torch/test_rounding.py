@@ -15,12 +15,12 @@ from simulator import fixed
 from simulator import kernels as k
 from simulator.fixed import Chain, LunaDivide, Rescale, Rounded, Rounding
 from tests.simulator.helpers import integers
-from tests.torch.test_twins import simulated, tensor
+from tests.torch.test_fake_quant import simulated, tensor
 
 torch = pytest.importorskip("torch")
 
+from lingeronnx.torch.fake_quant import At, fake_quantizer  # noqa: E402
 from lingeronnx.torch.rounding import ratio, replaced, rescaled, rounded  # noqa: E402
-from lingeronnx.torch.twins import At, twin_of  # noqa: E402
 
 more = settings(max_examples=60, deadline=None, derandomize=True)
 LN2 = math.log(2.0)
@@ -97,12 +97,12 @@ def test_nothing_where_a_layer_is_cut_off():
     bias = np.array([1 << 24, 0, -(1 << 24), 0])
     kernel = k.Linear(weight, bias, Rescale.from_shift(9, 8))
     fed, held = tensor(x), tensor(weight)
-    (y,) = twin_of(kernel)(kernel, [fed], At([x.dtype], {1: held}))
+    (y,) = fake_quantizer(kernel)(kernel, [fed], At([x.dtype], {1: held}))
     y[:, ::2].sum().backward()
     assert not fed.grad.any()
     assert not held.grad.any()
     held.grad = None
-    (y,) = twin_of(kernel)(kernel, [fed], At([x.dtype], {1: held}))
+    (y,) = fake_quantizer(kernel)(kernel, [fed], At([x.dtype], {1: held}))
     y.sum().backward()
     assert not held.grad[::2].any()
     assert held.grad[1::2].all()
@@ -178,10 +178,10 @@ def slope(function, arrays, directions):
 
 
 def gradient(kernel, arrays, directions, parameters=None):
-    """Return a random sum of the twin's outputs: weights of the sum, and its slope by autograd along directions."""
+    """Return a random sum of the outputs: weights of the sum, and its slope by autograd along directions."""
     tensors = [tensor(a) for a in arrays]
     given = {i: tensor(a) for i, a in (parameters or {}).items()}
-    (y, *_) = twin_of(kernel)(kernel, tensors, At([a.dtype for a in arrays], given))
+    (y, *_) = fake_quantizer(kernel)(kernel, tensors, At([a.dtype for a in arrays], given))
     g = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     (y.double() * g).sum().backward()
     own = [*tensors, *given.values()]
@@ -286,7 +286,7 @@ def along(real, x, direction, step=1e-5):
 
 
 def agrees(kernel, x, real, tolerance, seed=0):
-    """Assert that the twin's slopes are those of `real` (counts to counts), to a share of the slopes' size."""
+    """Assert that the slopes are those of `real` (counts to counts), to a share of the slopes' size."""
     rng = np.random.default_rng(seed)
     for _ in range(3):
         direction = rng.integers(-3, 4, x.shape)

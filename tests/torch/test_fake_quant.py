@@ -1,4 +1,4 @@
-"""Law: a twin's forward pass gives the simulator's integers to the last bit, for every kernel and every batch."""
+"""Law: fake quantizers give the simulator's integers to the last bit, for every kernel and every batch."""
 
 import importlib
 import json
@@ -33,7 +33,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # hundreds of cases
 
 from lingeronnx.torch.bridge import Network  # noqa: E402
-from lingeronnx.torch.twins import OUT_OF_REACH, TWINS, At, counts, held_by, twin_of  # noqa: E402
+from lingeronnx.torch.fake_quant import FAKE_QUANTIZERS, OUT_OF_REACH, At, counts, fake_quantizer, held_by  # noqa: E402
 
 few = settings(max_examples=20, deadline=None, derandomize=True)
 more = settings(max_examples=40, deadline=None, derandomize=True)
@@ -76,9 +76,9 @@ def equal(got, want):
 
 
 def exact(kernel, *arrays, flat=False):
-    """Assert that the twin gives the simulator's integers, and finite gradients (none where `flat`)."""
+    """Assert that the fake quantizer gives the simulator's integers, and finite gradients (none where `flat`)."""
     tensors = [tensor(a) for a in arrays]
-    results = twin_of(kernel)(kernel, tensors, At([a.dtype for a in arrays]))
+    results = fake_quantizer(kernel)(kernel, tensors, At([a.dtype for a in arrays]))
     want = simulated(kernel, arrays)
     assert len(results) == len(want)
     for got, array in zip(results, want, strict=True):
@@ -105,16 +105,16 @@ def kernels():
             if kind not in seen and kind.__module__.startswith(("simulator.", "lingeronnx.")):
                 seen.add(kind)
                 waiting.append(kind)
-    bases = {PlainKernel, Clipped, Recurrent, FloatIsland}  # an island has `floats.FloatTwin`
+    bases = {PlainKernel, Clipped, Recurrent, FloatIsland}  # an island has `floats.TorchIsland`
     return {kind for kind in seen - bases if not kind.__name__.startswith("_")}
 
 
-def test_no_kernel_lacks_a_twin():
+def test_no_kernel_lacks_a_fake_quantizer():
     """Each kernel that a step of an integer graph can hold has one, and there is none for what no step can hold."""
     named = {getattr(k, name) for name in k.__all__ if isinstance(getattr(k, name), type)}
     assert named <= kernels()
-    assert not set(TWINS) & set(OUT_OF_REACH)
-    assert kernels() == set(TWINS) | set(OUT_OF_REACH)
+    assert not set(FAKE_QUANTIZERS) & set(OUT_OF_REACH)
+    assert kernels() == set(FAKE_QUANTIZERS) | set(OUT_OF_REACH)
 
 
 def trained(kind):
@@ -127,22 +127,24 @@ def trained(kind):
 def test_out_of_reach():
     """The reason is told, and it is one: no platform's own words mean the training side's arithmetic."""
     for kind in OUT_OF_REACH:
-        with pytest.raises(ModelError, match=f"^{kind.__name__} has no twin to train through: it is the training side"):
-            twin_of(trained(kind))
+        with pytest.raises(
+            ModelError, match=f"^{kind.__name__} has no fake quantizer to train through: it is the training side"
+        ):
+            fake_quantizer(trained(kind))
     known = [entry.arithmetic for row in PLATFORMS for entry in row.ops.values()]
     layers = [how for how in known if isinstance(how, arithmetic.Recurrent)]
     assert layers
     assert not any(how.trained for how in layers)
 
 
-def test_a_kernel_without_a_twin():
+def test_a_kernel_without_a_fake_quantizer():
     class Odd(PlainKernel):
         pass
 
-    with pytest.raises(ModelError, match="^Odd has no twin to train through; leave the node in float$"):
-        twin_of(Odd())
+    with pytest.raises(ModelError, match="^Odd has no fake quantizer to train through; leave the node in float$"):
+        fake_quantizer(Odd())
     with pytest.raises(ModelError, match="constant"):
-        twin_of(k.Constant(np.zeros(1, np.int8)))(None, [], None)
+        fake_quantizer(k.Constant(np.zeros(1, np.int8)))(None, [], None)
 
 
 # ---- measured vectors --------------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ def test_all_vectors():
     kinds = measured(CASES)
     elsewhere = {k.AddScaled, k.Clip, k.Constant, k.GruFine, FloatLinear}  # of other platforms: below
     elsewhere |= {k.DivSingle, k.Mean}  # of the training side
-    assert kinds >= set(TWINS) - elsewhere
+    assert kinds >= set(FAKE_QUANTIZERS) - elsewhere
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------
@@ -351,7 +353,7 @@ def test_borders(seed, scale, bits, luna):
     ties = (rng.integers(-200, 200, 40) + 0.5) / scale
     x = np.concatenate([ties, rng.normal(0, 300 / scale, 100), [0, np.inf, -np.inf, np.nan]]).astype(np.float32)
     kernel = k.Quant(scale, bits, "luna" if luna else "generic")
-    equal(twin_of(kernel)(kernel, [tensor(x)], At([x.dtype]))[0], simulated(kernel, [x])[0])
+    equal(fake_quantizer(kernel)(kernel, [tensor(x)], At([x.dtype]))[0], simulated(kernel, [x])[0])
     for kind in (np.int8, np.int16, np.int32):
         exact(k.Dequant(scale), integers(rng, (2, 30), kind))
 
@@ -442,7 +444,7 @@ def test_slope_of_a_mean():
     for padded, want in ((True, [1, 1, 1]), (False, [2, 1, 1])):
         held = tensor(x)
         kernel = k.Mean([2], [2], [1, 0], 1, padded=padded)
-        twin_of(kernel)(kernel, [held], At([x.dtype]))[0].sum().backward()
+        fake_quantizer(kernel)(kernel, [held], At([x.dtype]))[0].sum().backward()
         assert held.grad.reshape(-1).tolist() == want
 
 
@@ -488,7 +490,7 @@ def test_moves(data, seed, kind):
 def test_lookup_outside():
     kernel, x = k.Lookup(np.zeros((5, 2), np.int8)), np.array([[1, 5]], np.int32)
     with pytest.raises(ModelError, match="an index from 1 to 5: the table has 5 rows"):
-        twin_of(kernel)(kernel, [tensor(x)], At([x.dtype]))
+        fake_quantizer(kernel)(kernel, [tensor(x)], At([x.dtype]))
 
 
 # ---- arithmetic of its own ---------------------------------------------------------------------------------------
@@ -594,7 +596,7 @@ def test_states_as_parameters(seed, kind, time_axis, zero):
     kernel = kernel if zero else replace(kernel, fixed=first)
     x = integers(rng, (3, 6, 4) if time_axis else (6, 3, 4))
     given = {key: tensor(array) for key, array in {**held, **states}.items()}
-    results = twin_of(kernel)(kernel, [tensor(x)], At([x.dtype], given))
+    results = fake_quantizer(kernel)(kernel, [tensor(x)], At([x.dtype], given))
     for got, want in zip(results, simulated(replace(other, fixed=states), [x]), strict=True):
         equal(got, want)
     sum(r.double().sum() for r in results).backward()
@@ -614,7 +616,7 @@ def test_a_sample_waits_beyond_its_end():
         arrays = [integers(rng, (3, 6, 4)), np.array([6, 2, 0], np.int32)]
         arrays += [beginning(kernel, rng, key, 3) for key in "hc"]
         held = [tensor(a) for a in arrays]
-        y, h, c = twin_of(kernel)(kernel, held, At([a.dtype for a in arrays]))
+        y, h, c = fake_quantizer(kernel)(kernel, held, At([a.dtype for a in arrays]))
         (y.sum() + h.sum() + c.sum()).backward()
         felt = held[0].grad.abs().sum(2) > 0
         assert felt.tolist() == [[True] * 6, [True] * 2 + [False] * 4, [False] * 6]

@@ -1,14 +1,14 @@
-"""Twins: what each simulator kernel computes, in torch, with gradients.
+"""Fake quantizers: what each simulator kernel computes, in torch, with gradients.
 
-One function per kind of kernel (`TWINS`), since a bound kernel says everything that an operator's node says. Tensors
-hold counts: whole numbers in floating point. A twin's forward pass gives the simulator's integers to the last bit;
-backwards it is the real function it stands for.
+One function per kind of kernel (`FAKE_QUANTIZERS`): a bound kernel says everything that an operator's node says.
+Tensors hold counts, which are whole numbers in floating point. The forward pass gives the simulator's integers to the
+last bit. The backward pass is that of the real function.
 
-    twin(kernel, inputs, at) -> outputs          at: the types of the inputs, the parameters, the output's scale
+    f(kernel, inputs, at) -> outputs          at: the types of the inputs, the parameters, the output's scale
 
-Products and sums are exact because they are computed in float32 where they stay below 2^23, else in float64. Operators
-of another arithmetic (softmax, layer norm, recurrent layers) take their forward value from the simulator's kernel.
-A kernel that no lowered graph holds, and through which nothing trains, stands in `OUT_OF_REACH` with the reason.
+Products and sums are exact: they are computed in float32 where they stay below 2^23, else in float64. Operators of
+another arithmetic (softmax, layer norm, recurrent layers) take their forward value from the simulator's kernel. A
+kernel that no lowered graph holds, and through which nothing trains, stands in `OUT_OF_REACH` with the reason.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ..ops import recurrent
 from ..ops.linear import FloatLinear
 from .rounding import FLOAT32_EXACT, ratio, replaced, rescaled, rounded
 
-__all__ = ["OUT_OF_REACH", "TWINS", "At", "counts", "held_by", "twin_of"]
+__all__ = ["OUT_OF_REACH", "FAKE_QUANTIZERS", "At", "counts", "held_by", "fake_quantizer"]
 
 
 @dataclass(frozen=True)
 class At:
-    """Where a twin stands.
+    """Where a fake quantizer stands.
 
     dtypes : of the inputs, as the simulator has them. given : parameters in counts, in place of the integers that the
     kernel holds, by the node's input index; of a recurrent layer, whose weights stand behind what it is given, by the
@@ -62,17 +62,17 @@ class At:
         return None if array is None else counts(array, like)
 
 
-Twin = Callable[[Any, Sequence[Any], At], tuple[Any, ...]]
+FakeQuantizer = Callable[[Any, Sequence[Any], At], tuple[Any, ...]]
 
 
-def twin_of(kernel: Kernel) -> Twin:
-    """Return the twin of a kernel; ModelError where it has none."""
+def fake_quantizer(kernel: Kernel) -> FakeQuantizer:
+    """Return the fake quantizer of a kernel; ModelError where it has none."""
     kind = type(kernel)
     if kind in OUT_OF_REACH:
-        raise ModelError(f"{kind.__name__} has no twin to train through: {OUT_OF_REACH[kind]}")
-    if kind not in TWINS:
-        raise ModelError(f"{kind.__name__} has no twin to train through; leave the node in float")
-    return TWINS[kind]
+        raise ModelError(f"{kind.__name__} has no fake quantizer to train through: {OUT_OF_REACH[kind]}")
+    if kind not in FAKE_QUANTIZERS:
+        raise ModelError(f"{kind.__name__} has no fake quantizer to train through; leave the node in float")
+    return FAKE_QUANTIZERS[kind]
 
 
 def held_by(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Value]:
@@ -545,7 +545,7 @@ def _opaque(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
         return tuple(_computed(kernel, arrays, inputs[0]))
 
 
-TWINS: Mapping[type, Twin] = {
+FAKE_QUANTIZERS: Mapping[type, FakeQuantizer] = {
     k.AddScaled: _add_scaled, k.AddShift: _add_shift, k.Affine: _affine, k.ArgMax: _opaque, k.AvgPool: _avg_pool,
     k.Clip: _clip, k.Concat: _concat, k.Constant: _constant, k.Conv: _conv, k.ConvTranspose: _conv_transpose,
     k.Dequant: _dequant, k.Div: _opaque, k.DivSingle: _div_single, k.Gather: _gather, k.Glu: _glu, k.Gru: _recurrent,
