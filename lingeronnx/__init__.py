@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from .api import deploy as deploy
     from .api import export as export
     from .api import fix_dequant as fix_dequant
+    from .api import profile as profile
     from .api import quantize as quantize
     from .api import verify as verify
     from .api import wb_analyse as wb_analyse
     from .compat import Dumper as Dumper
+    from .compat import ModelProfiler as ModelProfiler
     from .deployment import Deployment as Deployment
     from .deployment import Verification as Verification
     from .errors import ConfigError as ConfigError
@@ -61,6 +63,7 @@ _HOME = {
     "InternalError": "errors",
     "LingerOnnxError": "errors",
     "ModelError": "errors",
+    "ModelProfiler": "compat",
     "Pictures": "run.pictures",
     "Plan": "plan",
     "QParams": "plan",
@@ -78,6 +81,7 @@ _HOME = {
     "finetune": "tuning",
     "export": "api",
     "fix_dequant": "api",
+    "profile": "api",
     "quantize": "api",
     "reference_ops": "reference",
     "register_schemas": "schemas",

@@ -12,6 +12,7 @@ import numpy as np
 from .analysis.check import Check, check_float
 from .analysis.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
 from .analysis.packed import check_packed, read_packable
+from .analysis.profiling import profile
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError, DataError
@@ -53,6 +54,7 @@ __all__ = [
     "export",
     "finetune",
     "fix_dequant",
+    "profile",
     "quantize",
     "simulate",
     "verify",

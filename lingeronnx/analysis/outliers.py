@@ -27,6 +27,8 @@ from ..graph import ir
 from ..run.data import Data, Progress
 from ..run.session import Session
 from .metrics import Spread
+from .real import Real
+from .text import framed
 
 __all__ = [
     "LIMIT",
@@ -92,15 +94,11 @@ def _ratio(above: float, below: float) -> float:
 
 def grid(rows: Sequence[Row], head: Sequence[str]) -> str:
     """Return the table as text, framed by ``+---+`` and ``|``, a row of ``!!!`` under each outlier's."""
-    lines: list[Sequence[str]] = [head]
+    lines: list[Sequence[str]] = []
     for row in rows:
         lines.append((row.name, *(f"{value:.6g}" for value in row.values())))
         lines += [("!!!",) * len(head)] if row.outlier else []
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    text = ["|" + "|".join(f" {cell:<{width}} " for cell, width in zip(line, widths, strict=True)) + "|"
-            for line in lines]  # fmt: skip
-    return "\n".join([rule, text[0], rule, *text[1:], rule, ""])
+    return framed(head, lines)
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------
@@ -140,20 +138,22 @@ def _row(name: str, array: np.ndarray) -> Row:
 class Outputs:
     """The outputs of a model's layers over any number of calls, in constant memory.
 
-    layers : {tensor: the layer's name in the table}, or None: every tensor under its own name.
+    layers : {tensor: the layer's name in the table}, or None: every tensor under its own name. session : whose tensors
+    they are; None for tensors that are real values.
     """
 
-    def __init__(self, layers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, layers: Mapping[str, str] | None = None, session: Session | None = None) -> None:
         self.layers = layers
+        self._real = None if session is None else Real(session)
         self._seen: dict[str, Spread] = {}
 
     def add(self, name: str, array: np.ndarray, scale: float | None) -> None:
-        """Take in one batch of tensor `name`; integers are divided by `scale`, counts per real unit."""
+        """Take in one batch of tensor `name`, as `Session.taps` yields it."""
         layer = name if self.layers is None else self.layers.get(name)
         if layer is None or array.dtype.kind not in "fiub" or not array.size:
             return
-        real = np.abs(array.astype(np.float64))
-        self._seen.setdefault(layer, Spread()).add(real if scale is None else real / scale)
+        real = array if self._real is None else self._real(name, array, scale)
+        self._seen.setdefault(layer, Spread()).add(np.abs(real.astype(np.float64)))
 
     def rows(self) -> list[Row]:
         """Return a row for each layer seen, in the order in which they were first seen."""
@@ -212,7 +212,7 @@ def analyse_outputs(
     """
     session = model if isinstance(model, Session) else Session(model)
     layers = layers_of(session, match)
-    outputs = Outputs(layers)
+    outputs = Outputs(layers, session)
     source = Data(data, session.inputs, limit=limit, what="data")
     done = 0
     for feeds, _ in source.batches(batch):

@@ -29,6 +29,7 @@ from .export import export
 from .finetune import finetune
 from .fix_dequant import fix_dequant
 from .platforms import platforms
+from .profile import profile
 from .quantize import quantize
 from .simulate import simulate
 from .verify import verify
@@ -80,7 +81,7 @@ def main() -> None:
 
 _COMMANDS = (
     quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
-    deploy, verify, analyze,
+    deploy, verify, analyze, profile,
 )  # fmt: skip
 
 for _command in _COMMANDS:

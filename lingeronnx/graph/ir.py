@@ -8,6 +8,7 @@ it is long: that onnx_ir is met here alone is what it is for.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -185,6 +186,31 @@ def axes(node: Node, index: int = 1) -> list[int] | None:
         array = const(node.inputs[index])
         given = None if array is None else [int(axis) for axis in array.reshape(-1)]
     return given
+
+
+def input_role(node: Node, index: int) -> str:
+    """Return what onnx's schema calls input `index` of a standard operator, such as "B"; "" where it has none."""
+    try:
+        formal = onnx.defs.get_schema(node.op_type, node.domain).inputs
+    except onnx.defs.SchemaError:
+        return ""
+    return str(formal[min(index, len(formal) - 1)].name) if formal else ""
+
+
+def digest(model: Graph) -> str:
+    """Return a digest of what `model` computes: its nodes, constants, inputs and outputs."""
+    found = hashlib.sha256()
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        found.update(f"{value.name} {value.type} {value.shape}\n".encode())
+    for node in model.graph:
+        found.update(node_proto(node).SerializeToString(deterministic=True))
+    for function in model.functions.values():
+        found.update(function_proto(function).SerializeToString(deterministic=True))
+    for name, value in model.graph.initializers.items():
+        found.update(f"{name} {value.type} {value.shape}\n".encode())
+        if value.const_value is not None:
+            found.update(value.const_value.tobytes())
+    return found.hexdigest()
 
 
 def holds_graphs(node: Node) -> bool:

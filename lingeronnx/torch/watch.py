@@ -1,8 +1,9 @@
-"""What the submodules of a torch module put out, by forward hooks; knows modules and nothing of ONNX."""
+"""Torch modules followed while they are called, by forward hooks: what submodules put out; the same calls in ONNX."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,8 +11,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from ..run.session import Session
+from ._call import Call
+from .export import export
 
-__all__ = ["watched"]
+__all__ = ["exported", "followed", "watched"]
 
 
 @contextlib.contextmanager
@@ -54,3 +58,36 @@ def _tensors(output: Any) -> Iterator[Tensor]:
     elif isinstance(output, list | tuple):
         for value in output:
             yield from _tensors(value)
+
+
+def exported(model: nn.Module, args: Any, path: str | os.PathLike[str], kwargs: Any = None) -> Session:
+    """Export `model`, called with `args`, to `path` and return a session on it; raises what `export` raises."""
+    args = args if isinstance(args, tuple | dict) else (args,)
+    return Session(export(model, args, path, kwargs=kwargs or None).path)
+
+
+@contextlib.contextmanager
+def followed(model: nn.Module, path: str | os.PathLike[str], on_session: Callable[[Session], None]) -> Iterator[None]:
+    """Export `model` at its first call in the block, tell `on_session`, and run each call in that session as well."""
+    session: Session | None = None
+    busy = False  # an export calls the module
+
+    def seen(_module: nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
+        nonlocal session, busy
+        if busy:
+            return
+        busy = True
+        try:
+            if session is None:
+                session = exported(model, args, path, kwargs)
+                on_session(session)
+            call = Call(model, args, kwargs, None)
+            session.run(None, {n: t.detach().cpu().numpy() for n, t in zip(call.names, call.tensors, strict=True)})
+        finally:
+            busy = False
+
+    handle = model.register_forward_hook(seen, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()

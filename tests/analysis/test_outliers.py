@@ -100,12 +100,6 @@ def test_outputs_over_batches_are_those_of_the_whole(seed, rows, columns, cut, s
         assert near[place - 1] - largest / 4096 <= row.dynamic <= near[place + 2] + largest / 4096
 
 
-def test_integers_count_as_real_values() -> None:
-    seen = Outputs()
-    seen.add("t", np.array([[64, -127]], np.int8), 32.0)
-    assert (seen.rows()[0].mean, seen.rows()[0].largest) == (191 / 64, 127 / 32)
-
-
 @pytest.fixture(scope="module")
 def nets(tmp_path_factory):
     """A float file with an outlier, data, and the model quantized."""

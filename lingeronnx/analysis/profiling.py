@@ -1,0 +1,140 @@
+"""Making a profile: a model run over data; and tensors kept on disk, so that `compare` need not run the model again.
+
+A profile's folder:
+
+    statistic.txt   the table                        tensorboard/   histograms
+    profile.npz     the profile, see `saved`         tensors/       with `keep`: every tensor of every sample, a dump as
+                                                                    `simulate --dump` writes it
+
+`Recorded` stands for a model whose tensors were kept: a session that reads instead of computing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError, DataError
+from ..graph import ir
+from ..run.data import Data, Progress
+from ..run.dump import INDEX, Folder
+from ..run.runners import Stream
+from ..run.session import Session
+from .profile import Profile, Recorder, folder
+from .saved import FILE, load_profile, save_profile
+
+__all__ = ["TENSORS", "Recorded", "profile"]
+
+#: The folder with the tensors, in a profile's folder.
+TENSORS = "tensors"
+
+
+def profile(
+    model: str | os.PathLike[str] | ir.Graph | Session,
+    data: Any,
+    out_dir: str | os.PathLike[str] | None = None,
+    *,
+    prefixes: Sequence[str] | None = None,
+    types: Sequence[str] | None = None,
+    with_stack: bool = False,
+    tensorboard: bool = False,
+    per_channel: bool = False,
+    keep: bool = False,
+    batch: int = 16,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Profile:
+    """Run a model, integer or float, on data; write its profile into the folder `out_dir` and return it.
+
+    prefixes, types : of the operators in statistic.txt and tensorboard/; profile.npz has all. with_stack : a column
+    that says where in the source an operator comes from. tensorboard : write histograms; per_channel : one per channel.
+    keep : write all tensors too. Raises DataError and ConfigError.
+    """
+    session = model if isinstance(model, Session) else Session(model)
+    if keep and out_dir is None:
+        raise ConfigError("tensors can be kept in a folder only: give out_dir")
+    source = Data(data, session.inputs, limit=limit, what="data")
+    home = None if out_dir is None else folder(out_dir)
+    done = 0
+    with contextlib.nullcontext() if home is None or not keep else Folder(home / TENSORS) as kept:
+        recorder = Recorder(session, per_channel=per_channel, on_tensor=None if kept is None else kept.add)
+        for feeds, _ in source.batches(batch):
+            for name, array, scale in session.taps(feeds):
+                recorder.add(name, array, scale)
+            done += min((len(array) for array in feeds.values()), default=1)
+            if progress is not None:
+                progress("profiling", done, None)
+        found = recorder.profile()
+        found.chosen(prefixes, types)
+    if home is not None:
+        found.table(home, prefixes, types, with_stack)
+        save_profile(found, home / FILE)
+        if tensorboard:
+            found.tensorboard(home, prefixes, types, per_channel)
+    return found
+
+
+class Recorded(Session):
+    """A model whose tensors were kept in a profile's folder: `taps` reads them, whatever it is fed.
+
+    The samples, on axis 0 of every input, come in the order in which they were run. Raises DataError where the folder
+    has no tensors, or those of another model.
+    """
+
+    def __init__(self, session: Session, path: str | os.PathLike[str]) -> None:
+        vars(self).update(vars(session))  # the same model; nothing is compiled for it
+        self._watches = []
+        self._home = Path(path)
+        if load_profile(self._home).model != ir.digest(session.model):
+            raise DataError(f"the profile {self._home} was made of another model; make it again")
+        self._kept = _read(self._home)
+        lost = [spec.name for spec in self.inputs if spec.axis != 0 or spec.name not in self._kept]
+        if lost:
+            raise DataError(f"the profile {self._home} does not hold one sample of '{lost[0]}' after another on axis 0")
+        self.samples = len(self._kept[self.inputs[0].name][0])
+        self._next = 0
+
+    def batches(self, size: int = 16) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the inputs that the model was fed, in batches of at most `size` samples."""
+        for start in range(0, self.samples, size):
+            yield {spec.name: np.asarray(self._kept[spec.name][0][start : start + size]) for spec in self.inputs}
+
+    def taps(
+        self, feeds: Mapping[str, Any], names: Sequence[str] | None = None,
+        force: Mapping[str, np.ndarray] | None = None,
+    ) -> Stream:  # fmt: skip
+        """Yield the tensors of the next samples, as many as `feeds` has, after the last again from the first.
+
+        Tensors that do not hold the same number of rows for each sample are left out. Nothing can be forced.
+        """
+        if force:
+            raise ConfigError("tensors that were kept cannot be computed again from other inputs")
+        count = len(feeds[self.inputs[0].name])
+        start, stop = self._next, self._next + count
+        if stop > self.samples:
+            raise DataError(f"the profile {self._home} holds {self.samples} samples; more were asked for")
+        self._next = stop % self.samples
+        for name, (array, scale) in self._kept.items():
+            rows, rest = divmod(len(array), self.samples)
+            if not rest and (names is None or name in names):
+                yield name, np.asarray(array[start * rows : stop * rows]), scale
+
+
+def _read(home: Path) -> dict[str, tuple[np.ndarray, float | None]]:
+    """Return {tensor: (all samples, mapped from disk; scale)} of a profile's folder."""
+    found = {}
+    try:
+        for entry in json.loads((home / TENSORS / INDEX).read_text(encoding="utf-8")):
+            array = np.load(home / TENSORS / entry["file"], mmap_mode="r", allow_pickle=False)
+            found[str(entry["name"])] = array, entry["scale"]
+    except FileNotFoundError as error:
+        raise DataError(f"the profile {home} has no tensors: make it with --keep, or by ModelProfiler") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{home / TENSORS} is no dump that lingeronnx wrote ({type(error).__name__})") from error
+    return found
