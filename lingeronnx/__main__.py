@@ -2,4 +2,5 @@
 
 from .cli import main
 
-main(prog_name="lingeronnx")
+if __name__ == "__main__":  # a worker process imports this file again under another name
+    main(prog_name="lingeronnx")

@@ -27,6 +27,7 @@ __all__ = [
     "json_option",
     "pairs",
     "pictures",
+    "places",
     "print_json",
     "json_text",
     "progress_bar",
@@ -53,6 +54,15 @@ def amounts(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --batch and --limit."""
     command = click.option("--limit", type=click.IntRange(1), metavar="N", help="Use the first N samples.")(command)
     return click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples per batch.")(command)
+
+
+def places(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --workers and --cluster: where the work is done. The results are the same."""
+    command = click.option("--cluster", metavar="ADDRESS", help="Work on a Dask cluster, such as tcp://host:8786.")(
+        command
+    )
+    return click.option("--workers", type=click.IntRange(1), metavar="N",
+                        help="Work in N processes.  [default: in this one]")(command)  # fmt: skip
 
 
 _PICTURES = (

@@ -16,6 +16,7 @@ from ._shared import (
     folders_of_pictures,
     json_option,
     pictures,
+    places,
     print_json,
     progress_bar,
 )
@@ -28,6 +29,7 @@ __all__ = ["evaluate"]
     epilog=examples(
         "lingeronnx evaluate model_quant.onnx --data test.npz --baseline model.onnx",
         "lingeronnx evaluate model_quant.onnx --data test.npz --baseline model.onnx --metric sqnr",
+        "lingeronnx evaluate model_quant.onnx --data test.npz --workers 4",
     )
 )
 @click.argument("model", type=PATH)
@@ -37,6 +39,7 @@ __all__ = ["evaluate"]
 @click.option("--output", metavar="TENSOR", help="The tensor to measure.  [default: the first graph output]")
 @pictures
 @amounts
+@places
 @json_option
 def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options: Any) -> None:
     """Measure a model against labels, or against a baseline's outputs."""

@@ -115,6 +115,19 @@ def to_proto(model: Graph) -> onnx.ModelProto:
     return oir.to_proto(model)
 
 
+def to_bytes(model: Graph) -> bytes:
+    """Return `model` as one piece to send elsewhere; ModelError above the two gigabytes that protobuf takes."""
+    try:
+        return to_proto(model).SerializeToString()
+    except ValueError as error:
+        raise ModelError("the model has more than 2 GB: it cannot be sent to another process") from error
+
+
+def from_bytes(content: bytes) -> Graph:
+    """Return the model that `to_bytes` wrote."""
+    return from_proto(onnx.ModelProto.FromString(content))
+
+
 def save(model: Graph, path: str | os.PathLike[str]) -> None:
     """Write `model` to `path`, as a whole or not at all; the bytes depend on the model alone.
 

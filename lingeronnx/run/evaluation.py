@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Any
-
-import numpy as np
 
 from ..errors import ConfigError, DataError
 from ..graph import ir
-from .data import Data, Progress
+from .cluster import spread
+from .data import Batch, Data, Progress
 from .metrics import metric
 from .session import Session
 
@@ -37,6 +39,8 @@ def evaluate(
     output: str | None = None,
     batch: int = 256,
     limit: int | None = None,
+    workers: int | None = None,
+    cluster: str | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a model, integer or float, on data.
@@ -44,24 +48,26 @@ def evaluate(
     metric : top1 or top5 against labels; mse, cosine or sqnr against the outputs of `baseline`; ``module:function`` of
         (outputs, labels). Default: top1 where the data have labels, else sqnr.
     output : the tensor to measure, default the first graph output; any tensor that exists in both models will do.
+    workers, cluster : where the batches are computed, see `cluster.spread`; the result is the same to the last bit.
     Raises DataError when labels are missing, ConfigError when a baseline is.
     """
     session = model if isinstance(model, Session) else Session(model)
     base = baseline if baseline is None or isinstance(baseline, Session) else Session(baseline)
     source = Data(data, session.inputs, limit=limit, what="evaluation data")
     name = output or str(session.get_outputs()[0].name)
-    state: _Measure | None = None
+    batches = source.batches(batch)
+    first = next(batches)
+    job = _Measuring(session, base, name, _metric_name(metric, first[1], base))
+    total = job.measures()
     done = 0
-    for feeds, labels in source.batches(batch):
-        state = state or _Measure(_metric_name(metric, labels, base), base is not None)
-        got = session.run([name], feeds)[0]
-        want = base.run([name], feeds)[0] if base is not None else None
-        state.add(labels, got, want)
-        done += len(got)
+    for count, sums in spread(job, chain([first], batches), workers, cluster):
+        for measure, part in zip(total, sums, strict=True):
+            measure.merge(part)
+        done += count
         if progress is not None:
             progress("evaluating", done, None)
-    assert state is not None
-    return Evaluation(state.name, state.unit, state.main.value, done, state.base.value if state.base else None)
+    against = total[1].value if len(total) > 1 else None
+    return Evaluation(job.metric, job.made[1], total[0].value, done, against)
 
 
 def _metric_name(name: str | None, labels: Any, base: Any) -> str:
@@ -74,25 +80,47 @@ def _metric_name(name: str | None, labels: Any, base: Any) -> str:
     raise ConfigError("the data have no labels: give --baseline FLOAT.onnx to compare with, or data with 'labels'")
 
 
-class _Measure:
-    """A metric for the model and, where it needs labels, one for the baseline."""
+@dataclass(frozen=True)
+class _Measuring:
+    """A metric of one tensor of `model`, and where it needs labels the same of `base`."""
 
-    def __init__(self, name: str, with_base: bool) -> None:
-        make, self.unit = metric(name)
-        self.name = name
-        self.main = make()
-        self.base = make() if with_base and self.main.needs_labels else None
-        if not self.main.needs_labels and not with_base:
-            raise ConfigError(f"metric {name} compares two models: give --baseline FLOAT.onnx")
+    model: Session
+    base: Session | None
+    output: str
+    metric: str
 
-    def add(self, labels: Any, got: np.ndarray, want: np.ndarray | None) -> None:
-        """Take in one batch."""
-        if not self.main.needs_labels:
+    @cached_property
+    def made(self) -> tuple[Callable[[], Any], str]:
+        """What makes the measure, and its unit; a user's function is loaded once."""
+        return metric(self.metric)
+
+    def measures(self) -> list[Any]:
+        """Return a measure for the model, and where there is one to take, for the baseline."""
+        main = self.made[0]()
+        if not main.needs_labels and self.base is None:
+            raise ConfigError(f"metric {self.metric} compares two models: give --baseline FLOAT.onnx")
+        return [main, self.made[0]()] if main.needs_labels and self.base is not None else [main]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Measuring, (self.model, self.base, self.output, self.metric)
+
+    def start(self) -> Callable[[Batch], tuple[int, list[tuple[float, ...]]]]:
+        """Return what measures one batch: the number of samples, and the sums of every measure."""
+        return self._measure
+
+    def _measure(self, batch: Batch) -> tuple[int, list[tuple[float, ...]]]:
+        feeds, labels = batch
+        main, *base = self.measures()
+        got = self.model.run([self.output], feeds)[0]
+        want = None if self.base is None else self.base.run([self.output], feeds)[0]
+        if not main.needs_labels:
             assert want is not None
-            self.main.add(want, got)
-            return
-        if labels is None:
-            raise DataError(f"metric {self.name} needs labels: the data have no 'labels' array")
-        self.main.add(labels, got)
-        if self.base is not None and want is not None:
-            self.base.add(labels, want)
+            main.add(want, got)
+        elif labels is None:
+            raise DataError(f"metric {self.metric} needs labels: the data have no 'labels' array")
+        else:
+            main.add(labels, got)
+            for measure in base:
+                assert want is not None
+                measure.add(labels, want)
+        return len(got), [measure.sums for measure in (main, *base)]

@@ -1,9 +1,13 @@
-"""Measures of agreement and accuracy over streams of batches; every one accumulates in float64, in constant memory."""
+"""Measures of agreement and accuracy over streams of batches; every one accumulates in float64, in constant memory.
+
+`sums` is all that a measure has seen, as numbers that add up: what parts of the data gave is put together by `merge`,
+with the same bits as one measure has that saw these parts, each as one batch, in that order.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +31,22 @@ class Agreement:
     def add(self, reference: np.ndarray, array: np.ndarray) -> None:
         """Take in one batch; both of one shape."""
         a, b = reference.astype(np.float64).reshape(-1), array.astype(np.float64).reshape(-1)
-        self._count += a.size
-        self._error += float(np.dot(a - b, a - b))
-        self._signal += float(np.dot(a, a))
-        self._other += float(np.dot(b, b))
-        self._cross += float(np.dot(a, b))
+        dots = (float(np.dot(x, y)) for x, y in ((a - b, a - b), (a, a), (b, b), (a, b)))
+        self.merge((a.size, *dots))
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """Number of elements, and the sums of (a-b)^2, a^2, b^2 and a*b."""
+        return self._count, self._error, self._signal, self._other, self._cross
+
+    def merge(self, sums: Sequence[float]) -> None:
+        """Take in what another has seen."""
+        count, error, signal, other, cross = sums
+        self._count += int(count)
+        self._error += error
+        self._signal += signal
+        self._other += other
+        self._cross += cross
 
     @property
     def mse(self) -> float:
@@ -71,8 +86,17 @@ class TopK:
         scores = scores.reshape(len(scores), -1)
         labels = _class_numbers(labels, scores.shape[1])
         best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
-        self._hits += int((best == labels[:, None]).any(axis=1).sum())
-        self._count += len(scores)
+        self.merge((int((best == labels[:, None]).any(axis=1).sum()), len(scores)))
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """Samples that were right, and all."""
+        return self._hits, self._count
+
+    def merge(self, sums: Sequence[float]) -> None:
+        """Take in what another has seen."""
+        self._hits += int(sums[0])
+        self._count += int(sums[1])
 
     @property
     def value(self) -> float:
@@ -108,8 +132,17 @@ class _Custom:
             value = float(self._function(scores, labels))
         except Exception as error:
             raise ConfigError(f"the metric function failed ({type(error).__name__}: {error})") from error
-        self._total += value * len(scores)
-        self._count += len(scores)
+        self.merge((value * len(scores), len(scores)))
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """The weighted sum, and the number of samples."""
+        return self._total, self._count
+
+    def merge(self, sums: Sequence[float]) -> None:
+        """Take in what another has seen."""
+        self._total += sums[0]
+        self._count += int(sums[1])
 
     @property
     def value(self) -> float:

@@ -6,6 +6,7 @@ yields, in graph order: `(tensor name, array, scale or None)`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -27,12 +28,15 @@ Stream = Iterator[Item]
 
 
 def ort_session(proto: onnx.ModelProto, label: str, threads: int = 0) -> Any:
-    """Open an onnxruntime session on `proto`, which may be used up; ModelError when onnxruntime refuses the model."""
+    """Open an onnxruntime session on `proto`, which may be used up; ModelError when onnxruntime refuses the model.
+
+    threads : 0 for `LINGERONNX_THREADS`, else the number of processors.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what fails is raised; no second copy of it on stderr
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads or int(os.environ.get("LINGERONNX_THREADS") or 0)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     try:
         with ir.openable(proto) as content:

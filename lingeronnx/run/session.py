@@ -19,7 +19,7 @@ from ..errors import ConfigError, DataError, nearest
 from ..graph import ir
 from ..ops import is_quantized_domain
 from ..packer.names import restored
-from ..platforms import Platform
+from ..platforms import PLATFORMS, Platform
 from ..platforms import platform as platform_row
 from .borders import float_names
 from .data import InputSpec
@@ -64,11 +64,19 @@ class Session:
             if not self.is_integer and given is not None:
                 raise ConfigError(f"{what} = '{given}' is for integer graphs; this one has no integer operator")
         row = None if platform is None else platform_row(platform)
+        self._given = arithmetic, row
         self._names = [str(v.name) for v in self.model.graph.outputs]
         self._runner: Any = IntRunner(self.model, arithmetic, row) if self.is_integer else None
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[Any, FloatRunner] = {}
         self._watches: list[Callable[[str, np.ndarray, float | None], None]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Say how the session is opened again in another process; ConfigError for what cannot be sent there."""
+        arithmetic, row = self._given
+        if row is not None and row not in PLATFORMS:
+            raise ConfigError(f"the session is for {row.name}, a platform of your own: it cannot be sent elsewhere")
+        return _opened, (ir.to_bytes(self.model), arithmetic, None if row is None else row.name)
 
     @property
     def nbytes(self) -> int:
@@ -205,6 +213,11 @@ class Session:
 def lowered_session(graph: ir.Graph, row: Platform) -> Session:
     """Return a session on what was lowered for `row`; a graph in which nothing is an integer is of no platform."""
     return Session(graph, platform=row if is_integer_graph(graph) else None)
+
+
+def _opened(content: bytes, arithmetic: str | None, platform: str | None) -> Session:
+    """Open a session on what `ir.to_bytes` wrote."""
+    return Session(ir.from_bytes(content), arithmetic, platform)
 
 
 def is_integer_graph(model: ir.Graph) -> bool:

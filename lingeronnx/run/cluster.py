@@ -1,0 +1,202 @@
+"""The same items of work in this process, in several processes, or on a Dask cluster.
+
+A `Job` is what every worker is given once, models and settings; an item is a few samples, which go to one worker. What
+an item gives does not depend on where it is worked on, and results come in the order of the items, so that whoever
+adds them up gets the same bits for any number of workers. Knows nothing of what is computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from threading import Lock
+from typing import Any, Protocol
+
+from ..errors import ConfigError
+
+__all__ = ["Job", "spread"]
+
+_AHEAD = 2  # items for each worker that are on their way: one is worked on, one waits
+_TRIES = 4  # how often an item is given out whose worker went away
+_ANSWER = 10  # seconds in which a cluster answers
+
+
+class Job(Protocol):
+    """What every worker is given once; it can be pickled."""
+
+    def start(self) -> Callable[[Any], Any]:
+        """Return the function of one item; sessions and the like are opened here, at the place of work."""
+        ...
+
+
+def spread(job: Job, items: Iterable[Any], workers: int | None = None, cluster: str | None = None) -> Iterator[Any]:
+    """Yield what `job` makes of every item, in their order.
+
+    workers : processes; None works here. cluster : the address of a Dask scheduler. An item is taken from `items` only
+    when somebody is about to work on it. Raises ConfigError where both are given, where the job cannot be sent, where
+    no cluster answers, and where workers are killed; what the job itself raises comes through.
+    """
+    if workers is not None and cluster is not None:
+        raise ConfigError("workers and cluster: give one of the two")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers = {workers}: at least 1 is needed")
+    if cluster is not None:
+        yield from _on_cluster(_packed(job), items, cluster)
+    elif workers is not None:
+        yield from _in_processes(_packed(job), items, workers)
+    else:
+        yield from map(job.start(), items)
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A job on its way; `key` is the same for equal jobs."""
+
+    body: bytes
+    key: str
+
+
+def _packed(job: Job) -> _Packed:
+    try:
+        body = pickle.dumps(job)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"this cannot be sent to other processes ({error}); name functions as file.py:function, or leave the "
+            "workers out"
+        ) from error
+    return _Packed(body, hashlib.blake2b(body, digest_size=16).hexdigest())
+
+
+@dataclass
+class _Here:
+    """What a worker process holds: the functions of the jobs it was given."""
+
+    functions: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    def work(self, job: _Packed, item: Any) -> Any:
+        """Work on an item, one at a time: sessions may not be shared by threads."""
+        with self.lock:
+            if job.key not in self.functions:
+                self.functions.clear()  # one job after another; its models are large
+                self.functions[job.key] = pickle.loads(job.body).start()
+            return self.functions[job.key](item)
+
+
+_HERE = _Here()
+
+
+# ---- processes ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Given:
+    job: _Packed | None = None
+
+
+_GIVEN = _Given()
+
+
+def _begin(job: _Packed, threads: int) -> None:
+    os.environ["LINGERONNX_THREADS"] = str(threads)
+    _GIVEN.job = job
+
+
+def _work(item: Any) -> Any:
+    assert _GIVEN.job is not None
+    return _HERE.work(_GIVEN.job, item)
+
+
+def _in_processes(job: _Packed, items: Iterable[Any], workers: int) -> Iterator[Any]:
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    # spawn: the threads of onnxruntime and the simulator do not survive a fork
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (job, threads))
+    try:
+        with contextlib.closing(_in_order(items, lambda item: pool.submit(_work, item), workers)) as ahead:
+            for _, future in ahead:
+                yield future.result()
+    except BrokenProcessPool as error:
+        raise ConfigError(
+            "a worker process ended before its work did: killed, out of memory, or started by a script without the "
+            "line if __name__ == '__main__':"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_order(
+    items: Iterable[Any], submit: Callable[[Any], Any], workers: int
+) -> Generator[tuple[Any, Any], None, None]:
+    """Yield (item, what `submit` returned), in order, with a few items given out ahead."""
+    waiting: deque[tuple[Any, Any]] = deque()
+    for item in items:
+        waiting.append((item, submit(item)))
+        if len(waiting) >= _AHEAD * workers:
+            yield waiting.popleft()
+    while waiting:
+        yield waiting.popleft()
+
+
+# ---- Dask --------------------------------------------------------------------------------------------------------
+
+
+def _on_worker(job: _Packed, item: Any) -> Any:
+    os.environ.setdefault("LINGERONNX_THREADS", "1")  # the cluster has a process for each core
+    return _HERE.work(job, item)
+
+
+def _on_cluster(job: _Packed, items: Iterable[Any], address: str) -> Iterator[Any]:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ConfigError("a cluster needs Dask: pip install 'lingeronnx[cluster]'") from error
+    try:
+        client = Client(address, timeout=_ANSWER, set_as_default=False)
+    except (OSError, ValueError) as error:  # a timeout is an OSError
+        raise ConfigError(f"no Dask scheduler answers at {address} within {_ANSWER} seconds") from error
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=_ANSWER)
+        except TimeoutError as error:
+            raise ConfigError(
+                f"the cluster at {address} has no worker; start some with: dask worker {address}"
+            ) from error
+        sent = _Sent(client, job)
+        with contextlib.closing(_in_order(items, sent.submit, len(client.ncores()))) as ahead:
+            for item, future in ahead:
+                yield sent.result(item, future)
+
+
+class _Sent:
+    """A job that the workers of a cluster have."""
+
+    def __init__(self, client: Any, job: _Packed) -> None:
+        self._client, self._job = client, job
+        self._given = client.scatter(job, broadcast=True, hash=False)
+
+    def submit(self, item: Any) -> Future[Any]:
+        """Send the item to one worker."""
+        return self._client.submit(_on_worker, self._given, self._client.scatter(item, hash=False), pure=False)
+
+    def result(self, item: Any, future: Any) -> Any:
+        """Return what became of the item; it goes to another worker where the one that had it is gone."""
+        from distributed import KilledWorker
+
+        for _ in range(_TRIES - 1):
+            try:
+                return future.result()
+            except (CancelledError, KilledWorker):  # data die with the worker that holds them
+                self._given = self._client.scatter(self._job, broadcast=True, hash=False)
+                future = self.submit(item)
+        try:
+            return future.result()
+        except (CancelledError, KilledWorker) as error:
+            raise ConfigError(f"the cluster's workers were killed {_TRIES} times over one item of work") from error
