@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError, DataError
 from .files import write_text
-from .flow import QuantizedModel, beyond, complete, ends, normalised, plan_for, prepare, refined, wins
+from .flow import QuantizedModel, complete, measured, normalised, plan_for, prepare, refined, with_best_ends
 from .graph import ir
 from .packer.names import restored, written
 from .plan import Plan
@@ -45,7 +45,6 @@ __all__ = [
     "Simulation",
     "Verification",
     "analyse_outputs",
-    "beyond",
     "check",
     "convert",
     "convert_checkpoint",
@@ -72,6 +71,8 @@ def quantize(
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     config: QuantConfig | str | os.PathLike[str] | None = None,
     plan: Plan | None = None,
+    eval_data: Any = None,
+    metric: str | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> QuantizedModel:
@@ -83,25 +84,18 @@ def quantize(
         (`streaming`).
     platform : a platform's name, or a row of one's own.
     config : a `QuantConfig` or a YAML file; the other settings win over it. plan : use these scales; nothing is
-        calibrated.
+        calibrated. eval_data : measure the accuracy on it, by `metric` as `evaluate` has it, against the float model.
     Raises ModelError, DataError, ConfigError; ConstraintError with require_chip where the result is not chip-ready.
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     prepared = prepare(model, calib, config, {**given, **settings})
     planned = plan_for(prepared, plan, progress)
     result = complete(planned, refined(planned), progress)
-    conf = prepared.conf
-    if plan is not None or prepared.synthetic or conf.effort == "fast" or not prepared.data.rereadable:
-        return result
-    kept: dict[str, str] = {}
-    for more in ends(prepared.graph):
-        if isinstance(calib, Iterator) or not set(more) - set(prepared.parts.floats):
-            continue
-        host = {**kept, **more}
-        planned = plan_for(prepare(model, calib, config, {**given, **settings}, host=host), None, progress)
-        other = complete(planned, refined(planned), progress)
-        if wins(result.report, other.report):
-            result, kept = other, host
+    if plan is None:
+        result = with_best_ends(prepared, result, progress)
+    if eval_data is not None:
+        result = measured(result, eval_data, model, metric=metric, batch=settings.get("batch"),
+                          limit=settings.get("limit"), progress=progress)  # fmt: skip
     return result
 
 

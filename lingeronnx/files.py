@@ -1,4 +1,4 @@
-"""Writing files so that a killed run leaves the old file or the new one, never half of one.
+"""Writing files so that a killed run leaves the old file or the new one, never half of one; and their names.
 
 Knows nothing of models: every writer of the package goes through `replacing`.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .errors import ConfigError
 
-__all__ = ["replacing", "write_text"]
+__all__ = ["chip_file", "replacing", "write_text"]
 
 
 @contextlib.contextmanager
@@ -49,3 +49,8 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` (UTF-8) to `path` as a whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def chip_file(path: Path) -> Path:
+    """Return the name of the file with the part for the packer, beside the file `path` of the whole graph."""
+    return path.with_name(f"{path.stem}_chip{path.suffix}")

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from .errors import ConfigError, nearest
-from .flow import Planned, QuantizedModel, complete, plan_for, prepare, refined
+from .flow import Planned, QuantizedModel, complete, measured, plan_for, prepare, refined
 from .flow.lower import lower
-from .flow.selectors import Selectors
 from .graph import ir
 from .run.data import Data, Progress, load_function
 from .run.evaluation import evaluate
@@ -111,7 +110,8 @@ def finetune(
     notes = [*ready.notes, *_untrained(bridge)]
     tuned = replace(ready, plan=bridge.plan, notes=notes)
     done = complete(tuned, with_weights(start, bridge.weights()), progress)
-    return replace(done, report=replace(done.report, training=[vars(line) for line in history]))
+    done = replace(done, report=replace(done.report, training=[vars(line) for line in history]))
+    return done if eval_data is None else measured(done, eval_data, model, metric=metric, progress=progress)
 
 
 def _untrained(bridge: Any) -> list[str]:
@@ -135,7 +135,7 @@ def with_weights(graph: ir.Graph, weights: Mapping[str, np.ndarray]) -> ir.Graph
 
 def _layers(ready: Planned, selector: str) -> list[ir.Node]:
     """Return the nodes of the planned graph that a selector on the user's graph stands for."""
-    found = Selectors(ready.prepared.original, ready.graph).nodes(selector)
+    found = ready.prepared.selectors(ready.graph).nodes(selector)
     if not found:
         raise ConfigError(f"selector '{selector}': what it names is folded into its neighbours; name the layer before")
     return found

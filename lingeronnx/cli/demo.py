@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from ._shared import examples, json_option, print_json, progress_bar
-from .show import accuracy_of, console_for, show_demo
+from .show import console_for, show_demo
 
 __all__ = ["demo"]
 
@@ -27,7 +27,7 @@ def demo(as_json: bool) -> None:
         from ..demo import demo as run
 
         done = run(progress=progress)
-    report = replace(done.result.report, accuracy=accuracy_of(done.evaluation))
+    report = replace(done.result.report, accuracy=done.evaluation.accuracy)
     show_demo(console_for(as_json), done, report)
     if as_json:
         print_json({"model": done.model, "output": done.output, "seconds": done.seconds, **report.to_dict()})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..errors import ConfigError
-from ._result import Written
+from ..files import chip_file
+from ._result import show_result
 from ._shared import (
     DATA,
     METRICS,
@@ -23,7 +23,6 @@ from ._shared import (
     progress_bar,
     quantizing,
 )
-from .show import accuracy_of
 
 __all__ = ["finetune"]
 
@@ -90,8 +89,9 @@ def finetune(
         raise click.UsageError("--patience needs --eval DATA")
     read = [model, train, eval_data, options["config"], options["state_dict"]]
     check_target(output, read)
-    chip_output = output.with_name(f"{output.stem}_chip{output.suffix}")
-    for path, others in ((chip_output, read), (save_plan, [*read, output]), (options["checkpoint"], [*read, output])):
+    chip_output = chip_file(output)
+    written = [*read, output, chip_output]
+    for path, others in ((chip_output, read), (save_plan, written), (options["checkpoint"], written)):
         if path is not None:
             check_target(path, others)
     given = {key: value for key, value in options.items() if value is not None and value != ()}
@@ -101,14 +101,8 @@ def finetune(
 
         result = api.finetune(model, source(train), source(eval_data), overrides=merge_overrides(overrides),
                               constraints=_constraints(clamps, no_clamp), progress=progress, **given)  # fmt: skip
-        report = result.report
-        if eval_data is not None:
-            found = api.evaluate(result.session(), source(eval_data), metric=options["metric"], baseline=model,
-                                 progress=progress)  # fmt: skip
-            report = replace(report, accuracy=accuracy_of(found))
-        done = Written(model, output, chip_output, save_plan)
-        done.write(result)
-    done.show(result, report, as_json)
+        done = result.write(output, plan=save_plan)
+    show_result(model, done, as_json)
 
 
 def _constraints(clamps: Sequence[str], none: Sequence[str]) -> dict[str, dict[str, str] | None]:

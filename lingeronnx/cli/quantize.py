@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import ConfigError
-from ._result import Written
+from ..files import chip_file
+from ._result import show_result
 from ._shared import (
     DATA,
     METRICS,
@@ -26,7 +26,6 @@ from ._shared import (
     progress_bar,
     quantizing,
 )
-from .show import accuracy_of
 
 if TYPE_CHECKING:
     from ..plan import Plan
@@ -83,10 +82,10 @@ def quantize(
     output = output or model.with_name(f"{model.stem}_quant.onnx")
     read = [model, options["calib"], options["config"], plan_in, eval_data]
     check_target(output, read)
-    chip_output = output.with_name(f"{output.stem}_chip{output.suffix}")
+    chip_output = chip_file(output)
     check_target(chip_output, read)
     if save_plan is not None:
-        check_target(save_plan, [*read, output])
+        check_target(save_plan, [*read, output, chip_output])
     if deploy_to is not None and written != "thinker":
         raise click.UsageError("--deploy writes files for the packer, which takes --format thinker")
     plan = None if plan_in is None else _read_plan(plan_in, options)
@@ -101,23 +100,13 @@ def quantize(
         calib, fed_back = source(options.pop("calib")), pairs("--state", state, "OUT=IN") or None
         result = api.quantize(model, calib, plan=plan, overrides=merge_overrides(overrides), state=fed_back,
                               fix=pairs("--fix", fix, "INPUT=VALUE") or None,
-                              batch_axis=axes(batch_axis) or None, progress=progress, **options)  # fmt: skip
-        report = result.report
-        if eval_data is not None:
-            sizes: dict[str, Any] = {key: options[key] for key in ("batch", "limit") if options[key] is not None}
-            found = api.evaluate(
-                result.session(), source(eval_data), metric=metric, baseline=model, progress=progress, **sizes
-            )
-            more = api.beyond(result, source(eval_data), options["limit"])
-            report = replace(report, accuracy=accuracy_of(found), notes=(*report.notes, *more))
-        notes = api.convert(result.graph, written).notes if written != "thinker" else ()
-        report = replace(report, notes=(*report.notes, *notes))
+                              batch_axis=axes(batch_axis) or None, eval_data=source(eval_data), metric=metric,
+                              progress=progress, **options)  # fmt: skip
         deployed = None
         if deploy_to is not None:
             deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem)
-        done = Written(model, output, chip_output, save_plan)
-        done.write(result, written)
-    done.show(result, report, as_json, deployed)
+        done = result.write(output, written, plan=save_plan)
+    show_result(model, done, as_json, deployed)
 
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan:

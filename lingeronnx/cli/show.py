@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ..api import Deployment, Evaluation, Simulation, Verification
     from ..demo import Demo
     from ..deployment import Difference
+    from ..flow import Written
     from ..flow.report import FloatNode, Report
     from ..run.dump import Summary
 
 __all__ = [
-    "accuracy_of",
     "console_for",
     "plain",
     "show_demo",
@@ -94,12 +94,11 @@ def _notes(console: Console, notes: Sequence[str]) -> None:
         console.print(f"  note: {note}", style="yellow")
 
 
-def show_report(
-    console: Console, report: Report, model: Path, output: Path, plan: Path | None, part: Path | None
-) -> None:
-    """Print what a quantization did; `part` is the file without the host part, where there is one."""
+def show_report(console: Console, model: Path, done: Written) -> None:
+    """Print what a quantization did of `model`, and what it wrote."""
     from ..flow.report import LEVELS
 
+    report = done.report
     _title(console, f"{model} -> {report.platform}, {report.mode}")
     _facts(console, _report_rows(report))
     _float_table(console, "Float nodes between integer ones", report.float_nodes)
@@ -118,11 +117,11 @@ def show_report(
     _notes(console, [f"{LEVELS[f.level]}: {f}" for f in report.findings])
     if report.packer and report.chip_ready:
         _line(console, "pack it with", report.packer)
-    if plan is not None:
-        _line(console, "plan", str(plan))
-    _line(console, "written", f"{output} ({_size(output)})")
-    if part is not None:
-        _line(console, "for the packer", f"{part} ({_size(part)}), without the host part")
+    if done.plan is not None:
+        _line(console, "plan", str(done.plan))
+    _line(console, "written", f"{done.graph} ({_size(done.graph)})")
+    if done.chip is not None:
+        _line(console, "for the packer", f"{done.chip} ({_size(done.chip)}), without the host part")
 
 
 def _report_rows(report: Report) -> list[tuple[str, str, str]]:
@@ -299,7 +298,7 @@ def show_demo(console: Console, done: Demo, report: Report) -> None:
     said = "".join(f"{c!s:^12}  " for c in done.classes)
     console.print(Text("  " + said.rstrip(), "bold green"), no_wrap=True, overflow="crop")
     console.print()
-    a = accuracy_of(done.evaluation)
+    a = done.evaluation.accuracy
     for key in ("float", "integer"):
         _facts(console, [(f"{key} accuracy", f"{a[key]:.2f} % of {a['samples']} held-out digits", "bold")])
     _facts(console, _report_rows(replace(report, accuracy=None)))
@@ -338,13 +337,6 @@ def _shape(shape: Sequence[int]) -> str:
 def _size(path: Path) -> str:
     size = path.stat().st_size
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
-
-
-def accuracy_of(found: Evaluation) -> dict[str, Any]:
-    """Return an evaluation as the report holds it."""
-    drop = None if found.baseline is None else found.baseline - found.value
-    return {"metric": found.metric, "unit": found.unit, "float": found.baseline, "integer": found.value, "drop": drop,
-            "samples": found.samples}  # fmt: skip
 
 
 def plain(value: Any) -> Any:

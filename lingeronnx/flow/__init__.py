@@ -6,14 +6,18 @@
     take_over     -> Planned         the same from a plan made elsewhere
     refined       -> ir.Graph        weights and biases refined under the plan
     complete      -> QuantizedModel  lowered, reported, compared with the float model
+    with_best_ends -> QuantizedModel   its ends left to the host, where that is measured to be better
+    measured      -> QuantizedModel  with its accuracy on data of the user's
 
-Between the plan and the end the weights may be changed: `refined` does for `quantize`, training does for `tuning`. No
-stage changes what it is given. Must not know: commands, torch.
+`QuantizedModel.write` is the one place where the result becomes files. Between the plan and the end the weights may be
+changed: `refined` does for `quantize`, training does for `tuning`. No stage changes what it is given. Must not know:
+commands, torch.
 """
 
-from .beyond import beyond
-from .complete import QuantizedModel, complete
-from .ends import ends, wins
+from .complete import complete
+from .ends import with_best_ends
+from .measured import measured
+from .model import QuantizedModel, Written
 from .planned import Observed, Planned, assign_scales, observe_model, plan_for, take_over
 from .prepared import Prepared, normalised, prepare, synthetic
 from .refined import refined
@@ -23,10 +27,10 @@ __all__ = [
     "Planned",
     "Prepared",
     "QuantizedModel",
+    "Written",
     "assign_scales",
-    "beyond",
     "complete",
-    "ends",
+    "measured",
     "normalised",
     "observe_model",
     "plan_for",
@@ -34,5 +38,5 @@ __all__ = [
     "refined",
     "synthetic",
     "take_over",
-    "wins",
+    "with_best_ends",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..run.data import Data
 from ..run.runners import FloatRunner, input_specs
-from .complete import QuantizedModel
+from .model import QuantizedModel
 
 __all__ = ["beyond"]
 

@@ -10,14 +10,40 @@ from collections.abc import Callable, Mapping
 
 from ..graph import ir
 from ..ops.macs import macs
+from ..run.data import Progress
+from .complete import complete
+from .model import QuantizedModel
+from .planned import plan_for
+from .prepared import Prepared
+from .refined import refined
 from .report import Report
 
-__all__ = ["ends", "wins"]
+__all__ = ["ends", "with_best_ends"]
 
 _FRONT = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
 _TAIL = ("Exp", "NonMaxSuppression", "Pow", "Sqrt", "TopK")
 _LAYERS = 1  # a front may have: a transform written as a convolution
 _GAIN, _LOSS = 3.0, 0.5  # dB that some output gains at least, and others lose at most
+
+
+def with_best_ends(prepared: Prepared, result: QuantizedModel, progress: Progress | None = None) -> QuantizedModel:
+    """Return `result`, made from `prepared`, or where it is better the model with its front, its tail or both in float.
+
+    Only real data that can be read again are evidence; without them, or where no effort is to be spent, it is
+    `result`.
+    """
+    if prepared.synthetic or prepared.conf.effort == "fast" or not prepared.data.rereadable:
+        return result
+    kept: dict[str, str] = {}
+    for more in ends(prepared.graph):
+        if not more.keys() - prepared.parts.floats.keys():
+            continue
+        host = {**kept, **more}
+        planned = plan_for(prepared.with_host(host), None, progress)
+        other = complete(planned, refined(planned), progress)
+        if _wins(result.report, other.report):
+            result, kept = other, host
+    return result
 
 
 def ends(model: ir.Graph) -> list[dict[str, str]]:
@@ -77,7 +103,7 @@ def _tail(model: ir.Graph) -> list[str]:
     return [str(node.name) for node in reversed(found)] if decode and leads else []
 
 
-def wins(old: Report, new: Report) -> bool:
+def _wins(old: Report, new: Report) -> bool:
     """Whether `new` is better: an output gained, none lost, and what was ready for a chip still is."""
     if old.chip_ready and not new.chip_ready:
         return False

@@ -127,7 +127,7 @@ def assign_scales(seen: Observed) -> Planned:
     factors.apply(parts, ranged)
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
-    choice = _choice(Selectors(seen.prepared.original, parts.graph), conf)
+    choice = _choice(seen.prepared.selectors(parts.graph), conf)
     wide = wide_states(parts, conf.state, row) if conf.bits < 16 else []
     choice = replace(choice, own={**{name: {"bits": 16} for name in wide}, **_with_bits(choice.own, wide)})
     parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)

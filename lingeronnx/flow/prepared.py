@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,8 @@ class Prepared:
 
     original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
     fitted. source : the user's graph in onnxruntime, every tensor. data : for calibration; synthetic : whether they are
-    made up. stem : of the file name that the packer's line speaks of. calls : of a model that is fed its own states.
+    made up. stem : of the file name that the packer's line speaks of. skip : {node of the normalised graph: why the
+    user or a state keeps it in float}. calls : of a model that is fed its own states.
     """
 
     original: ir.Graph
@@ -57,6 +57,7 @@ class Prepared:
     notes: Sequence[str]
     stem: str
     synthetic: bool
+    skip: Mapping[str, str]
     calls: Calls | None = None
 
     @property
@@ -69,10 +70,13 @@ class Prepared:
         """What runs `graph`: the activations that become integers."""
         return FloatRunner(self.graph, set(self.parts.activations))
 
-    @property
-    def selectors(self) -> Selectors:
-        """What the user names, in `graph`."""
-        return Selectors(self.original, self.graph)
+    def selectors(self, graph: ir.Graph) -> Selectors:
+        """Return what finds the nodes and tensors that the user names in `graph`, made from the normalised one."""
+        return Selectors(self.original, graph)
+
+    def with_host(self, nodes: Mapping[str, str]) -> Prepared:
+        """Return the same model with more `nodes` of the normalised graph left to the host: {node: why}."""
+        return replace(self, parts=partition_with_clips(self.graph, self.row, {**nodes, **self.skip}, self.conf.bits))
 
 
 def prepare(
@@ -81,12 +85,10 @@ def prepare(
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
     hold: bool = True,
-    host: Mapping[str, str] = MappingProxyType({}),
 ) -> Prepared:
     """Load, accept, normalise, fit and divide `model`.
 
     The arguments are those of `quantize`; settings of None are left out. hold : keep some data out of calibration.
-    host : nodes of the normalised graph that stay in float, with the reason.
     """
     conf = _config(config, settings)
     row = _row(conf)
@@ -102,10 +104,10 @@ def prepare(
     selectors = Selectors(original, graph)
     source = FloatRunner(original)
     fitted = _normalise(graph, source, data, row, conf, selectors, record)
-    skip = {**host, **apart(graph, conf.state), **selectors.skipped(conf.skip)}
+    skip = {**apart(graph, conf.state), **selectors.skipped(conf.skip)}
     parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
-    return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None, calls)
+    return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls)
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:

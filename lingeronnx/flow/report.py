@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ..chip.part import chip_part
+from ..files import chip_file
 from ..fit import Fitted
 from ..graph import ir
 from ..ops.macs import macs
@@ -19,7 +22,7 @@ from ..plan import Plan
 from ..platforms import Platform
 from .partition import Partition
 
-__all__ = ["LEVELS", "FloatNode", "Report", "describe", "float_nodes"]
+__all__ = ["LEVELS", "FloatNode", "Report", "describe", "float_nodes", "packer_line"]
 
 #: Level of a finding -> how it is called where it is shown.
 LEVELS = MappingProxyType({"packs": "the packer refuses", "right": "wrong on the chip",
@@ -42,6 +45,7 @@ class Report:
     chip_ready : no float operator stands between the first Quant and the last Dequant, and the packer takes the part
         between them, packed with packer_args, and the chip computes it right (False without a packer)
     findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan
+    packer : the packer's call for the files that `QuantizedModel.write` writes by default; empty without a packer
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
     outputs : per graph output, cosine and SQNR against the float model; measured_on : which data
@@ -113,15 +117,23 @@ def describe(
     packed = None
     if row.packing is not None and parts.ops and not islands:
         packed = choose(chip_part(written(lowered, renamed)), row)
+    ready = packed is not None and packed.verdict.chip_ready
+    words = "" if packed is None else packed.line
+    file = Path(f"{stem}.onnx")
     return Report(
-        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())),
-        chip_ready=packed is not None and packed.verdict.chip_ready, is_chip=row.packing is not None,
+        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready,
+        is_chip=row.packing is not None,
         integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
-        packer="" if packed is None else shell(packed.words, f"{stem}.onnx", f"{stem}.pkg"),
-        packer_args="" if packed is None else packed.line, notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
+        packer=packer_line(words, chip_file(file) if ready and host else file), packer_args=words,
+        notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
         findings=() if packed is None else packed.verdict.findings,
         cost=None if packed is None else packed.verdict.cost(row),
     )  # fmt: skip
+
+
+def packer_line(arguments: str, path: Path) -> str:
+    """Return the packer's call, with its `arguments`, for the file `path`; nothing where there are none."""
+    return shell(shlex.split(arguments), str(path), str(path.with_suffix(".pkg"))) if arguments else ""
 
 
 def _renamed(names: Names) -> list[str]:

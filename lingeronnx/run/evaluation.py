@@ -29,6 +29,13 @@ class Evaluation:
     samples: int
     baseline: float | None = None
 
+    @property
+    def accuracy(self) -> dict[str, Any]:
+        """The value of an integer model beside that of the float one, the baseline, as reports hold it."""
+        drop = None if self.baseline is None else self.baseline - self.value
+        return {"metric": self.metric, "unit": self.unit, "float": self.baseline, "integer": self.value, "drop": drop,
+                "samples": self.samples}  # fmt: skip
+
 
 def evaluate(
     model: str | os.PathLike[str] | ir.Graph | Session,

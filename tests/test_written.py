@@ -1,0 +1,111 @@
+"""What `QuantizedModel.write` writes: the graph, the part for the packer, the plan, and the line that packs them."""
+
+import shlex
+
+import numpy as np
+import onnx
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.conversion import convert
+from lingeronnx.graph import ir
+from tests import nets
+
+X = np.random.default_rng(0).standard_normal((40, 3, 8, 8)).astype(np.float32)
+
+
+def net(softmax=True):
+    """A convolution, of names that no packer takes, and a Softmax that the host computes."""
+    made = nets.Net(3, 8, 8)
+    made.node("Relu", made.conv("x", (4, 3, 3, 3), pads=[1] * 4), out="g" if softmax else "y")
+    if softmax:
+        made.node("Softmax", "g", out="y", axis=1)
+    model = made.graph("y")
+    next(node for node in model.graph if node.op_type == "Conv").outputs[0].name = "Scale@1"
+    return model
+
+
+def quantized(platform="arcs", softmax=True, **settings):
+    return lo.quantize(net(softmax), {"x": X}, platform=platform, effort="fast", **settings)
+
+
+def line(done):
+    """Return the packer's line as {option: value} of its files."""
+    words = shlex.split(done.report.packer)
+    return {option: words[words.index(option) + 1] for option in ("-g", "-o")}
+
+
+def test_the_part_stands_beside_and_the_line_names_it(tmp_path):
+    """All files, and nothing else; the packer takes no Softmax, so its line is about the part."""
+    result = quantized()
+    done = result.write(tmp_path / "net.onnx", plan=tmp_path / "plan.json")
+    assert (done.graph, done.chip, done.plan) == tuple(tmp_path / n for n in ("net.onnx", "net_chip.onnx", "plan.json"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.onnx", "net_chip.onnx", "plan.json"]
+    assert line(done) == {"-g": str(tmp_path / "net_chip.onnx"), "-o": str(tmp_path / "net_chip.pkg")}
+    kinds = [[node.op_type for node in onnx.load(path).graph.node] for path in (done.graph, done.chip)]
+    assert kinds[0] == [*kinds[1], "Softmax"]
+    assert lo.Plan.from_json(done.plan.read_text()) == result.plan
+
+
+def test_the_line_before_anything_is_written():
+    """It speaks of the files that `write` would write by default."""
+    assert line(type("", (), {"report": quantized().report})) == {"-g": "model_quant_chip.onnx",
+                                                                  "-o": "model_quant_chip.pkg"}  # fmt: skip
+    assert line(type("", (), {"report": quantized(softmax=False).report}))["-g"] == "model_quant.onnx"
+
+
+def test_without_a_host_part_there_is_one_file(tmp_path):
+    """The graph itself is packed."""
+    done = quantized(softmax=False).write(tmp_path / "net.onnx")
+    assert (done.chip, done.plan) == (None, None)
+    assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
+    assert line(done)["-g"] == str(tmp_path / "net.onnx")
+
+
+def test_generic_has_no_line(tmp_path):
+    """Nobody packs it; names stay."""
+    done = quantized("generic").write(tmp_path / "net.onnx")
+    assert (done.chip, done.report.packer) == (None, "")
+    assert "Scale@1" in {v.name for v in ir.values(ir.load(done.graph))}
+
+
+@pytest.mark.parametrize("to", ("thinker", "linger"))
+def test_both_files_have_the_same_names(tmp_path, to):
+    """In either generation; what is written alone is the same."""
+    result = quantized()
+    done = result.write(tmp_path / "net.onnx", to)
+    whole, part = (ir.load(path) for path in (done.graph, done.chip))
+    names = [{str(v.name) for v in ir.values(graph)} for graph in (whole, part)]
+    assert names[1] <= names[0]
+    assert not any("@" in name or name.startswith("Scale") for name in names[0])
+    result.save(tmp_path / "alone.onnx", to)
+    result.save_chip(tmp_path / "part.onnx", to)
+    assert (tmp_path / "alone.onnx").read_bytes() == done.graph.read_bytes()
+    assert (tmp_path / "part.onnx").read_bytes() == done.chip.read_bytes()
+
+
+def test_what_conversion_changes_is_a_note(tmp_path):
+    """Once, and only of what was written; the model's own report stays."""
+    result = quantized()
+    done = result.write(tmp_path / "net.onnx", "linger")
+    more = convert(result.graph, "linger").notes
+    assert more
+    assert list(done.report.notes) == [*result.report.notes, *more]
+
+
+def test_what_cannot_be_converted_writes_nothing(tmp_path):
+    """Not even the plan."""
+    with pytest.raises(lo.ModelError, match="no counterpart"):
+        quantized("generic").write(tmp_path / "net.onnx", "linger", plan=tmp_path / "plan.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_quantize_measures_what_it_is_given(tmp_path):
+    """The accuracy of the report is that of `evaluate` on the written file; values beyond calibration are noted."""
+    onnx.save(ir.to_proto(net()), tmp_path / "float.onnx")
+    data = {"x": 8 * X[:8]}
+    result = quantized(eval_data=data, metric="sqnr")
+    result.save(tmp_path / "net.onnx")
+    found = lo.evaluate(tmp_path / "net.onnx", data, metric="sqnr", baseline=tmp_path / "float.onnx")
+    assert result.report.accuracy == found.accuracy
+    assert any("beyond what calibration saw" in note for note in result.report.notes)
