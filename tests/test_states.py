@@ -8,9 +8,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lingeronnx as lo
+from lingeronnx.flow import ends as flow_ends
 from lingeronnx.flow.selectors import select
 from lingeronnx.flow.states import into_states
 from lingeronnx.graph import ir
+from tests import nets
 
 RNG = np.random.default_rng(0)
 
@@ -144,6 +146,23 @@ def test_decoding_goes_to_the_host_when_that_is_measured_to_be_better() -> None:
     assert {"exp", "size", "boxes"} <= {node.node for node in best.report.host_part}
     assert any("measured, that is better" in node.why for node in best.report.host_part)
     assert best.report.outputs["boxes"]["sqnr"] > fast.report.outputs["boxes"]["sqnr"] + 3
+
+
+def test_a_try_that_no_chip_runs_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With require_chip the first result is ready; leaving out a node between integer ones would not be."""
+    tried = []
+
+    def middle(model: ir.Graph) -> list[dict[str, str]]:
+        tried.append([node.op_type for node in model.graph])
+        return [{str(node.name): "a try" for node in model.graph if node.op_type == "Relu"}]
+
+    monkeypatch.setattr(flow_ends, "ends", middle)
+    net = nets.Net(3, 8, 8)
+    model = net.graph(net.conv(net.node("Relu", net.conv("x", (4, 3, 3, 3))), (4, 4, 1, 1)))
+    x = np.random.default_rng(1).standard_normal((64, 3, 8, 8)).astype(np.float32)
+    result = lo.quantize(model, x, platform="venus", require_chip=True)
+    assert tried
+    assert result.report.chip_ready
 
 
 def test_a_spectrum_goes_to_the_host_when_that_is_measured_to_be_better() -> None:

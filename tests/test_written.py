@@ -91,6 +91,7 @@ def test_what_conversion_changes_is_a_note(tmp_path):
     more = convert(result.graph, "linger").notes
     assert more
     assert list(done.report.notes) == [*result.report.notes, *more]
+    assert done.report.packer == ""  # which reads generation 1 alone
 
 
 def test_what_cannot_be_converted_writes_nothing(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ..errors import ConstraintError
 from ..graph import ir
 from ..ops.macs import macs
 from ..run.data import Progress
@@ -39,8 +40,11 @@ def with_best_ends(prepared: Prepared, result: QuantizedModel, progress: Progres
         if not more.keys() - prepared.parts.floats.keys():
             continue
         host = {**kept, **more}
-        planned = plan_for(prepared.with_host(host), None, progress)
-        other = complete(planned, refined(planned), progress)
+        try:
+            planned = plan_for(prepared.with_host(host), None, progress)
+            other = complete(planned, refined(planned), progress)
+        except ConstraintError:  # with require_chip: no chip runs it that way
+            continue
         if _wins(result.report, other.report):
             result, kept = other, host
     return result

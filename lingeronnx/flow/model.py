@@ -33,7 +33,7 @@ class Written:
 
     graph : the file of the integer graph. chip : that of the part for the packer, None where the graph has no host
     part. plan : that of the scales, None where it was not asked for. report : the model's, with the packer's line for
-    these files, and what converting to another generation changed among the notes.
+    these files (none in a generation that it does not read), and what converting changed among the notes.
     """
 
     graph: Path
@@ -89,8 +89,8 @@ class QuantizedModel:
             ir.save(forms.part, chip)
         if plan is not None:
             write_text(plan, self.plan.to_json())
-        report = replace(self.report, notes=(*self.report.notes, *forms.notes),
-                         packer=packer_line(self.report.packer_args, chip or graph))  # fmt: skip
+        line = packer_line(self.report.packer_args, chip or graph) if to == "thinker" else ""
+        report = replace(self.report, packer=line, notes=(*self.report.notes, *forms.notes))
         return Written(graph, chip, None if plan is None else Path(plan), report)
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
