@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,11 @@ from ..errors import ConfigError, nearest
 from ..graph import ir
 from ..ops import float_op
 from ..plan import Plan, Transform
-from ..plan.config import QuantConfig
 from ..platforms import Platform
 from ..run.data import Progress
 from ..run.runners import FloatRunner
 from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes
+from .chosen import chosen
 from .improve import factors
 from .improve.cells import cell_notes
 from .improve.equalize import equalize
@@ -27,7 +26,6 @@ from .improve.refine import refinable
 from .observe import TensorStats, observe
 from .partition import Partition
 from .prepared import Prepared, check_same
-from .selectors import Selectors
 from .states import wide_states
 
 __all__ = ["Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over"]
@@ -116,8 +114,9 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
 def assign_scales(seen: Observed) -> Planned:
     """Give every tensor the scale its calibrator likes best, after moving ranges into the weights around it."""
     row, conf, parts = seen.prepared.row, seen.prepared.conf, seen.parts.on(ir.clone(seen.parts.graph))
-    stats, ties = dict(seen.stats), tie_classes(parts, row)
-    host = free_borders(parts, ties, stats, row, conf.bits)
+    ties = tie_classes(parts, row)
+    host, alike = free_borders(parts, ties, seen.stats, row, conf.bits)
+    stats = {**seen.stats, **{new: seen.stats[name] for new, name in alike.items()}}
     if host:
         parts = parts.with_floats(host)
         ties = tie_classes(parts, row)
@@ -127,9 +126,8 @@ def assign_scales(seen: Observed) -> Planned:
     factors.apply(parts, ranged)
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
-    choice = _choice(seen.prepared.selectors(parts.graph), conf)
     wide = wide_states(parts, conf.state, row) if conf.bits < 16 else []
-    choice = replace(choice, own={**{name: {"bits": 16} for name in wide}, **_with_bits(choice.own, wide)})
+    choice = chosen(seen.prepared.selectors(parts.graph), conf, wide)
     parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
     both = factors.combine(seen.even, ranged)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
@@ -154,32 +152,6 @@ def _assign(
             kept = parts.touching(error.tensors)
             parts = parts.without(dict.fromkeys(kept, why))
             ties = tie_classes(parts, row)
-
-
-def _with_bits(own: Mapping[str, Mapping[str, Any]], wide: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Return what the user said of single tensors, 16 bits where a state needs them and nothing else was said."""
-    return {name: {"bits": 16, **said} if name in wide else said for name, said in own.items()}
-
-
-def _choice(selectors: Selectors, conf: QuantConfig) -> Choice:
-    """Resolve the overrides to tensors of the normalised graph."""
-    own: dict[str, dict[str, Any]] = {}
-    by_output = {ir.written_name(node): node for node in selectors.graph.graph}
-    for selector, override in conf.overrides.items():
-        settings = override.settings
-        for name in selectors.tensors(selector):
-            own.setdefault(name, {}).update({k: v for k, v in settings.items() if k != "weight_bits"})
-            weights = _weights(by_output.get(name)) if "weight_bits" in settings else []
-            for weight in weights:
-                own.setdefault(weight, {})["bits"] = settings["weight_bits"]
-    return Choice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, own,
-                  conf.weight_scales)  # fmt: skip
-
-
-def _weights(node: ir.Node | None) -> list[str]:
-    """Return the names of the quantized weights of a float node."""
-    op = float_op(node)[0] if node is not None else None
-    return [] if node is None or op is None else [ir.read_name(node, index) for index in op.parameters(node)]
 
 
 # ---- a plan made elsewhere ---------------------------------------------------------------------------------------

@@ -101,19 +101,20 @@ def test_borders_beyond_the_chip_get_a_product(gain_in, gain_out, left):
     model = chain(gain_in, gain_out, bias=False)
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, 8)
+    added, alike = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, 8)
     assert ops(model) == left
+    assert set(alike.values()) <= set(stats)
     assert set(added.values()) <= {factors.SCALED_BY_HOST}
     assert len(added) == left.count("Mul")
     np.testing.assert_array_equal(outputs(model, feed)["y"], before)
-    assert set(parts.with_floats(added).activations) <= set(stats)
+    assert set(parts.with_floats(added).activations) <= {*stats, *alike}
 
 
 def test_a_platform_without_exponents_needs_none():
     """A float scale holds any range."""
     model = chain(1e5, bias=False)
     _, parts, stats = ready(model, 1e5)
-    assert free_borders(parts, tie_classes(parts, GENERIC), stats, GENERIC, 8) == {}
+    assert free_borders(parts, tie_classes(parts, GENERIC), stats, GENERIC, 8) == ({}, {})
     assert ops(model) == ["Conv", "Relu", "Conv"]
 
 
@@ -123,8 +124,8 @@ def test_the_constants_are_settled(gain_in, gain_out):
     model = chain(gain_in, gain_out, bias=False)
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, 8)
-    parts = parts.with_floats(added)
+    added, alike = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, 8)
+    parts, stats = parts.with_floats(added), {**stats, **{new: stats[name] for new, name in alike.items()}}
     found = range_factors(parts, tie_classes(parts, VENUS), stats, VENUS, bits=8, weight_bits=8, search=False)
     assert found
     assert all(math.log2(f[0]).is_integer() for f in found.values())

@@ -17,7 +17,7 @@ from ...graph import ir
 from ...platforms import Platform
 from ..assign import TieClass
 from ..calibrate import best_scale
-from ..observe import Stats, TensorStats
+from ..observe import Stats
 from ..partition import Partition
 from .factors import SCALED_BY_HOST
 
@@ -25,28 +25,33 @@ __all__ = ["free_borders", "settle"]
 
 
 def free_borders(
-    parts: Partition, ties: Sequence[TieClass], stats: dict[str, TensorStats], row: Platform, bits: int
-) -> dict[str, str]:
-    """Put Mul nodes (by 1, for now) at the borders of what `row` cannot hold; return {node: reason}.
+    parts: Partition, ties: Sequence[TieClass], stats: Stats, row: Platform, bits: int
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Put Mul nodes (by 1, for now) at the borders of what `row` cannot hold.
 
-    `stats` gains entries for the new tensors.
+    Return {node: reason} of these, and {new tensor: the one that it is equal to}.
     """
     if not row.power_of_two:
-        return {}
+        return {}, {}
     model, inside = parts.graph, parts.inside
     beyond = _out_of_range(ties, stats, row, bits)
     added: dict[str, str] = {}
+    alike: dict[str, str] = {}
     for value in list(ir.values(model)):
-        if str(value.name) not in beyond:
+        name = str(value.name)
+        if name not in beyond:
             continue
         writer = ir.producer(value)
         written_inside = writer is not None and id(writer) in inside
         outside = [use for use in value.uses() if id(use.node) not in inside]
         if not written_inside:
-            added[_multiply_after(model, value, inside, stats)] = SCALED_BY_HOST
+            node, new = _multiply_after(model, value, inside)
         elif outside or value.is_graph_output():
-            added[_multiply_before(model, value, inside, stats)] = SCALED_BY_HOST
-    return added
+            node, new = _multiply_before(model, value, inside)
+        else:
+            continue
+        added[node], alike[new] = SCALED_BY_HOST, name
+    return added, alike
 
 
 def _out_of_range(ties: Sequence[TieClass], stats: Stats, row: Platform, bits: int) -> set[str]:
@@ -61,20 +66,22 @@ def _out_of_range(ties: Sequence[TieClass], stats: Stats, row: Platform, bits: i
     return found
 
 
-def _multiply_after(model: ir.Graph, value: ir.Value, inside: Collection[int], stats: dict[str, TensorStats]) -> str:
-    """Let the integer readers of a float `value` read it through a Mul."""
+def _multiply_after(model: ir.Graph, value: ir.Value, inside: Collection[int]) -> tuple[str, str]:
+    """Let the integer readers of a float `value` read it through a Mul; return that and the new tensor."""
     readers = [(use.node, use.idx) for use in value.uses() if id(use.node) in inside]
     node = _mul(model, value, f"{value.name}_scaled")
     first = next(n for n in model.graph if any(n is reader for reader, _ in readers))
     model.graph.insert_before(first, node)
     for reader, index in readers:
         reader.replace_input_with(index, node.outputs[0])
-    stats[ir.written_name(node)] = stats[str(value.name)]
-    return str(node.name)
+    return str(node.name), ir.written_name(node)
 
 
-def _multiply_before(model: ir.Graph, value: ir.Value, inside: Collection[int], stats: dict[str, TensorStats]) -> str:
-    """Let the float readers of an integer `value`, and the outside, read it through a Mul that takes over its name."""
+def _multiply_before(model: ir.Graph, value: ir.Value, inside: Collection[int]) -> tuple[str, str]:
+    """Let the float readers of an integer `value`, and the outside, read it through a Mul that takes over its name.
+
+    Return the Mul and the new name of `value`.
+    """
     writer = ir.producer(value)
     assert writer is not None
     name = str(value.name)
@@ -87,8 +94,7 @@ def _multiply_before(model: ir.Graph, value: ir.Value, inside: Collection[int], 
     for position, output in enumerate(model.graph.outputs):
         if output is value:
             model.graph.outputs[position] = node.outputs[0]
-    stats[str(value.name)] = stats[name]
-    return str(node.name)
+    return str(node.name), str(value.name)
 
 
 def _mul(model: ir.Graph, value: ir.Value, output: str) -> ir.Node:
