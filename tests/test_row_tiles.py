@@ -141,6 +141,27 @@ def test_any_run_in_any_number_of_tiles(seed):
     assert done
 
 
+def uneven():
+    """A large first map, and behind it two depthwise layers that need as much as the tiles of the first leave."""
+    net = nets.Net(3, 128, 128, seed=4, batch=1)
+    a = net.node("Relu", net.conv("x", (16, 3, 3, 3), pads=[1] * 4))
+    b = net.node("Relu", net.conv(a, (16, 16, 3, 3), pads=[1] * 4, strides=[2, 2]))
+    c = net.node("Relu", net.conv(b, (32, 16, 1, 1)))
+    for _ in range(2):
+        c = net.node("Relu", net.conv(c, (32, 1, 3, 3), group=32, pads=[1] * 4))
+    return net.graph(net.conv(c, (8, 32, 3, 3), pads=[1] * 4, strides=[2, 2], out="y"))
+
+
+@pytest.mark.slow
+def test_what_the_tiles_leave_crowded_is_cut_too():
+    """The fullest node may be a tile, or need no tiles itself: the next layer that is whole is looked at then."""
+    small = dataclasses.replace(VENUS, shared_memory=400000)
+    result = quantize(uneven(), {"x": nets.samples(uneven(), 2)["x"]}, platform=small, effort="fast")
+    cut = [done.node for done in result.report.fitted if "tiles of" in done.what]
+    assert result.report.chip_ready, result.report.findings
+    assert len(cut) > 1
+
+
 def test_a_graph_that_fits_is_left_alone():
     assert not any("tiles of" in f.what for f in nets.quantized(nets.residual(), platform="arcs").report.fitted)
 

@@ -22,6 +22,7 @@ from .enlarge import enlarge_kernel
 from .kernel import split_kernel
 from .max_pool import split_max_pool
 from .pad import explicit_pad
+from .resize import repeat_elements
 from .tiles import split_map
 from .unroll import unroll
 
@@ -38,6 +39,7 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite("split-map", split_map),
     Rewrite("split-channels", split_channels),
     Rewrite("unroll", unroll),
+    Rewrite("repeat-elements", repeat_elements, absent=True),
 )
 
 _ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that undoes another
@@ -53,10 +55,11 @@ def fit(model: ir.Graph, row: Platform, keep: Collection[str] = ()) -> list[Fitt
         before = len(done)
         for node in list(model.graph):
             op, _ = float_op(node)
-            if op is None or node.name in keep or not op.violations(node, row):
+            absent = op is None or not op.available(row)
+            if node.name in keep or not (absent or op is None or op.violations(node, row)):
                 continue
             for rewrite in REWRITES:
-                found = rewrite.apply(model, node, row)
+                found = rewrite.apply(model, node, row) if rewrite.absent >= absent else None
                 if found is not None:
                     done.append(Fitted(str(node.name), *found))
                     break

@@ -30,10 +30,14 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A way to meet a limit: `apply(model, node, row)` returns what it did and at which cost, or None."""
+    """A way to meet a limit: `apply(model, node, row)` returns what it did and at which cost, or None.
+
+    absent : it is for operators, too, that the platform does not have at all.
+    """
 
     name: str
     apply: Callable[[ir.Graph, ir.Node, Platform], tuple[str, str] | None]
+    absent: bool = False
 
 
 def conv_of(node: ir.Node, row: Platform) -> tuple[Geometry, np.ndarray] | None:

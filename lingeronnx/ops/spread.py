@@ -16,7 +16,7 @@ from ..platforms.limits import PadLimits
 from ._base import Attr, Bound, Op
 from .shape import moves_batch
 
-__all__ = ["Expand", "Pad", "Resize", "ShuffleChannel", "Tile"]
+__all__ = ["Expand", "Pad", "Resize", "ShuffleChannel", "Tile", "nearest_places"]
 
 
 class _Spread(Op):
@@ -225,12 +225,11 @@ class Resize(_Spread):
         """The nearest element, by ONNX's rules for coordinates and ties."""
         factors = bound.constant(2, "float32", "list of factors").reshape(-1)
         factor = float(factors[axis])
-        count = int(size * factor)
-        coordinate = _COORDINATES.get(bound.attrs["coordinate_transformation_mode"])
-        if coordinate is None or bound.attrs["mode"] != "nearest" or len(factors) != len(bound.source_shapes[0]):
+        modes = bound.attrs["coordinate_transformation_mode"], bound.attrs["nearest_mode"]
+        places = _nearest(*modes, factor, size, int(size * factor))
+        if places is None or bound.attrs["mode"] != "nearest" or len(factors) != len(bound.source_shapes[0]):
             raise ModelError(f"{bound.where}: only resizing to the nearest element has an integer form")
-        x = coordinate(np.arange(count), factor, size, count)
-        return np.clip(_NEAREST[bound.attrs["nearest_mode"]](x), 0, size - 1).astype(int)
+        return places
 
 
 _COORDINATES: dict[str, Any] = {
@@ -246,6 +245,24 @@ _NEAREST: dict[str, Any] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
+
+
+def nearest_places(node: ir.Node, size: int, count: int) -> np.ndarray | None:
+    """Return the position of an axis of `size` that each of the `count` of a nearest Resize reads.
+
+    None for coordinates that have no integer form.
+    """
+    modes = (ir.attr(node, "coordinate_transformation_mode", "half_pixel"),
+             ir.attr(node, "nearest_mode", "round_prefer_floor"))  # fmt: skip
+    return _nearest(*modes, count / size, size, count)
+
+
+def _nearest(coordinates: str, ties: str, factor: float, size: int, count: int) -> np.ndarray | None:
+    coordinate = _COORDINATES.get(coordinates)
+    if coordinate is None:
+        return None
+    x = coordinate(np.arange(count), factor, size, count)
+    return np.asarray(np.clip(_NEAREST[ties](x), 0, size - 1).astype(int))
 
 
 class ShuffleChannel(_Spread):

@@ -7,6 +7,7 @@ tried; the plan with the least shared memory wins.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -199,9 +200,9 @@ class _Blocks:
         self.lives[index].append((first, last))
         return index
 
-    def offset(self, index: int) -> int:
-        """Return where a block starts."""
-        return sum(self.sizes[:index])
+    def offsets(self) -> list[int]:
+        """Return where the blocks start."""
+        return list(itertools.accumulate(self.sizes, initial=0))
 
 
 def _spots(net: Net, items: Sequence[_Item], order: Sequence[_Item]) -> tuple[dict[str, Spot], int, int]:
@@ -216,9 +217,10 @@ def _spots(net: Net, items: Sequence[_Item], order: Sequence[_Item]) -> tuple[di
 def _finish(
     items: Sequence[_Item], chosen: Mapping[str, int], blocks: Mapping[str, _Blocks]
 ) -> tuple[dict[str, Spot], int, int]:
+    offsets = {place: found.offsets() for place, found in blocks.items()}
     spots = {}
     for item in items:
-        offset = blocks[item.place].offset(chosen[item.name])
+        offset = offsets[item.place][chosen[item.name]]
         spots[item.name] = Spot(item.place, offset, item.size, item.first, item.last, item.kind)
     return spots, *(sum(blocks[p].sizes) if p in blocks else 0 for p in (SHARE, PSRAM))  # type: ignore[return-value]
 
@@ -254,11 +256,11 @@ def _rooted(items: Sequence[_Item], spots: dict[str, Spot]) -> dict[str, Spot]:
 def _by_breadth(net: Net, items: Sequence[_Item]) -> tuple[dict[str, Spot], int, int]:
     alive = [[item for item in items if item.first <= i <= item.last] for i in range(len(net.steps))]
     nodes = sorted(range(len(net.steps)), key=lambda i: -sum(item.size for item in alive[i]))
-    order: list[_Item] = []
+    met: dict[int, _Item] = {}
     for index in nodes:
-        order += [item for item in sorted(alive[index], key=lambda item: -item.size) if item not in order]
-    order += [item for item in items if item not in order]
-    return _spots(net, items, order)
+        met |= {id(item): item for item in sorted(alive[index], key=lambda item: -item.size) if id(item) not in met}
+    met |= {id(item): item for item in items if id(item) not in met}
+    return _spots(net, items, list(met.values()))
 
 
 def _by_order(net: Net, items: Sequence[_Item]) -> tuple[dict[str, Spot], int, int]:
@@ -266,12 +268,13 @@ def _by_order(net: Net, items: Sequence[_Item]) -> tuple[dict[str, Spot], int, i
     blocks: dict[str, _Blocks] = {}
     chosen: dict[str, int] = {}
     free: dict[str, list[tuple[int, int]]] = {}
+    own = [item for item in joined if item.root is None]
     for index in range(len(net.steps)):
-        for item in joined:
-            if item.last == index - 1 and item.root is None:
+        for item in own:
+            if item.last == index - 1:
                 free.setdefault(item.place, []).append((blocks[item.place].sizes[chosen[item.name]], chosen[item.name]))
-        for item in joined:
-            if item.first != index or item.root is not None:
+        for item in own:
+            if item.first != index:
                 continue
             stock = free.setdefault(item.place, [])
             fitting = sorted(entry for entry in stock if entry[0] >= item.size)

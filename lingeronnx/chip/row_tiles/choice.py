@@ -77,7 +77,8 @@ def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
     work, now = graph, None
     whole = {node.name for node in graph.graph}
     for _ in range(_ROUNDS):
-        large = None if now is not None and now.verdict.chip_ready else _too_large(work, row) or _crowded(work, row)
+        ready = now is not None and now.verdict.chip_ready
+        large = None if ready else _too_large(work, row) or _crowded(work, row, whole, now)
         if large is None or large.name not in whole:
             break
         found = _best(work, row, large)
@@ -109,27 +110,32 @@ def _too_large(graph: ir.Graph, row: Platform) -> ir.Node | None:
     return None
 
 
-def _crowded(graph: ir.Graph, row: Platform) -> ir.Node | None:
-    """Return the layer at which most bytes live at once, where the plan exceeds the shared memory and psram is no way.
+def _crowded(
+    graph: ir.Graph, row: Platform, whole: Collection[str | None], now: Choice | None
+) -> ir.Node | None:  # fmt: skip
+    """Return the layer of `whole` at which most bytes live at once, where the plan exceeds the shared memory.
 
-    None where the packer takes the graph, or refuses it for another reason.
+    None where the packer takes the graph as it is or with tensors in psram, as it does not where `now` was chosen; and
+    where it refuses the graph for another reason.
     """
     proto, names = _written(graph)
     ready, base = _ready(proto, row)
     said = verdict(ready, row, base)
-    if said.memory is None or said.memory.fits or choose(proto, row).verdict.chip_ready:
+    if said.memory is None or said.memory.fits or (now is None and choose(proto, row).verdict.chip_ready):
         return None
-    fullest = _fullest(said)
-    return next((node for node in graph.graph if names.get(str(node.name), node.name) == fullest), None)
+    written_as = {names.get(str(name), str(name)): name for name in whole}
+    fullest = _fullest(said, written_as)
+    return next((node for node in graph.graph if fullest and node.name == written_as[fullest]), None)
 
 
-def _fullest(said: Verdict) -> str:
-    """Return the node at which most bytes of shared memory are in use."""
+def _fullest(said: Verdict, among: Collection[str] | None = None) -> str:
+    """Return the node, one of `among`, at which most bytes of shared memory are in use; empty where there is none."""
     assert said.memory is not None
     assert said.net is not None
     spots = [s for s in said.memory.spots.values() if s.place == SHARE]
-    living = [sum(s.size for s in spots if s.first <= i <= s.last) for i in range(len(said.net.steps))]
-    return said.net.steps[max(range(len(living)), key=lambda i: living[i])].origin
+    steps = [(i, s.origin) for i, s in enumerate(said.net.steps) if among is None or s.origin in among]
+    living = {origin: sum(s.size for s in spots if s.first <= i <= s.last) for i, origin in steps}
+    return max(living, key=lambda origin: living[origin], default="")
 
 
 def _written(graph: ir.Graph) -> tuple[onnx.ModelProto, Mapping[str, str]]:

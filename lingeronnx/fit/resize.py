@@ -1,0 +1,120 @@
+"""Resize by whole factors without the operator: every element repeated, and for linear a small filter behind it.
+
+nearest     each element k times along its axis: the map as [C, H*W, 1], k copies side by side along the last axis, read
+            again as [C, H, k*W]; and whole rows the same way. The copies are held at one scale: exact.
+linear, 2   the map u of repeated elements, its edge repeated once, under a depthwise filter w along each axis:
+            ``[1, 2, 1]/4`` for half_pixel (0.25*x[i-1] + 0.75*x[i] and 0.75*x[i] + 0.25*x[i+1]), ``[1, 1]/2`` for
+            asymmetric (x[i] and (x[i] + x[i+1])/2). The filter's weights are exact in 8 bits: one rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..graph import ir
+from ..ops.spread import nearest_places
+from ..platforms import Platform
+from ._base import Maker
+
+__all__ = ["repeat_elements"]
+
+#: coordinate_transformation_mode -> the filter behind elements that stand twice, and rows of edge in front and behind.
+_FILTERS = {
+    "half_pixel": ((0.25, 0.5, 0.25), (1, 1)),
+    "pytorch_half_pixel": ((0.25, 0.5, 0.25), (1, 1)),
+    "asymmetric": ((0.5, 0.5), (0, 1)),
+}
+
+
+def repeat_elements(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+    """Write a Resize as copies side by side, where the platform has none or none of its mode."""
+    source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))
+    if node.op_type != "Resize" or node.domain or len(source) != 4 or len(result) != 4 or ir.attr(node, "axes"):
+        return None
+    sizes = list(zip(source[1:], result[1:], strict=True))
+    if any(not n or not m or m % n for n, m in sizes) or sizes[0][0] != sizes[0][1]:
+        return None
+    factors = [int(m or 1) // int(n or 1) for n, m in sizes[1:]]
+    mode = ir.attr(node, "mode", "nearest")
+    if mode == "linear":
+        return _linear(model, node, factors)
+    if mode != "nearest" or row.runs("Resize") or not _plain(node, sizes[1:]):
+        return None
+    make = Maker(model, node)
+    _repeated(make, ir.source(node), factors)
+    make.done()
+    return f"each element {_times(factors)} by copies side by side", "exact"
+
+
+def _times(factors: Sequence[int]) -> str:
+    return f"{math.prod(factors)} times" if math.prod(factors) > 1 else "once"
+
+
+def _plain(node: ir.Node, sizes: Sequence[tuple[int | None, int | None]]) -> bool:
+    """Whether the nearest element of position i is element i // k, along every axis."""
+    for n, m in sizes:
+        places = nearest_places(node, int(n or 1), int(m or 1))
+        if places is None or not np.array_equal(places, np.arange(int(m or 1)) // (int(m or 1) // int(n or 1))):
+            return False
+    return True
+
+
+def _repeated(make: Maker, value: ir.Value, factors: Sequence[int]) -> ir.Value:
+    """Return `value` [N, C, H, W] with every element `factors` times along H and W; at least one node is made."""
+    n, c, h, w = ir.shape(value) or ()
+    c, h, w = int(c or 1), int(h or 1), int(w or 1)
+    high, wide = factors
+    if high > 1:  # [C*H, W], whole rows
+        value = _copies(make, value, [n or "N", c * h, w], high, "rows")
+        h *= high
+    if wide > 1:
+        value = _copies(make, value, [n or "N", c * h * w, 1], wide, "columns")
+    return _reshaped(make, value, [n or "N", c, h, w * wide], "repeated")
+
+
+def _copies(make: Maker, value: ir.Value, shape: Sequence[int | str], count: int, what: str) -> ir.Value:
+    """Return `value`, as [N, A, B] in `shape`, `count` times side by side along the last axis."""
+    flat = _reshaped(make, value, shape, what)
+    return make.join([flat] * count, 2, [*shape[:2], int(shape[2]) * count])
+
+
+def _reshaped(make: Maker, value: ir.Value, shape: Sequence[int | str], what: str) -> ir.Value:
+    target = make.constant(np.array([0, *shape[1:]], np.int64), f"{what}_shape")
+    return make("Reshape", [value, target], shape, what)
+
+
+def _linear(model: ir.Graph, node: ir.Node, factors: Sequence[int]) -> tuple[str, str] | None:
+    found = _FILTERS.get(str(ir.attr(node, "coordinate_transformation_mode", "half_pixel")))
+    if found is None or not set(factors) <= {1, 2} or set(factors) == {1} or ir.attr(node, "antialias", 0):
+        return None
+    taps, (before, after) = found
+    make = Maker(model, node)
+    value = _repeated(make, ir.source(node), factors)
+    channels, kernel = int((ir.shape(value) or (1, 1))[1] or 1), np.ones(())
+    for axis, factor in enumerate(factors):
+        if factor == 2:
+            value = _edged(make, value, 2 + axis, before, after)
+        kernel = np.multiply.outer(kernel, taps if factor == 2 else (1.0,))
+    weight = np.broadcast_to(kernel, (channels, 1, *kernel.shape)).astype(np.float32)
+    attributes = {"kernel_shape": list(kernel.shape), "group": channels}
+    make("Conv", [value, make.constant(np.ascontiguousarray(weight), "filter")], list(node.outputs[0].shape or ()),
+         "filtered", attributes)  # fmt: skip
+    make.done()
+    taken = f"each element {_times(factors)} by copies side by side, under a depthwise filter"
+    return taken, "one more rounding of half a step at most"
+
+
+def _edged(make: Maker, value: ir.Value, axis: int, before: int, after: int) -> ir.Value:
+    """Return `value` with its first and last position along `axis` repeated."""
+    shape = list(value.shape or ())
+    size = int((ir.shape(value) or ())[axis] or 1)
+    parts = [value]
+    if before:
+        parts.insert(0, make.crop(value, axis, 0, 1, "first"))
+    if after:
+        parts.append(make.crop(value, axis, size - 1, size, "last"))
+    shape[axis] = size + before + after
+    return make.join(parts, axis, shape)

@@ -1,0 +1,105 @@
+"""Resize by whole factors as copies side by side: the float function stays, chips take it, nothing else is touched."""
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from lingeronnx.api import quantize
+from lingeronnx.fit import fit
+from lingeronnx.graph import ir
+from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.platforms import GENERIC, PLATFORMS, VENUS
+from lingeronnx.run.runners import FloatRunner
+
+CHIPS = [row for row in PLATFORMS if row.packing is not None]
+COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
+
+
+def resized(factors, size=(5, 4), channels=3, **attributes):
+    """A convolution, a Resize by `factors`, a Relu."""
+    high, wide = (n * k for n, k in zip(size, factors, strict=True))
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv"),
+        helper.make_node("Resize", ["a", "", "s"], ["r"], "resize", **attributes),
+        helper.make_node("Relu", ["r"], ["y"], "relu"),
+    ]
+    weight = np.random.default_rng(0).standard_normal((channels, 2, 1, 1)).astype(np.float32)
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, ["N", 2, *size])],
+        [helper.make_tensor_value_info("y", 1, ["N", channels, high, wide])],
+        [onnx.numpy_helper.from_array(weight, "w"),
+         onnx.numpy_helper.from_array(np.array([1, 1, *factors], np.float32), "s")],
+    )  # fmt: skip
+    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))
+    trace_shapes(model, {"x": np.zeros((1, 2, *size), np.float32)})
+    return model
+
+
+def same(before, after, size=(5, 4), tolerance=0.0):
+    x = np.random.default_rng(1).standard_normal((3, 2, *size)).astype(np.float32)
+    (_, want, _), (_, have, _) = (next(FloatRunner(m, {"y"}).run({"x": x})) for m in (before, after))
+    np.testing.assert_allclose(have, want, rtol=0, atol=tolerance)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.tuples(st.integers(1, 3), st.integers(1, 4)), st.tuples(st.integers(1, 4), st.integers(1, 4)))
+def test_nearest_keeps_every_element(factors, size):
+    """Law: copies side by side are the nearest elements, whatever the factors and sizes."""
+    if factors == (1, 1):
+        return
+    settings_ = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    model = resized(factors, size, **settings_)
+    before = ir.clone(model)
+    done = fit(model, VENUS)
+    assert [(f.node, f.cost) for f in done] == [("resize", "exact")]
+    assert {node.op_type for node in model.graph} == {"Conv", "Reshape", "Concat", "Relu"}
+    same(before, model, size)
+    assert fit(model, VENUS) == []
+
+
+@pytest.mark.parametrize("row", [*CHIPS, GENERIC], ids=lambda row: row.name)
+@pytest.mark.parametrize("factors", [(2, 2), (1, 2), (2, 1)])
+@pytest.mark.parametrize("mode", COORDINATES)
+def test_linear_by_two_is_a_filter(row, factors, mode):
+    """Also where the platform has a Resize: it takes the nearest element only."""
+    model = resized(factors, mode="linear", coordinate_transformation_mode=mode)
+    before = ir.clone(model)
+    assert [f.node for f in fit(model, row)] == ["resize"]
+    assert "Resize" not in {node.op_type for node in model.graph}
+    same(before, model, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_chips_take_it(row, mode):
+    """The smallest graph that stood in the way of detectors is chip-ready, with nothing in float."""
+    x = np.random.default_rng(2).standard_normal((8, 2, 5, 4)).astype(np.float32)
+    report = quantize(resized((2, 2), mode=mode), {"x": x}, platform=row.name).report
+    assert report.chip_ready, report.findings
+    assert not report.float_nodes
+    assert min(seen["sqnr"] for seen in report.outputs.values()) > 25
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"mode": "cubic"},
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+        {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"},
+    ],
+    ids=str,
+)
+def test_other_coordinates_are_left_alone(attributes):
+    model = resized((2, 2), **attributes)
+    assert fit(model, VENUS) == []
+
+
+def test_linear_by_three_is_left_alone():
+    assert fit(resized((3, 3), mode="linear"), VENUS) == []
+
+
+def test_generic_keeps_its_own():
+    assert fit(resized((2, 2), mode="nearest"), GENERIC) == []
