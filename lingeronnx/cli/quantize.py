@@ -63,14 +63,17 @@ __all__ = ["quantize"]
 @click.option("--deploy", "deploy_to", type=PATH, metavar="DIR", help="Write what a board needs as well, as by deploy.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
+@click.option(
+    "--verbose", is_flag=True, help="Say also what looks wrong with the model as it is held, as check -o does."
+)
 @pictures
 @amounts
 @json_option
 def quantize(
     model: Path, output: Path | None, plan_in: Path | None, save_plan: Path | None, eval_data: str | None,
     metric: str | None, overrides: Sequence[str], state: Sequence[str], fix: Sequence[str],
-    batch_axis: Sequence[str], written: str, deploy_to: Path | None, as_json: bool,
-    **options: Any,
+    batch_axis: Sequence[str], written: str, deploy_to: Path | None, verbose: bool,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Quantize a float model and say what became of it.
 
@@ -110,6 +113,8 @@ def quantize(
             )
             more = api.beyond(result, source(eval_data), options["limit"])
             report = replace(report, accuracy=accuracy_of(found), notes=(*report.notes, *more))
+        doubts = api.structure(result).lines() if verbose else ()
+        report = replace(report, notes=(*report.notes, *(f"looks wrong: {line}" for line in doubts)))
         notes = api.convert(result.graph, written).notes if written != "thinker" else ()
         report = replace(report, notes=(*report.notes, *notes))
         deployed = None

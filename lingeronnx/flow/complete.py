@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,13 +14,14 @@ from ..chip.row_tiles import row_tiles
 from ..errors import ConstraintError
 from ..graph import ir
 from ..packer.names import safe_names, written
+from ..passes import Reason
 from ..plan import Plan
 from ..platforms import Platform
 from ..run.data import Progress
 from ..run.session import Session, lowered_session
 from .fidelity import fidelity
 from .lower import lower
-from .planned import Planned
+from .planned import Basis, Planned
 from .report import Report, describe
 
 __all__ = ["QuantizedModel", "complete"]
@@ -32,7 +33,8 @@ class QuantizedModel:
 
     graph : the integer graph. plan : its scales. report : what was done. float_graph : the normalised float graph that
     the plan speaks of, with ranges fitted. platform : what the graph is for. ranges : {tensor of that: smallest
-    and largest value that calibration saw}.
+    and largest value that calibration saw}. basis : what the plan was made from. reasons : why passes left nodes alone
+    that they are made for.
     """
 
     graph: ir.Graph
@@ -41,6 +43,8 @@ class QuantizedModel:
     float_graph: ir.Graph
     platform: Platform
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    basis: Basis = field(default_factory=Basis)
+    reasons: Sequence[Reason] = ()
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
         """Write the integer graph to `path`, as a whole or not at all; `to` is a generation as `convert` takes it.
@@ -102,7 +106,7 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)
-    result = QuantizedModel(lowered, plan, report, planned.graph, row, planned.ranges)
+    result = QuantizedModel(lowered, plan, report, planned.graph, row, planned.ranges, planned.basis, prepared.reasons)
     seen = fidelity(prepared, lowered, planned.graph, result.session(), progress)
     return replace(result, report=replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings))
 
