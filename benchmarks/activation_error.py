@@ -274,41 +274,45 @@ def page() -> str:
     """Return docs/activations.md."""
     return f"""# Activations: how far the integers are from the real functions
 
-Written by `python benchmarks/activation_error.py --write docs/ --plots docs/`. One LSB is one count of the format
-named. Rounding alone would give at most 0.50 and on average 0.25 LSB; a real value beyond the largest integer counts as
-that integer. What is computed is in [numerics.md](numerics.md).
+Written by `python benchmarks/activation_error.py --write docs/ --plots docs/`.
+
+One LSB is one count of the output's format. Rounding alone gives at most 0.50 LSB, and 0.25 LSB on average. A real
+value beyond the largest integer counts as the largest integer. [numerics.md](numerics.md) has the formulas.
 
 ## All functions
 
-Tables over the whole of their input, rows and operators at their worst scale and length (each figure for itself).
+Tables are measured over their whole input. Rows (softmax and the like) and operators are measured at several scales and
+lengths; each figure is that of the worst one.
 
 {summary()}
 {images()}
-* `generic` has tables with an entry per input (`iqTable`), the real function rounded half up: 0.50 LSB at most.
-* The tables of straight pieces are worst at their knots; in eight bits hardly anything of that is left.
-* venusA's iqSigmoid reads every input as 0; GluInt with a half of 1s does its work, with a gate of 15 bits.
-* GELU on chips is x * sigmoid(1.702 x). The approximation itself is off by 0.021 at most (|x| about 2.2), which is 0.16
-  LSB at Q3, 0.65 LSB at Q5 and 1.3 LSB at Q6. For ranges where that matters, leave the node in float with `--skip`.
-* The gate of SiLU and GELU has seven bits on venus and arcs: its largest value is 127/128, so large x lose 1/128.
-* gelu and swish by their own tables belong to the training side's arithmetic of venusA; no executor runs them, and no
-  graph that the quantizer writes has them.
-* The sum S of a softmax is cut at 2^31, which is 256 times the largest exponential: in rows of a thousand nearly equal
-  numbers (Q6 below) the shares come out too large. Such rows are the reason of the largest figures.
-* log-softmax otherwise takes ln S from 512 steps without interpolation, always below the true value, by up to 64 LSB;
-  that is the error's bias.
-* Layer normalisation: the reciprocal root comes from a table of 768 entries of 15 bits; its relative error grows with
-  the size of the normalised number. It does not depend on the input's scale but for epsilon.
+* `generic` has a table entry for each input (`iqTable`): the real function, rounded half up. So the error is 0.50 LSB
+  at most.
+* The tables of straight pieces are worst where two pieces meet. In eight bits hardly anything of that is left.
+* iqSigmoid of venusA reads every input as 0. GluInt is used instead, with 1 as its first half. Its gate has 15 bits.
+* GELU on chips is x * sigmoid(1.702 x). This approximation is itself wrong by 0.021 at most (at |x| of about 2.2). That
+  is 0.16 LSB at Q3, 0.65 LSB at Q5 and 1.3 LSB at Q6. Where this matters, leave the node in float with `--skip`.
+* The gate of SiLU and GELU has seven bits on venus and arcs. Its largest value is 127/128, so a large x loses 1/128.
+* gelu and swish by tables of their own belong to the training library's arithmetic of venusA. No executor runs them,
+  and the quantizer never writes them.
+* The sum S of a softmax saturates at 2^31, which is 256 times the largest exponential. In rows of a thousand nearly
+  equal numbers (Q6 below) the results are then too large. The largest figures come from such rows.
+* log-softmax takes ln S from a table of 512 steps, without interpolation. The result is below the true value by up to
+  64 LSB, never above. This makes a bias.
+* Layer normalization takes the reciprocal root from a table of 768 entries of 15 bits. Its relative error grows with
+  the size of the normalized number. It does not depend on the input's scale, except through epsilon.
 
 ## Operators, scale by scale
 
-Every int8 at scale 2^q in, largest / mean error in LSB. Sigmoid and tanh have Q7 as output, SiLU and GELU the scale of
-their input. Tanh stays in float on arcs and venusA.
+The input is every int8 at scale 2^q. Each cell has the largest and the mean error in LSB. The output of sigmoid and
+tanh is Q7; that of SiLU and GELU has the scale of the input. Tanh stays in float on arcs and venusA.
 
 {grid()}
 ## Rows, scale by scale
 
-Random int8 rows, largest / mean error in LSB of Q15, which is rounded once more to the output's scale. The venus way is
-that of the training library: the executor's could not be measured, and softmax stays in float there.
+The rows are random int8. Each cell has the largest and the mean error in LSB of Q15, before the last rounding to the
+output's scale. For venus this is the training library's algorithm: the executor's could not be measured, and softmax
+stays in float there.
 
 {lengths()}"""
 

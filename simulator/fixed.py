@@ -4,7 +4,7 @@ Owns: `rsh` and `sat`, the requantization `Rescale` and its compiled forms, the 
 Kernels bring exact accumulators and call these; nothing else in the package rounds. Must not know: tensors,
 operators, platforms.
 
-    rsh(v, s) = floor(v / 2^s + 1/2)              ties go up, towards +infinity
+    rsh(v, s) = floor(v / 2^s + 1/2)              ties (half-way values) go up, towards +infinity
     sat(v, b) = clamp(v, -2^(b-1), 2^(b-1) - 1)
     Rescale   : y = sat(floor(acc * M / 2^s + 1/2), b)    with M in [2^30, 2^31), so M / 2^s is a ratio kept to 31 bits
 
@@ -120,7 +120,7 @@ class Quotient(NamedTuple):
 
 
 class Even(NamedTuple):
-    """A right shift to the nearest integer, ties to the even one; 1 <= shift <= 62."""
+    """A right shift to the nearest integer, half-way values to the even one; 1 <= shift <= 62."""
 
     limit: int
     shift: int
@@ -281,7 +281,7 @@ class Rounded:
 
     @property
     def pow2_shift(self) -> int:
-        """The shift."""
+        """The plain right shift, as of `Rescale`."""
         return self.shift
 
     @property
@@ -332,8 +332,9 @@ def luna_divide(n: Any, r: Any, e: Any, shift: Any) -> Any:
 
 @inline
 def luna_div(n: Any, d: Any, shift: Any) -> Any:
-    """Return n * 2^shift / d as the NPU divides: int32 `n` and `d`, int32-saturated result, ties by the error of 1/d.
+    """Return n * 2^shift / d as the NPU divides: int32 `n` and `d`, int32-saturated result.
 
+    A half-way value goes up or down as the error of 1/d has it.
     `shift` >= 0 is a left shift of the numerator. Division by zero gives the most negative int32.
     """
     if d == 0:

@@ -46,7 +46,7 @@ class Spec:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """Return the size of the tensor in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
@@ -115,7 +115,7 @@ class PlainKernel(Kernel):
     """A kernel in NumPy: subclasses give `infer` and `__call__(*arrays) -> tuple of arrays`, on plain arrays."""
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute the outputs."""
+        """Return the outputs for plain arrays of the inputs."""
         raise NotImplementedError
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
@@ -134,7 +134,7 @@ class PlainKernel(Kernel):
         return run
 
     def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
-        """Trust the subclass's `per_sample`: inferring may be dear."""
+        """Take the subclass's word, `per_sample`: to infer twice may take long."""
         return self.per_sample
 
 

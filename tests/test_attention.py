@@ -97,9 +97,9 @@ CAUSAL = np.tril(np.ones((1, 1, T, T), bool))
 PLATFORMS = (("generic", "max-value"), ("venus", "q-value"), ("arcs", "q-value"), ("venusA", "q-value"))
 #: Why a node may stay in float, by operator and platform.
 REASONS = {
-    ("Softmax", "venus"): "SoftmaxInt is a routine that could not be measured: left in float",
+    ("Softmax", "venus"): "SoftmaxInt is a routine that could not be measured: it stays in float",
     ("LogSoftmax", "venus"): "venus has no LogSoftmaxInt",
-    ("LogSoftmax", "arcs"): "LogSoftmaxInt takes the logarithm of another format: left in float",
+    ("LogSoftmax", "arcs"): "LogSoftmaxInt takes the logarithm of another format: it stays in float",
 }
 RUN_TIME = "its mask is computed at run time, and reaches too far down for integers"
 #: The distance of the outputs from the float model: signal to noise, in dB. The same net without a mask has 31.

@@ -176,11 +176,11 @@ class _Layer:
         return self.make("Linear", [x, *parts], what, (_sizes(x)[0], units), ir.DOMAIN)
 
     def add(self, a: ir.Value, b: ir.Value, what: str) -> ir.Value:
-        """Append a sum."""
+        """Append an Add of two values."""
         return self.make("Add", [a, b], what, _sizes(a))
 
     def multiply(self, a: ir.Value, b: ir.Value, what: str) -> ir.Value:
-        """Append a product."""
+        """Append a Mul of two values."""
         return self.make("Mul", [a, b], what, _sizes(a))
 
     def crop(self, x: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:

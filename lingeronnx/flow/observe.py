@@ -74,17 +74,17 @@ class TensorStats:
 
     @property
     def low(self) -> float:
-        """The smallest value."""
+        """Return the smallest value that was seen."""
         return self.minimum * self.factor
 
     @property
     def high(self) -> float:
-        """The largest value."""
+        """Return the largest value that was seen."""
         return self.maximum * self.factor
 
     @property
     def power(self) -> float:
-        """The mean square."""
+        """Return the mean of the squares."""
         return self.squares / self.count * self.factor**2
 
     def occupied(self) -> tuple[np.ndarray, np.ndarray]:

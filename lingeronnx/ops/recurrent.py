@@ -487,8 +487,8 @@ class Gru(_Recurrent):
 
     def bind(self, bound: Bound) -> Any:
         """Return the operator's kernel, or the executor's."""
-        from simulator.kernels import Gru as Faulty
-        from simulator.kernels import GruFine as Kernel
+        from simulator.kernels import ExecutorGru
+        from simulator.kernels import Gru as Kernel
 
         how = bound.how(kinds.Gru)
         if how.trained:
@@ -498,8 +498,8 @@ class Gru(_Recurrent):
             from simulator.fixed import Rescale
 
             out = Rescale.from_shift(14 - bound.exponent("scale_o", scale), bits)
-            return Faulty(**self.parts(bound), **self.sums(bound, 11, False), rescale_o=out,
-                          table=how.table.value, joined=how.form is kinds.GruForm.HALVED)  # fmt: skip
+            return ExecutorGru(**self.parts(bound), **self.sums(bound, 11, False), rescale_o=out,
+                               table=how.table.value, joined=how.form is kinds.GruForm.HALVED)  # fmt: skip
         return Kernel(
             **self.parts(bound), **self.sums(bound, 27, True), rescale_o=Kernel.output(scale, bits),
             forward=bool(bound.attrs["go_forward"]), reset_after=bool(bound.attrs["linear_before_reset"]),

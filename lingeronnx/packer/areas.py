@@ -35,12 +35,12 @@ class Node:
 
     @property
     def x(self) -> Tensor:
-        """The first input."""
+        """Return the first input."""
         return self.inputs[0]
 
     @property
     def y(self) -> Tensor:
-        """The first output."""
+        """Return the first output."""
         return self.outputs[0]
 
     def outside(self, index: int = 0) -> bool:

@@ -65,12 +65,12 @@ class QParams:
 
     @property
     def low(self) -> int:
-        """The most negative integer."""
+        """Return the most negative integer of this width."""
         return -(1 << (self.bits - 1))
 
     @property
     def high(self) -> int:
-        """The largest integer."""
+        """Return the largest integer of this width."""
         return (1 << (self.bits - 1)) - 1
 
 

@@ -15,7 +15,7 @@ View = Callable[[np.ndarray], np.ndarray]
 
 
 def as_it_is(array: np.ndarray) -> np.ndarray:
-    """Rearrange nothing."""
+    """Return the array unchanged: the view that rearranges nothing."""
     return array
 
 

@@ -107,7 +107,7 @@ class Layer(Arithmetic):
 
 @dataclass(frozen=True)
 class Product(Arithmetic):
-    """iqMul."""
+    """Products of two activations: iqMul."""
 
 
 class Operands(Enum):
@@ -120,7 +120,7 @@ class Operands(Enum):
 
 @dataclass(frozen=True)
 class Sum(Arithmetic):
-    """iqAdd and iqSub."""
+    """Sums and differences of two activations: iqAdd and iqSub."""
 
     operands: Operands = Operands.FINE
 
@@ -146,7 +146,7 @@ class Quotient(Enum):
 
 @dataclass(frozen=True)
 class Division(Arithmetic):
-    """iqDiv."""
+    """Quotients of two activations: iqDiv."""
 
     quotient: Quotient = Quotient.RECIPROCAL
 
@@ -162,7 +162,7 @@ class Divisor(Enum):
 
 @dataclass(frozen=True)
 class Average(Arithmetic):
-    """AvgPool2dInt."""
+    """Averages over windows: AvgPool2dInt."""
 
     divisor: Divisor = Divisor.ONE_ROUNDING
 
@@ -237,7 +237,7 @@ class Row(Enum):
 
 @dataclass(frozen=True)
 class Rows(Arithmetic):
-    """SoftmaxInt, LogSoftmaxInt."""
+    """Operators over rows: SoftmaxInt and LogSoftmaxInt."""
 
     shares: Shares = Shares.DIVIDE
     row: Row = Row.FROM_AXIS

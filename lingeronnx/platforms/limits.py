@@ -61,7 +61,7 @@ class CurveLimits:
 
 @dataclass(frozen=True)
 class RowLimits:
-    """Of softmax."""
+    """Limits of a softmax's rows."""
 
     max_length: int
 

@@ -124,5 +124,5 @@ LATER_FAULTS = (*COMMON_FAULTS, Fault.AVGPOOL_GLOBAL, Fault.GRU_FORMAT, Fault.AD
 
 
 def norm(factor_bits: int | None = None) -> dict[str, OpRow]:
-    """Return layer normalisation."""
+    """Return the row of LayerNormInt; factor_bits : width in which the packer wants the factor."""
     return rows(Norm(PLAIN, factor_bits), "LayerNormInt", limits=_NORM)

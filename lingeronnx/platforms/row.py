@@ -132,7 +132,7 @@ class Platform:
 
     @property
     def transpose(self) -> TransposeLimits | None:
-        """Limits of permutations."""
+        """Return the limits of permutations; None where there are none."""
         return self.limits("Transpose", TransposeLimits)
 
     @property

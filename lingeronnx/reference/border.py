@@ -41,7 +41,7 @@ class Quant(Integer):
 
 
 class Dequant(Integer):
-    """Integer to real."""
+    """Integers to real numbers, x / scale_o in float32."""
 
     names: tuple[str, ...] = ("Dequant",)
 

@@ -36,19 +36,19 @@ class Add(Integer):
 
 
 class Sub(Add):
-    """Difference."""
+    """Difference of two tensors, computed as their sum is."""
 
     names: tuple[str, ...] = ("iqSub", "QSub")
     sign = -1
 
 
 class Mul(Integer):
-    """Product."""
+    """Product of two tensors."""
 
     names: tuple[str, ...] = ("iqMul", "QMul")
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """One rounding."""
+        """Multiply and round once."""
         x, y = (array.astype(np.int64) for array in inputs)
         return self.rescaled(x * y, a, how, "scale_x", "scale_y")
 
@@ -78,7 +78,7 @@ class Div(Integer):
 
 
 class Relu(Standard):
-    """max(0, x)."""
+    """Negative integers become 0: max(0, x)."""
 
     names: tuple[str, ...] = ("Relu",)
 
@@ -93,7 +93,7 @@ class Clip(Standard):
     names: tuple[str, ...] = ("Clip",)
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """Clamp."""
+        """Cut x at the bounds."""
         x, low, high = (*inputs, None, None)[:3]
         y = x if low is None else np.where(x < low, low, x)
         return (y if high is None else np.where(y > high, high, y)).astype(x.dtype)

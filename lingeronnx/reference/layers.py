@@ -108,12 +108,12 @@ class Linear(Integer):
 
 
 class Bmm(Integer):
-    """x [..., N, M], y [..., M, P]."""
+    """Matrix product of two activations, x [..., N, M] and y [..., M, P]."""
 
     names: tuple[str, ...] = ("BmmInt", "QBmm")
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """Matrix product."""
+        """Multiply the matrices and round once."""
         x, y = (array.astype(np.int64) for array in inputs)
         return self.rescaled(x @ y, a, how, "scale_x", "scale_y")
 

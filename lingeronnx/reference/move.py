@@ -20,7 +20,7 @@ class Concat(Integer):
     names: tuple[str, ...] = ("iqCat", "QCat")
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """Requantize and join."""
+        """Requantize each input and join them."""
         parts = []
         for index, x in enumerate(inputs):
             key = f"scale_x_{index}"
@@ -61,7 +61,7 @@ class Split(Standard):
         return "dims" in attributes
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """Cut."""
+        """Return the parts."""
         x, axis, parts = inputs[0], int(a.get("axis") or 0), len(self.onnx_node.output)
         sizes = a.get("split") or a["dims"]
         sizes = [x.shape[axis] // parts] * parts if isinstance(sizes, int) else list(sizes)
@@ -85,7 +85,7 @@ class ShuffleChannel(Integer):
     names: tuple[str, ...] = ("ShuffleChannel",)
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """Deal."""
+        """Return the channels in their new order."""
         (x,) = inputs
         axis, groups = int(a.get("axis", 1)), int(a["groups"])
         order = np.arange(x.shape[axis]).reshape(groups, -1).T.reshape(-1)
@@ -98,7 +98,7 @@ class ArgMax(Standard):
     names: tuple[str, ...] = ("ArgMax",)
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """Search."""
+        """Return the largest integer and its position."""
         row = inputs[0].reshape(-1).tolist()
         return np.array([max(row), row.index(max(row))], np.int32).reshape(2, *[1] * (inputs[0].ndim - 1))
 
@@ -149,7 +149,7 @@ class Squeeze(Standard):
         return "axes" in attributes
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """Drop."""
+        """Return x without the axes."""
         x = inputs[0]
         axes = a.get("axes") or (inputs[1].tolist() if len(inputs) > 1 else None)
         return np.squeeze(x, None if axes is None else tuple(int(n) for n in axes))
@@ -161,6 +161,6 @@ class Unsqueeze(Squeeze):
     names: tuple[str, ...] = ("Unsqueeze",)
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """Insert."""
+        """Return x with axes of size 1 inserted."""
         axes = a.get("axes") or inputs[1].tolist()
         return np.expand_dims(inputs[0], tuple(int(n) for n in axes))

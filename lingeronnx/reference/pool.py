@@ -45,7 +45,7 @@ class MaxPool(Standard):
     names: tuple[str, ...] = ("MaxPool",)
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """Search every window."""
+        """Return the largest integer of every window."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
         return _pooled(x, a, int(np.iinfo(x.dtype).min), lambda w: w.max(axes)).astype(x.dtype)

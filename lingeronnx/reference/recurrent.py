@@ -102,11 +102,11 @@ class Lstm(_Recurrent):
         return not a.get("batch_first") and x.shape[0] != 1
 
     def start(self, units: int) -> list[list[int]]:
-        """State and cell."""
+        """Return a state and a cell of zeros."""
         return [[0] * units, [0] * units]
 
     def step(self, a: Attributes, how: Any, x: Any, state: Any, parts: Any) -> Any:
-        """One time."""
+        """Return state and cell after one step."""
         h, c = state
         coarse, scale, width = how.form is LstmForm.Q11, self.state_scale(a), a.o_bits
         chip = how.table.value
@@ -156,7 +156,7 @@ class Gru(_Recurrent):
         return how.form is not GruForm.DEFINED or super().forward(a, how)
 
     def step(self, a: Attributes, how: Any, x: Any, state: Any, parts: Any) -> Any:
-        """One time."""
+        """Return the state after one step."""
         compute = self.defined if how.form is GruForm.DEFINED else self.on_chip
         return [compute(a, how, x, state[0], parts)]
 

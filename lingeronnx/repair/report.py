@@ -76,17 +76,17 @@ class Report:
 
     @property
     def fatal(self) -> list[Finding]:
-        """What cannot be repaired."""
+        """Return the findings that cannot be repaired."""
         return [f for f in self.findings if f.level == "fatal"]
 
     @property
     def wrong(self) -> list[Finding]:
-        """What is repaired."""
+        """Return the findings that are repaired."""
         return [f for f in self.findings if f.level == "wrong"]
 
     @property
     def notes(self) -> list[Finding]:
-        """What is left as it is."""
+        """Return the findings that are left as they are."""
         return [f for f in self.findings if f.level == "note"]
 
     def lines(self, planned: bool = False) -> list[str]:

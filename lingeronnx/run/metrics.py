@@ -50,7 +50,7 @@ class Agreement:
 
     @property
     def mse(self) -> float:
-        """Mean squared error."""
+        """Return the mean squared error."""
         return self._error / max(self._count, 1)
 
     @property
@@ -100,7 +100,7 @@ class TopK:
 
     @property
     def value(self) -> float:
-        """Percent."""
+        """Return the share of right samples in percent."""
         return 100.0 * self._hits / max(self._count, 1)
 
 
@@ -146,7 +146,7 @@ class _Custom:
 
     @property
     def value(self) -> float:
-        """The mean."""
+        """Return the mean over all samples."""
         return self._total / max(self._count, 1)
 
 

@@ -167,7 +167,7 @@ class Session:
     def _tensors(
         self, given: Mapping[str, np.ndarray], names: Sequence[str] | None, force: Mapping[str, np.ndarray] | None
     ) -> Tensors:
-        """Run checked feeds."""
+        """Run feeds that were checked, and yield the tensors."""
         if self._runner is not None:
             return self._runner.run(given, names, force)
         if force:

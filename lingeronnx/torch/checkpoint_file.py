@@ -20,7 +20,7 @@ class Checkpoint:
         self.path = path
 
     def write(self, state: dict[str, Any]) -> None:
-        """Replace the file."""
+        """Write the file anew, as a whole or not at all."""
         with replacing(self.path) as beside:
             torch.save(state, beside)
 

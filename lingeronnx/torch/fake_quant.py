@@ -504,7 +504,7 @@ def _fractions(kernel: Recurrent) -> tuple[int, int]:
     """Return the fractional bits of the gate sums and of a cell as a tensor."""
     if isinstance(kernel, k.Lstm):
         return k.Lstm.formats[kernel.arithmetic][0], 7 if kernel.arithmetic == "q11" else 15
-    return 27 if isinstance(kernel, k.GruFine) else 11, 0
+    return 27 if isinstance(kernel, k.Gru) else 11, 0
 
 
 def _state(kernel: Any, value: Any, fraction: int, probe: Any) -> Any:
@@ -548,11 +548,11 @@ def _opaque(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
 FAKE_QUANTIZERS: Mapping[type, FakeQuantizer] = {
     k.AddScaled: _add_scaled, k.AddShift: _add_shift, k.Affine: _affine, k.ArgMax: _opaque, k.AvgPool: _avg_pool,
     k.Clip: _clip, k.Concat: _concat, k.Constant: _constant, k.Conv: _conv, k.ConvTranspose: _conv_transpose,
-    k.Dequant: _dequant, k.Div: _opaque, k.DivSingle: _div_single, k.Gather: _gather, k.Glu: _glu, k.Gru: _recurrent,
-    k.GruFine: _recurrent, k.LayerNorm: _layer_norm, k.Linear: _linear, k.LogSoftmax: _log_softmax, k.Lookup: _lookup,
-    k.Lstm: _recurrent, k.MatMul: _matmul, k.MaxPool: _max_pool, k.Mean: _mean, k.Mul: _mul, k.Pick: _pick,
-    k.Quant: _quant, k.Relu: _clip, k.Requant: _requant, k.Reshape: _reshape, k.Softmax: _softmax, k.Split: _split,
-    k.Table: _table, k.Transpose: _transpose, FloatLinear: _float_linear,
+    k.Dequant: _dequant, k.Div: _opaque, k.DivSingle: _div_single, k.ExecutorGru: _recurrent, k.Gather: _gather,
+    k.Glu: _glu, k.Gru: _recurrent, k.LayerNorm: _layer_norm, k.Linear: _linear, k.LogSoftmax: _log_softmax,
+    k.Lookup: _lookup, k.Lstm: _recurrent, k.MatMul: _matmul, k.MaxPool: _max_pool, k.Mean: _mean, k.Mul: _mul,
+    k.Pick: _pick, k.Quant: _quant, k.Relu: _clip, k.Requant: _requant, k.Reshape: _reshape, k.Softmax: _softmax,
+    k.Split: _split, k.Table: _table, k.Transpose: _transpose, FloatLinear: _float_linear,
 }  # fmt: skip
 
 #: Kernels that no bridge holds -> why.
@@ -561,4 +561,4 @@ OUT_OF_REACH: Mapping[type, str] = dict.fromkeys(
     "it is the training side's arithmetic, and a lowered graph always means the executor's",
 )
 
-_STEPS = {k.Lstm: _lstm_step, k.GruFine: _gru_step, k.Gru: _halved_step}
+_STEPS = {k.Lstm: _lstm_step, k.Gru: _gru_step, k.ExecutorGru: _halved_step}

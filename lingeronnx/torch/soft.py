@@ -38,7 +38,7 @@ class SoftRounding:
         bridge.rounding = {name: self._rule(name) for name in self.choices}
 
     def groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return Adam's groups."""
+        """Return Adam's groups of parameters: the choices, and what is not rounded."""
         found = [{"params": [choice], "lr": lr} for choice in self.choices.values()]
         for name in self._plain:
             parameter = self._bridge.parameter_of[name]

@@ -5,7 +5,7 @@ from simulator.kernels.deconv import ConvTranspose
 from simulator.kernels.divide import Div, DivSingle
 from simulator.kernels.elementwise import AddScaled, AddShift, Affine, Clip, Dequant, Mul, Quant, Relu, Requant
 from simulator.kernels.glu import Glu
-from simulator.kernels.gru import Gru, GruFine
+from simulator.kernels.gru import ExecutorGru, Gru
 from simulator.kernels.layer_norm import LayerNorm
 from simulator.kernels.lstm import Lstm
 from simulator.kernels.matmul import MatMul
@@ -19,7 +19,7 @@ from simulator.kernels.trained_rnn import TrainedGru, TrainedLstm
 
 __all__ = [
     "AddScaled", "AddShift", "Affine", "ArgMax", "AvgPool", "Clip", "Concat", "Constant", "Conv", "ConvTranspose",
-    "Dequant", "Div", "DivSingle", "Gather", "Glu", "Gru", "GruFine", "LayerNorm", "Linear", "LogSoftmax", "Lookup",
+    "Dequant", "Div", "DivSingle", "ExecutorGru", "Gather", "Glu", "Gru", "LayerNorm", "Linear", "LogSoftmax", "Lookup",
     "Lstm", "MatMul", "MaxPool", "Mean", "Mul", "Pick", "Quant", "Relu", "Requant", "Reshape", "Softmax", "Split",
     "Table", "TrainedGru", "TrainedLstm", "Transpose", "grid", "luna_average", "softmax_entry",
 ]  # fmt: skip

@@ -31,6 +31,10 @@ _ROUND: dict[Rounding, Any] = {
 
 @jit
 def _div(x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, shift: int, by_sign: bool) -> None:
+    """Fill int32 out with x * 2^shift / y, int32, on operands that broadcast: see `elementwise.binary`.
+
+    by_sign : what x / 0 is, see `Div`.
+    """
     a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
     for i in range(flat.size):
         if b[i] == 0 and by_sign:
@@ -58,12 +62,12 @@ class Div(Kernel):
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Broadcast."""
+        """Map x, y -> out of the shape that both broadcast to."""
         require(all(spec.dtype == np.int32 for spec in specs), f"Div takes int32, not {specs[0]} and {specs[1]}")
         return (Spec(broadcast(specs), np.dtype(np.int32)),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Flatten."""
+        """Return the loop; a negative shift needs none."""
         if self.shift < 0:
             return lambda ins, outs: outs[0].fill(INT32_MIN)
         return binary(self, specs, channel_last, _div, (self.shift, self.by_sign))
@@ -71,9 +75,16 @@ class Div(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class DivSingle(PlainKernel):
-    """x / scale_x over y / scale_y, times scale_o, rounded and saturated; x / 0 saturates, 0 / 0 is 0.
+    """(x / scale_x) / (y / scale_y) * scale_o, rounded and saturated; x / 0 saturates, 0 / 0 is 0.
 
-    rounding : how what lies between two integers is rounded.
+    Parameters
+    ----------
+    scale_x, scale_y, scale_o
+        Counts per real unit of the numerator, the denominator and the result.
+    bits
+        Width of the result.
+    rounding
+        How a value between two integers is rounded.
     """
 
     scale_x: float
@@ -83,7 +94,7 @@ class DivSingle(PlainKernel):
     rounding: Rounding = Rounding.HALF_UP
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Broadcast."""
+        """Map x, y -> out of the shape that both broadcast to."""
         for spec in specs:
             integer(spec, "DivSingle")
         return (Spec(broadcast(specs), dtype_of(self.bits)),)

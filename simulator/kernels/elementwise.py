@@ -36,6 +36,21 @@ def _add(
     x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale_x: Form, rescale_y: Form, sign: int,
     rescale: Form,
 ) -> None:  # fmt: skip
+    """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)) on operands that broadcast, see `binary`.
+
+    Parameters
+    ----------
+    x, y, out
+        Integers of rank 4.
+    wide_x, wide_y
+        Scratch of the types of x and y, for an operand that is stretched to the shape of out.
+    rescale_x, rescale_y
+        Operand -> the scale at which both are added.
+    sign
+        1, or -1 for a difference.
+    rescale
+        Sum -> output.
+    """
     a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
     for i in range(flat.size):
         flat[i] = apply(rescale, np.int64(apply(rescale_x, a[i])) + sign * np.int64(apply(rescale_y, b[i])))
@@ -43,6 +58,7 @@ def _add(
 
 @jit
 def _mul(x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale: Form) -> None:
+    """Fill out with rescale(x * y), arguments as for `_add`."""
     a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
     for i in range(flat.size):
         flat[i] = apply(rescale, np.int64(a[i]) * b[i])
@@ -103,6 +119,7 @@ def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
 
 @jit
 def _quant_single(x: Array, factor: np.float32, rounding: int, low: int, high: int, out: Array) -> None:
+    """Fill out with float32 x * factor in steps of float32, rounded by the number of a `Rounding`, within low..high."""
     for i in range(out.size):
         v = np.float32(x[i] * factor)
         if rounding == 0:
@@ -142,7 +159,7 @@ class _Binary(Clipped):
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Broadcast."""
+        """Map x, y -> out of the shape that both broadcast to."""
         x, y = specs
         integer(x, type(self).__name__)
         integer(y, type(self).__name__)
@@ -314,7 +331,7 @@ class Clip(_Unary):
 
 @dataclass(frozen=True, eq=False)
 class Relu(Clip):
-    """max(x, 0)."""
+    """Negative integers become 0: max(x, 0)."""
 
     low: int = 0
     high: int = 1 << 62
@@ -324,10 +341,18 @@ class Relu(Clip):
 class Quant(_Unary):
     """float32 -> integers of `bits` bits at `scale` counts per real unit; nan gives 0, infinities saturate.
 
-    "generic" computes sat(floor(x * scale + 1/2)) in float64. "luna" is the NPU's own arithmetic: the product is
-    rounded to float32, the half is added in double, that sum is rounded to float32 before the floor; the result is
-    always int8; and a scale below one, 2^q, turns into the int32 factor 1 << (q mod 32). "single" is what the training
-    library does: every step in float32, and any `Rounding`.
+    Parameters
+    ----------
+    scale
+        Counts per real unit, positive; a power of two for "luna".
+    bits
+        Width of the result; "luna" always gives int8.
+    rule
+        "generic": sat(floor(x * scale + 1/2)) in float64. "luna", the NPU's own: the product is rounded to float32, the
+        half is added in float64, and that sum is rounded to float32 before the floor; a scale below one, 2^q, turns
+        into the int32 factor 1 << (q mod 32). "single", the training library's: every step in float32.
+    rounding
+        How "single" rounds; the others round half up.
 
     Raises
     ------
@@ -351,7 +376,7 @@ class Quant(_Unary):
         return (Spec(x.shape, dtype_of(8 if self.rule == "luna" else self.bits)),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Choose the arithmetic."""
+        """Return the loop of `rule`."""
         if self.rule == "luna":
             q = math.frexp(self.scale)[1] - 1
             factor = np.float32(np.array(1 << q % 32).astype(np.int32)) if q < 0 else np.float32(self.scale)
@@ -365,7 +390,7 @@ class Quant(_Unary):
 
 @dataclass(frozen=True, eq=False)
 class Dequant(_Unary):
-    """Integers -> float32, x / scale rounded once."""
+    """Integers -> float32: x / scale, rounded once; scale : counts per real unit."""
 
     scale: float
 
@@ -375,6 +400,6 @@ class Dequant(_Unary):
         return (Spec(specs[0].shape, np.dtype(np.float32)),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Flatten."""
+        """Return the loop over all numbers in a row."""
         scale = float(self.scale)
         return Loop(_dequant, (FLAT_IN, scale, FLAT_OUT))

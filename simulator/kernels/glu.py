@@ -63,7 +63,7 @@ class Glu(Kernel):
         return np.asarray(rsh(table.rounded(sat_array(rsh(np.arange(-128, 128), q - 27), 32), 32), 16))
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Halve the axis."""
+        """Map x -> y with half as many elements along the axis."""
         (x,) = specs
         rank = len(x.shape)
         require(-rank <= self.axis < rank, f"axis {self.axis} is not one of {x}")
@@ -73,7 +73,7 @@ class Glu(Kernel):
         return (Spec(tuple(shape), self.rescale.dtype),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Bound the product."""
+        """Choose the rescaling for the largest product, 128 * 2^15."""
         form, shape = self.rescale.within(128 << 15), specs[0].shape
         half = math.prod(shape[self.axis % len(shape) :]) // 2
         gate = np.ascontiguousarray(self.gate, np.int32)

@@ -1,20 +1,22 @@
-"""Gated recurrent unit, gates r, z, n: as the chips' executor computes it, and as it is defined.
+"""Gated recurrent unit (GRU), with gates r, z, n: as it is defined, and as the chips' executor computes it.
 
-The executor's (`Gru`), sums in Q11, gates in Q7 (8 bits), where r, z, n keep that little:
+a are the sums of the input, b those of the state (`recurrent`), for the gate in question.
 
-    r, z = sigmoid(sat16(a + b))                  `joined` False: of a alone
-    n    = tanh(sat16(a + rsh(r*b, 7)))
-    h    = sat8(rescale(z*rsh(h, 1) + (128 - z)*n))
-
-h is halved, and time always runs forwards: faults of the executor. Sums are never shifted left, and some chips feed
-them to tables that take Q27.
-
-The operator itself (`GruFine`), sums in Q27, gates in Q31 (or Q15, `gate_bits` 16):
+As it is defined (`Gru`): sums in Q27, gates in Q31 (or Q15, `gate_bits` 16):
 
     r, z = sigmoid(sat32(a + b))
     n    = tanh(sat32(a + r*b))                   reset after the product, or
     n    = tanh(sat32(a + b[r*h]))                `reset_after` False: before it, r*h rounded to the state's integers
     n    -> the state's scale                     h = sat(n + rsh(z*(h - n)))
+
+As the executor computes it (`ExecutorGru`): sums in Q11, gates in Q7 (8 bits):
+
+    r, z = sigmoid(sat16(a + b))                  `joined` False: of a alone
+    n    = tanh(sat16(a + rsh(r*b, 7)))
+    h    = sat8(rescale(z*rsh(h, 1) + (128 - z)*n))
+
+This is not a right GRU: h is halved, and time always runs forwards. Sums are never shifted left, and some chips hand
+them to tables that take Q27.
 """
 
 from __future__ import annotations
@@ -30,14 +32,35 @@ from simulator.kernel import Array
 from simulator.kernels.recurrent import Recurrent, Sums, products
 from simulator.lut import Curve, follow, piecewise
 
-__all__ = ["Gru", "GruFine"]
+__all__ = ["ExecutorGru", "Gru"]
 
 
 @jit
-def _faulty(
+def _executor(
     sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
     joined: bool, y: Array, h: Array,
 ) -> None:  # fmt: skip
+    """Walk through all steps as the executor does.
+
+    Parameters
+    ----------
+    sums
+        int32 [N, T, 3H], Q11: the inputs' sums a, in the gate order r, z, n.
+    lengths
+        int64 [N], 0 to T: how many steps each sample has.
+    dense, late, plain
+        The states' sums b, see `recurrent.products`: weights [3H, H], result int32 in Q11.
+    sigmoid, tanh
+        The chip's tables with results of int8 Q7.
+    out
+        The new state in Q14 -> output.
+    joined
+        Whether r and z read the states' sums.
+    y
+        [N, T, H], filled at every step that a sample has: the output, at the output's scale.
+    h
+        [N, H] in y's type: the state to begin with, and in the end the last one.
+    """
     samples, _, units = y.shape
     own = np.empty((samples, 3 * units), np.int32)
     for t in range(lengths.max() if samples else 0):
@@ -56,8 +79,16 @@ def _faulty(
 
 
 @dataclass(frozen=True, eq=False)
-class Gru(Recurrent):
-    """The executor's unit; `table`: the chip whose sigmoid and tanh are used, `joined`: see above."""
+class ExecutorGru(Recurrent):
+    """The unit as the chips' executor computes it, faults included; `rescale_o` takes Q14 to the state.
+
+    Parameters
+    ----------
+    table
+        The chip whose sigmoid and tanh are used.
+    joined
+        Whether the gates r and z read the state's sums; otherwise the input's alone.
+    """
 
     table: str = "venus"
     joined: bool = True
@@ -65,23 +96,52 @@ class Gru(Recurrent):
     gates: ClassVar[int] = 3
 
     def stepper(self) -> Any:
-        """Take the tables with eight bits."""
+        """Return the loop with tables of 8 bits."""
         sigmoid, tanh = (piecewise(name, self.table).curve(8) for name in ("sigmoid", "tanh"))
         hidden = self.hidden_sums()
         out = self.rescale_o.within(1 << 16)
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            _faulty(sums, lengths, *hidden.arguments(), sigmoid, tanh, out, self.joined, y, h)
+            _executor(sums, lengths, *hidden.arguments(), sigmoid, tanh, out, self.joined, y, h)
             return [h[:, None]]
 
         return step
 
 
 @jit
-def _fine(
+def _defined(
     sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, dense_n: Any, late_n: Any, plain_n: Any,
     sigmoid: Curve, tanh: Curve, new: Form, reset_after: bool, forward: bool, bits: int, y: Array, h: Array,
 ) -> None:  # fmt: skip
+    """Walk through all steps as the unit is defined.
+
+    Parameters
+    ----------
+    sums
+        int32 [N, T, 3H], Q27: the inputs' sums a, in the gate order r, z, n.
+    lengths
+        int64 [N], 0 to T: how many steps each sample has.
+    dense, late, plain
+        The states' sums b of r and z, see `recurrent.products`: weights [2H, H], result int32 in Q27.
+    dense_n, late_n, plain_n
+        The same for n: weights [H, H].
+    sigmoid
+        The table from int32 Q27 to Q31 or Q15; r and z have its fractional bits.
+    tanh
+        The table from int32 Q27 to Q31.
+    new
+        n in Q31 -> the state's scale.
+    reset_after
+        Whether r multiplies the sums of n; otherwise the state that goes into them.
+    forward
+        Whether time runs from 0 on; otherwise from a sample's last step to 0.
+    bits
+        Width of the state.
+    y
+        [N, T, H], filled at every step that a sample has: the output, at the output's scale.
+    h
+        [N, H] in y's type: the state to begin with, and in the end the last one.
+    """
     samples, _, units = y.shape
     b, m = np.empty((samples, 2 * units), np.int32), np.empty((samples, units), np.int32)
     gated, r = np.empty((samples, units), y.dtype), np.empty((samples, units), np.int64)
@@ -108,7 +168,7 @@ def _fine(
 
 
 @dataclass(frozen=True, eq=False)
-class GruFine(Recurrent):
+class Gru(Recurrent):
     """The unit as it is defined; `rescale_o` takes n from Q31 to the state.
 
     Parameters
@@ -116,7 +176,7 @@ class GruFine(Recurrent):
     reset_after
         Whether the reset gate acts on the product with the weights (and its bias) or on the state before it.
     gate_bits
-        32 or 16.
+        Width of r and z: 32 (Q31) or 16 (Q15).
     table
         The chip whose sigmoid and tanh are used.
     """
@@ -128,7 +188,7 @@ class GruFine(Recurrent):
     gates: ClassVar[int] = 3
 
     def stepper(self) -> Any:
-        """Cut the weights of n off, which may read another state."""
+        """Return the loop with the weights of n apart: they may read another state than those of r and z."""
         sigmoid = piecewise("sigmoid", self.table).curve(self.gate_bits)
         tanh = piecewise("tanh", self.table).curve(32)
         cut, largest, kind = 2 * self.units, 1 << (self.rescale_o.bits - 1), self.rescale_o.dtype
@@ -137,7 +197,7 @@ class GruFine(Recurrent):
         new = self.rescale_o.within(1 << 31)
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            _fine(sums, lengths, *gates.arguments(), *inner.arguments(), sigmoid, tanh, new, self.reset_after,
+            _defined(sums, lengths, *gates.arguments(), *inner.arguments(), sigmoid, tanh, new, self.reset_after,
                   self.forward, self.rescale_o.bits, y, h)  # fmt: skip
             return [h[:, None]]
 

@@ -45,6 +45,25 @@ def _exponent(total: Any) -> Any:
 def _layer_norm(
     x: Array, gamma: Array, beta: Array, epsilon: int, fraction: int, roots: Array, rescale: Form, out: Array
 ) -> None:
+    """Normalise rows.
+
+    Parameters
+    ----------
+    x
+        Integers [R, T], R rows.
+    gamma, beta
+        int64 [T]: factors, and summands at 2^fraction times the scale of gamma.
+    epsilon
+        eps * (scale of x)^2 * T^2, rounded.
+    fraction
+        Fractional bits of the normalised number, 10 or 15.
+    roots
+        int64 [1024]: see `_roots`.
+    rescale
+        n * gamma + beta -> output.
+    out
+        [R, T], filled.
+    """
     count = x.shape[1]
     for row in range(x.shape[0]):
         total, squares = np.int64(0), np.int64(0)
@@ -99,7 +118,7 @@ class LayerNorm(Kernel):
         return math.floor(epsilon * scale * scale * count * count + 0.5)
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Keep the shape."""
+        """Map x -> y of the same shape."""
         (x,) = specs
         integer(x, "LayerNorm")
         require(x.dtype.itemsize <= 2, f"LayerNorm takes int8 and int16, not {x}")
@@ -117,7 +136,7 @@ class LayerNorm(Kernel):
         return self.axes < len(specs[0].shape) and super().follows_batch(specs, batched)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Bound the accumulator."""
+        """Choose the rescaling for the largest |n * gamma + beta|."""
         count, size = len(self.gamma), magnitude(specs[0].dtype)
         require(2 * count * size * 32767 < 1 << 62, f"rows of {count} numbers do not fit 62 bits")
         gamma, beta = (np.ascontiguousarray(v, np.int64) for v in (self.gamma, self.beta))

@@ -1,4 +1,4 @@
-"""Long short-term memory, gates i, f, g, o, in the two arithmetics of the chips, and one with room for the cell.
+"""Long short-term memory (LSTM), gates i, f, g, o: two arithmetics of the chips, and one with more room for the cell.
 
     s = sat(a + b)                                   the sums of `recurrent`
     i, f, o = sigmoid(s), g = tanh(s)
@@ -14,8 +14,8 @@ c         Q27 for the tanh, kept in Q15          Q14, Q11 for the tanh, kept in 
 h         o*tanh(c) in Q30 -> output             Q14 -> output
 ========  =====================================  =========================================
 
-"wide" (generic) is "q27" but for the cut of f*c to 32 bits, so that a cell reaches 2^16, not 2; the tanh sees it cut to
-32 bits of Q27.
+"wide" (generic) is "q27" without the cut of f*c to 32 bits: a cell reaches 2^16, not 2. The tanh reads it cut to 32
+bits of Q27.
 """
 
 from __future__ import annotations
@@ -39,6 +39,31 @@ def _q27(
     sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
     forward: bool, y: Array, h: Array, c: Array, wide: bool,
 ) -> None:  # fmt: skip
+    """Walk through all steps with sums in Q27: "q27" and "wide".
+
+    Parameters
+    ----------
+    sums
+        int32 [N, T, 4H], Q27: the inputs' sums a, in the gate order i, f, g, o.
+    lengths
+        int64 [N], 0 to T: how many steps each sample has.
+    dense, late, plain
+        The states' sums b, see `recurrent.products`: weights [4H, H], result int32 in Q27.
+    sigmoid, tanh
+        The tables from int32 Q27 to int32 Q31.
+    out
+        o*tanh(c) in Q30 -> output.
+    forward
+        Whether time runs from 0 on; otherwise from a sample's last step to 0.
+    y
+        [N, T, H], filled at every step that a sample has: the output, at the output's scale.
+    h
+        [N, H] in y's type: the state to begin with, and in the end the last one.
+    c
+        int64 [N, H] in Q15: the cell to begin with, and in the end the last one.
+    wide
+        Whether f*c keeps its width ("wide") or is cut to 32 bits ("q27").
+    """
     samples, _, units = y.shape
     own = np.empty((samples, 4 * units), np.int32)
     for step in range(lengths.max() if samples else 0):
@@ -65,6 +90,31 @@ def _q11(
     sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
     forward: bool, y: Array, h: Array, c: Array, wide: bool,
 ) -> None:  # fmt: skip
+    """Walk through all steps with sums in Q11: "q11".
+
+    Parameters
+    ----------
+    sums
+        int32 [N, T, 4H], Q11: the inputs' sums a, in the gate order i, f, g, o.
+    lengths
+        int64 [N], 0 to T: how many steps each sample has.
+    dense, late, plain
+        The states' sums b, see `recurrent.products`: weights [4H, H], result int32 in Q11.
+    sigmoid, tanh
+        The tables from int16 Q11 to int8 Q7.
+    out
+        o*tanh(c) in Q14 -> output.
+    forward
+        Whether time runs from 0 on; otherwise from a sample's last step to 0.
+    y
+        [N, T, H], filled at every step that a sample has: the output, at the output's scale.
+    h
+        [N, H] in y's type: the state to begin with, and in the end the last one.
+    c
+        int64 [N, H] in Q7, of 16 bits: the cell to begin with, and in the end the last one.
+    wide
+        Not used; here so that both loops are called alike.
+    """
     samples, _, units = y.shape
     own = np.empty((samples, 4 * units), np.int32)
     for step in range(lengths.max() if samples else 0):
@@ -109,11 +159,11 @@ class Lstm(Recurrent):
     formats: ClassVar[dict[str, tuple[int, int]]] = {"q27": (27, 30), "wide": (27, 30), "q11": (11, 14)}
 
     def last(self, samples: int) -> list[Spec]:
-        """The state and the cell."""
+        """Return the specs of the last state and of the last cell."""
         return [*super().last(samples), Spec((samples, 1, self.units), np.dtype(np.int32))]
 
     def stepper(self) -> Any:
-        """Choose the arithmetic."""
+        """Return the loop of `arithmetic` with its tables and weights."""
         fine, wide = self.arithmetic != "q11", self.arithmetic == "wide"
         kernel, bits = (_q27, 32) if fine else (_q11, 8)
         sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))

@@ -28,6 +28,25 @@ def _mean(
     x: Array, geometry: tuple[int, ...], counts: tuple[bool, int], ratio: tuple[int, int], rounding: int,
     limits: tuple[int, int], out: Array,
 ) -> None:  # fmt: skip
+    """Average windows.
+
+    Parameters
+    ----------
+    x
+        Integers [N, H, W, C].
+    geometry
+        Kernel height and width, strides (vertical, horizontal), pads (top, left, bottom, right).
+    counts
+        (whether padding counts as elements of a window, a divisor for all windows or 0).
+    ratio
+        (numerator, denominator) of scale_out / scale_x.
+    rounding
+        Number of a `Rounding`.
+    limits
+        Least and largest result.
+    out
+        [N, Ho, Wo, C], filled.
+    """
     kh, kw, stride_y, stride_x, top, left, bottom, right = geometry
     padded, given = counts
     numerator, denominator = ratio
@@ -72,7 +91,7 @@ class Mean(Clipped):
     bits
         Width of the result.
     rounding
-        How what lies between two integers is rounded.
+        How a value between two integers is rounded.
     padded
         Whether padding counts as elements of the window.
     divisor
@@ -101,7 +120,7 @@ class Mean(Clipped):
         return (Spec((*x.shape[:2], *self._window(x).out_size(x.shape[2:], self.ceil_mode)), dtype_of(self.bits)),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Fix the geometry."""
+        """Return the loop for the size of x; its sums fit 61 bits."""
         (x,) = specs
         window = self._window(x)
         largest = max(window.kernel[0] * window.kernel[1], self.divisor) << abs(self.shift)

@@ -148,7 +148,7 @@ class Gather(PlainKernel):
         return (Spec((*x.shape[:axis], *self.indices.shape, *x.shape[axis + 1 :]), x.dtype),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Take."""
+        """Return the chosen positions of x."""
         return (arrays[0].take(self.indices, self.axis),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run | tuple[Run, ...]:
@@ -176,7 +176,7 @@ class Lookup(PlainKernel):
         return (Spec((*x.shape, *self.table.shape[1:]), self.table.dtype),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Take."""
+        """Return the rows at the indices x."""
         (x,) = arrays
         inside = x.size == 0 or (x.min() >= 0 and x.max() < len(self.table))
         require(inside, f"an index from {x.min(initial=0)} to {x.max(initial=0)}: the table has {len(self.table)} rows")
@@ -204,7 +204,7 @@ class Split(PlainKernel):
         return tuple(Spec((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype) for size in self.sizes)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Cut."""
+        """Return the parts of x."""
         ends = np.cumsum([int(n) for n in self.sizes])[:-1]
         parts: list[Any] = np.split(arrays[0], ends, self.axis)
         return tuple(parts)
@@ -243,7 +243,7 @@ class ArgMax(PlainKernel):
         return (Spec((2, *[1] * (len(x.shape) - 1)), np.dtype(np.int32)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Search."""
+        """Return the largest integer and its first position."""
         row = arrays[0].reshape(-1)
         place = int(row.argmax())
         return (np.array([row[place], place], np.int32).reshape(2, *[1] * (arrays[0].ndim - 1)),)

@@ -109,7 +109,7 @@ class MaxPool(Kernel):
         return (Spec((*x.shape[:2], *self._window().out_size(x.shape[2:], self.ceil_mode)), x.dtype),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Fix the geometry."""
+        """Return the loop for the size of x."""
         geometry = _geometry(self._window())
         lowest = int(np.iinfo(specs[0].dtype).min)
         (y,) = self.infer(*specs)

@@ -45,7 +45,19 @@ def project(x: Array, weight: Array, bias: Array, rescale: Form, out: Array) -> 
 
 @inline
 def products(x: Any, dense: Any, late: Any, plain: Any, out: Any) -> Any:
-    """Fill int32 out [R, O] with the gate sums of x [R, I], by dot instructions or plainly: the other is None."""
+    """Fill int32 out [R, O] with the gate sums of x [R, I].
+
+    Parameters
+    ----------
+    x
+        Integers [R, I]: the inputs, or the states of R samples.
+    dense, late
+        Packed weights and their rescaling for dot instructions; None where `plain` is used.
+    plain
+        (weight [I, O], bias [O], rescaling) for the plain loop; None where `dense` is used.
+    out
+        int32 [R, O], in the format of the gates.
+    """
     if plain is not None:
         project(x, plain[0], plain[1], plain[2], out)
     if dense is not None:
@@ -53,7 +65,21 @@ def products(x: Any, dense: Any, late: Any, plain: Any, out: Any) -> Any:
 
 
 class Sums:
-    """The gate sums of a matrix [O, I]: `products` and its arguments."""
+    """The gate sums of a matrix [O, I]: `products` and its arguments.
+
+    Parameters
+    ----------
+    weight
+        Integers [O, I].
+    bias
+        int64 [O], at the scale of the products.
+    dtype
+        Type of the inputs.
+    largest
+        Largest |input|.
+    rescale
+        Sum -> the format of the gates.
+    """
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, dtype: np.dtype, largest: int, rescale: Rescale | Chain):
         self.plain = prepare(weight, bias, largest, rescale)
@@ -134,12 +160,12 @@ class Recurrent(Kernel):
 
     @property
     def units(self) -> int:
-        """H."""
+        """The number of units, H."""
         return int(self.weight_h.shape[-1])
 
     @property
     def per_sample(self) -> bool:
-        """Samples do not touch each other; axis 0 counts them where it is not the time."""
+        """Whether axis 0 counts the samples; otherwise it is the time."""
         return self.time_axis == 1
 
     def last(self, samples: int) -> list[Spec]:

@@ -125,7 +125,7 @@ class Reshape(Kernel):
         return (Spec(tuple(target), x.dtype),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Copy."""
+        """Return a copy in the same order."""
         return copied()
 
 
@@ -147,7 +147,7 @@ class Transpose(Kernel):
         return (Spec(tuple(x.shape[axis] for axis in self.perm), x.dtype),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Copy."""
+        """Return a copy in the order of the new axes."""
         perm = tuple(self.perm)
         shape = specs[0].shape
         steps = [math.prod(shape[axis + 1 :]) for axis in perm]
@@ -168,5 +168,5 @@ class Constant(Kernel):
         return (Spec(self.array.shape, self.array.dtype),)
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Copy."""
+        """Return a copy of the array."""
         return lambda ins, outs: np.copyto(outs[0], self.array)

@@ -99,6 +99,21 @@ def _powers(x: Array, entry: Array, fused: Any, d: Array, e: Array) -> Any:
 
 @jit
 def _softmax(x: Array, entry: Array, way: int, rescale: Form, out: Array) -> None:
+    """Fill out [R, T] with the softmax of the rows of x [R, T].
+
+    Parameters
+    ----------
+    x
+        Integers of 8 or 16 bits.
+    entry
+        int64 [256] or [65536]: the Q25 value of every input integer.
+    way
+        Number of "divide", "fused" or "newton".
+    rescale
+        Q15 -> output.
+    out
+        Filled.
+    """
     d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
     for row in range(x.shape[0]):
         total = _powers(x[row], entry, way == _FUSED, d, e)
@@ -114,6 +129,10 @@ def _softmax(x: Array, entry: Array, way: int, rescale: Form, out: Array) -> Non
 
 @jit
 def _log_softmax(x: Array, entry: Array, fused: bool, logs: Array, rescale: Form, out: Array) -> None:
+    """Fill out [R, T] with the logarithm of the softmax of the rows of x [R, T].
+
+    fused : as the way "fused". logs : int64 [512], ln of 512/512 to 1023/512 in Q16. The rest as for `_softmax`.
+    """
     d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
     for row in range(x.shape[0]):
         total = _powers(x[row], entry, fused, d, e)
@@ -158,7 +177,7 @@ class _Rows(Kernel):
     layout: ClassVar[str] = "plain"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Keep the shape."""
+        """Map x -> y of the same shape."""
         (x,) = specs
         integer(x, type(self).__name__)
         rank = len(x.shape)
@@ -191,10 +210,10 @@ class _Rows(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class Softmax(_Rows):
-    """Exponentials over their sum."""
+    """Softmax of each row: exponentials divided by their sum."""
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Split into rows."""
+        """Return the loop over rows."""
         form, way = self.rescale.within(1 << 31), _WAYS[self.way]
         entry = np.ascontiguousarray(self.entry, np.int64)
         return self._by_rows(specs[0], _softmax, entry, way, form)
@@ -202,10 +221,10 @@ class Softmax(_Rows):
 
 @dataclass(frozen=True, eq=False)
 class LogSoftmax(_Rows):
-    """Differences to the logarithm of the sum."""
+    """Logarithm of the softmax of each row: differences to the logarithm of the sum of exponentials."""
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
-        """Split into rows; work the logarithms out."""
+        """Return the loop over rows, with its table of logarithms."""
         require(self.way != "newton", "log-softmax has no division")
         form, fused = self.rescale.within(1 << 31), self.way == "fused"
         entry = np.ascontiguousarray(self.entry, np.int64)

@@ -48,7 +48,7 @@ class Table(Kernel):
     layout: ClassVar[str] = "any"
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
-        """Keep the shape."""
+        """Map x -> y of the same shape."""
         (x,) = specs
         fits = x.dtype.kind == "i" and x.dtype.itemsize <= 2 and self.values.shape == (1 << (8 * x.dtype.itemsize),)
         require(fits, f"a table of {list(self.values.shape)} entries does not fit {x}")

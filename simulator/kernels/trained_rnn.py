@@ -54,6 +54,33 @@ def _lstm_q15(
     sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
     again: Form, forward: bool, y: Array, last: Array, c: Array,
 ) -> None:  # fmt: skip
+    """Walk through all steps of an LSTM with gates in Q15.
+
+    Parameters
+    ----------
+    sums
+        int32 [N, T, 4H], Q11: the inputs' sums a, in the gate order i, f, g, o.
+    lengths
+        int64 [N], 0 to T: how many steps each sample has.
+    weight, bias
+        [H, 4H] and [4H]: the states' weights; sums b are int64 in Q11.
+    form
+        The states' products -> Q11.
+    sigmoid, tanh
+        The tables from int16 Q11 to int16 Q15.
+    out
+        o*tanh(c) in Q30 -> output.
+    again
+        Not used; here so that both loops are called alike.
+    forward
+        Whether time runs from 0 on; otherwise from a sample's last step to 0.
+    y
+        [N, T, H], filled at every step that a sample has.
+    last
+        [N, H] in y's type: the state to begin with, and in the end the last one.
+    c
+        int64 [N, H] in Q15: the cell to begin with, and in the end the last one.
+    """
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
     for n in range(samples):
@@ -79,6 +106,33 @@ def _lstm_q7(
     sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
     again: Form, forward: bool, y: Array, last: Array, c: Array,
 ) -> None:  # fmt: skip
+    """Walk through all steps of an LSTM with gates in Q7.
+
+    Parameters
+    ----------
+    sums
+        int32 [N, T, 4H], Q11: the inputs' sums a, in the gate order i, f, g, o.
+    lengths
+        int64 [N], 0 to T: how many steps each sample has.
+    weight, bias
+        [H, 4H] and [4H]: the states' weights; sums b are int64 in Q11.
+    form
+        The states' products -> Q11.
+    sigmoid, tanh
+        The tables from int16 Q11 to int8 Q7.
+    out
+        o*tanh(c) in Q14 -> output.
+    again
+        Output -> the state that the next step multiplies.
+    forward
+        Whether time runs from 0 on; otherwise from a sample's last step to 0.
+    y
+        [N, T, H], filled at every step that a sample has.
+    last
+        [N, H] in y's type: the state to begin with, and in the end the last one.
+    c
+        int64 [N, H] in Q14: the cell to begin with, and in the end the last one.
+    """
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
     for n in range(samples):
@@ -103,6 +157,31 @@ def _gru_q15(
     sums: Array, lengths: Array, weights: Any, form: Form, sigmoid: Curve, tanh: Curve, out: Form, formats: Any,
     forward: bool, y: Array, last: Array,
 ) -> None:  # fmt: skip
+    """Walk through all steps of a GRU with gates in Q15.
+
+    Parameters
+    ----------
+    sums
+        int32 [N, T, 3H], Q11: the inputs' sums a, in the gate order r, z, n.
+    lengths
+        int64 [N], 0 to T: how many steps each sample has.
+    weights
+        (weight [H, 2H] and bias [2H] of r and z, weight [H, H] and bias [H] of n) for the states' sums.
+    form
+        The states' products -> Q11.
+    sigmoid, tanh
+        The tables from int16 Q11 to int16 Q15.
+    out
+        Not used: n is brought to the state's scale by a shift.
+    formats
+        (right shift of n from Q15 to the state's scale, bits of the state).
+    forward
+        Whether time runs from 0 on; otherwise from a sample's last step to 0.
+    y
+        [N, T, H], filled at every step that a sample has.
+    last
+        [N, H] in y's type: the state to begin with, and in the end the last one.
+    """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
     new, bits = formats[0], formats[1]
@@ -129,6 +208,31 @@ def _gru_q7(
     sums: Array, lengths: Array, weights: Any, form: Form, sigmoid: Curve, tanh: Curve, out: Form, formats: Any,
     forward: bool, y: Array, last: Array,
 ) -> None:  # fmt: skip
+    """Walk through all steps of a GRU with gates in Q7.
+
+    Parameters
+    ----------
+    sums
+        int32 [N, T, 3H], Q11: the inputs' sums a, in the gate order r, z, n.
+    lengths
+        int64 [N], 0 to T: how many steps each sample has.
+    weights
+        (weight [H, 2H] and bias [2H] of r and z, weight [H, H] and bias [H] of n) for the states' sums.
+    form
+        The states' products -> Q11.
+    sigmoid, tanh
+        The tables from int16 Q11 to int8 Q7.
+    out
+        The new state in Q14 -> output.
+    formats
+        (0, bits of the state, output -> the state that the next step multiplies, output -> h in Q7).
+    forward
+        Whether time runs from 0 on; otherwise from a sample's last step to 0.
+    y
+        [N, T, H], filled at every step that a sample has.
+    last
+        [N, H] in y's type: the state to begin with, and in the end the last one.
+    """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
     again, read = formats[2], formats[3]
@@ -155,6 +259,33 @@ def _gru_q31(
     sums: Array, lengths: Array, weights: Any, form: Form, sigmoid: Curve, tanh: Curve, out: Form, formats: Any,
     forward: bool, y: Array, last: Array,
 ) -> None:  # fmt: skip
+    """Walk through all steps of a GRU with gates in Q31: "before" and "common".
+
+    Parameters
+    ----------
+    sums
+        int32 [N, T, 3H], Q27 ("before") or the finer of the sums' scales ("common"): the inputs' sums a, in the gate
+        order r, z, n.
+    lengths
+        int64 [N], 0 to T: how many steps each sample has.
+    weights
+        (weight [H, 2H] and bias [2H] of r and z, weight [H, H] and bias [H] of n) for the states' sums.
+    form
+        The states' products -> the format of the sums.
+    sigmoid, tanh
+        The tables from int32 Q27 to int32 Q31.
+    out
+        Not used: n is brought to the state's scale by a shift.
+    formats
+        (right shift of n from Q31 to the state's scale, bits of the state, whether r multiplies the state before the
+        product, right shift of the sums to Q27).
+    forward
+        Whether time runs from 0 on; otherwise from a sample's last step to 0.
+    y
+        [N, T, H], filled at every step that a sample has.
+    last
+        [N, H] in y's type: the state to begin with, and in the end the last one.
+    """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
     new, bits, before, down = formats
@@ -181,12 +312,12 @@ def _gru_q31(
 
 @dataclass(frozen=True, eq=False)
 class _Trained(Recurrent):
-    """What both layers add.
+    """What LSTM and GRU of the training libraries add to `Recurrent`.
 
     Parameters
     ----------
     arithmetic
-        See the module.
+        The column or row of the module's tables.
     table
         The chip whose sigmoid and tanh are used.
     again
@@ -213,11 +344,11 @@ class TrainedLstm(_Trained):
     formats: ClassVar[dict[str, tuple[int, int, int]]] = {"q15": (30, 16, 15), "q7": (14, 8, 14)}
 
     def last(self, samples: int) -> list[Spec]:
-        """The state and the cell."""
+        """Return the specs of the last state and of the last cell."""
         return [*super().last(samples), Spec((samples, 1, self.units), np.dtype(np.int32))]
 
     def stepper(self) -> Any:
-        """Choose the arithmetic."""
+        """Return the loop of `arithmetic` with its tables and weights."""
         fine, (product, bits, _) = self.arithmetic == "q15", self.formats[self.arithmetic]
         sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
         weight, bias, form = self.hidden()
@@ -249,7 +380,7 @@ class TrainedGru(_Trained):
     gates: ClassVar[int] = 3
 
     def stepper(self) -> Any:
-        """Cut the weights of n off, which may read another state."""
+        """Return the loop of `arithmetic` with the weights of n apart: they may read another state."""
         bits = {"q15": 16, "q7": 8}.get(self.arithmetic, 32)
         sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
         form, cut = self.hidden()[2], 2 * self.units

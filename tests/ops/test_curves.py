@@ -135,7 +135,7 @@ def test_sigmoid_and_tanh(kind, platform, gain):
 def test_tanh_that_is_not_right(platform):
     """The report names the fault."""
     (node,) = quantize(one("Tanh"), samples((6, 8)), platform=platform, effort="fast").report.float_nodes
-    assert node.why == "iqTanh reads int16 as int32: left in float"
+    assert node.why == "iqTanh reads int16 as int32: it stays in float"
 
 
 def test_sigmoid_on_a_map_of_venus_a():

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulator.fixed import Chain, Rescale
-from simulator.kernels import Gru, GruFine, Lstm
+from simulator.kernels import ExecutorGru, Gru, Lstm
 from simulator.kernels.recurrent import Recurrent
 from simulator.lut import follow, piecewise
 from simulator.machine import Call, MachineError, Spec, compile
@@ -103,7 +103,7 @@ def test_gru_of_the_executor(seed, chip, extremes, shift_x, shift_h, q):
     """Its faults and all."""
     x, w, r, b, d = layer(seed, 3, extremes=extremes)
     out = Rescale.from_shift(14 - q, 8)
-    kernel = Gru(w, r, b, d, shifted(shift_x), shifted(shift_h), out, table=chip, joined=chip != "venusA")
+    kernel = ExecutorGru(w, r, b, d, shifted(shift_x), shifted(shift_h), out, table=chip, joined=chip != "venusA")
     y, h = states(kernel, x)
     want = naive.gru_executor(x, w, r, b, d, shift_x, shift_h, triple(out), chip, chip != "venusA")
     assert (y.tolist(), h.tolist()) == want
@@ -115,8 +115,8 @@ def test_gru(seed, forward, reset_after, bits, ratio, scale):
     """The unit as it is defined, both places of the reset gate, states of 8 and 16 bits."""
     x, w, r, b, d = layer(seed, 3, kind=np.int16 if bits == 16 else np.int8)
     to_x, to_h = (Rescale.from_ratio(v * 1000, 32) for v in (ratio, 2 * ratio))
-    out = GruFine.output(scale * (1 if bits == 8 else 256), bits)
-    kernel = GruFine(w, r, b, d, to_x, to_h, out, forward, reset_after=reset_after, gate_bits=32 if bits == 8 else 16)
+    out = Gru.output(scale * (1 if bits == 8 else 256), bits)
+    kernel = Gru(w, r, b, d, to_x, to_h, out, forward, reset_after=reset_after, gate_bits=32 if bits == 8 else 16)
     y, h = states(kernel, x)
     want = naive.gru(x, w, r, b, d, triple(to_x), triple(to_h), triple(out), bits, 32 if bits == 8 else 16,
                      reset_after, forward)  # fmt: skip
@@ -161,9 +161,9 @@ def test_gru_of_given_states(seed, forward, reset_after, what, bits):
     what, kind = [key for key in what if key != "c"], np.int8 if bits == 8 else np.int16
     x, w, r, b, d = layer(seed, 3)
     more = {key: array for key, array in beginnings(seed, x, r.shape[1], kind).items() if key in what}
-    to, out = Rescale.from_ratio(3000.0, 32), GruFine.output(100.0 * (1 if bits == 8 else 256), bits)
+    to, out = Rescale.from_ratio(3000.0, 32), Gru.output(100.0 * (1 if bits == 8 else 256), bits)
     gates = 32 if bits == 8 else 16
-    kernel = GruFine(w, r, b, d, to, to, out, forward, reset_after=reset_after, gate_bits=gates, given=tuple(what))
+    kernel = Gru(w, r, b, d, to, to, out, forward, reset_after=reset_after, gate_bits=gates, given=tuple(what))
     have = states(kernel, x, **more)
     want = naive.gru(x, w, r, b, d, triple(to), triple(to), triple(out), bits, gates, reset_after, forward,
                      more.get("h"), more.get("lengths"))  # fmt: skip
@@ -176,8 +176,8 @@ def test_a_sequence_in_two_calls(seed, cut, kind):
     """The states of the first part, given to the second, go on as if nothing had happened."""
     x, w, r, b, d = layer(seed, 4 if kind == "LSTM" else 3)
     cut, to = min(cut, x.shape[1]), Rescale.from_ratio(3000.0, 32)
-    build, keys = (Lstm, ("h", "c")) if kind == "LSTM" else (GruFine, ("h",))
-    out = Lstm.output("q27", 100.0, 8) if kind == "LSTM" else GruFine.output(100.0, 8)
+    build, keys = (Lstm, ("h", "c")) if kind == "LSTM" else (Gru, ("h",))
+    out = Lstm.output("q27", 100.0, 8) if kind == "LSTM" else Gru.output(100.0, 8)
     parts, kept = (w, r, b, d, to, to, out), tuple(range(1 + len(keys)))
     whole = states(build(*parts, kept=kept), x)
     ends = {key: np.zeros((len(x), 1, r.shape[1]), np.int8 if key == "h" else np.int32) for key in keys}
@@ -195,16 +195,16 @@ def test_a_sequence_in_two_calls(seed, cut, kind):
 def test_given_states_that_do_not_fit():
     """Names, sizes and types."""
     x, w, r, b, d = layer(6, 3)
-    parts = (w, r, b, d, Rescale.from_ratio(9.0, 32), Rescale.from_ratio(9.0, 32), GruFine.output(100.0, 8))
+    parts = (w, r, b, d, Rescale.from_ratio(9.0, 32), Rescale.from_ratio(9.0, 32), Gru.output(100.0, 8))
     units = r.shape[1]
     with pytest.raises(MachineError, match="has no 'c'"):
-        GruFine(*parts, fixed={"c": np.zeros((1, 1, units), np.int32)})
+        Gru(*parts, fixed={"c": np.zeros((1, 1, units), np.int32)})
     with pytest.raises(MachineError, match="'h' must be int8"):
-        states(GruFine(*parts, given=("h",)), x, h=np.zeros((len(x), 1, units), np.int16))
+        states(Gru(*parts, given=("h",)), x, h=np.zeros((len(x), 1, units), np.int16))
     with pytest.raises(MachineError, match="'lengths' must be integers"):
-        states(GruFine(*parts, given=("lengths",)), x, lengths=np.ones((len(x), 2), np.int64))
+        states(Gru(*parts, given=("lengths",)), x, lengths=np.ones((len(x), 2), np.int64))
     with pytest.raises(MachineError, match="it takes x, h"):
-        states(GruFine(*parts, given=("h",)), x)
+        states(Gru(*parts, given=("h",)), x)
 
 
 @pytest.mark.parametrize("forward", (True, False))

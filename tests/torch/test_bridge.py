@@ -223,7 +223,7 @@ def test_a_gru_written_out(form):
     feed = forms.data(model)
     bridge = follows(model, "venusA", feed)
     kinds = [type(step.kernel) for step in bridge.network.steps]
-    assert not {k.Gru, k.GruFine}.intersection(kinds)
+    assert not {k.ExecutorGru, k.Gru}.intersection(kinds)
     assert kinds.count(k.Linear) > forms.T
     every_parameter_is_felt(bridge, feed)
 

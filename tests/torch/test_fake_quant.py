@@ -193,7 +193,7 @@ def test_one_vector_per_operator():
 def test_all_vectors():
     """Every tensor of every measured graph."""
     kinds = measured(CASES)
-    elsewhere = {k.AddScaled, k.Clip, k.Constant, k.GruFine, FloatLinear}  # of other platforms: below
+    elsewhere = {k.AddScaled, k.Clip, k.Constant, k.Gru, FloatLinear}  # of other platforms: below
     elsewhere |= {k.DivSingle, k.Mean}  # of the training side
     assert kinds >= set(FAKE_QUANTIZERS) - elsewhere
 
@@ -524,7 +524,7 @@ def test_layer_norm(seed, kind, fraction, axes, rescale):
 
 
 @more
-@given(st.data(), SEEDS, st.sampled_from((k.Lstm, k.Gru, k.GruFine)), st.sampled_from((8, 16)), st.integers(0, 1))
+@given(st.data(), SEEDS, st.sampled_from((k.Lstm, k.ExecutorGru, k.Gru)), st.sampled_from((8, 16)), st.integers(0, 1))
 def test_recurrent(data, seed, kind, bits, time_axis):
     """Each arithmetic, both directions, time on either axis, any of the outputs; states and lengths given or fixed."""
     draw, rng = data.draw, np.random.default_rng(seed)
@@ -535,8 +535,8 @@ def test_recurrent(data, seed, kind, bits, time_axis):
         "bias_h": integers(rng, (gates * units,), np.int16).astype(np.int64),
         "time_axis": time_axis, "kept": draw(st.sampled_from(((0,), (0, 1), (1,)))),
     }  # fmt: skip
-    coarse = kind is k.Gru or (kind is k.Lstm and draw(st.booleans()))
-    if kind is k.Gru:
+    coarse = kind is k.ExecutorGru or (kind is k.Lstm and draw(st.booleans()))
+    if kind is k.ExecutorGru:
         bits, whole["joined"] = 8, draw(st.booleans())
         whole["rescale_o"] = Rescale.from_shift(14 - draw(st.integers(4, 7)), bits)
     else:
@@ -546,9 +546,9 @@ def test_recurrent(data, seed, kind, bits, time_axis):
         whole |= {"arithmetic": arithmetic, "table": "venus" if coarse else draw(st.sampled_from(("arcs", "venusA")))}
         whole["rescale_o"] = k.Lstm.output(arithmetic, 2.0 ** (bits - 1), bits)
         whole["kept"] = draw(st.sampled_from((whole["kept"], (0, 1, 2), (2,))))
-    if kind is k.GruFine:
+    if kind is k.Gru:
         whole |= {"reset_after": draw(st.booleans()), "gate_bits": draw(st.sampled_from((16, 32)))}
-        whole["rescale_o"] = k.GruFine.output(2.0 ** (bits - 1) * draw(st.sampled_from((1.0, 0.8))), bits)
+        whole["rescale_o"] = k.Gru.output(2.0 ** (bits - 1) * draw(st.sampled_from((1.0, 0.8))), bits)
     sums = Chain(Rescale.from_shift(0, 32), Rescale.from_shift(draw(st.integers(0, 3)) if coarse else -13, 32))
     kernel = kind(rescale_x=sums, rescale_h=sums, **whole)
     x = integers(rng, (3, 6, inputs) if time_axis else (6, 3, inputs))
@@ -576,7 +576,7 @@ def beginning(kernel, rng, key, samples):
 
 
 @few
-@given(SEEDS, st.sampled_from((k.Lstm, k.GruFine)), st.integers(0, 1), st.booleans())
+@given(SEEDS, st.sampled_from((k.Lstm, k.Gru)), st.integers(0, 1), st.booleans())
 def test_states_as_parameters(seed, kind, time_axis, zero):
     """All that is learned stands in for what the kernel holds, which may be nothing where it was zero."""
     rng = np.random.default_rng(seed)
@@ -587,7 +587,7 @@ def test_states_as_parameters(seed, kind, time_axis, zero):
             "weight_h": integers(rng, (kind.gates * 5, 5)),
             **{key: integers(rng, (kind.gates * 5,)).astype(np.int64) for key in ("bias_x", "bias_h")},
         }
-        out = k.Lstm.output("q27", 2.0**15, 16) if kind is k.Lstm else k.GruFine.output(2.0**15, 16)
+        out = k.Lstm.output("q27", 2.0**15, 16) if kind is k.Lstm else k.Gru.output(2.0**15, 16)
         sums = {"rescale_x": Rescale.from_shift(-12, 32), "rescale_h": Rescale.from_shift(-4, 32)}
         made = kind(**held, **sums, rescale_o=out, time_axis=time_axis)
         states = {key: beginning(made, rng, key, 1) for key in keys(made)[1:]}

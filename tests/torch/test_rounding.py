@@ -347,14 +347,14 @@ RECURRENT = {
     "lstm-q27": (k.Lstm, {"rescale_o": k.Lstm.output("q27", 2.0**15, 16)}, 0.01),
     "lstm-backwards": (k.Lstm, {"rescale_o": k.Lstm.output("q27", 2.0**15, 16), "forward": False}, 0.01),
     "lstm-q11": (k.Lstm, {"arithmetic": "q11", "table": "venus", "rescale_o": k.Lstm.output("q11", 2.0**7, 8)}, 0.08),
-    "gru-after": (k.GruFine, {"rescale_o": k.GruFine.output(2.0**15, 16)}, 0.01),
-    "gru-before": (k.GruFine, {"rescale_o": k.GruFine.output(2.0**15, 16), "reset_after": False}, 0.01),
-    "gru-backwards": (k.GruFine, {"rescale_o": k.GruFine.output(2.0**15, 16), "forward": False}, 0.01),
-    "gru-halved": (k.Gru, {"rescale_o": Rescale.from_shift(7, 8)}, 0.08),
-    "gru-apart": (k.Gru, {"rescale_o": Rescale.from_shift(7, 8), "joined": False}, 0.08),
+    "gru-after": (k.Gru, {"rescale_o": k.Gru.output(2.0**15, 16)}, 0.01),
+    "gru-before": (k.Gru, {"rescale_o": k.Gru.output(2.0**15, 16), "reset_after": False}, 0.01),
+    "gru-backwards": (k.Gru, {"rescale_o": k.Gru.output(2.0**15, 16), "forward": False}, 0.01),
+    "gru-halved": (k.ExecutorGru, {"rescale_o": Rescale.from_shift(7, 8)}, 0.08),
+    "gru-apart": (k.ExecutorGru, {"rescale_o": Rescale.from_shift(7, 8), "joined": False}, 0.08),
     **{
         f"{name}-cut-off": (kind, {"rescale_o": kind.output(*how), "forward": name != "lstm", "fixed": CUT}, 0.01)
-        for name, kind, how in (("lstm", k.Lstm, ("q27", 2.0**15, 16)), ("gru", k.GruFine, (2.0**15, 16)))
+        for name, kind, how in (("lstm", k.Lstm, ("q27", 2.0**15, 16)), ("gru", k.Gru, (2.0**15, 16)))
     },
 }
 
@@ -389,7 +389,7 @@ def real_layer(kind, options, scale_x, scale_h):
                     n = np.tanh(an + bn)
                 else:
                     n = np.tanh(an + r * bn)
-                h = z * h / 2 + (1 - z) * n if kind is k.Gru else n + z * (h - n)
+                h = z * h / 2 + (1 - z) * n if kind is k.ExecutorGru else n + z * (h - n)
             y[:, t] = h * top
         return y
 
@@ -402,7 +402,7 @@ def test_slopes_of_recurrent_layers(name):
     kind, options, tolerance = RECURRENT[name]
     rng = np.random.default_rng(7)
     held = weights(rng, kind.gates)
-    fraction = 11 if kind is k.Gru or options.get("arithmetic") == "q11" else 27
+    fraction = 11 if kind is k.ExecutorGru or options.get("arithmetic") == "q11" else 27
     state = options["rescale_o"].bits
     first = {"h": small(rng, 1, 1, 5, top=1 << (state - 2), kind=np.int16)}
     if kind is k.Lstm:
