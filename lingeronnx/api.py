@@ -13,17 +13,20 @@ from .analysis.check import Check, check_float
 from .analysis.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
 from .analysis.packed import check_packed, read_packable
 from .analysis.profiling import profile
+from .analysis.structure import Structure, of_integers, of_model
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError, DataError
 from .files import write_text
 from .flow import QuantizedModel, complete, measured, normalised, plan_for, prepare, refined, with_best_ends
 from .graph import ir
+from .ops import Violation
 from .packer.names import restored, written
 from .plan import Plan
 from .plan.config import QuantConfig
 from .platforms import Platform
 from .platforms import platform as platform_row
+from .run.borders import float_names
 from .run.data import Progress
 from .run.evaluation import Evaluation, evaluate
 from .run.session import is_integer_graph
@@ -56,6 +59,7 @@ __all__ = [
     "profile",
     "quantize",
     "simulate",
+    "structure",
     "verify",
     "wb_analyse",
 ]
@@ -129,6 +133,27 @@ def check(
     row = platform_row(platform or QuantConfig().platform)
     graph, notes = normalised(loaded, row, calib)
     return check_float(graph, row, notes)
+
+
+def structure(
+    model: str | os.PathLike[str] | ir.Graph | QuantizedModel,
+    *,
+    platform: str | Platform | None = None,
+    calib: Any = None,
+    violations: Sequence[Violation] = (),
+) -> Structure:
+    """Return the five parts of `model_check_result.txt`: how a model is built and held, and what looks wrong.
+
+    A float model is planned as `quantize` would, on `calib` (None: made-up inputs), without refining weights. model :
+    what `quantize` returned is judged as it is. violations : what `check` found, to be listed with the rest.
+    """
+    if isinstance(model, QuantizedModel):
+        return of_model(model, None, violations)
+    loaded = restored(ir.load(model) if isinstance(model, str | os.PathLike) else model)
+    if is_integer_graph(loaded):
+        return of_integers(loaded, float_names(loaded), violations)
+    planned = plan_for(prepare(model, calib, None, {"platform": platform}))
+    return of_model(complete(planned, planned.graph), loaded, violations)
 
 
 # ---- analyse -----------------------------------------------------------------------------------------------------

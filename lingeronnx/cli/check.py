@@ -23,7 +23,13 @@ __all__ = ["check"]
 @click.option("--platform", metavar="NAME", help="Default: the one an integer graph was made for, else venus.")
 @click.option("--calib", metavar="DATA", help=f"Sizes of inputs that the file leaves open: {DATA}.")
 @click.option("--packer-args", metavar="ARGS", help="Judge an integer graph under these packer arguments, in quotes.")
-@click.option("-o", "--output", type=PATH, metavar="DIR", help="Write check.txt and check.json into this folder too.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="DIR",
+    help="Write check.txt and model_check_result.txt, and both as .json, into this folder.",
+)
 @json_option
 def check(
     model: Path, platform: str | None, calib: str | None, packer_args: str | None, output: Path | None, as_json: bool
@@ -33,14 +39,28 @@ def check(
     Takes float models and integer graphs. Says of float models which rewrites of --fit would mend it and what would
     remain; of both whether the packer takes them with its arguments (chosen where none are given), whether the chip
     then computes the same integers, and the cost: MACs, bytes, memory, DMA. Exit code 0 where nothing is wrong, else 1.
+
+    With -o also how the model is built and would be held: what is left unfused, used twice or never, the scale of each
+    output and weight, and what looks wrong. A float model is planned on --calib for that, else on made-up inputs.
     """
     from .. import api
+    from ..analysis.structure import RESULT
 
     found = api.check(model, platform=platform, calib=calib, packer_args=packer_args)
     lines = found.lines()
     body = {"model": model, **found.to_dict()}
     if output is not None:
-        _write_folder(output, {"check.txt": "\n".join(lines) + "\n", "check.json": json_text(body) + "\n"})
+        built = api.structure(model, platform=platform, calib=calib, violations=found.violations)
+        lines += [f"looks wrong: {line}" for line in built.lines()]
+        _write_folder(
+            output,
+            {
+                "check.txt": "\n".join(lines) + "\n",
+                "check.json": json_text(body) + "\n",
+                RESULT: built.text(),
+                f"{Path(RESULT).stem}.json": json_text(built.to_dict()) + "\n",
+            },
+        )
     for line in lines:
         click.echo(line, err=as_json)
     if as_json:

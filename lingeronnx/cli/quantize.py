@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,14 +63,17 @@ __all__ = ["quantize"]
 @click.option("--deploy", "deploy_to", type=PATH, metavar="DIR", help="Write what a board needs as well, as by deploy.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
+@click.option(
+    "--verbose", is_flag=True, help="Say also what looks wrong with the model as it is held, as check -o does."
+)
 @pictures
 @amounts
 @json_option
 def quantize(
     model: Path, output: Path | None, plan_in: Path | None, save_plan: Path | None, eval_data: str | None,
     metric: str | None, overrides: Sequence[str], state: Sequence[str], fix: Sequence[str],
-    batch_axis: Sequence[str], written: str, deploy_to: Path | None, as_json: bool,
-    **options: Any,
+    batch_axis: Sequence[str], written: str, deploy_to: Path | None, verbose: bool,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Quantize a float model and say what became of it.
 
@@ -106,6 +110,9 @@ def quantize(
         if deploy_to is not None:
             deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem)
         done = result.write(output, written, plan=save_plan)
+        if verbose:
+            doubts = (f"looks wrong: {line}" for line in api.structure(result).lines())
+            done = replace(done, report=replace(done.report, notes=(*done.report.notes, *doubts)))
     show_result(model, done, as_json, deployed)
 
 

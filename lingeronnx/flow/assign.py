@@ -25,7 +25,7 @@ from .calibrate import best_scale
 from .observe import Stats, TensorStats
 from .partition import Partition
 
-__all__ = ["TieClass", "UnheldScale", "assign", "legalize", "tie_classes"]
+__all__ = ["Choice", "TieClass", "UnheldScale", "assign", "legalize", "tie_classes", "wishes"]
 
 
 class UnheldScale(ConstraintError):
@@ -169,14 +169,7 @@ def assign(
     ties : the classes that `tie_classes` found. stats : of the activations of `parts`.
     """
     notes: list[str] = []
-    tensors: dict[str, QParams] = {}
-    tops = _tops(parts, row)
-    for group in ties:
-        setting = choice.of(group.tensors, choice.bits)
-        top = min((tops[name] for name in group.tensors if name in tops), default=None)
-        scale = _class_scale(group, top, stats, setting, notes)
-        for name in group.tensors:
-            tensors[name] = QParams(scale, setting.bits)
+    tensors = wishes(parts, ties, stats, row, choice, notes)
     for node, op in parts.nodes:
         for index in op.parameters(node):
             name = ir.read_name(node, index)
@@ -194,6 +187,21 @@ def assign(
     plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats))
     plan, moves = legalize(plan, parts, ties, row)
     return plan, notes + moves
+
+
+def wishes(
+    parts: Partition, ties: Sequence[TieClass], stats: Stats, row: Platform, choice: Choice, notes: list[str]
+) -> dict[str, QParams]:  # fmt: skip
+    """Return how the calibrators would hold each activation, before `legalize`; what they guess goes to `notes`."""
+    tensors: dict[str, QParams] = {}
+    tops = _tops(parts, row)
+    for group in ties:
+        setting = choice.of(group.tensors, choice.bits)
+        top = min((tops[name] for name in group.tensors if name in tops), default=None)
+        scale = _class_scale(group, top, stats, setting, notes)
+        for name in group.tensors:
+            tensors[name] = QParams(scale, setting.bits)
+    return tensors
 
 
 def _weight_scales(values: np.ndarray, axis: int | None, setting: Setting) -> QParams:

@@ -33,7 +33,7 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)
-    result = QuantizedModel(lowered, plan, report, planned.graph, row, planned.ranges)
+    result = QuantizedModel(lowered, plan, report, planned.graph, row, planned.ranges, planned.basis, prepared.reasons)
     seen = fidelity(prepared, lowered, planned.graph, result.session(), progress)
     return replace(result, report=replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings))
 

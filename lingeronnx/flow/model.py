@@ -19,9 +19,11 @@ from ..errors import ConstraintError
 from ..files import chip_file, write_text
 from ..graph import ir
 from ..packer.names import safe_names, written
+from ..passes import Reason
 from ..plan import Plan
 from ..platforms import Platform
 from ..run.session import Session, lowered_session
+from .planned import Basis
 from .report import Report, packer_line
 
 __all__ = ["QuantizedModel", "Written"]
@@ -57,7 +59,8 @@ class QuantizedModel:
 
     graph : the integer graph. plan : its scales. report : what was done. float_graph : the normalised float graph that
     the plan speaks of, with ranges fitted. platform : what the graph is for. ranges : {tensor of that: smallest
-    and largest value that calibration saw}.
+    and largest value that calibration saw}. basis : what the plan was made from. reasons : why passes left nodes alone
+    that they are made for.
     """
 
     graph: ir.Graph
@@ -66,6 +69,8 @@ class QuantizedModel:
     float_graph: ir.Graph
     platform: Platform
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    basis: Basis = field(default_factory=Basis)
+    reasons: Sequence[Reason] = ()
 
     @cached_property
     def chip(self) -> ir.Graph | None:

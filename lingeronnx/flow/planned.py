@@ -28,7 +28,7 @@ from .partition import Partition
 from .prepared import Prepared, check_same
 from .states import wide_states
 
-__all__ = ["Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over"]
+__all__ = ["Basis", "Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over"]
 
 _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 
@@ -49,6 +49,18 @@ class Observed:
 
 
 @dataclass(frozen=True)
+class Basis:
+    """What a plan was made from.
+
+    stats : of the activations on the calibration data. choice : how scales were chosen from these; None, and no stats,
+    where the plan was made elsewhere.
+    """
+
+    stats: Mapping[str, TensorStats] = field(default_factory=dict)
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True)
 class Planned:
     """What becomes integer, ranges moved into the weights, and the plan it will be lowered under.
 
@@ -60,6 +72,7 @@ class Planned:
     plan: Plan
     notes: Sequence[str]
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    basis: Basis = field(default_factory=Basis)
 
     @property
     def graph(self) -> ir.Graph:
@@ -134,7 +147,7 @@ def assign_scales(seen: Observed) -> Planned:
     ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
     if wide:
         notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
-    return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen)
+    return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen, Basis(scaled, choice))
 
 
 def _assign(

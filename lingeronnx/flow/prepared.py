@@ -17,7 +17,7 @@ from ..fit import Fitted, fit
 from ..graph import ir
 from ..graph.batch_axes import tell_batch_axes
 from ..graph.fixed_inputs import fix_inputs
-from ..passes import Record, Step, Watch, accept, normalize, straighten
+from ..passes import Reason, Record, Step, Watch, accept, normalize, straighten
 from ..passes.shapes import all_traced, trace_shapes
 from ..plan.config import QuantConfig
 from ..platforms import Platform
@@ -44,7 +44,8 @@ class Prepared:
     original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
     fitted. source : the user's graph in onnxruntime, every tensor. data : for calibration; synthetic : whether they are
     made up. stem : of the file name that the packer's line speaks of. skip : {node of the normalised graph: why the
-    user or a state keeps it in float}. calls : of a model that is fed its own states.
+    user or a state keeps it in float}. calls : of a model that is fed its own states. reasons : why passes left nodes
+    alone that they are made for.
     """
 
     original: ir.Graph
@@ -59,6 +60,7 @@ class Prepared:
     synthetic: bool
     skip: Mapping[str, str]
     calls: Calls | None = None
+    reasons: Sequence[Reason] = ()
 
     @property
     def graph(self) -> ir.Graph:
@@ -107,7 +109,8 @@ def prepare(
     skip = {**apart(graph, conf.state), **selectors.skipped(conf.skip)}
     parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
-    return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls)
+    return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
+                    record.last_reasons())  # fmt: skip
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:

@@ -7,13 +7,13 @@ NN_<pass>.onnx      the graph after each pass that changed something
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..errors import ConfigError
 from ..files import write_text
 from ..graph import ir
-from ._pass import Step
+from ._pass import Reason, Step
 
 __all__ = ["Record"]
 
@@ -50,5 +50,11 @@ class Record:
 
     def reasons(self) -> list[str]:
         """Return, for every pass, why it finally did not act where it might have: "pass: node stays: why"."""
-        last = {step.name: step for step in self.steps}  # what runs again, speaks again
-        return [f"{step.name}: {reason.node} stays: {reason.why}" for step in last.values() for reason in step.reasons]
+        return [f"{step.name}: {reason.node} stays: {reason.why}" for step in self._last() for reason in step.reasons]
+
+    def last_reasons(self) -> list[Reason]:
+        """Return the same as values."""
+        return [reason for step in self._last() for reason in step.reasons]
+
+    def _last(self) -> Iterable[Step]:
+        return {step.name: step for step in self.steps}.values()  # what runs again, speaks again
