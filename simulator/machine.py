@@ -284,8 +284,9 @@ class Program:
         except IndexError:
             worker = Worker(self._buffers, self._ops, self._constants, samples)
         if force:
-            worker.run_forced(arrays, part, {self._places[name][PLAIN]: self._forced(name, x, part)
-                                             for name, x in force.items()})  # fmt: skip
+            worker.run_forced(
+                arrays, part, {self._places[name][PLAIN]: self._forced(name, x, part) for name, x in force.items()}
+            )
         else:
             worker.run(arrays, part)
         idle.append(worker)

@@ -67,12 +67,12 @@ def places(command: Callable[..., Any]) -> Callable[..., Any]:
 
 _PICTURES = (
     click.option("--image-size", metavar="W,H", help="Data in a folder of pictures: the size the model takes."),
-    click.option("--mean", metavar="V[,V,V]", help="With --image-size: taken from pixels of 0 to 255.  [default: 0]"),
-    click.option("--std", metavar="V[,V,V]", help="With --image-size: what that is divided by.  [default: 1]"),
+    click.option("--mean", metavar="V[,V,V]", help="With --image-size: subtracted from 0..255 pixels.  [default: 0]"),
+    click.option("--std", metavar="V[,V,V]", help="With --image-size: the difference is divided by it.  [default: 1]"),
     click.option("--layout", type=click.Choice(["nchw", "nhwc"]), help="With --image-size.  [default: nchw]"),
     click.option("--color", type=click.Choice(["rgb", "bgr", "gray"]), help="With --image-size.  [default: rgb]"),
     click.option("--resize", type=click.Choice(["fit", "crop", "pad"]),
-                 help="With --image-size: stretch, cut the middle out, or put black around.  [default: fit]"),
+                 help="With --image-size: stretch, cut the middle out, or add a black border.  [default: fit]"),
 )  # fmt: skip
 
 
@@ -118,14 +118,14 @@ def _numbers(option: str, text: str) -> list[float]:
 _QUANTIZING = (
     click.option("--platform", metavar="NAME", help=f"{' | '.join(row.name for row in PLATFORMS)}  [default: venus]"),
     click.option("--mode", type=click.Choice(["q-value", "max-value"]),
-                  help="Scales: powers of two, or any.  [default: q-value]"),
-    click.option("--bits", type=int, metavar="N", help="Width of activations.  [default: 8]"),
-    click.option("--weight-bits", type=int, metavar="N", help="Width of weights.  [default: 8]"),
+                  help="Scales: powers of two, or any number.  [default: q-value]"),
+    click.option("--bits", type=int, metavar="N", help="Bits of activations.  [default: 8]"),
+    click.option("--weight-bits", type=int, metavar="N", help="Bits of weights.  [default: 8]"),
     click.option("--weight-scales", type=click.Choice(["tensor", "channel"]),
                   help="One scale for a layer's weight, or one for each output channel (generic).  [default: tensor]"),
     click.option("--calibrator", type=click.Choice(["max", "percentile", "mse", "kl"]),
-                  help="How ranges are chosen.  [default: mse]"),
-    click.option("--effort", type=click.Choice(["fast", "normal"]), help="Time spent on accuracy.  [default: normal]"),
+                  help="How a tensor's range is chosen.  [default: mse]"),
+    click.option("--effort", type=click.Choice(["fast", "normal"]), help="Effort for accuracy.  [default: normal]"),
     click.option("--fit/--no-fit", default=None, help="Rewrite layers that break a limit of the chip.  [default: fit]"),
     click.option("--require-chip", is_flag=True, default=None, help="Fail where the graph is not chip-ready."),
     click.option("--skip", multiple=True, metavar="SELECTOR",
@@ -134,12 +134,12 @@ _QUANTIZING = (
     click.option("--override", "overrides", multiple=True, metavar="SELECTOR=KEY:VALUE,...",
                   help="Other settings for some tensors: calibrator, percentile, scale (such as 2^-7), bits, "
                   "weight_bits, out_bits. Repeatable."),
-    click.option("--config", type=PATH, metavar="FILE", help="Options from a YAML file; those given here win."),
+    click.option("--config", type=PATH, metavar="FILE", help="Options from a YAML file; the command line wins."),
     click.option("--notes", type=click.Choice(["short", "full"]),
                   help="full: also why a simplification of the graph was not made.  [default: short]"),
     click.option("--debug-dump", type=PATH, metavar="DIR",
                   help="Write into this folder the graph after each pass, and what each did or why not."),
-    click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of everything random.  [default: 0]"),
+    click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all random numbers.  [default: 0]"),
 )  # fmt: skip
 
 

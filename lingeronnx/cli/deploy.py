@@ -39,7 +39,7 @@ __all__ = ["deploy"]
 @click.option("--calib", metavar="DATA", help=f"Of a float model, calibration data: {DATA}.")
 @click.option("--input", "data", metavar="DATA", help="Samples for the golden vectors.  [default: those of --calib]")
 @click.option("--samples", type=click.IntRange(1), default=3, show_default=True, metavar="N",
-              help="How many of them.")  # fmt: skip
+              help="Number of samples.")  # fmt: skip
 @click.option("--state", multiple=True, metavar="OUT=IN", help="A state output that is fed back. Repeatable.")
 @quantizing
 @click.option("--fix", multiple=True, metavar="INPUT=VALUE", help="As for quantize. Repeatable.")

@@ -26,17 +26,17 @@ Shape = tuple[str | None, tuple[int, ...], str]
 @click.argument("model", metavar="FILE.py:NAME")
 @click.option("-o", "--output", type=PATH, required=True, metavar="OUT", help="The ONNX file to write.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="NAME=1,3,224,224[:DTYPE]",
-              help="An input: a parameter of forward, or any name, then in their order. Repeatable.")  # fmt: skip
+              help="An input: a parameter of forward; other names are taken in order. Repeatable.")  # fmt: skip
 @click.option("--dynamic-axes", "axes", multiple=True, metavar="NAME=0:N,2:T|NAME=0,2|none",
-              help="Axes of any size. Repeatable.  [default: axis 0 of all inputs]")  # fmt: skip
+              help="Axes whose size may change. Repeatable.  [default: axis 0 of all inputs]")  # fmt: skip
 @click.option("--output-name", "output_names", multiple=True, metavar="NAME", help="An output, in order. Repeatable.")
 @click.option("--opset", type=int, metavar="N", help="ONNX operator set.  [default: 18]")
 @click.option("--exporter", type=click.Choice(["dynamo", "torchscript"]),
-              help="Of torch.  [default: dynamo; below opset 18 torchscript]")  # fmt: skip
+              help="Which of torch's exporters.  [default: dynamo; below opset 18 torchscript]")  # fmt: skip
 @click.option("--checkpoint", type=PATH, metavar="FILE", help="Load these weights first (tensors only, no pickles).")
 @click.option("--scopes/--no-scopes", default=True, help="Node names tell the module path.  [default: scopes]")
 @click.option("--tolerance", type=click.FloatRange(0), metavar="X",
-              help="Largest difference from torch, in parts of an output's range.  [default: 1e-4]")  # fmt: skip
+              help="Largest difference from torch, as a share of an output's range.  [default: 1e-4]")  # fmt: skip
 @click.option("--debug-dump", type=PATH, metavar="DIR", help="Write every intermediate graph into this folder.")
 @json_option
 def export(

@@ -35,14 +35,14 @@ __all__ = ["finetune"]
     )
 )
 @click.argument("model", type=PATH)
-@click.option("--train", required=True, metavar="DATA", help=f"What to train on, labels or not: {DATA}.")
+@click.option("--train", required=True, metavar="DATA", help=f"What to train on, with or without labels: {DATA}.")
 @click.option("-o", "--output", required=True, type=PATH, metavar="OUT", help="The integer graph.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure every epoch on this data and keep the best.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
 @click.option("--method", type=click.Choice(["blocks", "whole", "both"]),
               help="Train block by block, all at once, or one after the other.  [default: whole]")  # fmt: skip
-@click.option("--epochs", type=click.IntRange(0), metavar="N", help="Of the whole.  [default: 10]")
-@click.option("--block-epochs", type=click.IntRange(0), metavar="N", help="Of each block.  [default: 10]")
+@click.option("--epochs", type=click.IntRange(0), metavar="N", help="Epochs of training as a whole.  [default: 10]")
+@click.option("--block-epochs", type=click.IntRange(0), metavar="N", help="Epochs of each block.  [default: 10]")
 @click.option("--lr", type=float, metavar="X", help="Adam's step, relative to a parameter's size.  [default: 0.0003]")
 @click.option("--scale-lr", type=float, metavar="X", help="Adam's step for log2 of scales.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Samples per step.  [default: 32]")
@@ -52,20 +52,26 @@ __all__ = ["finetune"]
     type=click.Choice(["learned", "fixed"]),
     help="Whether scales are trained.  [default: learned where they are powers of two]",
 )
-@click.option("--rounding", type=click.Choice(["nearest", "soft"]), help="Of the blocks' weights; soft is AdaRound.")
-@click.option("--batch-norm", type=click.Choice(["frozen", "reestimate"]), help="Its statistics.  [default: frozen]")
+@click.option(
+    "--rounding", type=click.Choice(["nearest", "soft"]), help="How blocks round their weights; soft is AdaRound."
+)
+@click.option(
+    "--batch-norm",
+    type=click.Choice(["frozen", "reestimate"]),
+    help="Keep its statistics, or take them anew from --train.  [default: frozen]",
+)
 @click.option("--clamp-weight", metavar="V", help="Largest |weight|, or p99.9: a percentile of its own values.")
-@click.option("--clamp-bias", metavar="V", help="Largest |bias|, likewise.")
-@click.option("--clamp-output", metavar="V", help="Largest |output| of layers while training.")
+@click.option("--clamp-bias", metavar="V", help="Largest |bias|, or p99.9: a percentile of its own values.")
+@click.option("--clamp-output", metavar="V", help="Largest |output| of a layer during training.")
 @click.option("--clamp", "clamps", multiple=True, metavar="SELECTOR=KIND:V,...",
               help="Other limits of weight, bias or output for some layers. Repeatable.")  # fmt: skip
 @click.option("--no-clamp", multiple=True, metavar="SELECTOR", help="No limits for these layers. Repeatable.")
-@click.option("--freeze", multiple=True, metavar="SELECTOR", help="Leave these layers' parameters. Repeatable.")
+@click.option("--freeze", multiple=True, metavar="SELECTOR", help="Do not train these layers. Repeatable.")
 @click.option("--state-dict", type=PATH, metavar="FILE.pt", help="Put a torch checkpoint onto the graph first.")
 @click.option("--patience", type=click.IntRange(1), metavar="N",
               help="With --eval: stop after N epochs without a better one.")  # fmt: skip
-@click.option("--checkpoint", type=PATH, metavar="FILE", help="Keep the state here after every block and epoch.")
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint.")
+@click.option("--checkpoint", type=PATH, metavar="FILE", help="Save the state here after every block and epoch.")
+@click.option("--resume", is_flag=True, help="Go on from the file of --checkpoint.")
 @click.option("--device", metavar="NAME", help="cpu | cuda | cuda:1 ...  [default: cpu]")
 @quantizing
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")

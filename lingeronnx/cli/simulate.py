@@ -35,7 +35,9 @@ __all__ = ["simulate"]
 @click.argument("model", type=PATH)
 @click.option("--input", "data", required=True, metavar="DATA", help=f"What to feed: {DATA}.")
 @click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL_out.npz in the current folder.")
-@click.option("--integers", is_flag=True, help="Write integers, not real values; for outputs those behind the Dequant.")
+@click.option(
+    "--integers", is_flag=True, help="Write integers, not real values; for outputs those in front of the Dequant."
+)
 @click.option("--taps", multiple=True, metavar="NAME|all", help="Write this tensor too, or every one. Repeatable.")
 @click.option("--dump", type=PATH, metavar="DIR", help="Write the taps (without any: every tensor) as .npy files too.")
 @click.option("--at", metavar="TENSOR", help="Show range, mean and first values of one tensor.")

@@ -132,6 +132,10 @@ def window_of(
     if axes == 1:
         kernel, steps, gaps, edges = (1, *kernel), (1, *steps), (1, *gaps), (0, edges[0], 0, edges[1])
     return Window(
-        (kernel[0], kernel[1]), (steps[0], steps[1]), (edges[0], edges[1], edges[2], edges[3]), (gaps[0], gaps[1]),
-        group, axes,
-    )  # fmt: skip
+        (kernel[0], kernel[1]),
+        (steps[0], steps[1]),
+        (edges[0], edges[1], edges[2], edges[3]),
+        (gaps[0], gaps[1]),
+        group,
+        axes,
+    )

@@ -158,9 +158,21 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
     table = np.concatenate([table, np.repeat(table[-1:], -len(table) % p)]).astype(np.int32)
     taps = _taps(offsets, window, line, columns, channels * group * size, spread)
     geometry = Geometry(
-        blocks, group, lanes, own, lanes * 4 if deep else 0, channels * size, window.strides[0], reach, top, left,
-        columns, band, len(taps), zero,
-    )  # fmt: skip
+        blocks,
+        group,
+        lanes,
+        own,
+        lanes * 4 if deep else 0,
+        channels * size,
+        window.strides[0],
+        reach,
+        top,
+        left,
+        columns,
+        band,
+        len(taps),
+        zero,
+    )
     constants = Packed(tile, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, numbers)
     held = ((band - 1) * window.strides[0] + reach) * line // size + 256
     late = form if form_name == "sums" else None
@@ -291,9 +303,16 @@ def _spread(x: Array, n: int, first: int, rows: int, g: Geometry, s: Spread, lin
 
 @jit
 def convolve(
-    x: Array, packed: Packed, g: Geometry, spread: Spread | None, late: Form | None, line: Array, padded: Array,
-    sums: Array, out: Array,
-) -> None:  # fmt: skip
+    x: Array,
+    packed: Packed,
+    g: Geometry,
+    spread: Spread | None,
+    late: Form | None,
+    line: Array,
+    padded: Array,
+    sums: Array,
+    out: Array,
+) -> None:
     """Convolve x [N, H, W, C] into out [N, Ho, Wo, O]; `late` is the form where the tile leaves it to this loop."""
     samples, out_rows, columns, outputs = out.shape
     flat = out.reshape(out.size)
@@ -313,13 +332,27 @@ def convolve(
                 target, step = address(out) + at * out.itemsize, outputs
                 if late is not None:
                     target, step = address(sums), g.lanes
-                call(packed.tile, (
-                    address(padded) + group * g.group_bytes + inner * g.block_bytes, address(packed.table),
-                    pixels, address(packed.weight) + block * g.taps * g.lanes * 4,
-                    address(packed.bias) + block * g.lanes * 4, target, step,
-                    g.lanes if late is not None else count,
-                    address(packed.taps), g.taps, limit, multiplier, half, shift, low, high,
-                ))  # fmt: skip
+                call(
+                    packed.tile,
+                    (
+                        address(padded) + group * g.group_bytes + inner * g.block_bytes,
+                        address(packed.table),
+                        pixels,
+                        address(packed.weight) + block * g.taps * g.lanes * 4,
+                        address(packed.bias) + block * g.lanes * 4,
+                        target,
+                        step,
+                        g.lanes if late is not None else count,
+                        address(packed.taps),
+                        g.taps,
+                        limit,
+                        multiplier,
+                        half,
+                        shift,
+                        low,
+                        high,
+                    ),
+                )
                 if late is not None:
                     _finish(sums, g.lanes, late, flat, at, outputs, pixels, count)
 

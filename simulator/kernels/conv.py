@@ -109,9 +109,13 @@ class Conv(Clipped):
 
 
 def loop_for(
-    weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, rescale: Rescale | ChannelRescale,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    window: Window,
+    x: Spec,
+    rescale: Rescale | ChannelRescale,
     clip: tuple[int, int] | None,
-) -> Callable[[In, Out], Run]:  # fmt: skip
+) -> Callable[[In, Out], Run]:
     """Return what makes the loop for x and the output, both channel-last and of rank 4."""
     largest = bound(weight, bias, x.dtype)
     if isinstance(rescale, ChannelRescale):
@@ -136,7 +140,7 @@ def loop_for(
 
 def _by_channel(
     weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, form: Channels, bits: int
-) -> Callable[[In, Out], Run]:  # fmt: skip
+) -> Callable[[In, Out], Run]:
     """Return the same in two steps: the accumulators, which `bits` bits hold, then every channel by its own ratio."""
     whole = Rescale.from_shift(0, bits)
     sums, outputs = loop_for(weight, bias, window, x, whole, None), len(weight)

@@ -33,23 +33,20 @@ __all__ = ["AddScaled", "AddShift", "Affine", "Clip", "Dequant", "Mul", "Quant",
 
 @jit
 def _add(
-    x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale_x: Form, rescale_y: Form, sign: int,
+    x: Array,
+    y: Array,
+    wide_x: Array,
+    wide_y: Array,
+    out: Array,
+    rescale_x: Form,
+    rescale_y: Form,
+    sign: int,
     rescale: Form,
-) -> None:  # fmt: skip
+) -> None:
     """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)) on operands that broadcast, see `binary`.
 
-    Parameters
-    ----------
-    x, y, out
-        Integers of rank 4.
-    wide_x, wide_y
-        Scratch of the types of x and y, for an operand that is stretched to the shape of out.
-    rescale_x, rescale_y
-        Operand -> the scale at which both are added.
-    sign
-        1, or -1 for a difference.
-    rescale
-        Sum -> output.
+    x, y, out : integers of rank 4. wide_x, wide_y : scratch of the types of x and y, for an operand that is stretched.
+    sign : 1, or -1 for a difference.
     """
     a, b, flat = stretch(x, out.shape, wide_x), stretch(y, out.shape, wide_y), out.reshape(out.size)
     for i in range(flat.size):

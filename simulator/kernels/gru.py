@@ -37,9 +37,18 @@ __all__ = ["ExecutorGru", "Gru"]
 
 @jit
 def _executor(
-    sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
-    joined: bool, y: Array, h: Array,
-) -> None:  # fmt: skip
+    sums: Array,
+    lengths: Array,
+    dense: Any,
+    late: Any,
+    plain: Any,
+    sigmoid: Curve,
+    tanh: Curve,
+    out: Form,
+    joined: bool,
+    y: Array,
+    h: Array,
+) -> None:
     """Walk through all steps as the executor does.
 
     Parameters
@@ -110,9 +119,23 @@ class ExecutorGru(Recurrent):
 
 @jit
 def _defined(
-    sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, dense_n: Any, late_n: Any, plain_n: Any,
-    sigmoid: Curve, tanh: Curve, new: Form, reset_after: bool, forward: bool, bits: int, y: Array, h: Array,
-) -> None:  # fmt: skip
+    sums: Array,
+    lengths: Array,
+    dense: Any,
+    late: Any,
+    plain: Any,
+    dense_n: Any,
+    late_n: Any,
+    plain_n: Any,
+    sigmoid: Curve,
+    tanh: Curve,
+    new: Form,
+    reset_after: bool,
+    forward: bool,
+    bits: int,
+    y: Array,
+    h: Array,
+) -> None:
     """Walk through all steps as the unit is defined.
 
     Parameters
@@ -192,13 +215,27 @@ class Gru(Recurrent):
         sigmoid = piecewise("sigmoid", self.table).curve(self.gate_bits)
         tanh = piecewise("tanh", self.table).curve(32)
         cut, largest, kind = 2 * self.units, 1 << (self.rescale_o.bits - 1), self.rescale_o.dtype
-        gates, inner = (Sums(self.weight_h[rows], self.bias_h[rows], kind, largest, self.rescale_h)
-                        for rows in (slice(cut), slice(cut, None)))  # fmt: skip
+        gates, inner = (
+            Sums(self.weight_h[rows], self.bias_h[rows], kind, largest, self.rescale_h)
+            for rows in (slice(cut), slice(cut, None))
+        )
         new = self.rescale_o.within(1 << 31)
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            _defined(sums, lengths, *gates.arguments(), *inner.arguments(), sigmoid, tanh, new, self.reset_after,
-                  self.forward, self.rescale_o.bits, y, h)  # fmt: skip
+            _defined(
+                sums,
+                lengths,
+                *gates.arguments(),
+                *inner.arguments(),
+                sigmoid,
+                tanh,
+                new,
+                self.reset_after,
+                self.forward,
+                self.rescale_o.bits,
+                y,
+                h,
+            )
             return [h[:, None]]
 
         return step

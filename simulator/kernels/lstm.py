@@ -36,9 +36,20 @@ __all__ = ["Lstm"]
 
 @jit
 def _q27(
-    sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
-    forward: bool, y: Array, h: Array, c: Array, wide: bool,
-) -> None:  # fmt: skip
+    sums: Array,
+    lengths: Array,
+    dense: Any,
+    late: Any,
+    plain: Any,
+    sigmoid: Curve,
+    tanh: Curve,
+    out: Form,
+    forward: bool,
+    y: Array,
+    h: Array,
+    c: Array,
+    wide: bool,
+) -> None:
     """Walk through all steps with sums in Q27: "q27" and "wide".
 
     Parameters
@@ -87,9 +98,20 @@ def _q27(
 
 @jit
 def _q11(
-    sums: Array, lengths: Array, dense: Any, late: Any, plain: Any, sigmoid: Curve, tanh: Curve, out: Form,
-    forward: bool, y: Array, h: Array, c: Array, wide: bool,
-) -> None:  # fmt: skip
+    sums: Array,
+    lengths: Array,
+    dense: Any,
+    late: Any,
+    plain: Any,
+    sigmoid: Curve,
+    tanh: Curve,
+    out: Form,
+    forward: bool,
+    y: Array,
+    h: Array,
+    c: Array,
+    wide: bool,
+) -> None:
     """Walk through all steps with sums in Q11: "q11".
 
     Parameters

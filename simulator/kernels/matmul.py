@@ -42,9 +42,19 @@ def _matmul(x: Array, y: Array, zero: Array, rescale: Form, out: Array) -> None:
 
 @jit
 def _dots(
-    x: Array, y: Array, code: int, packed: _simd.Packed, g: _simd.Geometry, late: Form | None, line: Array,
-    padded: Array, sums: Array, pair: Array, weight: Array, out: Array,
-) -> None:  # fmt: skip
+    x: Array,
+    y: Array,
+    code: int,
+    packed: _simd.Packed,
+    g: _simd.Geometry,
+    late: Form | None,
+    line: Array,
+    padded: Array,
+    sums: Array,
+    pair: Array,
+    weight: Array,
+    out: Array,
+) -> None:
     """The same by dot instructions: the rows of y [B, M, P] are packed, two by two, as weights are."""
     batch, rows, columns = out.shape
     inner, wide = y.shape[1], pair.size // 2

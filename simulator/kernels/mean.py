@@ -25,9 +25,14 @@ __all__ = ["Mean"]
 
 @jit
 def _mean(
-    x: Array, geometry: tuple[int, ...], counts: tuple[bool, int], ratio: tuple[int, int], rounding: int,
-    limits: tuple[int, int], out: Array,
-) -> None:  # fmt: skip
+    x: Array,
+    geometry: tuple[int, ...],
+    counts: tuple[bool, int],
+    ratio: tuple[int, int],
+    rounding: int,
+    limits: tuple[int, int],
+    out: Array,
+) -> None:
     """Average windows.
 
     Parameters

@@ -88,8 +88,9 @@ class Sums:
         fits = row is not None and dtype.itemsize <= 2 and largest <= magnitude(dtype)
         if row is not None and fits and (dtype != np.int8 or _simd.fits(weight, bias)):
             matrix, window = weight[:, :, None, None], Window((1, 1))
-            build = _simd.pack(row, matrix, bias, window, Spec((1, weight.shape[1], 1, 1), dtype), self.plain[2],
-                               np.dtype(np.int32))  # fmt: skip
+            build = _simd.pack(
+                row, matrix, bias, window, Spec((1, weight.shape[1], 1, 1), dtype), self.plain[2], np.dtype(np.int32)
+            )
             self._loop = build(In(0), Out(0))
 
     def arguments(self) -> tuple[Any, Any, Any]:

@@ -24,6 +24,23 @@ Gated recurrent unit (`TrainedGru`), d fractional bits in a gate, n brought to t
 
 For the last two h = n + z*(h - n). n is not saturated before, h is. The units read sums in Q11 as they are: beyond the
 table there is 0 (`Piecewise.unsaturated`). The state that goes round is the output, for "q7" requantized once more.
+
+All loops take the same arguments, with G = 4 gates in the order i, f, g, o or G = 3 in the order r, z, n:
+
+===============  ===========================================================================================
+sums             int32 [N, T, G*H]: the inputs' sums a, in the format of the sums
+lengths          int64 [N], 0 to T: how many steps each sample has
+weight, bias     the states' weights [H, 4H] and [4H] of an LSTM
+weights          of a GRU: weight [H, 2H] and bias [2H] of r and z, weight [H, H] and bias [H] of n
+form             the states' products -> the format of the sums
+sigmoid, tanh    the chip's tables
+out              the new state -> output
+again            output -> the state that the next step multiplies; "q7" only
+forward          whether time runs from 0 on; otherwise from a sample's last step to 0
+y                [N, T, H], filled at every step that a sample has: the output, at the output's scale
+last             [N, H] in y's type: the state to begin with, and in the end the last one
+c                int64 [N, H]: the cell to begin with, and in the end the last one
+===============  ===========================================================================================
 """
 
 from __future__ import annotations
@@ -51,36 +68,21 @@ def _bare(curve: Any, x: Any) -> Any:
 
 @jit
 def _lstm_q15(
-    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
-    again: Form, forward: bool, y: Array, last: Array, c: Array,
-) -> None:  # fmt: skip
-    """Walk through all steps of an LSTM with gates in Q15.
-
-    Parameters
-    ----------
-    sums
-        int32 [N, T, 4H], Q11: the inputs' sums a, in the gate order i, f, g, o.
-    lengths
-        int64 [N], 0 to T: how many steps each sample has.
-    weight, bias
-        [H, 4H] and [4H]: the states' weights; sums b are int64 in Q11.
-    form
-        The states' products -> Q11.
-    sigmoid, tanh
-        The tables from int16 Q11 to int16 Q15.
-    out
-        o*tanh(c) in Q30 -> output.
-    again
-        Not used; here so that both loops are called alike.
-    forward
-        Whether time runs from 0 on; otherwise from a sample's last step to 0.
-    y
-        [N, T, H], filled at every step that a sample has.
-    last
-        [N, H] in y's type: the state to begin with, and in the end the last one.
-    c
-        int64 [N, H] in Q15: the cell to begin with, and in the end the last one.
-    """
+    sums: Array,
+    lengths: Array,
+    weight: Array,
+    bias: Array,
+    form: Form,
+    sigmoid: Curve,
+    tanh: Curve,
+    out: Form,
+    again: Form,
+    forward: bool,
+    y: Array,
+    last: Array,
+    c: Array,
+) -> None:
+    """Walk through all steps of an LSTM with gates in Q15; tables int16 Q11 -> int16 Q15, c Q15, o*tanh(c) Q30."""
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
     for n in range(samples):
@@ -103,36 +105,21 @@ def _lstm_q15(
 
 @jit
 def _lstm_q7(
-    sums: Array, lengths: Array, weight: Array, bias: Array, form: Form, sigmoid: Curve, tanh: Curve, out: Form,
-    again: Form, forward: bool, y: Array, last: Array, c: Array,
-) -> None:  # fmt: skip
-    """Walk through all steps of an LSTM with gates in Q7.
-
-    Parameters
-    ----------
-    sums
-        int32 [N, T, 4H], Q11: the inputs' sums a, in the gate order i, f, g, o.
-    lengths
-        int64 [N], 0 to T: how many steps each sample has.
-    weight, bias
-        [H, 4H] and [4H]: the states' weights; sums b are int64 in Q11.
-    form
-        The states' products -> Q11.
-    sigmoid, tanh
-        The tables from int16 Q11 to int8 Q7.
-    out
-        o*tanh(c) in Q14 -> output.
-    again
-        Output -> the state that the next step multiplies.
-    forward
-        Whether time runs from 0 on; otherwise from a sample's last step to 0.
-    y
-        [N, T, H], filled at every step that a sample has.
-    last
-        [N, H] in y's type: the state to begin with, and in the end the last one.
-    c
-        int64 [N, H] in Q14: the cell to begin with, and in the end the last one.
-    """
+    sums: Array,
+    lengths: Array,
+    weight: Array,
+    bias: Array,
+    form: Form,
+    sigmoid: Curve,
+    tanh: Curve,
+    out: Form,
+    again: Form,
+    forward: bool,
+    y: Array,
+    last: Array,
+    c: Array,
+) -> None:
+    """Walk through all steps of an LSTM with gates in Q7; tables int16 Q11 -> int8 Q7, c Q14, o*tanh(c) Q14."""
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
     for n in range(samples):
@@ -154,33 +141,21 @@ def _lstm_q7(
 
 @jit
 def _gru_q15(
-    sums: Array, lengths: Array, weights: Any, form: Form, sigmoid: Curve, tanh: Curve, out: Form, formats: Any,
-    forward: bool, y: Array, last: Array,
-) -> None:  # fmt: skip
-    """Walk through all steps of a GRU with gates in Q15.
+    sums: Array,
+    lengths: Array,
+    weights: Any,
+    form: Form,
+    sigmoid: Curve,
+    tanh: Curve,
+    out: Form,
+    formats: Any,
+    forward: bool,
+    y: Array,
+    last: Array,
+) -> None:
+    """Walk through all steps of a GRU with gates in Q15: tables int16 Q11 -> int16 Q15.
 
-    Parameters
-    ----------
-    sums
-        int32 [N, T, 3H], Q11: the inputs' sums a, in the gate order r, z, n.
-    lengths
-        int64 [N], 0 to T: how many steps each sample has.
-    weights
-        (weight [H, 2H] and bias [2H] of r and z, weight [H, H] and bias [H] of n) for the states' sums.
-    form
-        The states' products -> Q11.
-    sigmoid, tanh
-        The tables from int16 Q11 to int16 Q15.
-    out
-        Not used: n is brought to the state's scale by a shift.
-    formats
-        (right shift of n from Q15 to the state's scale, bits of the state).
-    forward
-        Whether time runs from 0 on; otherwise from a sample's last step to 0.
-    y
-        [N, T, H], filled at every step that a sample has.
-    last
-        [N, H] in y's type: the state to begin with, and in the end the last one.
+    formats : (right shift of n from Q15 to the state's scale, bits of the state). out : not used.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
@@ -205,33 +180,21 @@ def _gru_q15(
 
 @jit
 def _gru_q7(
-    sums: Array, lengths: Array, weights: Any, form: Form, sigmoid: Curve, tanh: Curve, out: Form, formats: Any,
-    forward: bool, y: Array, last: Array,
-) -> None:  # fmt: skip
-    """Walk through all steps of a GRU with gates in Q7.
+    sums: Array,
+    lengths: Array,
+    weights: Any,
+    form: Form,
+    sigmoid: Curve,
+    tanh: Curve,
+    out: Form,
+    formats: Any,
+    forward: bool,
+    y: Array,
+    last: Array,
+) -> None:
+    """Walk through all steps of a GRU with gates in Q7: tables int16 Q11 -> int8 Q7, the new state in Q14.
 
-    Parameters
-    ----------
-    sums
-        int32 [N, T, 3H], Q11: the inputs' sums a, in the gate order r, z, n.
-    lengths
-        int64 [N], 0 to T: how many steps each sample has.
-    weights
-        (weight [H, 2H] and bias [2H] of r and z, weight [H, H] and bias [H] of n) for the states' sums.
-    form
-        The states' products -> Q11.
-    sigmoid, tanh
-        The tables from int16 Q11 to int8 Q7.
-    out
-        The new state in Q14 -> output.
-    formats
-        (0, bits of the state, output -> the state that the next step multiplies, output -> h in Q7).
-    forward
-        Whether time runs from 0 on; otherwise from a sample's last step to 0.
-    y
-        [N, T, H], filled at every step that a sample has.
-    last
-        [N, H] in y's type: the state to begin with, and in the end the last one.
+    formats : (0, bits of the state, output -> the state that the next step multiplies, output -> h in Q7).
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
@@ -256,35 +219,22 @@ def _gru_q7(
 
 @jit
 def _gru_q31(
-    sums: Array, lengths: Array, weights: Any, form: Form, sigmoid: Curve, tanh: Curve, out: Form, formats: Any,
-    forward: bool, y: Array, last: Array,
-) -> None:  # fmt: skip
-    """Walk through all steps of a GRU with gates in Q31: "before" and "common".
+    sums: Array,
+    lengths: Array,
+    weights: Any,
+    form: Form,
+    sigmoid: Curve,
+    tanh: Curve,
+    out: Form,
+    formats: Any,
+    forward: bool,
+    y: Array,
+    last: Array,
+) -> None:
+    """Walk through all steps of a GRU with gates in Q31 ("before", "common"): tables int32 Q27 -> int32 Q31.
 
-    Parameters
-    ----------
-    sums
-        int32 [N, T, 3H], Q27 ("before") or the finer of the sums' scales ("common"): the inputs' sums a, in the gate
-        order r, z, n.
-    lengths
-        int64 [N], 0 to T: how many steps each sample has.
-    weights
-        (weight [H, 2H] and bias [2H] of r and z, weight [H, H] and bias [H] of n) for the states' sums.
-    form
-        The states' products -> the format of the sums.
-    sigmoid, tanh
-        The tables from int32 Q27 to int32 Q31.
-    out
-        Not used: n is brought to the state's scale by a shift.
-    formats
-        (right shift of n from Q31 to the state's scale, bits of the state, whether r multiplies the state before the
-        product, right shift of the sums to Q27).
-    forward
-        Whether time runs from 0 on; otherwise from a sample's last step to 0.
-    y
-        [N, T, H], filled at every step that a sample has.
-    last
-        [N, H] in y's type: the state to begin with, and in the end the last one.
+    formats : (right shift of n from Q31 to the state's scale, bits of the state, whether r multiplies the state before
+    the product, right shift of the sums to Q27). out : not used.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
@@ -385,8 +335,10 @@ class TrainedGru(_Trained):
         sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
         form, cut = self.hidden()[2], 2 * self.units
         largest = max(magnitude(self.rescale_o.dtype), magnitude(self.again.dtype))
-        weights = (*prepare(self.weight_h[:cut], self.bias_h[:cut], largest, self.rescale_h)[:2],
-                   *prepare(self.weight_h[cut:], self.bias_h[cut:], largest, self.rescale_h)[:2])  # fmt: skip
+        weights = (
+            *prepare(self.weight_h[:cut], self.bias_h[:cut], largest, self.rescale_h)[:2],
+            *prepare(self.weight_h[cut:], self.bias_h[cut:], largest, self.rescale_h)[:2],
+        )
         kernel, out, width = _gru_q31, self.rescale_o.within(1 << 16), self.rescale_o.bits
         formats: tuple[Any, ...] = (31 - self.scale, width, self.arithmetic == "before", self.sums - 27)
         if self.arithmetic == "q15":
