@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .api import wb_analyse as wb_analyse
     from .compat import Dumper as Dumper
     from .compat import ModelProfiler as ModelProfiler
+    from .compat import check_qat_model as check_qat_model
     from .deployment import Deployment as Deployment
     from .deployment import Verification as Verification
     from .errors import ConfigError as ConfigError
@@ -75,6 +76,7 @@ _HOME = {
     "Violation": "ops",
     "check": "api",
     "check_model": "schemas",
+    "check_qat_model": "compat",
     "convert": "api",
     "deploy": "api",
     "evaluate": "run.evaluation",
