@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .analysis.check import Check as Check
+    from .analysis.comparison import Comparison as Comparison
     from .api import check as check
+    from .api import compare as compare
     from .api import convert as convert
     from .api import deploy as deploy
     from .api import export as export
@@ -55,6 +57,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Check": "analysis.check",
+    "Comparison": "analysis.comparison",
     "ConfigError": "errors",
     "ConstraintError": "errors",
     "DataError": "errors",
@@ -75,6 +78,7 @@ _HOME = {
     "Verification": "deployment",
     "Violation": "ops",
     "check": "api",
+    "compare": "api",
     "check_model": "schemas",
     "check_qat_model": "compat",
     "convert": "api",
