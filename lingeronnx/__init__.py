@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .analysis.check import Check as Check
+    from .analysis.comparison import Comparison as Comparison
     from .api import check as check
+    from .api import compare as compare
     from .api import convert as convert
     from .api import deploy as deploy
     from .api import export as export
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from .api import wb_analyse as wb_analyse
     from .compat import Dumper as Dumper
     from .compat import ModelProfiler as ModelProfiler
+    from .compat import check_qat_model as check_qat_model
     from .deployment import Deployment as Deployment
     from .deployment import Verification as Verification
     from .errors import ConfigError as ConfigError
@@ -54,6 +57,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Check": "analysis.check",
+    "Comparison": "analysis.comparison",
     "ConfigError": "errors",
     "ConstraintError": "errors",
     "DataError": "errors",
@@ -74,7 +78,9 @@ _HOME = {
     "Verification": "deployment",
     "Violation": "ops",
     "check": "api",
+    "compare": "api",
     "check_model": "schemas",
+    "check_qat_model": "compat",
     "convert": "api",
     "deploy": "api",
     "evaluate": "run.evaluation",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .analysis.check import Check, check_float
+from .analysis.compare import Comparison, compare
 from .analysis.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
 from .analysis.packed import check_packed, read_packable
 from .analysis.profiling import profile
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Check",
+    "Comparison",
     "Deployment",
     "Evaluation",
     "Progress",
@@ -49,6 +51,7 @@ __all__ = [
     "Verification",
     "analyse_outputs",
     "check",
+    "compare",
     "convert",
     "convert_checkpoint",
     "deploy",

@@ -13,14 +13,18 @@ def axis_of(rank: int) -> int | None:
 
 
 class Channels:
-    """Of every channel: range of x, power of x, mean and power of the error y - x. Arrays of float64 [C]."""
+    """Of every channel: range of x, power of x, mean and power of the error y - x. Arrays of float64 [C].
+
+    `still` speaks of x as it is, everything else of x and y as what reads them sees them.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self._least = self._most = np.zeros(0)
         self.low = self.high = self._power = self._sum = self._bias = self._error = np.zeros(0)
 
-    def add(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Take in a batch of both, of one shape; what is not finite counts as zero."""
+    def add(self, x: np.ndarray, y: np.ndarray, raw: np.ndarray | None = None) -> None:
+        """Take in a batch of both, of one shape, and of x as it is; what is not finite counts as zero."""
         axis = axis_of(x.ndim)
         if axis is None or not x.size:
             return
@@ -30,6 +34,11 @@ class Channels:
         part.count = x.size // x.shape[axis]
         part.low, part.high = a.min(axis=over), a.max(axis=over)
         part._power, part._sum = np.square(a).sum(axis=over), a.sum(axis=over)
+        whole = part.low, part.high
+        if raw is not None:
+            raw = np.nan_to_num(raw, posinf=0.0, neginf=0.0)
+            whole = raw.min(axis=over), raw.max(axis=over)
+        part._least, part._most = whole
         gap = b - a
         part._bias, part._error = gap.sum(axis=over), np.square(gap).sum(axis=over)
         self.merge(part)
@@ -42,9 +51,11 @@ class Channels:
             self.count = 0
             size = len(other.low)
             self.low, self.high = np.full(size, np.inf), np.full(size, -np.inf)
+            self._least, self._most = self.low, self.high
             self._power, self._sum, self._bias, self._error = (np.zeros(size) for _ in range(4))
         self.count += other.count
         self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        self._least, self._most = np.minimum(self._least, other._least), np.maximum(self._most, other._most)
         self._power, self._sum = self._power + other._power, self._sum + other._sum
         self._bias, self._error = self._bias + other._bias, self._error + other._error
 
@@ -64,6 +75,11 @@ class Channels:
         return self._power / max(self.count, 1)
 
     @property
+    def deviation(self) -> np.ndarray:
+        """The standard deviation of x."""
+        return np.sqrt(np.maximum(self.power - np.square(self.mean), 0))
+
+    @property
     def error(self) -> np.ndarray:
         """The mean square of the error."""
         return self._error / max(self.count, 1)
@@ -76,7 +92,7 @@ class Channels:
     @property
     def still(self) -> np.ndarray:
         """Which channels never change."""
-        return self.low == self.high
+        return np.asarray(self._least == self._most)
 
     def sqnr(self) -> np.ndarray:
         """In dB, of the channels that change; between -60 and 120."""

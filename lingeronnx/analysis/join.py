@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..graph import ir
 from ..ops import is_relu
 from ..ops.activation import bounds
 from ..run.data import Data, InputSpec, Progress
+from ..run.metrics import TopK
 from ..run.streaming import zeros
 from .channels import Channels
 from .metrics import Held, Pair
@@ -67,13 +69,14 @@ class Row:
 
     def judge(self, x: np.ndarray, y: np.ndarray, held: Held | None) -> None:
         """Take in the two, of one shape, into `seen` and `channels`."""
+        raw = x
         if self.window is not None:
             low, high = self.window
             x = np.clip(x, low, high)
             y = np.maximum(y, y.dtype.type(0)) if held is not None else np.clip(y, low, high)
             self.seen = self.seen or Pair()
             self.seen.add(x, y, held)
-        self.channels.add(x, y if held is None else held.real(y))
+        self.channels.add(x, y if held is None else held.real(y), raw)
 
     def merge(self, other: Row) -> None:
         """Take in what another has counted."""
@@ -105,10 +108,25 @@ class Join:
         self.rows: dict[str, Row] = {}
         self.unpaired: list[str] = []
         self.samples = 0
+        self._top = (TopK(1), TopK(1))
+        self._labelled = 0
         self._state = dict(state or {})
         self._ends: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
 
-    def add(self, feeds: Mapping[str, np.ndarray]) -> None:
+    @property
+    def accuracy(self) -> tuple[float, float] | None:
+        """Top-1 of both in percent, where all samples had labels that number the classes of the first output."""
+        whole = self._labelled == self.samples > 0
+        return (self._top[0].value, self._top[1].value) if whole else None
+
+    @property
+    def outputs(self) -> dict[str, float]:
+        """The SQNR in dB of the graph outputs, as it arrives."""
+        graph = self.base.graph if self.base.graph is not None else self.other.graph
+        names = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
+        return {name: self.rows[name].pair.sqnr for name in names if name in self.rows}
+
+    def add(self, feeds: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> None:
         """Run a batch through both; DataError where they have no tensor in common."""
         known = {spec.name for spec in self.other.inputs}
         ours, theirs = ({**feeds, **ends} for ends in self._ends)
@@ -124,6 +142,8 @@ class Join:
             row.pair.add(want, array, held)
             if not self._local:
                 row.judge(want, array, held)
+            if name == self._scores:
+                self._score(labels, want, array if held is None else held.real(array))
             if name in self._state:
                 ends[self._state[name]] = array if held is None else held.real(array).astype(np.float32)
         if not self.rows:
@@ -144,6 +164,20 @@ class Join:
             row.local = row.local or Pair()
             row.local.add(want, array, held)
 
+    @cached_property
+    def _scores(self) -> str:
+        """The first graph output."""
+        graph = self.base.graph if self.base.graph is not None else self.other.graph
+        return "" if graph is None else str(graph.graph.outputs[0].name)
+
+    def _score(self, labels: np.ndarray | None, want: np.ndarray, have: np.ndarray) -> None:
+        """Count whose largest output is the label."""
+        classes = labels is not None and labels.dtype.kind in "iu" and labels.ndim == 1 and want.ndim == 2
+        if labels is not None and classes and labels.max(initial=0) < want.shape[1]:
+            for top, scores in zip(self._top, (want, have), strict=True):
+                top.add(labels, scores)
+            self._labelled += len(labels)
+
     def merge(self, other: Join) -> None:
         """Take in what another, of the same sources, has counted on further samples."""
         for name, row in other.rows.items():
@@ -153,6 +187,9 @@ class Join:
                 self.rows[name] = row
         self.unpaired += [name for name in other.unpaired if name not in self.unpaired]
         self.samples += other.samples
+        self._labelled += other._labelled
+        for top, more in zip(self._top, other._top, strict=True):
+            top.merge(more.sums)
 
     def _real(self, items: Iterator[Any]) -> Iterator[tuple[str, np.ndarray]]:
         for name, array, held in items:
@@ -220,8 +257,8 @@ def join(
     """
     specs = list(base.inputs)
     found = Join(base, other, local=local, state=state)
-    for feeds, _ in batches(specs, data, found, state, batch, limit):
-        found.add(feeds)
+    for feeds, labels in batches(specs, data, found, state, batch, limit):
+        found.add(feeds, labels)
         if progress is not None:
             progress("comparing", found.samples, None)
     return found

@@ -12,6 +12,7 @@ A profile's folder:
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,10 +82,9 @@ def profile(
 
 
 class Recorded(Session):
-    """A model whose tensors were kept in a profile's folder: `taps` reads them, whatever it is fed.
+    """A model whose tensors were kept in a profile's folder: `taps` reads what is there of the samples it is fed.
 
-    The samples, on axis 0 of every input, come in the order in which they were run. Raises DataError where the folder
-    has no tensors, or those of another model.
+    Raises DataError where the folder has no tensors, or those of another model, or samples not on axis 0.
     """
 
     def __init__(self, session: Session, path: str | os.PathLike[str]) -> None:
@@ -98,7 +98,11 @@ class Recorded(Session):
         if lost:
             raise DataError(f"the profile {self._home} does not hold one sample of '{lost[0]}' after another on axis 0")
         self.samples = len(self._kept[self.inputs[0].name][0])
-        self._next = 0
+        self._places = {
+            digest: place
+            for place in range(self.samples)
+            for digest in self._digests({n: self._kept[n][0][place : place + 1] for n in self._fed})
+        }
 
     def batches(self, size: int = 16) -> Iterator[dict[str, np.ndarray]]:
         """Yield the inputs that the model was fed, in batches of at most `size` samples."""
@@ -109,21 +113,33 @@ class Recorded(Session):
         self, feeds: Mapping[str, Any], names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:  # fmt: skip
-        """Yield the tensors of the next samples, as many as `feeds` has, after the last again from the first.
+        """Yield the tensors of samples that were run; DataError where one was not. Nothing can be forced.
 
-        Tensors that do not hold the same number of rows for each sample are left out. Nothing can be forced.
+        Tensors that do not hold the same number of rows for each sample are left out.
         """
         if force:
             raise ConfigError("tensors that were kept cannot be computed again from other inputs")
-        count = len(feeds[self.inputs[0].name])
-        start, stop = self._next, self._next + count
-        if stop > self.samples:
-            raise DataError(f"the profile {self._home} holds {self.samples} samples; more were asked for")
-        self._next = stop % self.samples
+        places = [self._places.get(digest) for digest in self._digests(feeds)]
+        if None in places:
+            raise DataError(f"sample {places.index(None)} of the batch is not among those of the profile {self._home}")
         for name, (array, scale) in self._kept.items():
             rows, rest = divmod(len(array), self.samples)
             if not rest and (names is None or name in names):
-                yield name, np.asarray(array[start * rows : stop * rows]), scale
+                pieces = [array[place * rows : (place + 1) * rows] for place in places if place is not None]
+                yield name, np.concatenate(pieces), scale
+
+    @property
+    def _fed(self) -> list[str]:
+        return [spec.name for spec in self.inputs]
+
+    def _digests(self, feeds: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield a digest of each sample."""
+        arrays = [np.asarray(feeds[name]) for name in self._fed]
+        for place in range(len(arrays[0])):
+            found = hashlib.sha256()
+            for array in arrays:
+                found.update(np.ascontiguousarray(array[place]).tobytes())
+            yield found.digest()
 
 
 def _read(home: Path) -> dict[str, tuple[np.ndarray, float | None]]:

@@ -21,6 +21,7 @@ from ._shared import examples
 from .analyze import analyze
 from .check import check
 from .checkpoint import checkpoint
+from .compare import compare
 from .convert import convert
 from .demo import demo
 from .deploy import deploy
@@ -81,7 +82,7 @@ def main() -> None:
 
 _COMMANDS = (
     quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
-    deploy, verify, analyze, profile,
+    deploy, verify, analyze, profile, compare,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -20,7 +20,7 @@ from ..platforms import Platform
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..api import Deployment, Evaluation, Simulation, Verification
+    from ..api import Comparison, Deployment, Evaluation, Simulation, Verification
     from ..demo import Demo
     from ..deployment import Difference
     from ..flow import Written
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "console_for",
     "plain",
+    "show_comparison",
     "show_demo",
     "show_deployment",
     "show_evaluation",
@@ -352,3 +353,29 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.name.lower()
     return str(value) if isinstance(value, Path) else value
+
+
+_FINDINGS = 5  # that are printed
+
+
+def show_comparison(console: Console, found: Comparison, folder: Path) -> None:
+    """Print the summary, the worst layers and the first findings of a comparison."""
+    rows = [("models", f"{found.names[1]} against {found.names[0]}, {found.join.samples} samples", "")]
+    if found.accuracy is not None:
+        rows.append(("accuracy", f"{found.accuracy[0]:.2f} % -> {found.accuracy[1]:.2f} %", "bold"))
+    rows += [("output", f"'{name}' {value:.1f} dB", "") for name, value in found.outputs.items()]
+    _facts(console, rows)
+    _table(console, "layers that cost most", ("tensor", "operator", "own error, dB", "as it arrives, dB", "finding"),
+           [(row.name, row.kinds[0], f"{row.judged.sqnr:.1f}", f"{row.pair.sqnr:.1f}", found.why(row))
+            for row in found.worst])  # fmt: skip
+    lines = []
+    for finding in found.findings[:_FINDINGS]:
+        lines.append((finding.kind, f"'{finding.layer}': {finding.measured} (limit: {finding.limit})", ""))
+        lines.append(("", f"{finding.remedy}{''.join(': ' + option for option in finding.options)}", "green"))
+    more = len(found.findings) - _FINDINGS
+    lines += [("", f"and {more} more in abnormal_layer_advisor.txt", "")] if more > 0 else []
+    lines.append(
+        ("written", f"{folder}: profiler.html, abnormal_layer_advisor.txt, compare_per_layer_out.txt, .csv", "")
+    )
+    console.print()
+    _facts(console, lines)

@@ -10,6 +10,7 @@ from ..errors import ConstraintError
 from ..graph import ir
 from ..platforms import Platform
 from ..run.data import Progress
+from ..run.moments import note_inputs
 from .fidelity import fidelity
 from .lower import lower
 from .model import QuantizedModel
@@ -17,6 +18,8 @@ from .planned import Planned
 from .report import Report, describe
 
 __all__ = ["complete"]
+
+_SEEN = 256  # calibration samples whose moments are noted in the graph
 
 
 def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> QuantizedModel:
@@ -29,6 +32,8 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     notes = [*prepared.notes, *planned.notes]
     formed = chip_form(lowered, row)
     lowered, tiled = row_tiles(lowered, row)
+    if not prepared.synthetic:
+        note_inputs(lowered, next(iter(prepared.data.peek(_SEEN)))[0])
     fitted = [*prepared.fitted, *formed, *tiled]
     report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:

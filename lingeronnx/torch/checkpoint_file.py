@@ -1,4 +1,4 @@
-"""The file a training run can be resumed from: written whole or not at all, read without running any code."""
+"""Files of torch.save: written whole or not at all, read without running any code. `Checkpoint` resumes a training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ import torch
 from ..errors import DataError
 from ..files import replacing
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "read_value", "write_value"]
+
+
+def read_value(path: Path) -> Any:
+    """Return what torch.save wrote, tensors and plain values; DataError for anything else."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises a dozen kinds for damaged files
+        raise DataError(f"{path} is no file of tensors that torch.save wrote ({type(error).__name__})") from error
+
+
+def write_value(path: Path, value: Any) -> None:
+    """Write tensors and plain values to `path`; ConfigError where it cannot be written."""
+    with replacing(path) as beside:
+        torch.save(value, beside)
 
 
 class Checkpoint:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
@@ -15,7 +16,7 @@ from ..run.session import Session
 from ._call import Call
 from .export import export
 
-__all__ = ["exported", "followed", "watched"]
+__all__ = ["exported", "exported_with", "followed", "watched"]
 
 
 @contextlib.contextmanager
@@ -64,6 +65,12 @@ def exported(model: nn.Module, args: Any, path: str | os.PathLike[str], kwargs: 
     """Export `model`, called with `args`, to `path` and return a session on it; raises what `export` raises."""
     args = args if isinstance(args, tuple | dict) else (args,)
     return Session(export(model, args, path, kwargs=kwargs or None).path)
+
+
+def exported_with(model: nn.Module, feeds: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> Session:
+    """Export `model`, called with the arrays of `feeds` in their order, which name its inputs; see `exported`."""
+    args = tuple(torch.from_numpy(np.array(array)) for array in feeds.values())
+    return Session(export(model, args, path, input_names=list(feeds)).path)
 
 
 @contextlib.contextmanager

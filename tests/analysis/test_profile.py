@@ -218,7 +218,7 @@ def test_kept_tensors_stand_for_the_model(made, tmp_path) -> None:
     session = lo.Session(home / "net.onnx")
     recorded = Recorded(session, home / "p")
     want = {name: array for name, array, _ in session.taps({"x": x})}
-    for _ in range(2):  # from the first sample again
+    for _ in range(2):
         parts: dict[str, list] = {}
         for feeds in recorded.batches(9):
             for name, array, scale in recorded.taps(feeds):
@@ -227,6 +227,10 @@ def test_kept_tensors_stand_for_the_model(made, tmp_path) -> None:
         assert parts.keys() == want.keys()
         for name, arrays in parts.items():
             np.testing.assert_allclose(np.concatenate(arrays), want[name], atol=1e-5)
+    (last,) = recorded.run(None, {"x": x[::-7]})  # in any order
+    np.testing.assert_allclose(last, session.run(None, {"x": x[::-7]})[0], atol=1e-5)
+    with pytest.raises(lo.DataError, match="sample 1 of the batch is not among those of the profile"):
+        recorded.run(None, {"x": np.stack([x[0], x[1] + 1])})
     with pytest.raises(lo.DataError, match="was made of another model"):
         Recorded(lo.Session(home / "quant.onnx"), home / "p")
     lo.profile(home / "net.onnx", x, tmp_path / "bare")

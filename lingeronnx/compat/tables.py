@@ -1,8 +1,4 @@
-"""The calls that people know from other tools, on ONNX models; thin faces, the work is done by the functions below.
-
-`docs/coming-from.md` says for each tool what is called what. Models are paths, `QuantizedModel`s or `Session`s where
-the originals take torch modules; a torch module does as well where PyTorch is installed.
-"""
+"""`Dumper` and `ModelProfiler`: tables of what a model computes, followed while it is called."""
 
 from __future__ import annotations
 
@@ -12,18 +8,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from .analysis.outliers import OUTPUTS, Outputs, Row, grid, layers_of, matcher
-from .analysis.profile import Recorder, folder
-from .analysis.profiling import TENSORS, Recorded
-from .analysis.saved import FILE, save_profile
-from .api import wb_analyse
-from .errors import ConfigError, DataError
-from .files import write_text
-from .flow import QuantizedModel
-from .run.dump import Folder
-from .run.session import Session
+from ..analysis.outliers import OUTPUTS, Outputs, Row, grid, layers_of, matcher
+from ..analysis.profile import Recorder, folder
+from ..analysis.profiling import TENSORS, Recorded
+from ..analysis.saved import FILE, save_profile
+from ..errors import ConfigError, DataError
+from ..files import write_text
+from ..flow import QuantizedModel
+from ..run.dump import Folder
+from ..run.session import Session
 
-__all__ = ["Dumper", "ModelProfiler", "wb_analyse"]
+__all__ = ["Dumper", "InfoManager", "ModelProfiler"]
 
 
 # ---- weight and output tables ------------------------------------------------------------------------------------
@@ -61,7 +56,7 @@ class Dumper:
             table = Outputs(layers_of(session, match_pattern, "root."), session)
             self._watching.enter_context(session.watched(table.add))
         elif hasattr(model, "named_modules"):
-            from .torch.watch import watched
+            from ..torch.watch import watched
 
             table = Outputs()
             self._watching.enter_context(watched(model, matcher(match_pattern, "root."), table.add))
@@ -103,7 +98,7 @@ class ModelProfiler:
         if isinstance(self._model, QuantizedModel | Session):
             self._follow(self._model if isinstance(self._model, Session) else self._model.runner)
         elif hasattr(self._model, "named_modules"):
-            from .torch.watch import followed
+            from ..torch.watch import followed
 
             self._open.enter_context(followed(self._model, self.out_dir / "model.onnx", self._follow))
         else:

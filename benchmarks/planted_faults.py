@@ -1,0 +1,418 @@
+"""Planted faults: one thing is spoiled at a time, and `compare` shall name the layer and the cause first.
+
+    python benchmarks/planted_faults.py [--each 4] [--kind scale_small ...]
+
+Kinds of three sorts: in the plan or the integer graph, in the data, and in the float model, where the advisor shall
+find the cause. Nets: a dense net with concats that is made here, and ResNet-20 on CIFAR-10 where ../shared is. Layers
+are drawn uniformly, seeds are fixed. Prints a table: how often the first finding names the layer, and the cause.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from lingeronnx.analysis.compare import compare
+from lingeronnx.flow import plan_for, prepare, take_over
+from lingeronnx.flow.assign import tie_classes
+from lingeronnx.flow.lower import lower
+from lingeronnx.graph import ir
+from lingeronnx.run.moments import note_inputs
+from lingeronnx.run.session import Session
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+SAMPLES = 64  # compared
+CALIBRATED = 64
+
+Feeds = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """A fault: the two models, the data, and what the first finding shall say."""
+
+    model: ir.Graph
+    graph: ir.Graph
+    data: Feeds
+    layers: frozenset[str]
+    causes: frozenset[str]
+
+
+class Net:
+    """A float model with its data, and what quantizing makes of it."""
+
+    def __init__(
+        self, name: str, proto: onnx.ModelProto, calib: np.ndarray, test: np.ndarray, mean: Any, std: Any
+    ) -> None:
+        self.name, self.proto, self.calib, self.test = name, proto, calib, test
+        self.mean, self.std = (np.asarray(v, np.float32).reshape(1, -1, 1, 1) for v in (mean, std))
+        self.input = proto.graph.input[0].name
+        self.model = ir.from_proto(proto)
+        self.prepared = prepare(self.model, {self.input: calib}, None, {}, hold=False)
+        self.planned = plan_for(self.prepared)
+        self.lowered = self.lower(self.planned)
+
+    def lower(self, planned: Any) -> ir.Graph:
+        """Return the integer graph of a plan."""
+        graph = lower(planned.parts.on(planned.graph), planned.plan, self.prepared.row).graph
+        note_inputs(graph, {self.input: self.calib})
+        return graph
+
+    def quantized(self, proto: onnx.ModelProto) -> tuple[ir.Graph, ir.Graph]:
+        """Return another float model, and its integer graph under plain max scales."""
+        model = ir.from_proto(proto)
+        plain = {"calibrator": "max", "effort": "fast"}
+        return model, self.lower(plan_for(prepare(model, {self.input: self.calib}, None, plain, hold=False)))
+
+    @property
+    def data(self) -> Feeds:
+        """The samples to compare on."""
+        return {self.input: self.test}
+
+    def fault(self, graph: ir.Graph, layers: Any, *causes: str) -> Spoiled:
+        """Return a fault of the integer graph."""
+        return Spoiled(self.model, graph, self.data, frozenset(layers), frozenset(causes))
+
+
+# ---- nets ----------------------------------------------------------------------------------------------------------
+
+
+def dense_net(seed: int = 0) -> Net:
+    """Return a net of two dense blocks: bottlenecks of 1x1 and 3x3 with Relu, concats, a pool, a linear layer."""
+    rng = np.random.default_rng(seed)
+    nodes: list[onnx.NodeProto] = []
+    held: list[onnx.TensorProto] = []
+
+    def layer(op_type: str, *inputs: str, out: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(op_type, inputs, [out], name=f"/{out}/{op_type}", **attributes))
+        return out
+
+    def conv(x: str, shape: tuple[int, ...], out: str, **attributes: Any) -> str:
+        weight = rng.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))
+        for suffix, array in (("w", weight), ("b", 0.1 * rng.standard_normal(shape[0]))):
+            held.append(numpy_helper.from_array(array.astype(np.float32), f"{out}.{suffix}"))
+        made = layer("Conv", x, f"{out}.w", f"{out}.b", out=out, **attributes)
+        return layer("Relu", made, out=f"{out}_relu")
+
+    x, width = conv("image", (16, 3, 3, 3), "stem", pads=[1] * 4), 16
+    for block in range(2):
+        for index in range(3):
+            name = f"block{block}_{index}"
+            small = conv(x, (16, width, 1, 1), f"{name}_a")
+            grown = conv(small, (12, 16, 3, 3), f"{name}_b", pads=[1] * 4)
+            x, width = layer("Concat", x, grown, out=f"{name}_cat", axis=1), width + 12
+        if block == 0:
+            x = layer("MaxPool", x, out="pool", kernel_shape=[2, 2], strides=[2, 2])
+    x = layer("Flatten", layer("GlobalAveragePool", x, out="mean"), out="flat")
+    for suffix, array in (("w", rng.standard_normal((10, width)) / np.sqrt(width)), ("b", np.zeros(10))):
+        held.append(numpy_helper.from_array(array.astype(np.float32), f"fc.{suffix}"))
+    layer("Gemm", x, "fc.w", "fc.b", out="scores", transB=1)
+    mean, std = np.array([0.55, 0.45, 0.3]), np.array([0.25, 0.22, 0.18])
+    value = helper.make_tensor_value_info("image", 1, ["N", 3, 16, 16])
+    graph = helper.make_graph(nodes, "dense", [value], [helper.make_tensor_value_info("scores", 1, ["N", 10])], held)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    proto = onnx.shape_inference.infer_shapes(proto)
+
+    def pictures(count: int) -> np.ndarray:
+        """Smooth random pictures whose channels go together, of 0 to 1, normalised."""
+        small = 0.8 * rng.standard_normal((count, 1, 4, 4)) + 0.6 * rng.standard_normal((count, 3, 4, 4))
+        pixels = small.repeat(4, 2).repeat(4, 3) + 0.3 * rng.standard_normal((count, 3, 16, 16))
+        pixels = np.clip(mean.reshape(1, 3, 1, 1) + std.reshape(1, 3, 1, 1) * pixels, 0, 1)
+        return ((pixels - 0.5) / 0.25).astype(np.float32)
+
+    return Net("dense", proto, pictures(CALIBRATED), pictures(SAMPLES), [0.5] * 3, [0.25] * 3)
+
+
+def resnet() -> Net:
+    """Return ResNet-20 on CIFAR-10, of ../shared."""
+    sys.path.insert(0, str(SHARED / "data"))
+    import loaders
+
+    sys.path.pop(0)
+    calib, test = (make()[0][0]["input"] for make in (loaders.resnet_bn_calib, loaders.resnet_bn_test))
+    proto = onnx.load(SHARED / "models" / "cifar_resnet_bn.onnx")
+    return Net(
+        "ResNet-20", proto, calib[:CALIBRATED], test[:SAMPLES], [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
+    )
+
+
+# ---- in the plan or the integer graph ------------------------------------------------------------------------------
+
+
+def _layers(graph: ir.Graph, *kinds: str) -> list[ir.Node]:
+    return [node for node in graph.graph if node.op_type in kinds]
+
+
+def _rescaled(net: Net, rng: np.random.Generator, factor: float, concat: bool) -> Spoiled:
+    """Multiply the scale of tensors that share one by `factor`; drawn among those that a layer writes, or a concat."""
+    classes = tie_classes(net.planned.parts, net.prepared.row)
+    makers = {str(v.name): node.op_type for node in net.planned.graph.graph for v in node.outputs}
+    kinds = [{makers.get(name, "Input") for name in tie.tensors} for tie in classes]
+    fit = []
+    for tie, kind in zip(classes, kinds, strict=True):
+        if "Input" not in kind and ("Concat" in kind) == concat and (concat or kind & {"Conv", "Linear"}):
+            fit.append(tie)
+    cause = "scale too small" if factor < 1 else "scale too large"
+    for index in rng.permutation(len(fit)):
+        names = [name for name in fit[index].tensors if name in net.planned.plan.tensors]
+        changed = {n: net.planned.plan.tensors[n].mapped(lambda s: s * factor) for n in names}
+        plan = net.planned.plan.with_tensors({**net.planned.plan.tensors, **changed})
+        planned = take_over(net.prepared, plan)
+        if all(planned.plan.tensors[n] == q for n, q in changed.items()):  # nothing on the chip forbids it
+            wanted = [n for n in names if makers[n] == "Concat"] if concat else names
+            return net.fault(net.lower(planned), wanted, cause)
+    raise ValueError(f"no scale of {net.name} can be multiplied by {factor}")
+
+
+def scale_small(net: Net, rng: np.random.Generator) -> Spoiled:
+    """An activation's scale 8 times too small."""
+    return _rescaled(net, rng, 1 / 8, concat=False)
+
+
+def scale_large(net: Net, rng: np.random.Generator) -> Spoiled:
+    """An activation's scale 8 times too large."""
+    return _rescaled(net, rng, 8, concat=False)
+
+
+def concat_scale(net: Net, rng: np.random.Generator) -> Spoiled:
+    """A wrong fixed scale at a concat."""
+    return _rescaled(net, rng, float(rng.choice([1 / 8, 8])), concat=True)
+
+
+def _user_name(net: Net, node: ir.Node) -> str:
+    name = ir.written_name(node)
+    return Session(net.lowered).floats.get(name, name)
+
+
+def bias_saturates(net: Net, rng: np.random.Generator) -> Spoiled:
+    """One bias at the end of 32 bits."""
+    graph = ir.clone(net.lowered)
+    node = rng.choice(np.array(_layers(graph, "Conv2dInt", "LinearInt"), dtype=object))
+    bias = np.array(ir.const(node.inputs[2]))
+    ends = np.iinfo(bias.dtype)
+    bias.reshape(-1)[rng.integers(bias.size)] = rng.choice([ends.min, ends.max])
+    ir.fill(node.inputs[2], bias)
+    return net.fault(graph, [_user_name(net, node)], "bias saturates")
+
+
+def channels_swapped(net: Net, rng: np.random.Generator) -> Spoiled:
+    """Two output channels of an integer weight swapped."""
+    graph = ir.clone(net.lowered)
+    node = rng.choice(np.array(_layers(graph, "Conv2dInt", "LinearInt"), dtype=object))
+    weight = np.array(ir.const(node.inputs[1]))
+    one, other = rng.choice(len(weight), 2, replace=False)
+    weight[[one, other]] = weight[[other, one]]
+    ir.fill(node.inputs[1], weight)
+    return net.fault(graph, [_user_name(net, node)], "channels swapped")
+
+
+def missing_relu(net: Net, rng: np.random.Generator) -> Spoiled:
+    """A Relu left out: what read it reads its input."""
+    graph = ir.clone(net.lowered)
+    node = rng.choice(np.array(_layers(graph, "Relu"), dtype=object))
+    names = {ir.written_name(node), ir.read_name(node)}
+    for use in list(node.outputs[0].uses()):
+        use.node.replace_input_with(use.idx, node.inputs[0])
+    graph.graph.remove(node)
+    return net.fault(graph, names, "missing Relu")
+
+
+def wrong_pads(net: Net, rng: np.random.Generator) -> Spoiled:
+    """The pads of a convolution moved by one along an axis or both: the same size, another place."""
+    graph = ir.clone(net.lowered)
+    padded = [node for node in _layers(graph, "Conv2dInt") if max(ir.attr(node, "pads", [0])) > 0]
+    node = rng.choice(np.array(padded, dtype=object))
+    pads = list(ir.attr(node, "pads"))
+    for axis in rng.choice(2, rng.integers(1, 3), replace=False):
+        pads[axis], pads[axis + 2] = pads[axis] - 1, pads[axis + 2] + 1
+    ir.set_attr(node, "pads", [int(v) for v in pads])
+    return net.fault(graph, [_user_name(net, node)], "wrong pads")
+
+
+# ---- in the data ---------------------------------------------------------------------------------------------------
+
+
+def normalised_wrongly(net: Net, rng: np.random.Generator) -> Spoiled:
+    """Pixels of 0 to 255, of 0 to 1, or without the division by the standard deviation."""
+    pixels = net.test * net.std + net.mean
+    form = (255 * pixels, pixels, pixels - net.mean)[rng.integers(3)]
+    return Spoiled(net.model, net.lowered, {net.input: form.astype(np.float32)}, frozenset([net.input]),
+                   frozenset(["input not normalised"]))  # fmt: skip
+
+
+def input_swapped(net: Net, rng: np.random.Generator) -> Spoiled:
+    """Channels of the pictures in another order, normalised as if they were right."""
+    orders = [(2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)]
+    pixels = (net.test * net.std + net.mean)[:, list(orders[rng.integers(len(orders))])]
+    data = ((pixels - net.mean) / net.std).astype(np.float32)
+    return Spoiled(net.model, net.lowered, {net.input: data}, frozenset([net.input]),
+                   frozenset(["input channels swapped"]))  # fmt: skip
+
+
+# ---- in the float model --------------------------------------------------------------------------------------------
+
+
+def _inner(proto: onnx.ModelProto) -> list[tuple[onnx.NodeProto, onnx.NodeProto, onnx.NodeProto]]:
+    """Return (layer with a scale per channel, its Relu, the one Conv that reads it)."""
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in proto.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    found = []
+    for node in proto.graph.node:
+        relus = readers.get(node.output[0], [])
+        if node.op_type not in ("BatchNormalization", "Conv") or [r.op_type for r in relus] != ["Relu"]:
+            continue
+        convs = readers.get(relus[0].output[0], [])
+        if [c.op_type for c in convs] == ["Conv"]:
+            found.append((node, relus[0], convs[0]))
+    return found
+
+
+class _Weights:
+    """The initializers of a model, to be changed."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self._held = {entry.name: entry for entry in proto.graph.initializer}
+
+    def change(self, name: str, change: Callable[[np.ndarray], None]) -> None:
+        """Change an array in place."""
+        array = np.array(numpy_helper.to_array(self._held[name]))
+        change(array)
+        self._held[name].CopyFrom(numpy_helper.from_array(array, name))
+
+    def affine(self, node: onnx.NodeProto, channel: int, gain: float, shift: float) -> None:
+        """Let a channel that the node writes be gain * (what it was) + shift."""
+        scale, bias = node.input[1], node.input[2]
+
+        def multiply(array: np.ndarray) -> None:
+            array[channel] *= gain
+
+        def move(array: np.ndarray) -> None:
+            array[channel] = gain * array[channel] + shift
+
+        self.change(scale, multiply)
+        self.change(bias, move)
+
+
+def _drawn(net: Net, rng: np.random.Generator) -> tuple[onnx.ModelProto, Any, int]:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(net.proto)
+    inner = _inner(proto)
+    chosen = inner[rng.integers(len(inner))]  # a channel that speaks: to spoil another spoils nothing
+    seen = Session(net.model).run([chosen[1].output[0]], {net.input: net.calib})[0].max(axis=(0, 2, 3))
+    return proto, chosen, int(rng.choice(np.flatnonzero(seen >= np.median(seen) / 2)))
+
+
+def _cause(net: Net, proto: onnx.ModelProto, nodes: Any, *causes: str) -> Spoiled:
+    model, graph = net.quantized(proto)
+    names = [nodes[0].output[0], nodes[1].output[0]]
+    return Spoiled(model, graph, net.data, frozenset(names), frozenset(causes))
+
+
+def outlier_channel(net: Net, rng: np.random.Generator) -> Spoiled:
+    """A channel 40 times larger, divided out in the layer behind: the same function, no bits for the others."""
+    proto, nodes, channel = _drawn(net, rng)
+    weights = _Weights(proto)
+    weights.affine(nodes[0], channel, 40.0, 0.0)
+
+    def divide(array: np.ndarray) -> None:
+        array[:, channel] /= 40.0
+
+    weights.change(nodes[2].input[1], divide)
+    return _cause(net, proto, nodes, "outlier channel")
+
+
+def dead_channel(net: Net, rng: np.random.Generator) -> Spoiled:
+    """A channel whose weights are all zero."""
+    proto, nodes, channel = _drawn(net, rng)
+    _Weights(proto).affine(nodes[0], channel, 0.0, 0.0)
+    return _cause(net, proto, nodes, "dead channel")
+
+
+def outlier_activation(net: Net, rng: np.random.Generator) -> Spoiled:
+    """A channel that is silent but for three values in a thousand, up to 30 times what the others reach."""
+    proto, nodes, channel = _drawn(net, rng)
+    name = nodes[0].output[0]
+    whole, cut = Session(net.model).run([name, nodes[1].output[0]], {net.input: net.calib})
+    values, reach = whole[:, channel], float(cut.max())
+    rare = float(np.quantile(values, 0.997))
+    gain = 30 * reach / max(float(values.max()) - rare, 1e-6)
+    _Weights(proto).affine(nodes[0], channel, gain, -gain * rare)
+    return _cause(net, proto, nodes, "outlier activation")
+
+
+KINDS: tuple[Callable[[Net, np.random.Generator], Spoiled], ...] = (
+    scale_small, scale_large, concat_scale, bias_saturates, channels_swapped, missing_relu, wrong_pads,
+    normalised_wrongly, input_swapped, outlier_channel, dead_channel, outlier_activation,
+)  # fmt: skip
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the first finding did."""
+
+    layer: bool
+    cause: bool
+    first: str
+    wanted: str
+
+
+def judged(spoiled: Spoiled) -> Outcome:
+    """Compare, and look at the first finding."""
+    found = compare(spoiled.model, spoiled.graph, spoiled.data).findings
+    first = found[0] if found else None
+    wanted = f"{'/'.join(sorted(spoiled.causes))} at {sorted(spoiled.layers)}"
+    said = "nothing" if first is None else f"{first.kind} at {first.layer}: {first.measured}"
+    right = first is not None and first.layer in spoiled.layers, first is not None and first.kind in spoiled.causes
+    return Outcome(*right, said, wanted)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--each", type=int, default=4, help="spoiled models of each kind and net")
+    parser.add_argument("--kind", nargs="*", help="these kinds alone")
+    parser.add_argument("--net", choices=["dense", "resnet"], nargs="*", help="these nets alone")
+    parser.add_argument("--misses", action="store_true", help="print what was said where it was wrong")
+    given = parser.parse_args()
+    made = {"dense": dense_net} | ({"resnet": resnet} if SHARED.is_dir() else {})
+    nets = [make() for name, make in made.items() if not given.net or name in given.net]
+    print(f"| fault | {' | '.join(f'{n.name}: layer, cause' for n in nets)} | seconds |")
+    print(f"|---|{'---|' * len(nets)}---|")
+    total: list[Outcome] = []
+    for kind in KINDS:
+        if given.kind and kind.__name__ not in given.kind:
+            continue
+        cells, began = [], time.time()
+        for net in nets:
+            if kind is concat_scale and net.name != "dense":
+                cells.append("no concat")
+                continue
+            many = given.each * (2 if kind is concat_scale else 1)
+            outcomes = [judged(kind(net, np.random.default_rng(seed))) for seed in range(many)]
+            total += outcomes
+            cells.append(f"{sum(o.layer for o in outcomes)}, {sum(o.cause for o in outcomes)} of {many}")
+            for outcome in outcomes if given.misses else ():
+                if not (outcome.layer and outcome.cause):
+                    print(f"  missed: {outcome.wanted}; said: {outcome.first}", file=sys.stderr)
+        title = (kind.__doc__ or "").splitlines()[0].rstrip(".")
+        print(f"| {title} | {' | '.join(cells)} | {time.time() - began:.0f} |", flush=True)
+    share = [100 * sum(getattr(o, key) for o in total) / len(total) for key in ("layer", "cause")]
+    print(f"| all {len(total)} | layer {share[0]:.1f} %, cause {share[1]:.1f} % |" + " |" * len(nets))
+
+
+if __name__ == "__main__":
+    main()

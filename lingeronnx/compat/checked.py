@@ -1,0 +1,49 @@
+"""`check_qat_model`: what looks wrong with a model before its accuracy is looked at."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import api
+from ..analysis.profile import folder
+from ..analysis.structure import RESULT, Structure
+from ..files import write_text
+from ..flow import QuantizedModel
+from ..graph import ir
+from ..ops import Violation
+from ..run.session import Session
+from .models import exported, fed
+
+__all__ = ["check_qat_model"]
+
+
+def check_qat_model(
+    model: Any, example_inputs: Any, save_results: bool = False, out_dir: str | os.PathLike[str] | None = None
+) -> Structure:
+    """Print what looks wrong with a model before its accuracy is looked at, and return all of it.
+
+    model : a path or graph, float (planned on the example inputs) or integer; what `quantize` returned; a torch module.
+    save_results : write `model_check_result.txt`, in five parts, into `out_dir`, default the current folder; a folder
+    that is given says so too.
+    """
+    with tempfile.TemporaryDirectory(prefix="lingeronnx-") as temporary:
+        given = exported(model, example_inputs, Path(temporary) / "model.onnx")
+        if isinstance(given, Session):
+            given = given.model
+    violations: Sequence[Violation] = ()
+    if isinstance(given, QuantizedModel):
+        found = api.structure(given)
+    else:
+        graph = ir.load(given) if isinstance(given, str | os.PathLike) else given
+        calib = fed(example_inputs, [str(v.name) for v in graph.graph.inputs if v.const_value is None])
+        violations = api.check(given, calib=calib)
+        found = api.structure(given, calib=calib, violations=violations)
+    for line in [*map(str, violations), *found.lines()] or ["nothing looks wrong"]:
+        print(line)
+    if save_results or out_dir is not None:
+        write_text(folder(out_dir or ".") / RESULT, found.text())
+    return found
