@@ -60,8 +60,15 @@ class Deployment:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
-        return {"folder": str(self.folder), "stem": self.stem, "platform": self.platform, "files": dict(self.files),
-                "packer": self.command, **ports_dict(self.ports), "notes": list(self.notes)}  # fmt: skip
+        return {
+            "folder": str(self.folder),
+            "stem": self.stem,
+            "platform": self.platform,
+            "files": dict(self.files),
+            "packer": self.command,
+            **ports_dict(self.ports),
+            "notes": list(self.notes),
+        }
 
 
 @dataclass(frozen=True)
@@ -216,8 +223,10 @@ def _sizes(made: Path) -> dict[str, int]:
 
 
 def _hashes(made: Path) -> dict[str, dict[str, Any]]:
-    return {name: {"bytes": size, "sha256": hashlib.sha256((made / name).read_bytes()).hexdigest()}
-            for name, size in _sizes(made).items()}  # fmt: skip
+    return {
+        name: {"bytes": size, "sha256": hashlib.sha256((made / name).read_bytes()).hexdigest()}
+        for name, size in _sizes(made).items()
+    }
 
 
 def _borders(made: Path, name: str) -> dict[str, dict[str, list[str]]]:

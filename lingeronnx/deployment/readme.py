@@ -12,9 +12,15 @@ __all__ = ["readme"]
 
 
 def readme(
-    name: str, platform: str, command: str, ports: Ports, sizes: Mapping[str, int], weights: int, cost: Cost | None,
+    name: str,
+    platform: str,
+    command: str,
+    ports: Ports,
+    sizes: Mapping[str, int],
+    weights: int,
+    cost: Cost | None,
     notes: Sequence[str],
-) -> str:  # fmt: skip
+) -> str:
     """Return the text. sizes : bytes by file. weights : bytes of the chip graph's constants. cost : on the chip."""
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
     lines += [f"Note: {note}." for note in notes] + [""] * bool(notes)
@@ -68,8 +74,10 @@ def _scale(port: Port) -> str:
 def _states(ports: Ports) -> Iterator[str]:
     for state in ports.states:
         source, target = ports.outputs[state.output].name, ports.inputs[state.input].name
-        yield (f"State: output {state.output} ({source}) -> input {state.input} ({target}), its integers times "
-               f"2^{state.shift}; zeros at first.")  # fmt: skip
+        yield (
+            f"State: output {state.output} ({source}) -> input {state.input} ({target}), its integers times "
+            f"2^{state.shift}; zeros at first."
+        )
     for source, target in ports.on_host.items():
         yield f"State: {source} -> {target}, through the host's part; zeros at first."
     if ports.states or ports.on_host:

@@ -101,8 +101,9 @@ def _rearranged(want: np.ndarray) -> Iterator[Suspect]:
     for axis in range(want.ndim):
         if want.shape[axis] > 1:
             yield Suspect("order", f"the values are ours in reverse along axis {axis}", np.flip(want, axis))
-    yield Suspect("not computed", "all values are 0: the layer did not run, or its result was cleared",
-                  np.zeros_like(want))  # fmt: skip
+    yield Suspect(
+        "not computed", "all values are 0: the layer did not run, or its result was cleared", np.zeros_like(want)
+    )
     if want.dtype.itemsize > 1:
         yield Suspect("byte order", "the bytes of each value are swapped", want.byteswap())
     yield Suspect("sign", "values are read as unsigned, 128 too much or too little", want ^ np.iinfo(want.dtype).min)
@@ -143,13 +144,18 @@ def _relus(layer: Layer, want: np.ndarray) -> Iterator[Suspect]:
 def _shifts(layer: Layer) -> Iterator[Changed]:
     """Yield every scale of every node, a power of two off; the output's first."""
     for index in reversed(range(len(layer.nodes))):
-        scales = {k: float(v) for k, v in layer.attributes(index).items()
-                  if k.startswith("scale") and isinstance(v, int | float)}  # fmt: skip
+        scales = {
+            k: float(v)
+            for k, v in layer.attributes(index).items()
+            if k.startswith("scale") and isinstance(v, int | float)
+        }
         for name in sorted(scales, key=lambda key: key != "scale_o"):
             for by in _SHIFTS:
                 scale = scales[name] * 2.0**by
-                text = (f"{name} of {layer.nodes[index].name} is {scale:g} there, {scales[name]:g} in the graph: "
-                        f"the shift is {abs(by)} bit{'s' * (abs(by) > 1)} off")  # fmt: skip
+                text = (
+                    f"{name} of {layer.nodes[index].name} is {scale:g} there, {scales[name]:g} in the graph: "
+                    f"the shift is {abs(by)} bit{'s' * (abs(by) > 1)} off"
+                )
                 yield "shift", text, layer.with_attribute(index, name, scale)
 
 
@@ -167,8 +173,11 @@ def _fed(graph: Graph, layer: Layer, ours: Run) -> Iterator[Changed]:
                 array = np.clip(np.floor(x * scale * 2.0**by + 0.5), limits.min, limits.max).astype(integers.dtype)
                 text = f"{who} was quantized with scale {scale * 2.0**by:g}; the graph takes {scale:g}"
                 yield "input scale", text, layer.with_input(name, array)
-            for text, way in (("cut off towards zero", np.trunc), ("rounded down", np.floor),
-                              ("rounded half to even", np.rint)):  # fmt: skip
+            for text, way in (
+                ("cut off towards zero", np.trunc),
+                ("rounded down", np.floor),
+                ("rounded half to even", np.rint),
+            ):
                 array = np.clip(way(x * scale), limits.min, limits.max).astype(integers.dtype)
                 yield "input rounding", f"{who} was {text}, not rounded half up", layer.with_input(name, array)
             wrapped = np.floor(x * scale + 0.5).astype(np.int64).astype(integers.dtype)

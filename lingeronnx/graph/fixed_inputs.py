@@ -26,8 +26,9 @@ def fix_inputs(model: ir.Graph, values: Mapping[str, Any]) -> dict[str, np.ndarr
     fixed = {}
     for name, given in values.items():
         if name not in inputs:
-            raise ConfigError(f"--fix {name}: the model has no such input{nearest(name, inputs)}; inputs are "
-                              f"{', '.join(inputs)}")  # fmt: skip
+            raise ConfigError(
+                f"--fix {name}: the model has no such input{nearest(name, inputs)}; inputs are {', '.join(inputs)}"
+            )
         value = inputs[name]
         fixed[name] = _array(value, given)
         ir.make_constant(model, value, fixed[name])

@@ -216,8 +216,10 @@ def _check_opsets(proto: ModelProto) -> None:
     newest = onnx.defs.onnx_opset_version()
     version = versions.get("")
     if version is not None and not 0 < version <= newest:
-        raise ModelError(f"the model uses opset {version}; the installed onnx knows 1 to {newest}: upgrade onnx or "
-                         "export with an older opset")  # fmt: skip
+        raise ModelError(
+            f"the model uses opset {version}; the installed onnx knows 1 to {newest}: upgrade onnx or "
+            "export with an older opset"
+        )
     local = {(f.domain, f.name) for f in proto.functions}
     for node in proto.graph.node:
         domain = "" if node.domain == "ai.onnx" else node.domain
@@ -226,8 +228,10 @@ def _check_opsets(proto: ModelProto) -> None:
         if version is None and any(known in versions for known in _OURS):
             continue
         place = f"domain '{domain}'" if domain else "the standard domain"
-        raise ModelError(f"{_place(node)}: the model imports no opset for {place}{nearest(domain, versions)}; "
-                         "the file is damaged, export it again")  # fmt: skip
+        raise ModelError(
+            f"{_place(node)}: the model imports no opset for {place}{nearest(domain, versions)}; "
+            "the file is damaged, export it again"
+        )
 
 
 def _check_tensor(tensor: TensorProto) -> None:

@@ -16,8 +16,7 @@ def cast_like(model: ir.Graph) -> Answer:
         if kind is None:
             why.append(refused(node, f"the element type of '{node.inputs[1].name}' is not known"))
             continue
-        new = ir.make_node("Cast", [node.inputs[0]], {"to": int(kind)}, of=node, output="",
-                           like=node.outputs[0])  # fmt: skip
+        new = ir.make_node("Cast", [node.inputs[0]], {"to": int(kind)}, of=node, output="", like=node.outputs[0])
         ir.replace(model, [node], [new])
         changed += 1
     return Answer(changed, why)

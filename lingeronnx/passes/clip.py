@@ -58,9 +58,10 @@ def _set(model: ir.Graph, node: ir.Node, limits: tuple[float, float]) -> ir.Node
     else:
         ends = [
             ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}"), np.array(v, np.float32))
-            if math.isfinite(v) else None
+            if math.isfinite(v)
+            else None
             for key, v in zip(("low", "high"), limits, strict=True)
-        ]  # fmt: skip
+        ]
         inputs, attributes = [ir.source(node), *(ends if ends[1] is not None else ends[:1])], {}
     new = ir.make_node("Clip", inputs, attributes, of=node, output="", like=node.outputs[0])
     ir.replace(model, [node], [new])

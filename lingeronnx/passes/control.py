@@ -147,12 +147,19 @@ def _stack(model: ir.Graph, node: ir.Node, values: list[ir.Value]) -> ir.Value:
     axis = ir.add_initializer(model, ir.fresh_name(model, f"{node.name}_axis"), np.array([0], np.int64))
     rows = []
     for value in values:
-        row = ir.make_node("Unsqueeze", [value, axis] if newer else [value], None if newer else {"axes": [0]},
-                           of=node, what="row", output=ir.fresh_name(model, f"{value.name}_row"))  # fmt: skip
+        row = ir.make_node(
+            "Unsqueeze",
+            [value, axis] if newer else [value],
+            None if newer else {"axes": [0]},
+            of=node,
+            what="row",
+            output=ir.fresh_name(model, f"{value.name}_row"),
+        )
         model.graph.insert_before(node, row)
         rows.append(row.outputs[0])
-    whole = ir.make_node("Concat", rows, {"axis": 0}, of=node, what="stack",
-                         output=ir.fresh_name(model, f"{node.name}_stack"))  # fmt: skip
+    whole = ir.make_node(
+        "Concat", rows, {"axis": 0}, of=node, what="stack", output=ir.fresh_name(model, f"{node.name}_stack")
+    )
     model.graph.insert_before(node, whole)
     return whole.outputs[0]
 

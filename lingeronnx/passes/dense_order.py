@@ -47,9 +47,11 @@ def dense_order(model: ir.Graph) -> Answer:
 
 
 def _reason(
-    weight: np.ndarray | None, perm: list[int] | None, dims: tuple[int | None, ...] | None,
+    weight: np.ndarray | None,
+    perm: list[int] | None,
+    dims: tuple[int | None, ...] | None,
     result: tuple[int | None, ...] | None,
-) -> str:  # fmt: skip
+) -> str:
     """Return why the Transpose `perm` with output `dims`, flattened to `result`, stays in front of a layer."""
     if weight is None:
         return "the weight of the layer behind it is computed at run time"

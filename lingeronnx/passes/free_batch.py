@@ -65,8 +65,10 @@ def _unlike(specs: Sequence[InputSpec]) -> list[Reason]:
     sizes = {s.name: s.shape[s.axis] if s.shape else None for s in specs if s.axis is not None}
     if len(set(sizes.values())) < 2:
         return []
-    return [Reason(f"input {name}", f"made for {'any number of' if size is None else size} samples, unlike others")
-            for name, size in sizes.items()]  # fmt: skip
+    return [
+        Reason(f"input {name}", f"made for {'any number of' if size is None else size} samples, unlike others")
+        for name, size in sizes.items()
+    ]
 
 
 def _batched(model: ir.Graph) -> dict[str, InputSpec]:
@@ -79,8 +81,9 @@ def _feed(model: ir.Graph, seed: int) -> _Feed:
     feed = {}
     for spec in input_specs(model):
         size = tuple(int(d or 1) for d in spec.shape or ())
-        feed[spec.name] = rng.standard_normal(size).astype(spec.dtype) if spec.dtype.kind == "f" else np.zeros(
-            size, spec.dtype)  # fmt: skip
+        feed[spec.name] = (
+            rng.standard_normal(size).astype(spec.dtype) if spec.dtype.kind == "f" else np.zeros(size, spec.dtype)
+        )
     return feed
 
 
@@ -155,14 +158,18 @@ def _same(model: ir.Graph, trial: ir.Graph, size: int) -> bool:
     batched = _batched(model)
     some = sorted({*range(min(size, 4)), size - 1})
     feed = _feed(model, 1)
-    others = {name: np.concatenate([array, _feed(model, 2)[name]], batched[name].axis) if name in batched else array
-              for name, array in feed.items()}  # fmt: skip
+    others = {
+        name: np.concatenate([array, _feed(model, 2)[name]], batched[name].axis) if name in batched else array
+        for name, array in feed.items()
+    }
     try:
         new = FloatRunner(trial, names)
         want = _run(FloatRunner(model, names), feed)
         twice = _run(new, others)
-        alone = [_run(new, {n: batched[n].samples(a, i, i + 1) if n in batched else a for n, a in feed.items()})
-                 for i in some]  # fmt: skip
+        alone = [
+            _run(new, {n: batched[n].samples(a, i, i + 1) if n in batched else a for n, a in feed.items()})
+            for i in some
+        ]
     except ModelError:
         return False
     return all(
@@ -179,10 +186,14 @@ def _follows(array: np.ndarray, twice: np.ndarray, alone: Sequence[tuple[int, np
     array, twice = (np.moveaxis(a, longer[0], 0) for a in (array, twice))
     rows = len(array) // size
     return (
-        len(array) % size == 0 and len(twice) == 2 * len(array) and _close(twice[: len(array)], array)
-        and all(one.ndim == array.ndim and _close(np.moveaxis(one, longer[0], 0), array[i * rows : (i + 1) * rows])
-                for i, one in alone)
-    )  # fmt: skip
+        len(array) % size == 0
+        and len(twice) == 2 * len(array)
+        and _close(twice[: len(array)], array)
+        and all(
+            one.ndim == array.ndim and _close(np.moveaxis(one, longer[0], 0), array[i * rows : (i + 1) * rows])
+            for i, one in alone
+        )
+    )
 
 
 def _run(runner: FloatRunner, feed: _Feed) -> _Feed:

@@ -15,8 +15,10 @@ def inline_functions(model: ir.Graph) -> int:
         version = function.opset_imports.get("")
         own = model.graph.opset_imports.setdefault("", version or 13)
         if version is not None and version != own:
-            raise ModelError(f"function {function.name} is written in opset {version}, the model in {own}; export "
-                             "the model without functions")  # fmt: skip
+            raise ModelError(
+                f"function {function.name} is written in opset {version}, the model in {own}; export "
+                "the model without functions"
+            )
     try:
         ir.inline(model)
     except Exception as error:

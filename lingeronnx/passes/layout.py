@@ -145,8 +145,9 @@ def _behind(model: ir.Graph, node: ir.Node, value: ir.Value, perm: _Perm) -> Non
     name, users, outside = str(value.name), list(value.uses()), value.is_graph_output()
     if not name:
         return
-    turn = ir.make_node("Transpose", [value], {"perm": list(perm)}, of=node, what=f"{name}_turn", output=name,
-                        like=value)  # fmt: skip
+    turn = ir.make_node(
+        "Transpose", [value], {"perm": list(perm)}, of=node, what=f"{name}_turn", output=name, like=value
+    )
     result = turn.outputs[0]
     for user, index in users:
         user.replace_input_with(index, result)

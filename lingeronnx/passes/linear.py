@@ -120,8 +120,9 @@ def declare(model: ir.Graph) -> None:
     total = ir.node("Add", [product.outputs[0], bias])
     for node, name in ((turn, "w_t"), (product, "xw"), (total, "y")):
         node.outputs[0].name = name
-    body = ir.Body([x, weight, bias], [total.outputs[0]], nodes=[turn, product, total],
-                     opset_imports={"": version}, name="Linear")  # fmt: skip
+    body = ir.Body(
+        [x, weight, bias], [total.outputs[0]], nodes=[turn, product, total], opset_imports={"": version}, name="Linear"
+    )
     function = ir.Function(ir.DOMAIN, "Linear", graph=body, attributes=[])
     model.functions[function.identifier()] = function
     model.graph.opset_imports[ir.DOMAIN] = 1

@@ -57,9 +57,16 @@ def _before(model: ir.Graph, softmax: ir.Node) -> int:
         if what == "bias" and not rest.any():
             continue
         held = ir.add_initializer(model, ir.fresh_name(model, f"{base}_{what}_constant"), constant)
-        new.append(ir.make_node("Add", [new[-1].outputs[0] if new else scores, held],
-                                of=node, what="bias" if what == "bias" else "",
-                                output=ir.fresh_name(model, f"{base}_{what}"), like=node.outputs[0]))  # fmt: skip
+        new.append(
+            ir.make_node(
+                "Add",
+                [new[-1].outputs[0] if new else scores, held],
+                of=node,
+                what="bias" if what == "bias" else "",
+                output=ir.fresh_name(model, f"{base}_{what}"),
+                like=node.outputs[0],
+            )
+        )
     name = new[-1].outputs[0].name
     ir.replace(model, [node], new)
     new[-1].outputs[0].name = name  # its values are others where it is masked

@@ -29,8 +29,10 @@ def raise_opset(model: ir.Graph) -> int:
     if version is None or version >= TARGET:
         return 0
     if version < OLDEST:
-        raise ModelError(f"the model uses opset {version}; opset {OLDEST} is the oldest that can be read: export it "
-                         "again with a newer one")  # fmt: skip
+        raise ModelError(
+            f"the model uses opset {version}; opset {OLDEST} is the oldest that can be read: export it "
+            "again with a newer one"
+        )
     changed = 1
     for node in list(every_node(model)):
         if node.domain:

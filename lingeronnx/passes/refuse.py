@@ -30,14 +30,18 @@ def refuse(model: ir.Graph) -> int:
                 f"{kind} {node.name}: this model is quantized already; give the float model it was made from"
             )
         if kind.startswith(("Sequence", "Optional")) or kind in ("SplitToSequence", "ConcatFromSequence"):
-            raise ModelError(f"{kind} {node.name}: sequences and optional values cannot be quantized; "
-                             "export the model with plain tensors")  # fmt: skip
+            raise ModelError(
+                f"{kind} {node.name}: sequences and optional values cannot be quantized; "
+                "export the model with plain tensors"
+            )
         if kind in ("BatchNormalization", "Dropout") and _trains(node):
             raise ModelError(f"{kind} {node.name}: the model is in training mode; call eval() before the export")
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.type is not None and not isinstance(value.type, ir.TensorType):
-            raise ModelError(f"'{value.name}' is a {type(value.type).__name__.removesuffix('Type').lower()}; "
-                             "only plain tensors can be inputs and outputs")  # fmt: skip
+            raise ModelError(
+                f"'{value.name}' is a {type(value.type).__name__.removesuffix('Type').lower()}; "
+                "only plain tensors can be inputs and outputs"
+            )
         if 0 in (ir.shape(value) or ()):
             raise ModelError(f"tensor '{value.name}' has shape {_text(value)}: it holds nothing")
     _check_sizes(model)
@@ -71,8 +75,10 @@ def _check_sizes(model: ir.Graph) -> None:
     for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
         dims = [d.dim_value if d.HasField("dim_value") else 1 for d in value.type.tensor_type.shape.dim]
         if math.prod(dims) > LARGEST or any(d < 0 for d in dims):
-            raise ModelError(f"tensor '{value.name}' would have shape {dims}; sizes must be positive, and one tensor "
-                             f"may hold {LARGEST} elements")  # fmt: skip
+            raise ModelError(
+                f"tensor '{value.name}' would have shape {dims}; sizes must be positive, and one tensor "
+                f"may hold {LARGEST} elements"
+            )
 
 
 def _text(value: ir.Value) -> str:

@@ -46,10 +46,12 @@ def all_traced(model: ir.Graph) -> bool:
     Not where rows of a sample are folded into the batch: there what a pass made has to be traced, too.
     """
     return all(
-        value.shape is not None and value.dtype is not None and not ir.has_folded_batch(value)
+        value.shape is not None
+        and value.dtype is not None
+        and not ir.has_folded_batch(value)
         and all(isinstance(size, int) or size.value is not None for size in value.shape)
         for value in ir.values(model)
-    )  # fmt: skip
+    )
 
 
 def _doubled(model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:

@@ -44,12 +44,13 @@ def _flattened(model: ir.Graph, node: ir.Node, shape: tuple[int | None, ...], ax
         for key, dims in sizes.items()
     )
     dims = [*(node.inputs[0].shape or ())[:axis], int(np.prod([int(d or 1) for d in shape[axis:]]))]  # type: ignore[union-attr]
-    before = ir.make_node("Reshape", [node.inputs[0], flat], of=node, what="flat",
-                          output=ir.fresh_name(model, f"{base}_in"))  # fmt: skip
-    inner = ir.make_node(node.op_type, [before.outputs[0]], {"axis": axis}, of=node,
-                         output=ir.fresh_name(model, f"{base}_out"))  # fmt: skip
-    after = ir.make_node("Reshape", [inner.outputs[0], back], of=node, what="back", output="",
-                         like=node.outputs[0])  # fmt: skip
+    before = ir.make_node(
+        "Reshape", [node.inputs[0], flat], of=node, what="flat", output=ir.fresh_name(model, f"{base}_in")
+    )
+    inner = ir.make_node(
+        node.op_type, [before.outputs[0]], {"axis": axis}, of=node, output=ir.fresh_name(model, f"{base}_out")
+    )
+    after = ir.make_node("Reshape", [inner.outputs[0], back], of=node, what="back", output="", like=node.outputs[0])
     for value in (before.outputs[0], inner.outputs[0]):
         value.type, value.shape = kind, ir.oir_shape(dims)
     ir.replace(model, [node], [before, inner, after])

@@ -55,8 +55,10 @@ def _sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] | None:
 
 def _slice(model: ir.Graph, node: ir.Node, part: ir.Value, bounds: tuple[int, int, int]) -> ir.Value:
     """Put a Slice (start, end, axis) in front of `node` in place of its output `part`; return what it writes."""
-    given = [ir.add_initializer(model, ir.fresh_name(model, f"{part.name}_{key}"), np.array([value], np.int64))
-             for key, value in zip(("start", "end", "axis"), bounds, strict=True)]  # fmt: skip
+    given = [
+        ir.add_initializer(model, ir.fresh_name(model, f"{part.name}_{key}"), np.array([value], np.int64))
+        for key, value in zip(("start", "end", "axis"), bounds, strict=True)
+    ]
     new = ir.make_node("Slice", [node.inputs[0], *given], of=node, what=str(part.name), output="", like=part)
     model.graph.insert_before(node, new)
     ir.replace_readers(part, new.outputs[0])

@@ -82,17 +82,30 @@ def _write(
     batch = source.shape[0] if source.shape is not None else "N"
     for part, nodes in parts:
         result, base = nodes[-1].outputs[0], nodes[-1].outputs[0].name
-        ends = [ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}"), np.array([value], np.int64))
-                for key, value in (("start", part * length), ("end", (part + 1) * length), ("axis", axis))]  # fmt: skip
+        ends = [
+            ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}"), np.array([value], np.int64))
+            for key, value in (("start", part * length), ("end", (part + 1) * length), ("axis", axis))
+        ]
         target = ir.add_initializer(model, ir.fresh_name(model, f"{base}_shape"), np.array([0, *rest], np.int64))
-        cut = ir.make_node("Slice", [source, *ends], of=nodes[-1], what="part",
-                           output=ir.fresh_name(model, f"{base}_part"), like=source)  # fmt: skip
+        cut = ir.make_node(
+            "Slice",
+            [source, *ends],
+            of=nodes[-1],
+            what="part",
+            output=ir.fresh_name(model, f"{base}_part"),
+            like=source,
+        )
         cut.outputs[0].shape = ir.oir_shape([batch, *sizes[1:axis], length])
-        apart = ir.make_node("Reshape", [cut.outputs[0], target], of=nodes[-1], what="apart",
-                             output=ir.fresh_name(model, f"{base}_apart"), like=source)  # fmt: skip
+        apart = ir.make_node(
+            "Reshape",
+            [cut.outputs[0], target],
+            of=nodes[-1],
+            what="apart",
+            output=ir.fresh_name(model, f"{base}_apart"),
+            like=source,
+        )
         apart.outputs[0].shape = ir.oir_shape([batch, *rest])
-        last = ir.make_node("Transpose", apart.outputs, {"perm": turn}, of=nodes[-1], output="",
-                            like=result)  # fmt: skip
+        last = ir.make_node("Transpose", apart.outputs, {"perm": turn}, of=nodes[-1], output="", like=result)
         model.graph.insert_before(node, [cut, apart, last])
         name = result.name
         ir.replace_readers(result, last.outputs[0])

@@ -179,7 +179,9 @@ def _qparams(entry: Mapping[str, Any], where: str, name: str) -> QParams:
         )
     axis = int(entry["axis"]) if "axis" in entry else None
     if isinstance(held, list) != (axis is not None) or len(scales) == 1 and axis is not None:
-        raise ConfigError(f"{where}: tensor '{name}' has {len(scales)} scales along axis {axis}; "
-                          "a list of at least two scales has an axis, one scale has none")  # fmt: skip
+        raise ConfigError(
+            f"{where}: tensor '{name}' has {len(scales)} scales along axis {axis}; "
+            "a list of at least two scales has an axis, one scale has none"
+        )
     zero = int(entry.get("zero_point", 0))
     return QParams(scales if axis is not None else scales[0], bits, axis, zero)

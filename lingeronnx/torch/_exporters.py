@@ -55,9 +55,15 @@ def choose(exporter: str | None, opset: int | None) -> tuple[str, int]:
 
 
 def run(
-    exporter: str, model: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str], axes: Axes, opset: int,
-    note: Callable[[str], None], dump_text: Callable[[str], None],
-) -> ir.Graph:  # fmt: skip
+    exporter: str,
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    axes: Axes,
+    opset: int,
+    note: Callable[[str], None],
+    dump_text: Callable[[str], None],
+) -> ir.Graph:
     """Export `model`, a `Flat`, and return what the exporter wrote, nodes marked with `SCOPE`.
 
     note : called with what the exporter says the user should know. dump_text : called with the traced program.
@@ -69,8 +75,10 @@ def run(
         note(text)
     written = graph.opset_imports.get("")
     if written != opset:
-        raise ModelError(f"torch's {exporter} exporter wrote opset {written} where {opset} was asked for; choose "
-                         f"--opset {written} or the other exporter")  # fmt: skip
+        raise ModelError(
+            f"torch's {exporter} exporter wrote opset {written} where {opset} was asked for; choose "
+            f"--opset {written} or the other exporter"
+        )
     return graph
 
 
@@ -101,9 +109,13 @@ def quiet() -> Iterator[Callable[[], list[str]]]:
 
 
 def _dynamo(
-    model: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str], axes: Axes, opset: int,
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    axes: Axes,
+    opset: int,
     dump_text: Callable[[str], None],
-) -> ir.Graph:  # fmt: skip
+) -> ir.Graph:
     free = torch.export.Dim.DYNAMIC
     shapes = tuple(dict.fromkeys(axes[name], free) if axes.get(name) else None for name in inputs)
     try:
@@ -112,8 +124,15 @@ def _dynamo(
         raise _untraced(error, list(inputs)) from error
     dump_text(str(program))
     try:
-        written = torch.onnx.export(program, dynamo=True, opset_version=opset, optimize=False, verbose=False,
-                                    input_names=list(inputs), output_names=list(outputs))  # fmt: skip
+        written = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=opset,
+            optimize=False,
+            verbose=False,
+            input_names=list(inputs),
+            output_names=list(outputs),
+        )
         proto = written.model_proto
     except Exception as error:
         raise _without_form(error, opset) or ModelError(
@@ -158,8 +177,10 @@ def _without_form(error: BaseException, opset: int) -> ModelError | None:
 def _no_form(operator: str, path: str, exporter: str, opset: int) -> ModelError:
     where = f"module '{path}'" if path else "the model's own forward"
     other = next(name for name in OPSETS if name != exporter)
-    return ModelError(f"operator {operator} in {where} has no ONNX form (exporter {exporter}, opset {opset}); write it "
-                      f"with other operators, or try --exporter {other}")  # fmt: skip
+    return ModelError(
+        f"operator {operator} in {where} has no ONNX form (exporter {exporter}, opset {opset}); write it "
+        f"with other operators, or try --exporter {other}"
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -182,21 +203,31 @@ def _locals(trace: TracebackType | None, kind: type) -> Iterator[Any]:
 
 
 def _torchscript(
-    model: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str], axes: Axes, opset: int,
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    axes: Axes,
+    opset: int,
     dump_text: Callable[[str], None],
-) -> ir.Graph:  # fmt: skip
+) -> ir.Graph:
     said: list[str] = []
     with tempfile.TemporaryDirectory(prefix="lingeronnx-") as folder:
         path = Path(folder) / "model.onnx"
         try:
             with _descriptors(said):
                 torch.onnx.export(
-                    model, tuple(inputs.values()), str(path), dynamo=False, opset_version=opset, verbose=False,
-                    input_names=list(inputs), output_names=list(outputs),
+                    model,
+                    tuple(inputs.values()),
+                    str(path),
+                    dynamo=False,
+                    opset_version=opset,
+                    verbose=False,
+                    input_names=list(inputs),
+                    output_names=list(outputs),
                     dynamic_axes={name: dict(free) for name, free in axes.items()},
                     training=torch.onnx.TrainingMode.PRESERVE,  # anything else folds normalisation into convolutions
                     do_constant_folding=False,
-                )  # fmt: skip
+                )
         except torch.onnx.errors.UnsupportedOperatorError as error:
             raise _unsupported(model, str(error), "".join(said), opset) from error
         except Exception as error:

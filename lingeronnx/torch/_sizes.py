@@ -26,9 +26,12 @@ def constant_sizes(model: ir.Graph, feeds: Sequence[Mapping[str, np.ndarray]]) -
     """Make sizes in `model` constant where they are on all `feeds`; return how many."""
     derived = _from_shapes(model)
     ends = [
-        (node, index, value) for node in model.graph if node.outputs[0] not in derived
-        for index, value in enumerate(node.inputs) if value in derived
-    ]  # fmt: skip
+        (node, index, value)
+        for node in model.graph
+        if node.outputs[0] not in derived
+        for index, value in enumerate(node.inputs)
+        if value in derived
+    ]
     if not ends:
         return 0
     wanted = {str(value.name) for _, _, value in ends}

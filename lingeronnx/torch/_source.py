@@ -61,8 +61,13 @@ def _attribute(home: str, name: str) -> Any:
     except Exception as error:  # whatever the user's code raises while it is imported
         raise ConfigError(f"importing {home} failed ({type(error).__name__}: {error})") from error
     if not hasattr(module, name):
-        names = [key for key, value in vars(module).items() if isinstance(value, nn.Module) or inspect.isroutine(value)
-                 or (inspect.isclass(value) and issubclass(value, nn.Module))]  # fmt: skip
+        names = [
+            key
+            for key, value in vars(module).items()
+            if isinstance(value, nn.Module)
+            or inspect.isroutine(value)
+            or (inspect.isclass(value) and issubclass(value, nn.Module))
+        ]
         raise ConfigError(f"{home} has no '{name}'{nearest(name, names)}")
     return getattr(module, name)
 

@@ -209,9 +209,10 @@ def _fit(
     prefix, names = _names(list(state), wanted)
     found = {key: state[name] for name, key in names.items() if key in wanted}
     shapes = {
-        key: (tuple(tensor.shape), tuple(wanted[key])) for key, tensor in found.items()
+        key: (tuple(tensor.shape), tuple(wanted[key]))
+        for key, tensor in found.items()
         if tuple(tensor.shape) != tuple(wanted[key])
-    }  # fmt: skip
+    }
     missing = [key for key in wanted if key not in found and not key.endswith(_COUNTER)]
     rest = [name for name, key in names.items() if key not in wanted and not key.endswith(_COUNTER)]
     unexpected = [name for name in rest if not _again(state[name], found.values())]
@@ -253,9 +254,11 @@ def _again(tensor: Tensor, loaded: Iterable[Tensor]) -> bool:
 
 
 def _complain(
-    missing: Sequence[str], unexpected: Sequence[str],
-    shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], wanted: Iterable[str],
-) -> None:  # fmt: skip
+    missing: Sequence[str],
+    unexpected: Sequence[str],
+    shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]],
+    wanted: Iterable[str],
+) -> None:
     """Raise one ModelError that names everything that does not fit."""
     parts = []
     if missing:

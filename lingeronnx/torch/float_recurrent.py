@@ -56,9 +56,18 @@ def _bent(function: Callable[..., Any], alpha: float | None, beta: float | None,
 
 
 def _layer(
-    a: Attributes, x: Any, w: Any, r: Any, b: Any, lengths: Any, starts: Sequence[Any], gates: int,
-    default: Sequence[str], step: Callable[..., Any], more: Any = None,
-) -> tuple[Any, ...]:  # fmt: skip
+    a: Attributes,
+    x: Any,
+    w: Any,
+    r: Any,
+    b: Any,
+    lengths: Any,
+    starts: Sequence[Any],
+    gates: int,
+    default: Sequence[str],
+    step: Callable[..., Any],
+    more: Any = None,
+) -> tuple[Any, ...]:
     """Return (Y, last states ...). step(sums of x [N, G*H], states, r, its bias, curves, peepholes) -> states."""
     by_sample = a.get("layout", 0)
     x = x.transpose(0, 1) if by_sample else x
@@ -132,9 +141,16 @@ def _rnn_step(a: Attributes, sums: Any, states: Any, r: Any, bias: Any, curves: 
 
 
 def _lstm(
-    a: Attributes, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None,
+    a: Attributes,
+    x: Any,
+    w: Any,
+    r: Any,
+    b: Any = None,
+    lengths: Any = None,
+    h: Any = None,
+    c: Any = None,
     p: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     return _layer(a, x, w, r, b, lengths, (h, c), 4, ("Sigmoid", "Tanh", "Tanh"), _lstm_step, p)
 
 

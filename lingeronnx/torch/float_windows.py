@@ -127,8 +127,9 @@ def _average_pool(a: Attributes, x: Any) -> Any:
     total = _windows(_surrounded(x, window, 0.0), window).sum(inner)
     ones = x.new_ones(1, 1, *x.shape[2:])
     if a.get("count_include_pad", 0):  # what hangs over the padding counts in no case
-        ones = F.pad(_surrounded(ones, window, 1.0, further=False),
-                     [n for more in reversed(window.more) for n in (0, more)])  # fmt: skip
+        ones = F.pad(
+            _surrounded(ones, window, 1.0, further=False), [n for more in reversed(window.more) for n in (0, more)]
+        )
     else:
         ones = _surrounded(ones, window, 0.0)
     return total / _windows(ones, window).sum(inner)

@@ -48,8 +48,10 @@ class TorchIsland:
                 self._check(inner)
         elif node.domain not in ("", "ai.onnx") or (node.op_type not in FLOATS and node.op_type != "Constant"):
             name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-            raise ModelError(f"{name} {node.name or node.output[0]} stays in float, and no gradient is known for it; "
-                             "cut the graph before it to fine-tune the rest")  # fmt: skip
+            raise ModelError(
+                f"{name} {node.name or node.output[0]} stays in float, and no gradient is known for it; "
+                "cut the graph before it to fine-tune the rest"
+            )
 
     def __call__(self, kernel: FloatIsland, inputs: Sequence[Any], at: Any) -> tuple[Any, ...]:
         """Compute the island's outputs from real inputs, sample by sample where its nodes mix samples."""

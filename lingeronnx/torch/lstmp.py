@@ -69,8 +69,12 @@ class LSTMP(nn.Module):
         default zeros. Raises DataError for other sizes.
         """
         start = (None, None) if states is None else self._start(inputs, states)
-        parts = Weights(self.input_linearity.weight, self.state_linearity.weight, self.input_linearity.bias,
-                        self.state_projection.weight)  # fmt: skip
+        parts = Weights(
+            self.input_linearity.weight,
+            self.state_linearity.weight,
+            self.input_linearity.bias,
+            self.state_projection.weight,
+        )
         y, (h, c) = one_direction(inputs, start, parts, self.go_forward)
         return y, (h[None], c[None])
 
@@ -80,8 +84,10 @@ class LSTMP(nn.Module):
         for what, state, size in zip(("state", "cell"), states, (self.hidden_size, self.cell_size), strict=True):
             flat = state.squeeze(0) if state.dim() == 3 else state
             if not is_traced() and flat.shape != (inputs.shape[0], size):
-                raise DataError(f"the {what} that an LSTMP begins with has shape {list(state.shape)}; give "
-                                f"[1, {inputs.shape[0]}, {size}] or [{inputs.shape[0]}, {size}]")  # fmt: skip
+                raise DataError(
+                    f"the {what} that an LSTMP begins with has shape {list(state.shape)}; give "
+                    f"[1, {inputs.shape[0]}, {size}] or [{inputs.shape[0]}, {size}]"
+                )
             found.append(flat)
         return found[0], found[1]
 
@@ -118,8 +124,10 @@ class FastUBLSTMP(nn.Module):
         if not batch_first:
             raise ConfigError("FastUBLSTMP takes the batch on axis 0 only: leave batch_first=True and transpose")
         if hidden_size >= cell_size:
-            raise ConfigError(f"torch's nn.LSTM projects to fewer values than it has cells, not {cell_size} to "
-                              f"{hidden_size}; use UBLSTMP")  # fmt: skip
+            raise ConfigError(
+                f"torch's nn.LSTM projects to fewer values than it has cells, not {cell_size} to "
+                f"{hidden_size}; use UBLSTMP"
+            )
         self.forward_lstmp = nn.LSTM(input_size, cell_size, proj_size=hidden_size, batch_first=True)
         self.backward_lstmp = nn.LSTM(input_size, cell_size, proj_size=hidden_size, batch_first=True)
 
@@ -162,9 +170,13 @@ class NormalizeFastLSTMP(nn.LSTM):
     _flat_weights: list[Tensor]
 
     def __init__(
-        self, *args: Any, normalize_weight_value: float | None = 8, normalize_bias_value: float | None = 8,
-        normalize_output_value: float | None = 8, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *args: Any,
+        normalize_weight_value: float | None = 8,
+        normalize_bias_value: float | None = 8,
+        normalize_output_value: float | None = 8,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         if not self.proj_size:
             raise ConfigError("NormalizeFastLSTMP needs proj_size, the size of the projected state; give proj_size=...")

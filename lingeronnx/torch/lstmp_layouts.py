@@ -151,8 +151,10 @@ def _layout(found: Mapping[str, Mapping[str, Any]], layout: str) -> str:
     present = [name for name in LAYOUTS if found[name]]
     if layout == "auto":
         if not present:
-            raise ModelError("the checkpoint holds no LSTM with projection in a layout that is known; they have keys "
-                             f"such as {_ASR[0]}, {_PLAIN[0]} or weight_hr_l0")  # fmt: skip
+            raise ModelError(
+                "the checkpoint holds no LSTM with projection in a layout that is known; they have keys "
+                f"such as {_ASR[0]}, {_PLAIN[0]} or weight_hr_l0"
+            )
         if len(present) > 1:
             each = "; ".join(f"{name}: {next(iter(found[name])).replace(':', '.')}" for name in present)
             raise ModelError(f"the checkpoint holds more than one layout ({each}); choose one: --from {present[0]}")
@@ -198,8 +200,10 @@ def _parts(module: str, state: Mapping[str, Tensor], layout: str) -> _Plain:
     dot = f"{path}." if path else ""
     if layout == "torch":
         if not ending.startswith("_l0"):
-            raise ModelError(f"'{path}' has several layers ({dot}weight_hr{ending}); a module of another layout holds "
-                             "one: save the layers as modules of their own")  # fmt: skip
+            raise ModelError(
+                f"'{path}' has several layers ({dot}weight_hr{ending}); a module of another layout holds "
+                "one: save the layers as modules of their own"
+            )
         bias = [dot + f"bias_{which}{ending}" for which in ("ih", "hh")]
         names = [f"{dot}weight_{which}{ending}" for which in ("ih", "hh", "hr")]
         w, r, p = _taken(state, names, path, layout)
@@ -208,12 +212,17 @@ def _parts(module: str, state: Mapping[str, Tensor], layout: str) -> _Plain:
     else:
         w, b, r, p = _taken(state, [dot + name for name in (_ASR if layout == "asr" else _PLAIN)], path, layout)
     units = p.shape[1] if p.dim() == 2 else 0
-    wanted = {"W": (w, (4 * units, w.shape[-1] if w.dim() else 0)), "R": (r, (4 * units, len(p) if p.dim() else 0)),
-              "b": (b, (1, 4 * units) if layout == "asr" else (4 * units,))}  # fmt: skip
+    wanted = {
+        "W": (w, (4 * units, w.shape[-1] if w.dim() else 0)),
+        "R": (r, (4 * units, len(p) if p.dim() else 0)),
+        "b": (b, (1, 4 * units) if layout == "asr" else (4 * units,)),
+    }
     for what, (tensor, sizes) in wanted.items():
         if tuple(tensor.shape) != sizes or not units:
-            raise ModelError(f"'{path}' in layout {layout}: {what} has shape {list(tensor.shape)}, not {list(sizes)}, "
-                             f"where the projection is {list(p.shape)}; it is another layout or no LSTM")  # fmt: skip
+            raise ModelError(
+                f"'{path}' in layout {layout}: {what} has shape {list(tensor.shape)}, not {list(sizes)}, "
+                f"where the projection is {list(p.shape)}; it is another layout or no LSTM"
+            )
     return _Plain(_turned(w), _turned(b.reshape(-1)), _turned(r), p) if layout == "asr" else _Plain(w, b, r, p)
 
 
@@ -264,8 +273,10 @@ def _place(layer: _Layer, to: str) -> tuple[str, str]:
         return layer.base, "_l0_reverse" if layer.back else "_l0"
     if to == "ub":
         if layer.kind == "one":
-            raise ModelError(f"'{layer.base}' goes in one direction; layout ub has two: '{layer.base}2' is not there, "
-                             "or has other sizes")  # fmt: skip
+            raise ModelError(
+                f"'{layer.base}' goes in one direction; layout ub has two: '{layer.base}2' is not there, "
+                "or has other sizes"
+            )
         parent, _, last = layer.base.rpartition(".")
         if layer.kind == "pair" and last == "lstmp":
             dot = f"{parent}." if parent else ""

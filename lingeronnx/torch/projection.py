@@ -41,8 +41,9 @@ def is_traced() -> bool:
     return bool(torch.compiler.is_exporting() or torch.jit.is_tracing())
 
 
-def one_direction(x: Tensor, hx: tuple[Tensor | None, Tensor | None], parts: Weights, forward: bool = True
-                  ) -> tuple[Tensor, States]:  # fmt: skip
+def one_direction(
+    x: Tensor, hx: tuple[Tensor | None, Tensor | None], parts: Weights, forward: bool = True
+) -> tuple[Tensor, States]:
     """Run one direction of one layer.
 
     x : [N, T, I]. hx : the projected state [N, P] and the cell [N, C] to begin with, None for zeros. forward : False

@@ -106,8 +106,10 @@ def rescaled(acc: Any, rule: Rule, bound: int, probe: Any = None, axis: int = 1)
     ModelError for sums that no float64 holds.
     """
     if bound > FLOAT64_WHOLE and bool((acc.detach().abs() >= FLOAT64_WHOLE).any()):
-        raise ModelError(f"sums reach 2^{math.log2(acc.detach().abs().max().item()):.0f}; a bridge holds whole numbers "
-                         "below 2^53: quantize to fewer bits")  # fmt: skip
+        raise ModelError(
+            f"sums reach 2^{math.log2(acc.detach().abs().max().item()):.0f}; a bridge holds whole numbers "
+            "below 2^53: quantize to fewer bits"
+        )
     bits = rule.second.bits if isinstance(rule, Chain) else rule.bits
     kind = torch.float32 if bits <= 24 else torch.float64
     form = rule.within(bound)
