@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from .errors import ConfigError, ModelError
+from .formats import RENAMED, Format, integer_format, is_quantized_domain
 from .graph import ir
-from .ops import RENAMED, Op, integer_op, is_quantized_domain
 from .packer.names import written
 from .platforms import Platform
 from .platforms.arithmetic import Curve, Reading
@@ -106,14 +106,14 @@ def convert(model: ir.Graph, to: str) -> Converted:
     if not row.training:
         raise ModelError(f"a graph for {row.name} has no counterpart in domain {to}, which knows the chips only")
     work = _Work(ir.clone(model), row)
-    one: Callable[[_Work, Op, ir.Node], None] = _to_third if number == 3 else _to_first
+    one: Callable[[_Work, Format, ir.Node], None] = _to_third if number == 3 else _to_first
     for node in list(work.model.graph):
-        op = integer_op(node)
+        form = integer_format(node)
         if is_quantized_domain(node):
-            if op is None:
+            if form is None:
                 work.lacks(node, "unknown")
             else:
-                one(work, op, node)
+                one(work, form, node)
     if work.obstacles:
         raise ModelError(f"no counterpart in domain {to}: {', '.join(work.obstacles)}")
     _container(work, to, version)
@@ -149,12 +149,12 @@ def _write(node: ir.Node, domain: str, op_type: str, attrs: Mapping[str, Any]) -
 # ---- to generation 3 ---------------------------------------------------------------------------------------------
 
 
-def _to_third(work: _Work, op: Op, node: ir.Node) -> None:
-    attrs, name = _given(node), op.name
+def _to_third(work: _Work, form: Format, node: ir.Node) -> None:
+    attrs, name = _given(node), form.name
     if name == "Requant" and _widens_for_curves(node):
         return  # taken in by its readers
     if name not in THIRD and name not in _SAME:
-        if op.domain:
+        if form.domain:
             work.lacks(node)
         else:
             node.domain = ""
@@ -194,8 +194,8 @@ def _widens_for_curves(node: ir.Node) -> bool:
     """Whether a Requant does nothing but what QSigmoid and QTanh do themselves: int8 to int16, 2^8 times as fine."""
     wide = ir.attr(node, "o_bits", 8) == 16 and ir.attr(node, "scale_o") == 256 * ir.attr(node, "scale_x")
     out = node.outputs[0]
-    readers = [integer_op(use.node) for use in out.uses()]
-    return wide and not out.is_graph_output() and all(op is not None and op.name in _CURVES for op in readers)
+    readers = [integer_format(use.node) for use in out.uses()]
+    return wide and not out.is_graph_output() and all(form is not None and form.name in _CURVES for form in readers)
 
 
 def _take_requant_in(work: _Work, node: ir.Node, attrs: dict[str, Any]) -> None:
@@ -269,10 +269,10 @@ _CHANGES = {"LSTMInt": _third_layer, "GRUInt": _third_layer, "LayerNormInt": _fi
 # ---- to generation 1 ---------------------------------------------------------------------------------------------
 
 
-def _to_first(work: _Work, op: Op, node: ir.Node) -> None:
-    name, row, attrs = _FIRST.get(node.op_type, op.name), work.row, _given(node)
+def _to_first(work: _Work, form: Format, node: ir.Node) -> None:
+    name, row, attrs = _FIRST.get(node.op_type, form.name), work.row, _given(node)
     why = _obstacle(name, node, attrs, row)
-    if not op.domain and name not in _SAME:
+    if not form.domain and name not in _SAME:
         node.domain = ""
         return
     if why is not None or (name not in THIRD and name not in _SAME):

@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT / package).rglob("*.py"))
 
 # A part of the package -> the parts it may import besides its own. Data flows to the right:
-# cli -> api -> {tuning, repair} -> {analysis, torch} -> flow -> {passes, fit, chip} -> run -> ops -> emit -> graph
-BASE = {"errors", "files", "plan", "platforms", "packer", "graph", "emit", "ops", "run"}
+# cli -> api -> {tuning, repair} -> {analysis, torch} -> flow -> {passes, fit, chip} -> run -> ops -> emit -> formats
+# -> graph
+BASE = {"errors", "files", "plan", "platforms", "formats", "packer", "graph", "emit", "ops", "run"}
 FLOW = BASE | {"conversion", "passes", "fit", "chip", "flow"}
 ALLOWED = {
     "errors": set(),
@@ -23,9 +24,10 @@ ALLOWED = {
     "platforms": {"errors"},
     "graph": {"errors", "files"},
     "plan": {"errors", "files", "graph", "platforms"},
-    "packer": {"errors", "graph", "platforms"},
-    "emit": {"errors", "graph", "plan", "platforms"},
-    "ops": {"errors", "graph", "plan", "platforms", "packer", "emit"},
+    "formats": {"errors", "graph", "plan", "platforms"},
+    "packer": {"errors", "graph", "platforms", "formats"},
+    "emit": {"errors", "graph", "plan", "platforms", "formats"},
+    "ops": {"errors", "graph", "plan", "platforms", "packer", "formats", "emit"},
     "run": BASE - {"emit"},
     "conversion": BASE,
     "passes": BASE,
@@ -35,7 +37,7 @@ ALLOWED = {
     "analysis": FLOW,
     "repair": BASE | {"schemas"},
     "reference": {"platforms"},  # an oracle: no operator, no runner
-    "schemas": {"errors", "graph", "ops"},
+    "schemas": {"errors", "graph", "formats"},
     "deployment": FLOW,
     "torch": FLOW | {"analysis"},
     "tuning": FLOW | {"torch"},
@@ -53,10 +55,12 @@ LAYERS = (
     ("errors",),
     ("files", "platforms"),
     ("graph", "reference"),  # the one adapter to onnx_ir
-    ("packer", "plan"),
+    ("plan",),
+    ("formats",),  # the integer operators
+    ("packer", "schemas"),
     ("emit",),
-    ("ops",),
-    ("run", "schemas"),
+    ("ops",),  # the rules by which float operators become them
+    ("run",),
     ("conversion", "passes", "repair"),
     ("fit",),
     ("chip",),

@@ -189,7 +189,7 @@ def test_biases_fit(seed):
     weights = {}
     for node, op in parts.nodes:
         for index in op.parameters(node):
-            axis, shape = op.channel_axis, ir.shape(node.inputs[index])
+            axis, shape = op.format.channel_axis, ir.shape(node.inputs[index])
             scales = tuple(float(s) for s in 2.0 ** rng.uniform(0, 40, shape[axis]))
             weights[ir.read_name(node, index)] = node, QParams(scales, 8, axis)
     tensors |= {name: q for name, (_, q) in weights.items()}
@@ -307,5 +307,5 @@ def test_lists_where_none_belong():
 def test_which_layers_have_channels():
     """Of the float operators of a net only the layers with weights."""
     found = {node.op_type for node in nets.prepared(layers()).graph
-             if (op := float_op(node)[0]) is not None and op.channel_axis is not None}  # fmt: skip
+             if (op := float_op(node)[0]) is not None and op.format.channel_axis is not None}  # fmt: skip
     assert found == {"Conv", "ConvTranspose", "Linear"}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import lingeronnx as lo
+from lingeronnx.formats import integer_format
 from lingeronnx.graph import ir
-from lingeronnx.ops import integer_op
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.platforms.arithmetic import Arithmetic, Recurrent, Requantize
 from lingeronnx.run.generations import THIRD, generation
@@ -493,4 +493,4 @@ def test_network_of_the_training_side(number):
 def test_every_name_of_generation_three_is_an_operator():
     for first, third in THIRD.items():
         (node,) = model([(third, ["x"], ["y"], {}, "linger")], {"x": some(0, 1, 2)}).graph
-        assert integer_op(node).name == first
+        assert integer_format(node).name == first

@@ -12,8 +12,8 @@ import onnx
 from ..chip.part import chip_part
 from ..errors import ModelError
 from ..flow.report import float_nodes
+from ..formats import is_quantized_domain
 from ..graph import ir, onnxfile
-from ..ops import is_quantized_domain
 from ..packer.arguments import Choice, choose
 from ..packer.form import REQUIRED
 from ..packer.judge import judge

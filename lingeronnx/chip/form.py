@@ -28,8 +28,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ..fit import Fitted
+from ..formats import is_quantized_domain
 from ..graph import ir
-from ..ops import is_quantized_domain
 from ..platforms import Fault, Platform
 from .lstm import lstm_area, lstm_state
 from .nodes import ONE, joined

@@ -7,8 +7,8 @@ names stay: the cut graph's inputs and outputs are the float tensors at the bord
 from __future__ import annotations
 
 from ..emit import OPSET
+from ..formats import integer_format, is_quantized_domain
 from ..graph import ir
-from ..ops import integer_op, is_quantized_domain
 
 __all__ = ["chip_part", "on_chip"]
 
@@ -56,7 +56,7 @@ def on_chip(graph: ir.Graph) -> set[int]:
     """
     found: set[int] = set()
     for node in graph.graph:
-        if is_quantized_domain(node) or (integer_op(node) is not None and _reads_integers(node, found)):
+        if is_quantized_domain(node) or (integer_format(node) is not None and _reads_integers(node, found)):
             found.add(id(node))
     return found
 

@@ -196,7 +196,7 @@ def _check_names(plan: Plan, graph: ir.Graph) -> None:
 
 def _check_kinds(plan: Plan, graph: ir.Graph, row: Platform) -> None:
     """Raise ConfigError for scales per channel and zero points where `row` has none or no weight is."""
-    axes = {ir.read_name(node, index): (op.channel_axis, ir.shape(node.inputs[index]))
+    axes = {ir.read_name(node, index): (op.format.channel_axis, ir.shape(node.inputs[index]))
             for node in graph.graph if (op := float_op(node)[0]) is not None
             for index in op.parameters(node)}  # fmt: skip
     for name, q in plan.tensors.items():

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..errors import ConfigError, ModelError
+from ..formats import Format
 from ..graph import ir
-from ..ops import Op
 from ..platforms import Platform
 from ..platforms.arithmetic import Arithmetic
 
@@ -71,10 +71,10 @@ class Side:
         trains = name == "training" or (name is None and number == 3)
         return cls(row, number if trains else 0)
 
-    def arithmetic(self, op: Op, node: ir.Node) -> Arithmetic:
-        """Return how `op` is computed; ModelError where that is not known."""
-        trained = self.row.training.get(self.generation or 3, {}).get(op.name)
-        found = trained if self.generation else self.row.arithmetic(op.name)
+    def arithmetic(self, form: Format, node: ir.Node) -> Arithmetic:
+        """Return how `form` is computed; ModelError where that is not known."""
+        trained = self.row.training.get(self.generation or 3, {}).get(form.name)
+        found = trained if self.generation else self.row.arithmetic(form.name)
         if found is not None:
             return found
         if self.generation:

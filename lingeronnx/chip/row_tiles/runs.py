@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...formats import integer_format
 from ...graph import ir
-from ...ops import integer_op
 
 __all__ = ["Rows", "Run", "Tile", "runs_from", "size"]
 
@@ -116,7 +116,8 @@ def _ends(nodes: Sequence[ir.Node]) -> bool:
 
 def _tileable(node: ir.Node) -> bool:
     """Whether rows of the output can be computed from rows of the inputs, all of them known and of 8 bits."""
-    if node.op_type not in (*_WINDOWS, *_ELEMENTWISE, *_ROWWISE) or integer_op(node) is None or len(node.outputs) != 1:
+    known = node.op_type in (*_WINDOWS, *_ELEMENTWISE, *_ROWWISE) and integer_format(node) is not None
+    if not known or len(node.outputs) != 1:
         return False
     shapes = [ir.shape(v) for v in (*_data(node), node.outputs[0])]
     if any(s is None or len(s) != 4 or None in s[1:] for s in shapes):
