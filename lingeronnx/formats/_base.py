@@ -21,8 +21,9 @@ from ..errors import InternalError, ModelError
 from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Arithmetic, Left, Rounding
+from .inference import Signature
 
-__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "attributes"]
+__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "attributes", "with_axis"]
 
 #: Attribute names of later generations -> the names used here.
 RENAMED: Mapping[str, str] = MappingProxyType(
@@ -226,6 +227,11 @@ class Format:
     weight_scales : the attributes that hold the scales of constant inputs, with the indices of these.
     channel_axis : the axis of its weight (input 1) along which there may be a scale for each element, None: one scale.
     width : the attribute with the number of bits of what it writes.
+    signature : what it reads and writes; None: as ONNX's operator of that name, on integers.
+    further : attributes that some generation writes and that mean nothing for the numbers.
+    exempt : how graphs use ONNX's own operator beyond the standard. exempt_by : where they do so, with this attribute.
+    unsaid : attributes that generation 1 leaves out where they say 8.
+    third_attributes : attributes that have another name in generation 3.
     """
 
     name: str
@@ -237,6 +243,12 @@ class Format:
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
     channel_axis: int | None = None
     width = "o_bits"
+    signature: Signature | None = None
+    further: tuple[Attr, ...] = ()
+    exempt = ""
+    exempt_by = ""
+    unsaid: tuple[str, ...] = ()
+    third_attributes: Mapping[str, str] = MappingProxyType({"data_bits": "x_bits", "parameter_bits": "w_bits"})
 
     def __repr__(self) -> str:
         return self.name
@@ -277,6 +289,29 @@ class Format:
         scale = attrs.get("scale_x")
         return {} if scale is None else {0: float(scale)}
 
+    # ---- the other generation --------------------------------------------------------------------------------------
+
+    @property
+    def first(self) -> Format:
+        """The operator that it is in generation 1."""
+        return self
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """Return the attributes of generation 3, under today's names, of a node of generation 1 with so many inputs."""
+        scaled = attrs.get("scale_o") is not None
+        widths = {"data_bits": 8, "o_bits": 8 if scaled else None}
+        return {**widths, **attrs}
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """Return the attributes of generation 1 of a `node` of generation 3, both under today's names."""
+        kept = dict(attrs)
+        kept.pop("zero_point", None)
+        return {key: value for key, value in kept.items() if value != 8 or not (key in self.unsaid or key[:2] == "x_")}
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """Return why generation 1 has no such node as this `node` of generation 3, or None."""
+        return None
+
 
 class Unary(Format):
     """One tensor in, one out, each with a scale and a width of its own."""
@@ -284,3 +319,10 @@ class Unary(Format):
     def scales(self, x: QParams, o: QParams) -> dict[str, Any]:
         """Return the attributes of a node that reads `x` and writes `o`."""
         return {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
+
+
+def with_axis(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes whose axis is called so; older graphs call it dim."""
+    held = dict(attrs)
+    dim = held.pop("dim", None)
+    return {**held, "axis": dim if held.get("axis") is None else held["axis"]}

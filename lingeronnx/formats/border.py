@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 from simulator.kernel import Kernel
@@ -10,7 +11,9 @@ from simulator.kernel import Kernel
 from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Quantizer, Real, Requantizer
+from . import inference as rules
 from ._base import Attr, Bound, Format, Unary
+from .inference import Signature
 
 __all__ = ["QUANT", "DEQUANT", "REQUANT"]
 
@@ -18,7 +21,9 @@ __all__ = ["QUANT", "DEQUANT", "REQUANT"]
 class Quant(Format):
     """Real to integer: ``sat(floor(x * scale_x + 1/2))``; the training side does every step in float32."""
 
-    name = "Quant"
+    name = third = "Quant"
+    signature = Signature("x:real", "integer", rules.same(rules.quantized))
+    third_attributes = MappingProxyType({})
     kind = Quantizer
     width = "data_bits"
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
@@ -41,6 +46,10 @@ class Quant(Format):
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
         return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule)
 
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """The width is always told, and a zero point."""
+        return {"data_bits": 8, **attrs, "zero_point": 0}
+
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """scale_x."""
         return float(attrs["scale_x"])
@@ -56,7 +65,9 @@ QUANT = Quant()
 class Dequant(Format):
     """Integer to real: ``x / scale_o``."""
 
-    name = "Dequant"
+    name = third = "Dequant"
+    signature = Signature("x:integer", "real", rules.same(rules.real))
+    third_attributes = MappingProxyType({})
     attributes = (Attr("scale_o", "f"),)
 
     def scales(self, scale: float) -> dict[str, Any]:
@@ -68,6 +79,10 @@ class Dequant(Format):
         from simulator.kernels import Dequant as Kernel
 
         return Kernel(float(bound.attrs["scale_o"]))
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """As they are."""
+        return dict(attrs)
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """Real values have none."""
@@ -85,6 +100,7 @@ class Requant(Unary):
     """Integer to integer at another scale or width; int8 to wider types shifts left without saturation."""
 
     name = "Requant"
+    signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = Requantizer
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
 

@@ -13,6 +13,7 @@ class Relu(Format):
     """``max(0, x)``."""
 
     name = "Relu"
+    exempt = "on int8, which the standard allows from opset 14 on; the format is opset 12"
     domain = ""
 
     def bind(self, bound: Bound) -> Kernel:

@@ -10,15 +10,26 @@ from simulator.kernel import Kernel
 from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Concat as Arithmetic
-from ._base import ALL_OUT, Attr, Bound, Format
+from . import inference as rules
+from ._base import ALL_OUT, Attr, Bound, Format, with_axis
+from .inference import Signature
 
 __all__ = ["CONCAT"]
+
+#: As many inputs as a schema has attributes for: it cannot say "one per input".
+_INPUTS = 64
 
 
 class Concat(Format):
     """Concatenation along an axis other than the batch."""
 
     name = "iqCat"
+    signature = Signature("x:integer*", "integer", rules.cat)
+    further = (
+        *(Attr(f"scale_x_{i}", "f", None) for i in range(_INPUTS)),
+        *(Attr(f"x_{i}_bits", "i", None) for i in range(_INPUTS)),
+    )
+    unsaid = ("data_bits", "o_bits")
     kind = Arithmetic
     third = "QCat"
     attributes = (Attr("dim", "i", None), Attr("axis", "i", None), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
@@ -31,6 +42,17 @@ class Concat(Format):
         """Return the attributes of a node that reads `inputs` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
         return {**{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)}, **width, "scale_o": o.scale}
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """The axis is called so, and every input has a width."""
+        held = with_axis(super().to_third(attrs, inputs))
+        held.pop("data_bits")
+        return {**held, **{f"x_{i}_bits": held.get(f"x_{i}_bits", 8) for i in range(inputs)}}
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """The axis is called dim."""
+        held = super().to_first(attrs, node)
+        return {**held, "dim": held.pop("axis")}
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """One per input."""

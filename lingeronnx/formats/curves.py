@@ -27,9 +27,12 @@ import numpy as np
 from simulator.kernel import Kernel
 
 from ..errors import ModelError
+from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Curve, Gate, Reading
+from . import inference as rules
 from ._base import Attr, Bound, Format, Unary
+from .inference import Signature
 
 __all__ = ["GLU", "SIGMOID", "TANH", "GELU", "SWISH", "TABLE"]
 
@@ -38,9 +41,16 @@ class Glu(Format):
     """Gated linear unit."""
 
     name = "GluInt"
+    signature = Signature("x:integer", "integer", rules.glu)
+    unsaid = ("data_bits", "o_bits")
     kind = Gate
     third = "QGLU"
     attributes = (Attr("dim", "i", -1), Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """The last axis."""
+        last = len(ir.shape(node.inputs[0]) or ()) - 1
+        return None if int(attrs.get("dim", -1)) in (-1, last) else "it does not gate the last axis"
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel, the sigmoid of every integer worked out."""
@@ -65,10 +75,21 @@ class Sigmoid(Format):
     """Logistic function."""
 
     name = "iqSigmoid"
+    signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = Curve
     third = "QSigmoid"
+    unsaid = ("data_bits", "o_bits")
     function = "sigmoid"
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", Q7.scale), Attr("o_bits", "i", 8))
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """The width of the output is always told."""
+        return super().to_third({"o_bits": 8, **attrs}, inputs)
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """7 fractional bits."""
+        scale = attrs.get("scale_o", Q7.scale)
+        return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the table of the node's function."""
@@ -137,6 +158,7 @@ class Gelu(Format):
     """GELU by venusA's table, in generation 3 only; it has no name that the packer knows."""
 
     name = "QGelu"
+    signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = Curve
     domain = "linger"
     function = "gelu"
@@ -172,6 +194,7 @@ class Table(Unary):
     """Any function of one number."""
 
     name = "iqTable"
+    signature = Signature("x:integer table:weight", "integer", rules.same(rules.width))
     attributes: tuple[Attr, ...] = (Attr("function", "s", ""), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
                                     Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
 

@@ -20,9 +20,12 @@ import numpy as np
 
 from simulator.kernel import Kernel, PlainKernel, Spec, require
 
+from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Arithmetic, Layer
+from . import inference as rules
 from ._base import Attr, Bound, Format
+from .inference import Signature
 
 __all__ = ["CONV2D", "CONV1D", "CONV_TRANSPOSE2D", "LINEAR", "BATCH_NORM2D"]
 
@@ -66,6 +69,7 @@ class Conv2d(WeightFormat):
     """Two-dimensional convolution, grouped and depthwise included."""
 
     name = "Conv2dInt"
+    signature = Signature("x:integer w:weight b:bias?", "result", rules.like("Conv", rules.result))
     third = "QConv2d"
     aliases = ("QConvBN2d",)
     attributes = (
@@ -104,10 +108,15 @@ class ConvTranspose2d(WeightFormat):
     """Two-dimensional transposed convolution."""
 
     name = "ConvTranspose2dInt"
+    signature = Signature("x:integer w:weight b:bias?", "result", rules.like("ConvTranspose", rules.result))
     third = "QConvTranspose2d"
     aliases = ("QConvTranspose1d",)
     channel_axis = 1  # channels at the same place of different groups share one
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """Images."""
+        return "of lines" if node.op_type == "QConvTranspose1d" else None
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel."""
@@ -152,6 +161,7 @@ class Linear(WeightFormat):
     """Linear layer with constant weight."""
 
     name = "LinearInt"
+    signature = Signature("x:integer w:weight b:bias?", "result", rules.linear)
     third = "QLinear"
     attributes = WEIGHT
 
@@ -181,10 +191,16 @@ class BatchNorm2d(WeightFormat):
     """
 
     name = "BatchNorm2dInt"
+    signature = Signature("x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.same(rules.width))
     channel_axis = None  # its weight has one number for a channel
     third = "QBatchNorm2d"
     aliases = ("QBatchNorm1d",)
     attributes = tuple(a if a.name.startswith("scale") else Attr(a.name, a.kind, 8) for a in WEIGHT)
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """Images."""
+        lines = node.op_type == "QBatchNorm1d" and len(ir.shape(node.inputs[0]) or ()) != 4
+        return "its input does not have four axes" if lines else None
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the per-channel kernel; a fourth and fifth input (running statistics) are not read."""

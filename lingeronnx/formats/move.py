@@ -73,6 +73,8 @@ class Squeeze(_Move):
     """Drop axes of size 1."""
 
     name = "Squeeze"
+    exempt = "axes as an attribute in any opset; from 13 on the standard has them as an input"
+    exempt_by = "axes"
     attributes = (Attr("axes", "ints", None),)
 
     def target(self, bound: Bound) -> list[int]:
@@ -90,6 +92,8 @@ class Unsqueeze(_Move):
     """Insert axes of size 1."""
 
     name = "Unsqueeze"
+    exempt = "axes as an attribute in any opset; from 13 on the standard has them as an input"
+    exempt_by = "axes"
     attributes = (Attr("axes", "ints", None),)
 
     def target(self, bound: Bound) -> list[int]:

@@ -15,7 +15,9 @@ from simulator.kernel import Kernel
 from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Division, Layer, Operands, Product, Quotient, Sum
+from . import inference as rules
 from ._base import Attr, Bound, Format
+from .inference import Signature
 
 __all__ = ["ADD", "SUB", "MUL", "DIV", "BMM"]
 
@@ -30,6 +32,7 @@ class PairFormat(Format):
     """Two activations in, scales of both and of the output as attributes."""
 
     attributes: tuple[Attr, ...] = _SCALES
+    signature = Signature("x:integer y:integer", "integer", rules.like("Add", rules.width))
 
     def operands(self, node: ir.Node) -> list[int]:
         """Both."""
@@ -39,6 +42,10 @@ class PairFormat(Format):
         """Return the attributes of a node that reads `x` and `y` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
         return {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """The second operand has a width, too."""
+        return {"y_bits": 8, **super().to_third(attrs, inputs)}
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Both operands."""
@@ -51,6 +58,7 @@ class Add(PairFormat):
     name = "iqAdd"
     kind = Sum
     third: str | None = "QAdd"
+    unsaid: tuple[str, ...] = ("data_bits", "y_bits", "o_bits")
     sign = 1
 
     def bind(self, bound: Bound) -> Kernel:
@@ -95,6 +103,7 @@ class Mul(PairFormat):
     name = "iqMul"
     kind = Product
     third = "QMul"
+    unsaid = ("data_bits", "y_bits", "o_bits")
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the multiplier."""
@@ -110,6 +119,7 @@ class Div(PairFormat):
     """Quotient of int32 activations, in vendors' graphs only: the NPU's reciprocal division."""
 
     name = "iqDiv"
+    signature = Signature("x:integer y:integer", "integer", rules.like("Add", rules.int32))
     kind = Division
     aliases = ("QDiv",)
 
@@ -135,8 +145,10 @@ class Bmm(PairFormat):
     """Matrix product, sample by sample."""
 
     name = "BmmInt"
+    signature = Signature("x:integer y:integer", "result", rules.like("MatMul", rules.result))
     kind = Layer
     third = "QBmm"
+    unsaid = ("y_bits",)
     aliases = ("QMatmul",)
     attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
                   Attr("o_bits", "i", 8))  # fmt: skip
@@ -144,6 +156,11 @@ class Bmm(PairFormat):
     def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
         """Widths are always told."""
         return {**super().scales(x, y, o), "data_bits": x.bits, "o_bits": o.bits}
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """QMatmul takes any axes."""
+        ranks = [len(ir.shape(value) or ()) for value in node.inputs[:2]]
+        return "its factors do not both have three axes" if node.op_type == "QMatmul" and ranks != [3, 3] else None
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the matrix kernel."""

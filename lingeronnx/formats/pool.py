@@ -12,8 +12,11 @@ from typing import Any, Literal
 
 from simulator.kernel import Kernel
 
+from ..graph import ir
 from ..platforms.arithmetic import Average, Divisor
+from . import inference as rules
 from ._base import Attr, Bound, Format, Unary
+from .inference import Signature
 
 __all__ = ["MAX_POOL", "AVG_POOL2D", "GLOBAL_AVERAGE_POOL2D"]
 
@@ -29,6 +32,7 @@ class MaxPool(Format):
     """Largest of a window; padding never wins."""
 
     name = "MaxPool"
+    exempt = "on int8 below opset 12 (the vendor's older graphs), and on int16, which the standard never allows"
     domain = ""
     attributes = (*_WINDOW, Attr("dilations", "ints", None))
 
@@ -48,12 +52,32 @@ class AvgPool2d(Unary):
     """Mean of a window."""
 
     name = "AvgPool2dInt"
+    signature = Signature("x:integer", "integer", rules.like("AveragePool", rules.width))
     kind = Average
     third = "QAvgPool2d"
     aliases = ("QAvgPool1d",)
     attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
                   Attr("scale_o", "f", None), Attr("count_include_pad", "i", 1),
                   Attr("divisor_override", "i", -1))  # fmt: skip
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """Padding counts."""
+        held = super().to_third(attrs, inputs)
+        return {"scale_o": held["scale_x"], **held, "count_include_pad": 1, "divisor_override": -1}
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """Padding counts without a word."""
+        held = super().to_first(attrs, node)
+        return {key: value for key, value in held.items() if key not in ("count_include_pad", "divisor_override")}
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """Images, padding that counts, the whole window."""
+        if node.op_type == "QAvgPool1d":
+            return "of lines"
+        if any(attrs.get("pads") or [0]) and not attrs.get("count_include_pad", 1):
+            return "its padding does not count"
+        divisor = int(attrs.get("divisor_override", -1))
+        return f"it divides by {divisor}" if divisor > 0 else None
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """scale_o, by default scale_x."""
@@ -85,9 +109,26 @@ class GlobalAveragePool2d(Format):
     """Mean of the whole map, in generation 3 only; it has no name that the packer knows."""
 
     name = "QGlobalAveragePool2d"
+    signature = Signature("x:integer", "integer", rules.like("GlobalAveragePool", rules.width))
     kind = Average
     domain = "linger"
     attributes = (Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"), Attr("scale_o", "f", None))
+
+    @property
+    def first(self) -> Format:
+        """An average of a window as large as the map."""
+        return AVG_POOL2D
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """The window is the map."""
+        window = {"kernel_shape": list((ir.shape(node.inputs[0]) or ())[2:]), "strides": [1, 1], "pads": [0] * 4}
+        return {**AVG_POOL2D.to_first(attrs, node), **window, "ceil_mode": 0}
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """Images of known sizes."""
+        shape = ir.shape(node.inputs[0]) or ()
+        known = len(shape) == 4 and None not in shape[2:]
+        return AVG_POOL2D.obstacle(attrs, node) if known else "the size of its map is not known"
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """scale_o, by default scale_x."""

@@ -20,8 +20,10 @@ from simulator.kernel import Kernel
 from ..errors import ModelError
 from ..graph import ir
 from ..platforms import arithmetic as kinds
+from . import inference as rules
 from . import recurrent_trained
 from ._base import Attr, Bound, Format
+from .inference import Signature
 
 __all__ = ["LSTM", "GRU"]
 
@@ -43,6 +45,14 @@ _ATTRIBUTES = (
     Attr("scale_iw", "f"),
     Attr("scale_hw", "f"),
     Attr("scale_o", "f", None),
+)
+
+
+#: `state_type` is the element type of the last states where a graph declares another than the integers': a check of
+#: types puts it into its copy.
+_FURTHER = (
+    *(Attr(name, "f", None) for name in ("scale_c", "dropout")),
+    *(Attr(name, "i", None) for name in ("has_hidden", "has_cell", "state_type")),
 )
 
 
@@ -77,11 +87,28 @@ class Recurrent(Format):
     """What LSTMInt and GRUInt share."""
 
     attributes: tuple[Attr, ...] = _ATTRIBUTES
+    #: The older variants have lengths and states between x and the weights.
+    signature = Signature("x:integer rest:any*", "any*", rules.recurrent)
+    further = _FURTHER
     weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
     kernel_gates: ClassVar[str]  # the simulator's order
     kind: type[kinds.Lstm] | type[kinds.Gru]
     #: What a node gives besides the sequence, with its width (0: the sequence's).
     states: ClassVar[Mapping[str, int]]
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """As they are."""
+        return dict(attrs)
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """What is given stands among the inputs, not in attributes."""
+        gone = ("has_hidden", "has_cell", "scale_c")
+        return {**{k: v for k, v in super().to_first(attrs, node).items() if k not in gone}, "dropout": 0.0}
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """The output is the state."""
+        o, h = attrs.get("scale_o"), attrs.get("scale_h")
+        return f"scale_o = {o}, scale_h = {h}" if o != h else None
 
     def operands(self, node: ir.Node) -> list[int]:
         """The input, lengths and states, but for constants."""
@@ -211,6 +238,10 @@ class Gru(Recurrent):
     kernel_gates, kind = "rzn", kinds.Gru
     states = MappingProxyType({"h": 0})
     attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """Generation 3 has one place for the reset gate."""
+        return {**super().to_first(attrs, node), "linear_before_reset": 1}
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the operator's kernel, or the executor's."""

@@ -19,9 +19,12 @@ import numpy as np
 from simulator.kernel import Kernel
 
 from ..errors import ModelError
+from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Norm, Row, Rows
-from ._base import Attr, Bound, Format, Unary
+from . import inference as rules
+from ._base import Attr, Bound, Format, Unary, with_axis
+from .inference import Signature
 
 __all__ = ["SOFTMAX", "LOG_SOFTMAX", "LAYER_NORM"]
 
@@ -29,20 +32,32 @@ __all__ = ["SOFTMAX", "LOG_SOFTMAX", "LAYER_NORM"]
 EPSILON = 1e-5
 
 
-#: Fractional bits of a normalised number.
-FRACTION = 10
+#: Fractional bits of a normalised number, and those that it has in generation 3.
+FRACTION, THIRD_FRACTION = 10, 15
 
 
 class LayerNorm(Format):
     """Layer normalisation with factor and summand."""
 
     name = "LayerNormInt"
+    signature = Signature("x:integer w:weight b:bias?", "integer", rules.same(rules.width))
+    further = (Attr("normalized_shape", "ints", None), Attr("axis", "i", None))
     kind = Norm
     third = "QLayerNorm"
     aliases = ("QLayerNorm2d",)
     attributes = (Attr("data_bits", "i", 8), Attr("parameter_bits", "i", 8), Attr("o_bits", "i", 8),
                   Attr("epsilon", "f", EPSILON), Attr("scale_y_normal", "f", None), Attr("scale_x", "f"),
                   Attr("scale_w", "f"), Attr("scale_o", "f"))  # fmt: skip
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """A normalised number has 15 fractional bits."""
+        return {**super().to_third(attrs, inputs), "scale_y_normal": 2.0**THIRD_FRACTION}
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """A normalised number has 10."""
+        held = super().to_first(attrs, node)
+        held.pop("scale_y_normal", None)
+        return held
 
     def scales(self, x: QParams, w: QParams, o: QParams) -> dict[str, Any]:
         """Return the attributes of a node that reads `x`, has a factor `w` and writes `o`."""
@@ -81,10 +96,20 @@ class Softmax(Unary):
     """Exponentials over their sum."""
 
     name = "SoftmaxInt"
+    signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = Rows
     third: str | None = "QSoftmax"
     attributes = (Attr("axis", "i", None), Attr("dim", "i", None), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
                   Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """The axis is called so."""
+        return with_axis(super().to_third(attrs, inputs))
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """The axis is called dim as well."""
+        held = super().to_first(attrs, node)
+        return {**held, "dim": held["axis"]}
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the row kernel."""

@@ -16,7 +16,9 @@ from simulator.kernel import Kernel
 from ..errors import ModelError
 from ..graph import ir
 from ..plan import QParams
+from . import inference as rules
 from ._base import Attr, Bound, Format
+from .inference import Signature
 
 __all__ = ["SLICE", "SPLIT", "GATHER", "ARG_MAX"]
 
@@ -76,6 +78,9 @@ class Split(Format):
     """An axis cut into parts, one per output."""
 
     name = "Split"
+    signature = Signature("x:integer split:index?", "integer*", rules.split)
+    exempt = "sizes in an attribute dims, a number or a list, beside the standard's split"
+    exempt_by = "dims"
     domain = ""
     attributes = (Attr("axis", "i", 0), Attr("dims", "ints", None), Attr("split", "ints", None))
 
@@ -98,7 +103,7 @@ SPLIT = Split()
 class Gather(Format):
     """A choice along an axis by a constant index, or rows of a constant table by a computed one."""
 
-    name = "Gather"
+    name = third = "Gather"
     domain = ""
     attributes = (Attr("axis", "i", 0), Attr("parameter_bits", "i", 8), Attr("scale_x", "f", None),
                   Attr("scale_o", "f", None))  # fmt: skip
@@ -106,6 +111,10 @@ class Gather(Format):
     def scales(self, q: QParams) -> dict[str, Any]:
         """Return the attributes of an embedding whose table is held as `q`."""
         return {"parameter_bits": q.bits, "scale_x": q.scale, "scale_o": q.scale}
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """As they are."""
+        return dict(attrs)
 
     def operands(self, node: ir.Node) -> list[int]:
         """The index of an embedding."""
@@ -138,6 +147,8 @@ class ArgMax(Format):
     """The largest integer of a single row and its first position, as the vendor's graphs have them: [2, 1, .., 1]."""
 
     name = "ArgMax"
+    signature = Signature("x:integer", "integer", rules.argmax)
+    exempt = "gives the largest integer and its position as int32 [2, 1, ..]; the standard gives int64 positions"
     domain = ""
     attributes = (Attr("axis", "i", 0),)
 

@@ -10,7 +10,9 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..platforms.arithmetic import Padding
+from . import inference as rules
 from ._base import Attr, Bound, Format
+from .inference import Signature
 
 __all__ = ["TILE", "EXPAND", "PAD", "RESIZE", "SHUFFLE_CHANNEL"]
 
@@ -85,6 +87,7 @@ class Pad(_Spread):
     """Surround with a constant, the edge, or the reflection."""
 
     name = "iqPad"
+    signature = Signature("x:integer pads:index value:number?", "integer", rules.like("Pad", rules.input_type))
     kind = Padding
     domain = "thinker"
     attributes = (Attr("mode", "s", "constant"), Attr("scale_x", "f", None), Attr("scale_o", "f", None))
@@ -154,6 +157,7 @@ class ShuffleChannel(_Spread):
     """Channels in groups, written column by column: channel g*k + i goes to i*groups + g."""
 
     name = "ShuffleChannel"
+    signature = Signature("x:integer", "integer", rules.same(rules.input_type))
     domain = "thinker"
     attributes = (Attr("groups", "i"), Attr("axis", "i", 1))
 

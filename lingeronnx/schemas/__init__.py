@@ -17,33 +17,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
 from ..errors import ModelError, nearest
-from ..formats import FORMATS, RENAMED, TRAINED_ONLY, Attr, Format
+from ..formats import DEQUANT, FORMATS, GRU, LSTM, RENAMED, TRAINED_ONLY, Attr, Format
+from ..formats import inference as rules
+from ..formats.inference import Signature
 from ..graph import ir, onnxfile
-from . import _inference as rules
 
 __all__ = ["DOMAIN", "EXEMPT", "VERSION", "as_thinker", "check_model", "register_schemas"]
 
 DOMAIN, VERSION = "thinker", 1
 
 #: Standard operators that the format uses beyond the standard -> how. Integer nodes of these are checked as thinker's.
-EXEMPT = {
-    "Relu": "on int8, which the standard allows from opset 14 on; the format is opset 12",
-    "MaxPool": "on int8 below opset 12 (the vendor's older graphs), and on int16, which the standard never allows",
-    "Squeeze": "axes as an attribute in any opset; from 13 on the standard has them as an input",
-    "Unsqueeze": "axes as an attribute in any opset; from 13 on the standard has them as an input",
-    "Split": "sizes in an attribute dims, a number or a list, beside the standard's split",
-    "ArgMax": "gives the largest integer and its position as int32 [2, 1, ..]; the standard gives int64 positions",
-}
+EXEMPT = {form.name: form.exempt for form in FORMATS if form.exempt}
 
 #: Operators that are exempt only where they have the attribute in question.
-_BY_ATTRIBUTE = {"Squeeze": "axes", "Unsqueeze": "axes", "Split": "dims"}
+_BY_ATTRIBUTE = {form.name: form.exempt_by for form in FORMATS if form.exempt_by}
 
 _INTEGERS = ("int8", "int16", "int32")
 _KINDS = {
@@ -61,96 +54,18 @@ _ATTRIBUTE = {"i": defs.OpSchema.AttrType.INT, "f": defs.OpSchema.AttrType.FLOAT
 _OPTIONAL, _VARIADIC = defs.OpSchema.FormalParameterOption.Optional, defs.OpSchema.FormalParameterOption.Variadic
 
 
-def _floats(*names: str) -> tuple[Attr, ...]:
-    return tuple(Attr(name, "f", None) for name in names)
-
-
-def _ints(*names: str) -> tuple[Attr, ...]:
-    return tuple(Attr(name, "i", None) for name in names)
-
-
 #: What the packer wants to see on nodes, without any meaning for the numbers; not in the operators' tables.
 _COMMON = tuple(Attr(name, "s", None) for name in ("platform", "platform_quant", "quant_mode", "castor_mode", "mode"))
-_WIDTHS = _ints("data_bits", "parameter_bits", "o_bits", "y_bits", "zero_point")
+_WIDTHS = tuple(Attr(name, "i", None) for name in ("data_bits", "parameter_bits", "o_bits", "y_bits", "zero_point"))
 
 #: A scale for each channel is called scale_w in a graph, as one scale is; a schema can give a name one type only.
 _CHANNELS = Attr("scales_w", "floats", None, "counts per unit, one for each output channel")
 
-#: As many inputs of iqCat as there are attributes for: a schema cannot say "one per input".
-_CAT_INPUTS = 64
-
 
 # ---- the operators -----------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class _Form:
-    """Inputs as "name:kind" ("?" after the kind for an optional one, "*" for any number), output kind, inference."""
-
-    inputs: str
-    output: str = "integer"
-    infer: rules.Infer | None = None
-
-
-_CONV = _Form("x:integer w:weight b:bias?", "result", rules.like("Conv", rules.result))
-#: The older variants have lengths and states between x and the weights.
-_RECURRENT = _Form("x:integer rest:any*", "any*", rules.recurrent)
-_BINARY = _Form("x:integer y:integer", "integer", rules.like("Add", rules.width))
-
-_FORMS = {
-    "Quant": _Form("x:real", "integer", rules.same(rules.quantized)),
-    "Dequant": _Form("x:integer", "real", rules.same(rules.real)),
-    "Requant": _Form("x:integer", "integer", rules.same(rules.width)),
-    "Conv2dInt": _CONV,
-    "Conv1dInt": _CONV,
-    "ConvTranspose2dInt": _Form("x:integer w:weight b:bias?", "result", rules.like("ConvTranspose", rules.result)),
-    "LinearInt": _Form("x:integer w:weight b:bias?", "result", rules.linear),
-    "BmmInt": _Form("x:integer y:integer", "result", rules.like("MatMul", rules.result)),
-    "BatchNorm2dInt": _Form("x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.same(rules.width)),
-    "iqAdd": _BINARY,
-    "iqSub": _BINARY,
-    "iqMul": _BINARY,
-    "iqDiv": _Form("x:integer y:integer", "integer", rules.like("Add", rules.int32)),
-    "iqCat": _Form("x:integer*", "integer", rules.cat),
-    "iqPad": _Form("x:integer pads:index value:number?", "integer", rules.like("Pad", rules.input_type)),
-    "AvgPool2dInt": _Form("x:integer", "integer", rules.like("AveragePool", rules.width)),
-    "GluInt": _Form("x:integer", "integer", rules.glu),
-    "iqSigmoid": _Form("x:integer", "integer", rules.same(rules.width)),
-    "iqTanh": _Form("x:integer", "integer", rules.same(rules.width)),
-    "iqTable": _Form("x:integer table:weight", "integer", rules.same(rules.width)),
-    "SoftmaxInt": _Form("x:integer", "integer", rules.same(rules.width)),
-    "LogSoftmaxInt": _Form("x:integer", "integer", rules.same(rules.width)),
-    "LayerNormInt": _Form("x:integer w:weight b:bias?", "integer", rules.same(rules.width)),
-    "LSTMInt": _RECURRENT,
-    "GRUInt": _RECURRENT,
-    "ShuffleChannel": _Form("x:integer", "integer", rules.same(rules.input_type)),
-    "QGelu": _Form("x:integer", "integer", rules.same(rules.width)),
-    "QSwish": _Form("x:integer", "integer", rules.same(rules.width)),
-    "QGlobalAveragePool2d": _Form("x:integer", "integer", rules.like("GlobalAveragePool", rules.width)),
-    "Split": _Form("x:integer split:index?", "integer*", rules.split),
-    "ArgMax": _Form("x:integer", "integer", rules.argmax),
-}
-
-#: An operator without a line above: any inputs, any outputs, attributes checked as everywhere.
-_ANY = _Form("x:any*", "any*")
-
-#: `state_type` is the element type of the last states where a graph declares another than the integers': the check puts
-#: it into its copy.
-_SEQUENCE = (*_floats("scale_c", "dropout"), *_ints("has_hidden", "has_cell", "state_type"))
-
-_RECURRENT_OPS = ("LSTMInt", "GRUInt")
-
-#: Attributes that some generation writes and that change nothing here.
-_EXTRA = {
-    "iqCat": (
-        *_floats(*(f"scale_x_{i}" for i in range(_CAT_INPUTS))),
-        *_ints(*(f"x_{i}_bits" for i in range(_CAT_INPUTS))),
-    ),
-    "AvgPool2dInt": _ints("count_include_pad", "divisor_override"),
-    "LayerNormInt": (Attr("normalized_shape", "ints", None), *_ints("axis"), *_floats("scale_y_normal")),
-    "LSTMInt": _SEQUENCE,
-    "GRUInt": _SEQUENCE,
-}
+#: An operator without a signature of its own: any inputs, any outputs, attributes checked as everywhere.
+_ANY = Signature("x:any*", "any*")
 
 _TABLE = {form.name: form for form in (*FORMATS, *TRAINED_ONLY)}
 _ALIAS = {name: form.name for form in _TABLE.values() for name in form.names[1:]}
@@ -164,11 +79,11 @@ def register_schemas() -> None:
 
 
 def _is_plain_standard(form: Format) -> bool:
-    return not form.domain and form.name not in _FORMS
+    return not form.domain and form.signature is None
 
 
 def _schema(form: Format) -> Any:
-    told = _FORMS.get(form.name, _ANY)
+    told = form.signature or _ANY
     parts = [text.split(":") for text in told.inputs.split()]
     results = [["o", told.output]]
     schema = defs.OpSchema(
@@ -220,7 +135,7 @@ def _constraint(name: str, types: Sequence[str]) -> tuple[str, list[str], str]:
 def _attributes(form: Format) -> list[Attr]:
     """Return the operator's own attributes, then those every node may carry."""
     channels = () if form.channel_axis is None else (_CHANNELS,)
-    found = {a.name: a for a in (*_COMMON, *_WIDTHS, *_EXTRA.get(form.name, ()), *channels, *form.attributes)}
+    found = {a.name: a for a in (*_COMMON, *_WIDTHS, *form.further, *channels, *form.attributes)}
     return list(found.values())
 
 
@@ -268,9 +183,9 @@ def as_thinker(model: onnx.ModelProto) -> onnx.ModelProto:
         named = form is not None and (form.domain == DOMAIN or node.op_type in _ALIAS)
         if node.domain in (DOMAIN, "linger") or named or (reads and _is_exempt(node)):
             _modernise(node, form)
-            if form is not None and form.name in _RECURRENT_OPS:
+            if form in (LSTM, GRU):
                 _declare_states(node, declared)
-        if (node.domain == DOMAIN and node.op_type != "Dequant") or (not node.domain and form is not None and reads):
+        if (node.domain == DOMAIN and form is not DEQUANT) or (not node.domain and form is not None and reads):
             integers.update(node.output)
     if not any(entry.domain == DOMAIN for entry in copy.opset_import):
         copy.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
