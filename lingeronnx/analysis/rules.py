@@ -13,7 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from ..formats import Format
+from ..formats import (
+    AVG_POOL2D,
+    BATCH_NORM2D,
+    CONCAT,
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    DIV,
+    LINEAR,
+    PAD,
+    SIGMOID,
+    TANH,
+    Format,
+)
 from ..graph import ir
 from ..ops import rule_of
 from ..platforms import Fault, Platform
@@ -80,7 +93,7 @@ def right_shift(seen: Seen, row: Platform) -> Any:
 
 def average_scale(seen: Seen, row: Platform) -> Any:
     """an average keeps its input's scale | set scale_o to scale_x."""
-    if Fault.AVGPOOL_SCALE not in row.faults or seen.form.name != "AvgPool2dInt" or seen.attrs.get("scale_o") is None:
+    if Fault.AVGPOOL_SCALE not in row.faults or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
         return None
     x, o = seen.attrs["scale_x"], seen.attrs["scale_o"]
     return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None
@@ -88,8 +101,8 @@ def average_scale(seen: Seen, row: Platform) -> Any:
 
 def cat_scale(seen: Seen, row: Platform) -> Any:
     """no input of a concatenation has a larger scale than its output | raise scale_o or requantize the input."""
-    how = row.computes("iqCat", Concat)
-    if seen.form.name != "iqCat" or how is None or not how.raises_only or seen.attrs.get("scale_o") is None:
+    how = row.computes(CONCAT.name, Concat)
+    if seen.form is not CONCAT or how is None or not how.raises_only or seen.attrs.get("scale_o") is None:
         return None
     over = [f"scale_x_{i} = {s:g}" for i, s in seen.form.read_scales(seen.attrs).items() if s > seen.attrs["scale_o"]]
     return f"{', '.join(over)}, scale_o = {seen.attrs['scale_o']:g}" if over else None
@@ -110,7 +123,7 @@ def byte_results(seen: Seen, row: Platform) -> Any:
     """operands are 8 bits wide, and so are the results of convolutions | use 8 bits, or LinearInt for wider results."""
     if not row.bytes_only or "scale_w" not in seen.attrs:
         return None
-    narrow = ["parameter_bits"] if seen.form.name == "LinearInt" else ["parameter_bits", "o_bits"]
+    narrow = ["parameter_bits"] if seen.form is LINEAR else ["parameter_bits", "o_bits"]
     wrong = [f"{k} = {seen.attrs[k]}" for k in narrow if seen.attrs.get(k) not in (None, 8)]
     return ", ".join(wrong) or None
 
@@ -140,8 +153,8 @@ def runs_right(seen: Seen, row: Platform) -> Any:
 
 def division_scale(seen: Seen, row: Platform) -> Any:
     """a division shifts its numerator to the left, and on some chips not at all: q_o + q_y - q_x | lower scale_x."""
-    how = row.computes("iqDiv", Division)
-    if seen.form.name != "iqDiv" or not row.power_of_two or seen.attrs.get("scale_o") is None:
+    how = row.computes(DIV.name, Division)
+    if seen.form is not DIV or not row.power_of_two or seen.attrs.get("scale_o") is None:
         return None
     ratio = seen.attrs["scale_o"] * seen.attrs["scale_y"] / seen.attrs["scale_x"]
     wrong = ratio < 1 or (how is not None and how.quotient is Quotient.UNSCALED and ratio != 1)
@@ -150,7 +163,7 @@ def division_scale(seen: Seen, row: Platform) -> Any:
 
 def curve_scale(seen: Seen, row: Platform) -> Any:
     """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer | quantize again."""
-    if seen.form.name not in ("iqSigmoid", "iqTanh"):
+    if seen.form.name not in (SIGMOID.name, TANH.name):
         return None
     x, how = seen.attrs.get("scale_x"), row.computes(seen.form.name, Curve)
     if how is None or x is None:
@@ -183,8 +196,8 @@ def unit_steps(seen: Seen, row: Platform) -> Any:
 
 def pad_mode(seen: Seen, row: Platform) -> Any:
     """padding is constant | use constant padding."""
-    limits, mode = row.limits("iqPad", PadLimits), ir.attr(seen.node, "mode", "constant")
-    return str(mode) if limits is not None and seen.form.name == "iqPad" and mode not in limits.modes else None
+    limits, mode = row.limits(PAD.name, PadLimits), ir.attr(seen.node, "mode", "constant")
+    return str(mode) if limits is not None and seen.form is PAD and mode not in limits.modes else None
 
 
 RULES: tuple[Rule, ...] = (
@@ -192,9 +205,9 @@ RULES: tuple[Rule, ...] = (
     single_sample, division_scale, curve_scale, transposes, unit_steps, pad_mode,
 )  # fmt: skip
 
-_IMAGES = ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "AvgPool2dInt", "MaxPool", "BatchNorm2dInt")
+_IMAGES = (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name, AVG_POOL2D.name, "MaxPool", BATCH_NORM2D.name)
 #: Fault of a row -> the operator that is not in its list because of it.
-_BROKEN = {Fault.CLIP: "Clip", Fault.CONV1D: "Conv1dInt", Fault.PRELU: "PRelu", Fault.DIV_SCALE: "iqDiv"}
+_BROKEN = {Fault.CLIP: "Clip", Fault.CONV1D: CONV1D.name, Fault.PRELU: "PRelu", Fault.DIV_SCALE: DIV.name}
 
 
 def _power(scale: float) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ConstraintError
-from ..formats import DEQUANT, integer_format
+from ..formats import DEQUANT, QUANT, integer_format
 from ..graph import ir
 from .moves import moved_from
 from .simulated import Run
@@ -72,7 +72,7 @@ def ports_of(whole: ir.Graph, chip: ir.Graph, run: Run, state: Mapping[str, str]
     """
     inputs = []
     for value in chip.graph.inputs:
-        quants = [use.node for use in value.uses() if use.node.op_type == "Quant"]
+        quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
         tensor = ir.written_name(quants[0]) if quants else str(value.name)
         inputs.append(_port(str(value.name), tensor, run))
     outputs = []

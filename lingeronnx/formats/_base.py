@@ -227,6 +227,7 @@ class Format:
     weight_scales : the attributes that hold the scales of constant inputs, with the indices of these.
     channel_axis : the axis of its weight (input 1) along which there may be a scale for each element, None: one scale.
     width : the attribute with the number of bits of what it writes.
+    leaves : whether what it writes is real where a node has no scale_o.
     signature : what it reads and writes; None: as ONNX's operator of that name, on integers.
     further : attributes that some generation writes and that mean nothing for the numbers.
     exempt : how graphs use ONNX's own operator beyond the standard. exempt_by : where they do so, with this attribute.
@@ -243,6 +244,7 @@ class Format:
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
     channel_axis: int | None = None
     width = "o_bits"
+    leaves = False
     signature: Signature | None = None
     further: tuple[Attr, ...] = ()
     exempt = ""

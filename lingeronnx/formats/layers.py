@@ -53,6 +53,7 @@ class WeightFormat(Format):
 
     kind: type[Arithmetic] = Layer
     channel_axis: int | None = 0
+    leaves = True
 
     def scales(self, x: QParams, w: QParams, o: QParams | None) -> dict[str, Any]:
         """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`; None: real numbers."""
@@ -193,6 +194,7 @@ class BatchNorm2d(WeightFormat):
     name = "BatchNorm2dInt"
     signature = Signature("x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.same(rules.width))
     channel_axis = None  # its weight has one number for a channel
+    leaves = False
     third = "QBatchNorm2d"
     aliases = ("QBatchNorm1d",)
     attributes = tuple(a if a.name.startswith("scale") else Attr(a.name, a.kind, 8) for a in WEIGHT)

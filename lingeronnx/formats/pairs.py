@@ -145,6 +145,7 @@ class Bmm(PairFormat):
     """Matrix product, sample by sample."""
 
     name = "BmmInt"
+    leaves = True
     signature = Signature("x:integer y:integer", "result", rules.like("MatMul", rules.result))
     kind = Layer
     third = "QBmm"

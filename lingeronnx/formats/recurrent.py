@@ -90,6 +90,7 @@ class Recurrent(Format):
     #: The older variants have lengths and states between x and the weights.
     signature = Signature("x:integer rest:any*", "any*", rules.recurrent)
     further = _FURTHER
+    leaves = True
     weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
     kernel_gates: ClassVar[str]  # the simulator's order
     kind: type[kinds.Lstm] | type[kinds.Gru]

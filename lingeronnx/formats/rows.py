@@ -96,6 +96,7 @@ class Softmax(Unary):
     """Exponentials over their sum."""
 
     name = "SoftmaxInt"
+    leaves = True
     signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = Rows
     third: str | None = "QSoftmax"

@@ -19,7 +19,7 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 
 from ..errors import LingerOnnxError
-from ..formats import Bound, Format
+from ..formats import SHUFFLE_CHANNEL, Bound, Format
 from ..platforms import GENERIC, Platform, platform
 from .nodes import (
     FLOAT,
@@ -259,7 +259,7 @@ class Kinship:
             return FLOAT
         if form.name in RECURRENT and index:
             return self._state(node, form, attrs, index, tensor, width)
-        if form.name == "ShuffleChannel":
+        if form is SHUFFLE_CHANNEL:
             return kinds[0] if kinds else MISSING
         if form.name in RESCALING and attrs.get("scale_o") is None:
             return Kind("integer", None, width)

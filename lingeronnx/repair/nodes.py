@@ -15,7 +15,16 @@ from typing import Any
 
 from onnx import TensorProto, defs
 
-from ..formats import FORMATS, RENAMED, Format
+from ..formats import (
+    BATCH_NORM2D,
+    DEQUANT,
+    FORMATS,
+    GRU,
+    LSTM,
+    QUANT,
+    RENAMED,
+    Format,
+)
 from .view import Node, Tensor, is_scale, same_scale
 
 __all__ = [
@@ -41,12 +50,11 @@ LAZY = {"Concat", "DepthToSpace", "Expand", "Gather", "Resize", "SpaceToDepth", 
 #: Those that look at integers as well as at real numbers, and give positions or sizes.
 INDEXING = {"ArgMax", "ArgMin", "Shape", "Size"}
 #: Layers whose output is real where they have no scale_o.
-LEAVING = {"BmmInt", "Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "GRUInt", "LinearInt", "LogSoftmaxInt", "LSTMInt",
-           "SoftmaxInt"}  # fmt: skip
-RECURRENT = {"LSTMInt", "GRUInt"}
+LEAVING = {form.name for form in FORMATS if form.leaves}
+RECURRENT = {LSTM.name, GRU.name}
 #: Operators with a scale of their own: one whose scale_o is missing has an unknown scale, not that of its input.
 RESCALING = {form.name for form in FORMATS for a in form.attributes if a.name == "scale_o" and a.required} | {
-    "BatchNorm2dInt"
+    BATCH_NORM2D.name
 }
 
 #: Names of attributes before the first generation -> today's: batch normalisation said the scales of its product and
@@ -145,12 +153,12 @@ def operator(node: Node) -> Format | None:
 
 def is_dequant(node: Node | None) -> bool:
     """Whether a node is a Dequant."""
-    return node is not None and node.proto.op_type == "Dequant" and (node.proto.domain in _DOMAINS or node.standard)
+    return node is not None and node.proto.op_type == DEQUANT.name and (node.proto.domain in _DOMAINS or node.standard)
 
 
 def is_quant(node: Node) -> bool:
     """Whether a node is a Quant."""
-    return node.proto.op_type == "Quant" and (node.proto.domain in _DOMAINS or node.standard)
+    return node.proto.op_type == QUANT.name and (node.proto.domain in _DOMAINS or node.standard)
 
 
 def is_quantized(node: Node) -> bool:
@@ -260,7 +268,7 @@ def scales_read(node: Node) -> dict[int, float]:
 
 def takes_reals(node: Node, index: int, others: Sequence[Kind]) -> bool:
     """Whether a float node certainly needs real numbers at input `index`: others are the kinds of all its inputs."""
-    if node.proto.op_type == "Quant":
+    if node.proto.op_type == QUANT.name:
         return True
     formal = _formal(node, index)
     if formal is None or not (_FLOATS & set(formal.types)):

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.kernel import Call, MachineError, Spec
 
 from ..errors import ConfigError, DataError, ModelError
-from ..formats import Bound, Format, attributes, integer_format, is_quantized_domain
+from ..formats import QUANT, Bound, Format, attributes, integer_format, is_quantized_domain
 from ..graph import ir
 from ..graph.batch_axes import open_axis
 from ..platforms import GENERIC, Platform, platform
@@ -71,7 +71,7 @@ class IntRunner:
         for value in self.model.graph.inputs:
             quants = {
                 (float(ir.attr(use.node, "scale_x")), int(ir.attr(use.node, "data_bits", 8)))
-                for use in value.uses() if use.node.op_type == "Quant"
+                for use in value.uses() if use.node.op_type == QUANT.name
             }  # fmt: skip
             found[str(value.name)] = quants.pop() if len(quants) == 1 else None
         return found
@@ -184,7 +184,7 @@ class IntRunner:
                 continue
             scale, _ = self.input_scales[name]  # type: ignore[misc]
             for use in value.uses():
-                if use.node.op_type == "Quant":
+                if use.node.op_type == QUANT.name:
                     feed[str(use.node.outputs[0].name)] = given[name]
                 else:
                     feed[name] = (given[name] / scale).astype(np.float32)
@@ -324,10 +324,10 @@ def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 
 def _wide_inputs(model: ir.Graph, row: Platform) -> set[str]:
-    quantizer = row.computes("Quant", Quantizer)
+    quantizer = row.computes(QUANT.name, Quantizer)
     widest = 32 if quantizer is None else quantizer.widest
     quants = [node for node in model.graph
-              if node.op_type == "Quant" and widest < int(ir.attr(node, "data_bits", 8)) <= 32]  # fmt: skip
+              if node.op_type == QUANT.name and widest < int(ir.attr(node, "data_bits", 8)) <= 32]  # fmt: skip
     return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input()}
 
 
