@@ -311,6 +311,10 @@ class Lowering:
     ) -> ir.Value:  # fmt: skip
         extra: dict[str, Any] = {}
         domain = form.domain if domain is None else domain
+        if unknown := attrs.keys() - form.known:
+            raise InternalError(
+                f"{form.name} {name} is written with attributes that it does not have: {sorted(unknown)}"
+            )
         if domain:
             extra = {**self.row.node_attributes.get("", {}), **self.row.node_attributes.get(form.name, {})}
         node = ir.make_node(form.name, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -259,6 +260,11 @@ class Format:
     def names(self) -> tuple[str, ...]:
         """All its names, today's first."""
         return (self.name, *(() if self.third is None else (self.third,)), *self.aliases)
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """The names of all attributes that a node may have, but for those that its platform wants on it."""
+        return frozenset(spec.name for spec in (*self.attributes, *self.further))
 
     def operands(self, node: ir.Node) -> list[int]:
         """Return the indices of the inputs that the simulator's kernel reads."""
