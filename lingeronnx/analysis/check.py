@@ -291,12 +291,10 @@ _INTEGERS = ("INT8", "INT16", "INT32", "UINT8")
 
 
 def _constraints(seen: Seen, row: Platform) -> list[Violation]:
-    """Return the limits of the operator that the integer node breaks; none where its sizes are not known."""
-    try:
-        rule = rule_of(seen.form)
-        return rule.violations(seen.node, row) if rule is not None and row.runs(seen.form.name) else []
-    except (AssertionError, TypeError, IndexError, AttributeError):  # a constraint of the float form
-        return []
+    """Return the limits of the operator that the integer node breaks; none where it is not all there."""
+    rule = rule_of(seen.form)
+    judged = rule is not None and row.runs(seen.form.name) and seen.form.whole(seen.node)
+    return rule.violations(seen.node, row) if rule is not None and judged else []
 
 
 def _missing(node: ir.Node, form: Format, row: Platform) -> Iterator[str]:

@@ -7,7 +7,7 @@ integer node with what is known around it and returns the offending value or Non
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..formats import (
     PAD,
     SIGMOID,
     TANH,
+    TRANSPOSE,
     Format,
 )
 from ..graph import ir
@@ -175,8 +176,8 @@ def curve_scale(seen: Seen, row: Platform) -> Any:
 
 def transposes(seen: Seen, row: Platform) -> Any:
     """a transpose is none of {row.broken_transposes} | make it from two others."""
-    perm = tuple(seen.attrs.get("perm") or ()) if seen.form.name == "Transpose" else ()
-    return list(perm) if perm and perm in row.broken_transposes else None
+    perm = seen.attrs.get("perm") if seen.form is TRANSPOSE else None
+    return perm if isinstance(perm, Sequence) and tuple(perm) in row.broken_transposes else None
 
 
 def chip_name(seen: Seen, row: Platform) -> Any:

@@ -266,6 +266,14 @@ class Format:
         """The names of all attributes that a node may have, but for those that its platform wants on it."""
         return frozenset(spec.name for spec in (*self.attributes, *self.further))
 
+    def whole(self, node: ir.Node) -> bool:
+        """Whether limits can be judged: all inputs that a node needs have known sizes, and lists are lists."""
+        told = ["x:any"] if self.signature is None else self.signature.inputs.split()
+        count = max(sum(not text.endswith(("?", "*")) for text in told), 1)
+        sized = len(node.inputs) >= count and all(ir.shape(value) is not None for value in node.inputs[:count])
+        lists = (ir.attr(node, spec.name) for spec in self.attributes if spec.kind == "ints")
+        return sized and all(value is None or isinstance(value, Sequence) for value in lists)
+
     def operands(self, node: ir.Node) -> list[int]:
         """Return the indices of the inputs that the simulator's kernel reads."""
         return [0]

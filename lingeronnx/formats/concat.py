@@ -52,7 +52,8 @@ class Concat(Format):
     def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
         """The axis is called dim."""
         held = super().to_first(attrs, node)
-        return {**held, "dim": held.pop("axis")}
+        held["dim"] = held.pop("axis")
+        return held
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """One per input."""

@@ -78,6 +78,10 @@ class Conv2d(WeightFormat):
         Attr("dilations", "ints", None), Attr("group", "i", 1), *WEIGHT,
     )  # fmt: skip
 
+    def whole(self, node: ir.Node) -> bool:
+        """The weight has the axes of a kernel, too."""
+        return super().whole(node) and len(ir.shape(node.inputs[1]) or ()) > 2
+
     def bind(self, bound: Bound) -> Kernel:
         """Return the convolution kernel."""
         from simulator.kernels import Conv
