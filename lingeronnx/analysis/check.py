@@ -220,7 +220,7 @@ def _float_violations(model: ir.Graph, row: Platform) -> tuple[list[Violation], 
     broken: set[str] = set()
     for node in model.graph:
         name = str(node.name)
-        op, _ = float_op(node)
+        op, _ = float_op(node, row)
         if name in outside and not macs(node):
             continue
         own = op.violations(node, row) if op is not None else []

@@ -37,7 +37,7 @@ def explicit_pad(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, st
     pads = [0, 0, *rest[:rank], 0, 0, *rest[rank:]]
     shape = [*(source.shape or ())[:2], *(int(d or 0) + rest[i] + rest[rank + i] for i, d in enumerate(g.source[2:]))]
     padded = make("Pad", [source, make.constant(np.array(pads, np.int64), "pads")], shape, "padded")
-    op, _ = float_op(make.nodes[0])
+    op, _ = float_op(make.nodes[0], row)
     if op is None or op.violations(make.nodes[0], row):
         make.undo()
         return None

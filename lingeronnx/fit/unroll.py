@@ -53,7 +53,7 @@ def unroll(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | N
     maker = (_Gru if kind == "GRU" else _Lstm)(model, node, TANH.available(row))
     maker.joined = _is_joined(maker.units, row)
     maker.run()
-    if any((op := float_op(made)[0]) is None or op.violations(made, row) for made in maker.nodes):
+    if any((op := float_op(made, row)[0]) is None or op.violations(made, row) for made in maker.nodes):
         maker.undo()
         return None
     maker.done()

@@ -1,13 +1,13 @@
 """The integer operators, one definition each: names in every generation, attributes, scales, and the kernel.
 
-`FORMATS` are those of domain `thinker`, and of ONNX's own that the format takes over on integers; `TRAINED_ONLY` those
-of generation 3 that no chip's executor has. `integer_format(node)` finds the one that an integer node is, by any of its
-names. Stands below the rules (`ops`), which say what float operators become these.
+Each family has a file, and lists its operators in `FAMILY`. `integer_format(node)` finds the one that an integer node
+is, by any of its names. Stands below the rules (`ops`), which say what float operators become these.
 """
 
 from __future__ import annotations
 
 from ..graph import ir
+from . import border, clamp, concat, curves, layers, move, pairs, pool, recurrent, rows, select, spread
 from ._base import QUANT_MODES, RENAMED, Attr, Bound, Format, attributes
 from .border import DEQUANT, QUANT, REQUANT
 from .clamp import CLIP, RELU
@@ -31,16 +31,19 @@ __all__ = [
     "integer_format", "is_quantized_domain",
 ]  # fmt: skip
 
-FORMATS: tuple[Format, ...] = (
-    QUANT, DEQUANT, REQUANT, CONV2D, CONV1D, CONV_TRANSPOSE2D, LINEAR, BMM, BATCH_NORM2D, ADD, SUB, MUL, DIV, CONCAT,
-    AVG_POOL2D, MAX_POOL, RELU, CLIP, GLU, SIGMOID, TANH, SOFTMAX, LOG_SOFTMAX, LAYER_NORM, LSTM, GRU, RESHAPE, FLATTEN,
-    SQUEEZE, UNSQUEEZE, TRANSPOSE, SLICE, SPLIT, GATHER, ARG_MAX, TILE, EXPAND, PAD, RESIZE, SHUFFLE_CHANNEL, TABLE,
-)  # fmt: skip
+_ALL = tuple(
+    form
+    for family in (border, layers, pairs, concat, pool, clamp, curves, rows, recurrent, move, select, spread)
+    for form in family.FAMILY
+)
+
+#: Operators of domain `thinker`, and those of ONNX's own domain that graphs have on integers.
+FORMATS: tuple[Format, ...] = tuple(form for form in _ALL if form.domain != "linger")
 
 #: Operators of generation 3 that the quantizer never writes: no chip's executor has them.
-TRAINED_ONLY: tuple[Format, ...] = (GLOBAL_AVERAGE_POOL2D, GELU, SWISH)
+TRAINED_ONLY: tuple[Format, ...] = tuple(form for form in _ALL if form.domain == "linger")
 
-_BY_NAME = {name: form for form in (*FORMATS, *TRAINED_ONLY) for name in form.names}
+_BY_NAME = {name: form for form in _ALL for name in form.names}
 
 _INTEGER_DOMAINS = ("thinker", "linger")
 

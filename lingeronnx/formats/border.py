@@ -15,7 +15,7 @@ from . import inference as rules
 from ._base import Attr, Bound, Format, Unary
 from .inference import Signature
 
-__all__ = ["QUANT", "DEQUANT", "REQUANT"]
+__all__ = ["FAMILY", "QUANT", "DEQUANT", "REQUANT"]
 
 
 class Quant(Format):
@@ -115,3 +115,6 @@ class Requant(Unary):
 
 
 REQUANT = Requant()
+
+
+FAMILY: tuple[Format, ...] = (QUANT, DEQUANT, REQUANT)

@@ -6,7 +6,7 @@ from simulator.kernel import Kernel
 
 from ._base import Bound, Format
 
-__all__ = ["RELU", "CLIP"]
+__all__ = ["FAMILY", "RELU", "CLIP"]
 
 
 class Relu(Format):
@@ -42,3 +42,6 @@ class Clip(Format):
 
 
 CLIP = Clip()
+
+
+FAMILY: tuple[Format, ...] = (RELU, CLIP)

@@ -14,7 +14,7 @@ from . import inference as rules
 from ._base import ALL_OUT, Attr, Bound, Format, with_axis
 from .inference import Signature
 
-__all__ = ["CONCAT"]
+__all__ = ["FAMILY", "CONCAT"]
 
 #: As many inputs as a schema has attributes for: it cannot say "one per input".
 _INPUTS = 64
@@ -78,3 +78,6 @@ class Concat(Format):
 
 
 CONCAT = Concat()
+
+
+FAMILY: tuple[Format, ...] = (CONCAT,)

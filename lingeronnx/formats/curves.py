@@ -34,7 +34,7 @@ from . import inference as rules
 from ._base import Attr, Bound, Format, Unary
 from .inference import Signature
 
-__all__ = ["GLU", "SIGMOID", "TANH", "GELU", "SWISH", "TABLE"]
+__all__ = ["FAMILY", "GLU", "SIGMOID", "TANH", "GELU", "SWISH", "TABLE"]
 
 
 class Glu(Format):
@@ -206,3 +206,6 @@ class Table(Unary):
 
 
 TABLE = Table()
+
+
+FAMILY: tuple[Format, ...] = (GLU, SIGMOID, TANH, GELU, SWISH, TABLE)

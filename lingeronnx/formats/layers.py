@@ -27,7 +27,7 @@ from . import inference as rules
 from ._base import Attr, Bound, Format
 from .inference import Signature
 
-__all__ = ["CONV2D", "CONV1D", "CONV_TRANSPOSE2D", "LINEAR", "BATCH_NORM2D"]
+__all__ = ["FAMILY", "CONV2D", "CONV1D", "CONV_TRANSPOSE2D", "LINEAR", "BATCH_NORM2D"]
 
 WEIGHT = (
     Attr("data_bits", "i", 8),
@@ -219,3 +219,6 @@ class BatchNorm2d(WeightFormat):
 
 
 BATCH_NORM2D = BatchNorm2d()
+
+
+FAMILY: tuple[Format, ...] = (CONV2D, CONV1D, CONV_TRANSPOSE2D, LINEAR, BATCH_NORM2D)

@@ -12,7 +12,7 @@ from simulator.kernel import Kernel
 from ..errors import ModelError
 from ._base import Attr, Bound, Format
 
-__all__ = ["RESHAPE", "FLATTEN", "SQUEEZE", "UNSQUEEZE", "TRANSPOSE"]
+__all__ = ["FAMILY", "RESHAPE", "FLATTEN", "SQUEEZE", "UNSQUEEZE", "TRANSPOSE"]
 
 
 class _Move(Format):
@@ -123,3 +123,6 @@ class Transpose(_Move):
 
 
 TRANSPOSE = Transpose()
+
+
+FAMILY: tuple[Format, ...] = (RESHAPE, FLATTEN, SQUEEZE, UNSQUEEZE, TRANSPOSE)

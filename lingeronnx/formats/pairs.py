@@ -19,7 +19,7 @@ from . import inference as rules
 from ._base import Attr, Bound, Format
 from .inference import Signature
 
-__all__ = ["ADD", "SUB", "MUL", "DIV", "BMM"]
+__all__ = ["FAMILY", "ADD", "SUB", "MUL", "DIV", "BMM"]
 
 #: Bits in which no operand of a sum is cut.
 _WIDE = 60
@@ -171,3 +171,6 @@ class Bmm(PairFormat):
 
 
 BMM = Bmm()
+
+
+FAMILY: tuple[Format, ...] = (ADD, SUB, MUL, DIV, BMM)

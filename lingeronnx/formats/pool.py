@@ -18,7 +18,7 @@ from . import inference as rules
 from ._base import Attr, Bound, Format, Unary
 from .inference import Signature
 
-__all__ = ["MAX_POOL", "AVG_POOL2D", "GLOBAL_AVERAGE_POOL2D"]
+__all__ = ["FAMILY", "MAX_POOL", "AVG_POOL2D", "GLOBAL_AVERAGE_POOL2D"]
 
 #: How a chip divides a window's sum, in the words of `simulator.kernels.luna_average`.
 _DIVISIONS: dict[Divisor, Literal["venus", "arcs"]] = {Divisor.AREA_IN_A_BYTE: "venus", Divisor.AREA: "arcs"}
@@ -152,3 +152,6 @@ def _mean(bound: Bound, shift: int, kernel: Any, strides: Any, pads: Any) -> Any
     return Mean(kernel, strides, pads, shift, int(a["o_bits"] or 8), bound.rounding,
                 ceil_mode=bool(a.get("ceil_mode", 0)), padded=bool(a.get("count_include_pad", 1)),
                 divisor=max(int(a.get("divisor_override", -1)), 0))  # fmt: skip
+
+
+FAMILY: tuple[Format, ...] = (AVG_POOL2D, MAX_POOL, GLOBAL_AVERAGE_POOL2D)

@@ -25,7 +25,7 @@ from . import recurrent_trained
 from ._base import Attr, Bound, Format
 from .inference import Signature
 
-__all__ = ["LSTM", "GRU"]
+__all__ = ["FAMILY", "LSTM", "GRU"]
 
 #: What a layer may be given besides x, in the order of all its forms.
 GIVEN = ("lengths", "h", "c")
@@ -246,8 +246,8 @@ class Gru(Recurrent):
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the operator's kernel, or the executor's."""
-        from simulator.kernels import Gru as Faulty
-        from simulator.kernels import GruFine as Kernel
+        from simulator.kernels import ExecutorGru
+        from simulator.kernels import Gru as Kernel
 
         how = bound.how(kinds.Gru)
         if how.trained:
@@ -257,8 +257,8 @@ class Gru(Recurrent):
             from simulator.fixed import Rescale
 
             out = Rescale.from_shift(14 - bound.exponent("scale_o", scale), bits)
-            return Faulty(**self.parts(bound), **self.sums(bound, 11, False), rescale_o=out,
-                          table=how.table.value, joined=how.form is kinds.GruForm.HALVED)  # fmt: skip
+            return ExecutorGru(**self.parts(bound), **self.sums(bound, 11, False), rescale_o=out,
+                               table=how.table.value, joined=how.form is kinds.GruForm.HALVED)  # fmt: skip
         return Kernel(
             **self.parts(bound), **self.sums(bound, 27, True), rescale_o=Kernel.output(scale, bits),
             forward=bool(bound.attrs["go_forward"]), reset_after=bool(bound.attrs["linear_before_reset"]),
@@ -267,3 +267,6 @@ class Gru(Recurrent):
 
 
 GRU = Gru()
+
+
+FAMILY: tuple[Format, ...] = (LSTM, GRU)

@@ -26,7 +26,7 @@ from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, with_axis
 from .inference import Signature
 
-__all__ = ["SOFTMAX", "LOG_SOFTMAX", "LAYER_NORM"]
+__all__ = ["FAMILY", "SOFTMAX", "LOG_SOFTMAX", "LAYER_NORM"]
 
 #: What ONNX adds to the variance by default.
 EPSILON = 1e-5
@@ -154,3 +154,6 @@ class LogSoftmax(Softmax):
 
 
 LOG_SOFTMAX = LogSoftmax()
+
+
+FAMILY: tuple[Format, ...] = (SOFTMAX, LOG_SOFTMAX, LAYER_NORM)

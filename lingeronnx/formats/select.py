@@ -20,7 +20,7 @@ from . import inference as rules
 from ._base import Attr, Bound, Format
 from .inference import Signature
 
-__all__ = ["SLICE", "SPLIT", "GATHER", "ARG_MAX"]
+__all__ = ["FAMILY", "SLICE", "SPLIT", "GATHER", "ARG_MAX"]
 
 
 def slices(node: ir.Node, constant: Callable[[int], np.ndarray | None], rank: int) -> dict[int, slice] | None:
@@ -160,3 +160,6 @@ class ArgMax(Format):
 
 
 ARG_MAX = ArgMax()
+
+
+FAMILY: tuple[Format, ...] = (SLICE, SPLIT, GATHER, ARG_MAX)

@@ -9,12 +9,13 @@ import numpy as np
 from simulator.kernel import Kernel
 
 from ..errors import ModelError
+from ..graph import ir
 from ..platforms.arithmetic import Padding
 from . import inference as rules
 from ._base import Attr, Bound, Format
 from .inference import Signature
 
-__all__ = ["TILE", "EXPAND", "PAD", "RESIZE", "SHUFFLE_CHANNEL"]
+__all__ = ["FAMILY", "TILE", "EXPAND", "PAD", "RESIZE", "SHUFFLE_CHANNEL", "nearest_places"]
 
 
 class _Spread(Format):
@@ -125,12 +126,11 @@ class Resize(_Spread):
         """The nearest element, by ONNX's rules for coordinates and ties."""
         factors = bound.constant(2, "float32", "list of factors").reshape(-1)
         factor = float(factors[axis])
-        count = int(size * factor)
-        coordinate = COORDINATES.get(bound.attrs["coordinate_transformation_mode"])
-        if coordinate is None or bound.attrs["mode"] != "nearest" or len(factors) != len(bound.source_shapes[0]):
+        modes = bound.attrs["coordinate_transformation_mode"], bound.attrs["nearest_mode"]
+        places = _nearest(*modes, factor, size, int(size * factor))
+        if places is None or bound.attrs["mode"] != "nearest" or len(factors) != len(bound.source_shapes[0]):
             raise ModelError(f"{bound.where}: only resizing to the nearest element has an integer form")
-        x = coordinate(np.arange(count), factor, size, count)
-        return np.clip(_NEAREST[bound.attrs["nearest_mode"]](x), 0, size - 1).astype(int)
+        return places
 
 
 RESIZE = Resize()
@@ -153,6 +153,24 @@ _NEAREST: dict[str, Any] = {
 }
 
 
+def nearest_places(node: ir.Node, size: int, count: int) -> np.ndarray | None:
+    """Return the position of an axis of `size` that each of the `count` of a nearest Resize reads.
+
+    None for coordinates that have no integer form.
+    """
+    modes = (ir.attr(node, "coordinate_transformation_mode", "half_pixel"),
+             ir.attr(node, "nearest_mode", "round_prefer_floor"))  # fmt: skip
+    return _nearest(*modes, count / size, size, count)
+
+
+def _nearest(coordinates: str, ties: str, factor: float, size: int, count: int) -> np.ndarray | None:
+    coordinate = COORDINATES.get(coordinates)
+    if coordinate is None:
+        return None
+    x = coordinate(np.arange(count), factor, size, count)
+    return np.asarray(np.clip(_NEAREST[ties](x), 0, size - 1).astype(int))
+
+
 class ShuffleChannel(_Spread):
     """Channels in groups, written column by column: channel g*k + i goes to i*groups + g."""
 
@@ -172,3 +190,6 @@ class ShuffleChannel(_Spread):
 
 
 SHUFFLE_CHANNEL = ShuffleChannel()
+
+
+FAMILY: tuple[Format, ...] = (TILE, EXPAND, PAD, RESIZE, SHUFFLE_CHANNEL)

@@ -1,13 +1,14 @@
 """The rules: which float operators become which integer ones, in one explicit table.
 
-Adding one = its file + a line here + its test. `float_op(node)` finds the rule of a float node; `rule_of(format)` the
-one whose limits hold for an integer node. The integer operators themselves are in `formats`.
+Adding one = its file + a line here + its test. `float_op(node, row)` finds the rule of a float node; `rule_of(format)`
+the one whose limits hold for an integer node. The integer operators themselves are in `formats`.
 """
 
 from __future__ import annotations
 
 from ..formats import Format
 from ..graph import ir
+from ..platforms import Platform
 from ._base import Op, Tie, Violation, rule_text
 from .activation import Clip, Relu, is_relu
 from .concat import Concat
@@ -47,20 +48,24 @@ for _op in OPS:
         _BY_FLOAT.setdefault(_key, []).append(_op)
 
 
-def float_op(node: ir.Node) -> tuple[Op | None, str]:
-    """Return the operator that computes the float `node`, or None and why there is none."""
+def float_op(node: ir.Node, row: Platform) -> tuple[Op | None, str]:
+    """Return the rule by which the float `node` is lowered for `row`, or None and why there is none.
+
+    Of several rules that take the node it is the first that `row` has and whose limits hold, else the first that `row`
+    has, else the first: no rule needs to know of the others. Its `available` and `violations` say what is against it.
+    """
     domain = "" if node.domain == "ai.onnx" else node.domain
     kind = node.op_type.partition("_")[0] if domain == ir.DOMAIN else node.op_type  # Curve_2 is a second Curve
     candidates = _BY_FLOAT.get((domain, kind), [])
     if not candidates:
         return None, f"{node.op_type} has no integer form"
-    reasons = []
-    for op in candidates:
-        reason = op.reject(node)
-        if reason is None:
-            return op, ""
-        reasons.append(reason)
-    return None, reasons[-1] if len(candidates) == 1 else reasons[0]
+    reasons = [op.reject(node) for op in candidates]
+    fitting = [op for op, reason in zip(candidates, reasons, strict=True) if reason is None]
+    if not fitting:
+        return None, str(reasons[0])
+    there = [op for op in fitting if op.available(row)]
+    best = there[:1] if len(there) < 2 else [op for op in there if not op.violations(node, row)]
+    return (best or there or fitting)[0], ""
 
 
 def rule_of(form: Format) -> Op | None:

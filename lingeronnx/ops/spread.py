@@ -16,11 +16,7 @@ from ..platforms.limits import PadLimits
 from ._base import Op
 from .shape import moves_batch
 
-<<<<<<< HEAD
-__all__ = ["Expand", "Pad", "Resize", "ShuffleChannel", "Tile", "nearest_places"]
-=======
 __all__ = ["Expand", "Pad", "Resize", "Tile"]
->>>>>>> 946c194 (An operator is two things: formats/ holds the integer operator, ops/ the rule)
 
 
 class _Spread(Op):
@@ -157,68 +153,4 @@ class Resize(_Spread):
         given = [low.array(f"{name}_roi", np.zeros(0, np.float32)), low.array(f"{name}_factors", factors)]
         attrs = {key: ir.attr(node, key) for key in ("coordinate_transformation_mode", "nearest_mode")
                  if key in node.attributes}  # fmt: skip
-<<<<<<< HEAD
-        low.emit(self, node, [low.integer(node, 0), *given], {"mode": "nearest", **attrs}, domain="")
-
-    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
-        """The nearest element, by ONNX's rules for coordinates and ties."""
-        factors = bound.constant(2, "float32", "list of factors").reshape(-1)
-        factor = float(factors[axis])
-        modes = bound.attrs["coordinate_transformation_mode"], bound.attrs["nearest_mode"]
-        places = _nearest(*modes, factor, size, int(size * factor))
-        if places is None or bound.attrs["mode"] != "nearest" or len(factors) != len(bound.source_shapes[0]):
-            raise ModelError(f"{bound.where}: only resizing to the nearest element has an integer form")
-        return places
-
-
-_COORDINATES: dict[str, Any] = {
-    "half_pixel": lambda i, s, n, m: (i + 0.5) / s - 0.5,
-    "pytorch_half_pixel": lambda i, s, n, m: (i + 0.5) / s - 0.5 if m > 1 else i * 0.0,
-    "asymmetric": lambda i, s, n, m: i / s,
-    "align_corners": lambda i, s, n, m: i * (n - 1) / (m - 1) if m > 1 else i * 0.0,
-    "tf_half_pixel_for_nn": lambda i, s, n, m: (i + 0.5) / s,
-}
-_NEAREST: dict[str, Any] = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
-
-
-def nearest_places(node: ir.Node, size: int, count: int) -> np.ndarray | None:
-    """Return the position of an axis of `size` that each of the `count` of a nearest Resize reads.
-
-    None for coordinates that have no integer form.
-    """
-    modes = (ir.attr(node, "coordinate_transformation_mode", "half_pixel"),
-             ir.attr(node, "nearest_mode", "round_prefer_floor"))  # fmt: skip
-    return _nearest(*modes, count / size, size, count)
-
-
-def _nearest(coordinates: str, ties: str, factor: float, size: int, count: int) -> np.ndarray | None:
-    coordinate = _COORDINATES.get(coordinates)
-    if coordinate is None:
-        return None
-    x = coordinate(np.arange(count), factor, size, count)
-    return np.asarray(np.clip(_NEAREST[ties](x), 0, size - 1).astype(int))
-
-
-class ShuffleChannel(_Spread):
-    """Channels in groups, written column by column: channel g*k + i goes to i*groups + g."""
-
-    name = "ShuffleChannel"
-    domain = "thinker"
-    attributes = (Attr("groups", "i"), Attr("axis", "i", 1))
-
-    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
-        """The transposed order along its axis."""
-        groups = int(bound.attrs["groups"])
-        if axis != int(bound.attrs["axis"]) % len(bound.source_shapes[0]):
-            return np.arange(size)
-        if groups < 1 or size % groups:
-            raise ModelError(f"{bound.where}: {size} channels do not fall into {groups} groups")
-        return np.arange(size).reshape(groups, -1).T.reshape(-1)
-=======
         low.emit(formats.RESIZE, node, [low.integer(node, 0), *given], {"mode": "nearest", **attrs})
->>>>>>> 946c194 (An operator is two things: formats/ holds the integer operator, ops/ the rule)
