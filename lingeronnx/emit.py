@@ -2,7 +2,7 @@
 
 Float tensors keep their names; where a tensor exists in integers and in float, the integer one is called `name_q`
 (`name_q16` for another width), with a number where that is taken. Quant, Dequant and Requant stand only at borders, one
-per tensor. Stands below the operators: it is handed the one that each node becomes, and the three of the borders.
+per tensor. Stands below the operators: it is handed the rule by which each node is lowered.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from .errors import InternalError, ModelError
+from .formats import DEQUANT, QUANT, REQUANT, Format
 from .graph import ir
 from .graph.batch_axes import KEY
 from .plan import Plan, QParams, Source, View, accumulator, as_it_is
 from .platforms import Platform
 
-__all__ = ["OPSET", "Borders", "Lowered", "Lowering", "Rule", "integer_type"]
+__all__ = ["OPSET", "Lowered", "Lowering", "Rule", "integer_type"]
 
 #: The opset and IR versions of the vendor's graphs: Squeeze carries its axes as an attribute.
 OPSET, IR_VERSION = 12, 6
@@ -49,13 +50,11 @@ class Lowered:
 
 
 class Rule(Protocol):
-    """What is asked of the operator that a float node becomes.
+    """What is asked of the rule by which a float node is lowered.
 
     wide : whether its output may leave the integers in float.
     """
 
-    name: str
-    domain: str
     wide: bool
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
@@ -65,25 +64,14 @@ class Rule(Protocol):
         """Return which outputs of the float `node` are integers."""
 
 
-@dataclass(frozen=True)
-class Borders:
-    """The operators between real and integer tensors, and between two widths of integers."""
-
-    quant: Rule
-    dequant: Rule
-    requant: Rule
-
-
 class Lowering:
-    """The integer graph while it is built; operators' `lower` emit their nodes through it.
+    """The integer graph while it is built; rules' `lower` emit their nodes through it.
 
-    rules : the operator that each float node becomes, by the node's name; nodes without one stay.
+    rules : the one for each float node, by the node's name; nodes without one stay.
     """
 
-    def __init__(
-        self, model: ir.Graph, plan: Plan, row: Platform, rules: Mapping[str, Rule], borders: Borders
-    ) -> None:  # fmt: skip
-        self.model, self.plan, self.row, self._borders = model, plan, row, borders
+    def __init__(self, model: ir.Graph, plan: Plan, row: Platform, rules: Mapping[str, Rule]) -> None:
+        self.model, self.plan, self.row = model, plan, row
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
         #: By the name that was asked for: where that was taken, the constant has another.
@@ -222,37 +210,35 @@ class Lowering:
         return found
 
     def emit(
-        self, op: Rule, node: ir.Node, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
-        domain: str = "thinker", also: Sequence[tuple[str, Sequence[int | None], int]] = (),
+        self, form: Format, node: ir.Node, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
+        domain: str | None = None, also: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> None:  # fmt: skip
         """Append the integer node for the float `node`: its name, its output, the row's attributes added.
 
-        The output is float where it `leaves_in_float`.
+        The output is float where it `leaves_in_float`. domain : where it is not the format's.
         also : further outputs that nobody reads but the format has: (what, shape, bits).
         """
         name = ir.written_name(node)
         if self.leaves_in_float(node):
             self._layers[name] = name
-            self._floats[name] = self._append(op.name, domain, inputs, attrs, str(node.name), name, node.outputs[0],
-                                              None)  # fmt: skip
+            self._floats[name] = self._append(form, inputs, attrs, str(node.name), name, node.outputs[0], None, domain)
             return
         q = self.written(node)
         integer_name = self._integer_name(name, q) if name in self._border else name
-        value = self._append(op.name, domain, inputs, attrs, str(node.name), integer_name, node.outputs[0], q)
+        value = self._append(form, inputs, attrs, str(node.name), integer_name, node.outputs[0], q, domain)
         self._integers[name, q] = value
         self._layers[integer_name] = name
         self._more_outputs(name, also)
 
     def insert(
-        self, op_type: str, node: ir.Node, what: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
-        shape: Sequence[int | None], q: QParams, domain: str = "thinker",
-        also: Sequence[tuple[str, Sequence[int | None], int]] = (),
+        self, form: Format, node: ir.Node, what: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
+        shape: Sequence[int | None], q: QParams, also: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:  # fmt: skip
         """Append a node on the way to the float `node`'s output; return its output, `<node's output>_<what>`."""
         like = ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
         name = ir.written_name(node)
         own, title = self._free(f"{name}_{what}"), ir.free_name(f"{node.name}_{what}", self._taken_by_nodes)
-        value = self._append(op_type, domain, inputs, attrs, title, own, like, q)
+        value = self._append(form, inputs, attrs, title, own, like, q)
         self._made[name, what] = value
         self._layers[own] = name
         self._more_outputs(name, also)
@@ -263,7 +249,7 @@ class Lowering:
         source = self._made[ir.written_name(node), what]
         value = node.outputs[index]
         name = str(value.name)
-        self._floats[name] = self._at_border(self._borders.dequant, name, source, {"scale_o": scale}, name, value)
+        self._floats[name] = self._at_border(DEQUANT, name, source, DEQUANT.scales(scale), name, value)
 
     def further_output(self, node: ir.Node, index: int, what: str) -> None:
         """Make the output `what` of the integer nodes output `index` of the float `node`, held as the plan says."""
@@ -290,26 +276,25 @@ class Lowering:
         return found
 
     def _at_border(
-        self, op: Rule, name: str, source: ir.Value, attrs: Mapping[str, Any], output: str, like: ir.Value,
+        self, form: Format, name: str, source: ir.Value, attrs: Mapping[str, Any], output: str, like: ir.Value,
         q: QParams | None = None,
     ) -> ir.Value:  # fmt: skip
         """Append a Quant, Dequant or Requant of the float tensor `name`; return what it writes."""
-        title = ir.free_name(f"{op.name}_{name}", self._taken_by_nodes)
-        return self._append(op.name, op.domain, [source], attrs, title, output, like, q)
+        title = ir.free_name(f"{form.name}_{name}", self._taken_by_nodes)
+        return self._append(form, [source], attrs, title, output, like, q)
 
     def _quantize(self, name: str, q: QParams) -> ir.Value:
         source = self._floats.get(name)
         if source is None:
             raise InternalError(f"tensor '{name}' is read in integers before it exists")
-        attrs = {"data_bits": q.bits, "scale_x": q.scale}
-        value = self._at_border(self._borders.quant, name, source, attrs, self._integer_name(name, q), source, q)
+        output = self._integer_name(name, q)
+        value = self._at_border(QUANT, name, source, QUANT.scales(q), output, source, q)
         self._integers[name, q] = value
         return value
 
     def _requantize(self, name: str, value: ir.Value, own: QParams, q: QParams) -> ir.Value:
-        attrs = {"data_bits": own.bits, "o_bits": q.bits, "scale_x": own.scale, "scale_o": q.scale}
         output = self._integer_name(name, q, "requant")
-        result = self._at_border(self._borders.requant, name, value, attrs, output, value, q)
+        result = self._at_border(REQUANT, name, value, REQUANT.scales(own, q), output, value, q)
         self._integers[name, q] = result
         return result
 
@@ -317,18 +302,22 @@ class Lowering:
         if name not in self._floats:
             q = self._qparams(name)
             source = self._integers[name, q]
-            attrs = {"scale_o": q.scale}
-            self._floats[name] = self._at_border(self._borders.dequant, name, source, attrs, name, source)
+            self._floats[name] = self._at_border(DEQUANT, name, source, DEQUANT.scales(q.scale), name, source)
         return self._floats[name]
 
     def _append(
-        self, op_type: str, domain: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any], name: str,
-        output: str, like: ir.Value, q: QParams | None,
+        self, form: Format, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any], name: str, output: str,
+        like: ir.Value, q: QParams | None, domain: str | None = None,
     ) -> ir.Value:  # fmt: skip
         extra: dict[str, Any] = {}
+        domain = form.domain if domain is None else domain
+        if unknown := attrs.keys() - form.known:
+            raise InternalError(
+                f"{form.name} {name} is written with attributes that it does not have: {sorted(unknown)}"
+            )
         if domain:
-            extra = {**self.row.node_attributes.get("", {}), **self.row.node_attributes.get(op_type, {})}
-        node = ir.make_node(op_type, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output,
+            extra = {**self.row.node_attributes.get("", {}), **self.row.node_attributes.get(form.name, {})}
+        node = ir.make_node(form.name, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output,
                             domain=domain)  # fmt: skip
         self._taken_by_nodes.add(name)
         value = node.outputs[0]

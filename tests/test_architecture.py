@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from lingeronnx.formats import FORMATS, TRAINED_ONLY
 from lingeronnx.platforms import PLATFORMS
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT / package).rglob("*.py"))
 
 # A part of the package -> the parts it may import besides its own. Data flows to the right:
-# cli -> api -> {tuning, repair} -> {analysis, torch} -> flow -> {passes, fit, chip} -> run -> ops -> emit -> graph
-BASE = {"errors", "files", "plan", "platforms", "packer", "graph", "emit", "ops", "run"}
+# cli -> api -> {tuning, repair} -> {analysis, torch} -> flow -> {passes, fit, chip} -> run -> ops -> emit -> formats
+# -> graph
+BASE = {"errors", "files", "plan", "platforms", "formats", "packer", "graph", "emit", "ops", "run"}
 FLOW = BASE | {"conversion", "passes", "fit", "chip", "flow"}
 ALLOWED = {
     "errors": set(),
@@ -23,9 +25,10 @@ ALLOWED = {
     "platforms": {"errors"},
     "graph": {"errors", "files"},
     "plan": {"errors", "files", "graph", "platforms"},
-    "packer": {"errors", "graph", "platforms"},
-    "emit": {"errors", "graph", "plan", "platforms"},
-    "ops": {"errors", "graph", "plan", "platforms", "packer", "emit"},
+    "formats": {"errors", "graph", "plan", "platforms"},
+    "packer": {"errors", "graph", "platforms", "formats"},
+    "emit": {"errors", "graph", "plan", "platforms", "formats"},
+    "ops": {"errors", "graph", "plan", "platforms", "packer", "formats", "emit"},
     "run": BASE - {"emit"},
     "conversion": BASE,
     "passes": BASE,
@@ -35,7 +38,7 @@ ALLOWED = {
     "analysis": FLOW,
     "repair": BASE | {"schemas"},
     "reference": {"platforms"},  # an oracle: no operator, no runner
-    "schemas": {"errors", "graph", "ops"},
+    "schemas": {"errors", "graph", "formats"},
     "deployment": FLOW,
     "torch": FLOW | {"analysis"},
     "tuning": FLOW | {"torch"},
@@ -53,10 +56,12 @@ LAYERS = (
     ("errors",),
     ("files", "platforms"),
     ("graph", "reference"),  # the one adapter to onnx_ir
-    ("packer", "plan"),
+    ("plan",),
+    ("formats",),  # the integer operators
+    ("packer", "schemas"),
     ("emit",),
-    ("ops",),
-    ("run", "schemas"),
+    ("ops",),  # the rules by which float operators become them
+    ("run",),
     ("conversion", "passes", "repair"),
     ("fit",),
     ("chip",),
@@ -192,6 +197,32 @@ def test_no_platform_by_name(path):
             sides = [node.left, *node.comparators]
             literals = {n.value for side in sides for n in ast.walk(side) if isinstance(n, ast.Constant)}
             assert not literals & names, f"line {node.lineno}: {ast.unparse(node)}"
+
+
+#: Where integer operators are called by name, and why. Everybody else asks the format, and so does the rule (`ops`).
+CALLED_BY_NAME = {
+    "lingeronnx/formats/": "their home",
+    "lingeronnx/platforms/": "stands below the formats: a row is keyed by the names",
+    "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
+    "lingeronnx/passes/refuse.py": "QLinear begins the names of onnxruntime's own operators",
+}
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_operator_by_name(path):
+    """Only formats, platforms and the oracle write the name of an integer operator, in any generation."""
+    if path.relative_to(ROOT).as_posix().startswith(tuple(CALLED_BY_NAME)):
+        return
+    names = {name for form in (*FORMATS, *TRAINED_ONLY) for name in form.names if form.domain or name != form.name}
+    for node in ast.walk(ast.parse(path.read_text())):
+        written = isinstance(node, ast.Constant) and node.value in names
+        assert not written, f"line {node.lineno}: '{node.value}'; take it from lingeronnx.formats"
+
+
+def test_names_mean_one_operator():
+    """No two formats share a name in any generation: that is how a node finds its own."""
+    names = [name for form in (*FORMATS, *TRAINED_ONLY) for name in dict.fromkeys(form.names)]
+    assert len(names) == len(set(names))
 
 
 #: Where "@" is a rule of the packer's, not a mark in a name of ours.

@@ -21,12 +21,12 @@ few = settings(max_examples=40, deadline=None, derandomize=True)
 
 def tied(model, row):
     """Return the tie classes of a model that becomes integer as a whole."""
-    return tie_classes(Partition.of(model, {}), row)
+    return tie_classes(Partition.of(model, {}, row), row)
 
 
 def legal(plan, model, row):
     """Return what `legalize` makes of a plan for such a model."""
-    parts = Partition.of(model, plan.floats)
+    parts = Partition.of(model, plan.floats, row)
     return legalize(plan, parts, tie_classes(parts, row), row)
 
 
@@ -79,7 +79,7 @@ def test_every_tensor_is_in_one_class():
     for net in nets.NETS:
         model = prepared(net())
         names = [name for group in tied(model, VENUS) for name in group.tensors]
-        assert sorted(names) == sorted(Partition.of(model, {}).activations)
+        assert sorted(names) == sorted(Partition.of(model, {}, VENUS).activations)
         for group in tied(model, VENUS):
             assert group.governing
             assert set(group.governing) <= set(group.tensors)
@@ -119,10 +119,10 @@ def test_legalize(net, seed):
     """Law: whatever the exponents, afterwards every inequality holds, scales were only lowered, twice is once."""
     model = prepared_once(net)
     rng = np.random.default_rng(seed)
-    parameters = {str(n.inputs[i].name) for n, op in Partition.of(model, {}).nodes for i in op.parameters(n)}
+    parameters = {str(n.inputs[i].name) for n, op in Partition.of(model, {}, VENUS).nodes for i in op.parameters(n)}
     tensors = {
         name: QParams(2.0 ** int(rng.integers(2, 20)))
-        for name in sorted({*Partition.of(model, {}).activations, *parameters})
+        for name in sorted({*Partition.of(model, {}, VENUS).activations, *parameters})
     }
     for node in model.graph:
         if node.op_type == "Mul":  # keeps the result above the chip's smallest scale
@@ -132,7 +132,7 @@ def test_legalize(net, seed):
     assert inequalities(model, after.tensors) == []
     assert all(after.tensors[name].scale <= p.scale for name, p in tensors.items())
     assert all(after.tensors[name] == p for name, p in tensors.items() if name in parameters)
-    assert all(2.0**-3 <= after.tensors[name].scale <= 2.0**16 for name in Partition.of(model, {}).activations)
+    assert all(2.0**-3 <= after.tensors[name].scale <= 2.0**16 for name in Partition.of(model, {}, VENUS).activations)
     again, more = legal(after, model, VENUS)
     assert again == after
     assert more == []
@@ -142,8 +142,10 @@ def test_legalize(net, seed):
 def test_legal_plan_is_left_alone():
     """What holds already is not touched and not reported."""
     model = prepared(nets.plain())
-    tensors = {name: QParams(16.0) for name in Partition.of(model, {}).activations}
-    tensors |= {str(n.inputs[1].name): QParams(64.0) for n, op in Partition.of(model, {}).nodes if op.parameters(n)}
+    tensors = {name: QParams(16.0) for name in Partition.of(model, {}, VENUS).activations}
+    tensors |= {
+        str(n.inputs[1].name): QParams(64.0) for n, op in Partition.of(model, {}, VENUS).nodes if op.parameters(n)
+    }
     plan = Plan("venus", "q-value", tensors=tensors)
     assert legal(plan, model, VENUS) == (plan, [])
 
@@ -151,8 +153,10 @@ def test_legal_plan_is_left_alone():
 def test_generic_keeps_free_scales():
     """A platform that multiplies has no inequality, only ties."""
     model = prepared(nets.plain())
-    tensors = {name: QParams(17.5) for name in Partition.of(model, {}).activations}
-    tensors |= {str(n.inputs[1].name): QParams(1.5) for n, op in Partition.of(model, {}).nodes if op.parameters(n)}
+    tensors = {name: QParams(17.5) for name in Partition.of(model, {}, GENERIC).activations}
+    tensors |= {
+        str(n.inputs[1].name): QParams(1.5) for n, op in Partition.of(model, {}, GENERIC).nodes if op.parameters(n)
+    }
     plan = Plan("generic", "max-value", tensors=tensors)
     assert legal(plan, model, GENERIC) == (plan, [])
 
@@ -160,8 +164,10 @@ def test_generic_keeps_free_scales():
 def test_legalize_refuses_free_scales_on_a_chip():
     """A plan from a file may hold anything: the tensor is named."""
     model = prepared(nets.plain())
-    tensors = {name: QParams(17.5) for name in Partition.of(model, {}).activations}
-    tensors |= {str(n.inputs[1].name): QParams(64.0) for n, op in Partition.of(model, {}).nodes if op.parameters(n)}
+    tensors = {name: QParams(17.5) for name in Partition.of(model, {}, VENUS).activations}
+    tensors |= {
+        str(n.inputs[1].name): QParams(64.0) for n, op in Partition.of(model, {}, VENUS).nodes if op.parameters(n)
+    }
     with pytest.raises(ConstraintError, match="has scale 17.5; venus takes powers of two only"):
         legal(Plan("venus", "q-value", tensors=tensors), model, VENUS)
 

@@ -184,12 +184,12 @@ def test_biases_fit(seed):
     """Law: after `legalize` no bias fills more than a quarter of its integer type, and no scale has grown."""
     rng = np.random.default_rng(seed)
     graph = nets.prepared(layers())
-    parts = Partition.of(graph, {})
+    parts = Partition.of(graph, {}, GENERIC)
     tensors = {name: QParams(float(2.0 ** rng.uniform(0, 8))) for name in parts.activations}
     weights = {}
     for node, op in parts.nodes:
         for index in op.parameters(node):
-            axis, shape = op.channel_axis, ir.shape(node.inputs[index])
+            axis, shape = op.format.channel_axis, ir.shape(node.inputs[index])
             scales = tuple(float(s) for s in 2.0 ** rng.uniform(0, 40, shape[axis]))
             weights[ir.read_name(node, index)] = node, QParams(scales, 8, axis)
     tensors |= {name: q for name, (_, q) in weights.items()}
@@ -263,7 +263,7 @@ def test_no_zero_point_is_dropped():
     graph, row = nets.prepared(line()), dataclasses.replace(GENERIC, zero_points=True)
     plan = Plan("generic", "q-value", tensors={"x": QParams(64.0, zero_point=3)})
     with pytest.raises(lo.ModelError, match="the plan holds 'x' with zero point 3; operators are lowered with 0 only"):
-        lower(Partition.of(graph, {}), plan, row)
+        lower(Partition.of(graph, {}, row), plan, row)
 
 
 # ---- who takes them --------------------------------------------------------------------------------------------------
@@ -307,5 +307,5 @@ def test_lists_where_none_belong():
 def test_which_layers_have_channels():
     """Of the float operators of a net only the layers with weights."""
     found = {node.op_type for node in nets.prepared(layers()).graph
-             if (op := float_op(node)[0]) is not None and op.channel_axis is not None}  # fmt: skip
+             if (op := float_op(node, GENERIC)[0]) is not None and op.format.channel_axis is not None}  # fmt: skip
     assert found == {"Conv", "ConvTranspose", "Linear"}

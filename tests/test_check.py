@@ -1,6 +1,7 @@
 """What breaks a platform's limits: float graphs before and after --fit, integer graphs as they are."""
 
 import dataclasses
+import itertools
 import json
 import re
 from pathlib import Path
@@ -9,12 +10,15 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import TensorProto, helper
 
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.analysis import check as checks
 from lingeronnx.analysis import rules
+from lingeronnx.analysis.check import check_integer
 from lingeronnx.chip.form import REMEDIED
+from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
 from lingeronnx.ops import rule_text
 from lingeronnx.platforms import ARCS, PLATFORMS, VENUS, Fault
@@ -342,3 +346,21 @@ def test_every_measured_fault_is_reported():
     assert faulty
     for case in faulty:
         assert len(lo.check(GOLDEN / f"{case['name']}.onnx", platform=case["platform"])), case["name"]
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+def test_half_a_node_is_judged(form):
+    """A node that lacks inputs or sizes, or has a number where a list belongs, is no crash of the check."""
+    scalars = {"f": 1.0, "i": 1, "s": ""}
+    needed = {a.name: scalars.get(a.kind, [1, 1]) for a in form.attributes if a.required}
+    numbers = {a.name: 3 for a in form.attributes if a.kind == "ints"}
+    for attrs, shape, count in itertools.product(
+        (needed, {**needed, **numbers}), (None, [], [1], [1, 4], [1, 2, 6, 6], ["N", "C", "H", "W"]), range(4)
+    ):
+        values = [helper.make_tensor_value_info(f"x{i}", TensorProto.INT8, shape) for i in range(count)]
+        node = helper.make_node(form.name, [v.name for v in values], ["y"], name="n", domain=form.domain, **attrs)
+        graph = helper.make_graph([node], "g", values, [onnx.ValueInfoProto(name="y")])
+        opsets = [helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)]
+        model = ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=7))
+        for row in PLATFORMS:
+            assert check_integer(model, row).kind == "integer"

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from lingeronnx.errors import LingerOnnxError
-from lingeronnx.ops import OPS
+from lingeronnx.formats import FORMATS
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.run.session import Session
 
@@ -31,7 +31,7 @@ def golden():
 
 
 LUNA, VENDOR = golden() / "luna", golden() / "vendor"
-KNOWN = {name for op in OPS for name in (op.name, *op.aliases)} | {"Constant"}
+KNOWN = {name for form in FORMATS for name in form.names} | {"Constant"}
 CASES = [
     case
     for case in json.loads((LUNA / "index.json").read_text())["cases"]

@@ -18,7 +18,7 @@ from tests.passes.helpers import feeds, interface, ops, outputs, taps
 
 def broken(model, row):
     """Return what breaks limits of `row`."""
-    return [v for node in model.graph if (op := float_op(node)[0]) is not None for v in op.violations(node, row)]
+    return [v for node in model.graph if (op := float_op(node, row)[0]) is not None for v in op.violations(node, row)]
 
 
 def mends(model, row, left, *, atol=2e-5):

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, defs, helper
 
 import lingeronnx as lo
+from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
-from lingeronnx.ops import OPS
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.schemas import DOMAIN, EXEMPT, VERSION, as_thinker
 from tests.nets import NETS, quantized
@@ -91,7 +91,7 @@ def test_float_islands(platform):
 
 def test_golden_graphs():
     """Every measured graph passes, and inference finds the types and sizes that the chip's executor gave."""
-    known = {name for op in OPS for name in (op.name, *op.aliases)}
+    known = {name for form in FORMATS for name in form.names}
     passed = 0
     for case in CASES:
         proto = onnx.load(GOLDEN / f"{case['name']}.onnx")
@@ -111,15 +111,13 @@ def test_golden_graphs():
 
 def test_every_operator_has_a_schema():
     """Each in domain thinker, with the attributes of its table: required ones required, defaults as they are."""
-    for op in OPS:
-        if not op.name.isidentifier():
-            continue  # composed of others
-        schema = defs.get_schema(op.name, VERSION, DOMAIN)
-        for attr in op.attributes:
+    for form in FORMATS:
+        schema = defs.get_schema(form.name, VERSION, DOMAIN)
+        for attr in form.attributes:
             held = schema.attributes[attr.name]
-            if op.domain != DOMAIN:
+            if form.domain != DOMAIN:
                 continue  # the standard's own word on what is required
-            assert held.required == attr.required, f"{op.name} {attr.name}"
+            assert held.required == attr.required, f"{form.name} {attr.name}"
             if not attr.required and attr.default is not None:
                 default = helper.get_attribute_value(held.default_value)
                 assert (default.decode() if isinstance(default, bytes) else default) == pytest.approx(attr.default)
@@ -128,7 +126,7 @@ def test_every_operator_has_a_schema():
 @pytest.mark.parametrize("op_type", EXEMPT)
 def test_exemptions_are_needed(op_type):
     """Each operator that is exempt from the standard's schema is one of ours, and moves only where it is integer."""
-    assert op_type in {op.name for op in OPS}
+    assert op_type in {form.name for form in FORMATS}
     attributes = {"axes": [0], "dims": [4]}
     for elem, domain in ((TensorProto.INT8, DOMAIN), (TensorProto.FLOAT, "")):
         ends = [helper.make_tensor_value_info("x", elem, [1, 4]), helper.make_tensor_value_info("y", elem, None)]

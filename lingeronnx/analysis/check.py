@@ -16,9 +16,9 @@ from ..errors import ModelError
 from ..fit import Fitted, fit
 from ..flow.improve.ranges import partition_with_clips
 from ..flow.report import LEVELS, FloatNode, float_nodes
+from ..formats import DEQUANT, QUANT, RENAMED, REQUANT, Format, attributes, integer_format, is_quantized_domain
 from ..graph import ir
-from ..ops import Op, Violation, attributes, float_op, integer_op, is_quantized_domain, rule_text
-from ..ops._base import RENAMED
+from ..ops import Violation, float_op, rule_of, rule_text
 from ..ops.macs import macs
 from ..packer.arguments import Choice
 from ..packer.cost import Cost
@@ -220,7 +220,7 @@ def _float_violations(model: ir.Graph, row: Platform) -> tuple[list[Violation], 
     broken: set[str] = set()
     for node in model.graph:
         name = str(node.name)
-        op, _ = float_op(node)
+        op, _ = float_op(node, row)
         if name in outside and not macs(node):
             continue
         own = op.violations(node, row) if op is not None else []
@@ -256,27 +256,27 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
     islands = _islands(model, integers)
     for node in model.graph:
         name = ir.read_name(node) if node.inputs and node.inputs[0] is not None else ""
-        op = integer_op(node)
-        if op is not None and not (is_quantized_domain(node) or name in integers):
-            op = None
-        if op is None:
+        form = integer_format(node)
+        if form is None or not (is_quantized_domain(node) or name in integers):
             found += _foreign(node, row, integers, islands)
             continue
         missing = [_violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
-                   for key in _missing(node, op, row)]  # fmt: skip
+                   for key in _missing(node, form, row)]  # fmt: skip
         found += missing
-        if op.name != "Dequant" and not (op.wide and "scale_o" not in node.attributes):
+        rule = rule_of(form)
+        leaves = rule is not None and rule.wide and "scale_o" not in node.attributes
+        if form is not DEQUANT and not leaves:
             integers.update(str(v.name) for v in node.outputs)
         try:
-            seen = Seen(node, op, attributes(op, node), scales)
+            seen = Seen(node, form, attributes(form, node), scales)
         except ModelError as error:
             if not missing:
                 found.append(_violation(node, "attributes have values that make sense", str(error), "export again"))
             continue
-        for rule in RULES:
-            value = rule(seen, row)
+        for judge in RULES:
+            value = judge(seen, row)
             if value is not None:
-                text, remedy = rule_text(rule, row)  # type: ignore[arg-type]
+                text, remedy = rule_text(judge, row)  # type: ignore[arg-type]
                 found.append(_violation(node, text, str(value), remedy))
         found += _constraints(seen, row)
         if seen.writes is not None:
@@ -291,24 +291,25 @@ _INTEGERS = ("INT8", "INT16", "INT32", "UINT8")
 
 
 def _constraints(seen: Seen, row: Platform) -> list[Violation]:
-    """Return the limits of the operator that the integer node breaks; none where its sizes are not known."""
-    try:
-        return seen.op.violations(seen.node, row) if row.runs(seen.op.name) else []
-    except (AssertionError, TypeError, IndexError, AttributeError):  # a constraint of the float form
-        return []
+    """Return the limits of the operator that the integer node breaks; none where it is not all there."""
+    rule = rule_of(seen.form)
+    judged = rule is not None and row.runs(seen.form.name) and seen.form.whole(seen.node)
+    return rule.violations(seen.node, row) if rule is not None and judged else []
 
 
-def _missing(node: ir.Node, op: Op, row: Platform) -> Iterator[str]:
+def _missing(node: ir.Node, form: Format, row: Platform) -> Iterator[str]:
     given = {**node.attributes}
     known = {RENAMED.get(name, name) for name in given}
-    for spec in op.attributes:
+    for spec in form.attributes:
         if spec.required and spec.name not in known:
             yield spec.name
     wanted = row.node_attributes.get("", {})
     modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
-    if is_quantized_domain(node) and (op.name not in ("Quant", "Dequant", "Requant") or modes and op.name == "Requant"):
+    if is_quantized_domain(node) and (form not in (QUANT, DEQUANT, REQUANT) or modes and form is REQUANT):
+        rule = rule_of(form)
+        weights = rule is not None and rule.factor == "absorbed"
         key = "quant_mode" if modes else "platform_quant"
-        if key in wanted and key not in given and (not modes or op.factor == "absorbed" or op.name == "Requant"):
+        if key in wanted and key not in given and (not modes or weights or form is REQUANT):
             yield f"{key} ({wanted[key]})"
 
 

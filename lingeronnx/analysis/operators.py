@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..ops import OPS, Op, rule_text
+from ..formats import FORMATS
+from ..ops import OPS, Op, rule_of, rule_text
 from ..ops._base import Constraint
 from ..platforms import PLATFORMS, Platform
 
@@ -22,6 +23,7 @@ _HEAD = """# Operators
 What each platform computes in integers, and within which limits. A layer outside a limit stays in float, unless a
 rewrite of `--fit` (the default on chips) mends it; `lingeronnx check MODEL` lists what a model breaks.
 """
+
 
 _KEY = (
     "**yes**: in integers, whatever its sizes. **limits**: within the limits below. **composed**: written as other "
@@ -49,16 +51,17 @@ def operators_markdown() -> str:
 def _table() -> list[str]:
     lines = [f"| operator | from ONNX | {' | '.join(row.name for row in PLATFORMS)} |",
              f"|---|---|{'---|' * len(PLATFORMS)}"]  # fmt: skip
-    for op in OPS:
-        source = ", ".join(_SOURCES.get(name, name) for _, name in op.floats)
-        lines.append(f"| {op.name} | {source} | {' | '.join(_cell(op, row) for row in PLATFORMS)} |")
+    entries = [(form.name, rule_of(form)) for form in FORMATS] + [(op.name, op) for op in OPS if op.title]
+    for name, op in entries:
+        source = ", ".join(_SOURCES.get(kind, kind) for _, kind in op.floats) if op is not None else ""
+        lines.append(f"| {name} | {source} | {' | '.join(_cell(name, op, row) for row in PLATFORMS)} |")
     return lines
 
 
-def _cell(op: Op, row: Platform) -> str:
-    if not row.runs(op.name):
-        return "composed" if op.floats and op.available(row) else "no"
-    return "limits" if _rules(op, row) else "yes"
+def _cell(name: str, op: Op | None, row: Platform) -> str:
+    if not row.runs(name):
+        return "composed" if op is not None and op.available(row) else "no"
+    return "limits" if op is not None and _rules(op, row) else "yes"
 
 
 def _rules(op: Op, row: Platform) -> list[str]:

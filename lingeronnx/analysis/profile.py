@@ -18,8 +18,8 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..files import write_text
+from ..formats import attributes, integer_format, is_quantized_domain
 from ..graph import ir
-from ..ops import attributes, integer_op, is_quantized_domain
 from ..plan.source import along
 from ..run.session import Session
 from .events import write_histograms
@@ -184,19 +184,19 @@ def _constant_scales(model: ir.Graph) -> dict[str, tuple[_SCALES, int]]:
     """
     found: dict[str, tuple[_SCALES, int]] = {}
     for node in model.graph:
-        op = integer_op(node) if is_quantized_domain(node) else None
-        if op is None:
+        form = integer_format(node) if is_quantized_domain(node) else None
+        if form is None:
             continue
-        attrs = attributes(op, node)
+        attrs = attributes(form, node)
         biases = [i for i, value in enumerate(node.inputs)
                   if value is not None and ir.const(value) is not None and _role(node, i, value) == "bias"]  # fmt: skip
-        for (key, index), sums in zip(op.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
+        for (key, index), sums in zip(form.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
             if key not in attrs:
                 continue
             held = attrs[key]
             many = isinstance(held, Sequence)
             own: _SCALES = tuple(map(float, held)) if many else float(held)
-            found[ir.read_name(node, index)] = own, op.channel_axis or 0
+            found[ir.read_name(node, index)] = own, form.channel_axis or 0
             if biases and attrs.get(sums):
                 read = float(attrs[sums])
                 sums_at = tuple(read * scale for scale in held) if many else read * float(held)

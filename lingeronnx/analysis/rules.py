@@ -7,14 +7,29 @@ integer node with what is known around it and returns the offending value or Non
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..formats import (
+    AVG_POOL2D,
+    BATCH_NORM2D,
+    CONCAT,
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    DIV,
+    LINEAR,
+    PAD,
+    SIGMOID,
+    TANH,
+    TRANSPOSE,
+    Format,
+)
 from ..graph import ir
-from ..ops import Op
+from ..ops import rule_of
 from ..platforms import Fault, Platform
 from ..platforms.arithmetic import Concat, Curve, Division, Quotient, Reading
 from ..platforms.limits import PadLimits, SliceLimits
@@ -30,7 +45,7 @@ class Seen:
     """
 
     node: ir.Node
-    op: Op
+    form: Format
     attrs: Mapping[str, Any]
     scales: Mapping[str, float]
 
@@ -38,13 +53,13 @@ class Seen:
         """Return the scale at which each input is read, as the node says, else as its producer says."""
         found = {i: self.scales[str(v.name)] for i, v in enumerate(self.node.inputs)
                  if v is not None and v.name in self.scales}  # fmt: skip
-        return {**found, **self.op.read_scales(self.attrs)}
+        return {**found, **self.form.read_scales(self.attrs)}
 
     @property
     def writes(self) -> float | None:
         """The scale of the output."""
         first = self.node.inputs[0] if self.node.inputs else None
-        return self.op.out_scale(self.attrs, [self.scales.get(str(first.name)) if first is not None else None])
+        return self.form.out_scale(self.attrs, [self.scales.get(str(first.name)) if first is not None else None])
 
 
 Rule = Callable[[Seen, Platform], Any]
@@ -65,11 +80,12 @@ def right_shift(seen: Seen, row: Platform) -> Any:
     """
     scale = seen.attrs.get("scale_o")
     reads = seen.reads()
-    if not row.power_of_two or scale is None or not all(map(_power, (scale, *reads.values()))):
+    rule = rule_of(seen.form)
+    if rule is None or not row.power_of_two or scale is None or not all(map(_power, (scale, *reads.values()))):
         return None
     names = {ir.read_name(seen.node, i): value for i, value in reads.items() if i < len(seen.node.inputs)}
     try:
-        most = seen.op.ceiling(seen.node, lambda name: math.frexp(names[name])[1] - 1)
+        most = rule.ceiling(seen.node, lambda name: math.frexp(names[name])[1] - 1)
     except (KeyError, IndexError):
         return None
     exponent = math.frexp(scale)[1] - 1
@@ -78,7 +94,7 @@ def right_shift(seen: Seen, row: Platform) -> Any:
 
 def average_scale(seen: Seen, row: Platform) -> Any:
     """an average keeps its input's scale | set scale_o to scale_x."""
-    if Fault.AVGPOOL_SCALE not in row.faults or seen.op.name != "AvgPool2dInt" or seen.attrs.get("scale_o") is None:
+    if Fault.AVGPOOL_SCALE not in row.faults or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
         return None
     x, o = seen.attrs["scale_x"], seen.attrs["scale_o"]
     return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None
@@ -86,17 +102,17 @@ def average_scale(seen: Seen, row: Platform) -> Any:
 
 def cat_scale(seen: Seen, row: Platform) -> Any:
     """no input of a concatenation has a larger scale than its output | raise scale_o or requantize the input."""
-    how = row.computes("iqCat", Concat)
-    if seen.op.name != "iqCat" or how is None or not how.raises_only or seen.attrs.get("scale_o") is None:
+    how = row.computes(CONCAT.name, Concat)
+    if seen.form is not CONCAT or how is None or not how.raises_only or seen.attrs.get("scale_o") is None:
         return None
-    over = [f"scale_x_{i} = {s:g}" for i, s in seen.op.read_scales(seen.attrs).items() if s > seen.attrs["scale_o"]]
+    over = [f"scale_x_{i} = {s:g}" for i, s in seen.form.read_scales(seen.attrs).items() if s > seen.attrs["scale_o"]]
     return f"{', '.join(over)}, scale_o = {seen.attrs['scale_o']:g}" if over else None
 
 
 def agreement(seen: Seen, row: Platform) -> Any:
     """a node reads a tensor at the scale its producer writes | repair the graph with fix-dequant."""
     wrong = []
-    for index, scale in seen.op.read_scales(seen.attrs).items():
+    for index, scale in seen.form.read_scales(seen.attrs).items():
         value = seen.node.inputs[index] if index < len(seen.node.inputs) else None
         own = seen.scales.get(str(value.name)) if value is not None else None
         if own is not None and own != scale:
@@ -108,7 +124,7 @@ def byte_results(seen: Seen, row: Platform) -> Any:
     """operands are 8 bits wide, and so are the results of convolutions | use 8 bits, or LinearInt for wider results."""
     if not row.bytes_only or "scale_w" not in seen.attrs:
         return None
-    narrow = ["parameter_bits"] if seen.op.name == "LinearInt" else ["parameter_bits", "o_bits"]
+    narrow = ["parameter_bits"] if seen.form is LINEAR else ["parameter_bits", "o_bits"]
     wrong = [f"{k} = {seen.attrs[k]}" for k in narrow if seen.attrs.get(k) not in (None, 8)]
     return ", ".join(wrong) or None
 
@@ -123,23 +139,23 @@ def bias_type(seen: Seen, row: Platform) -> Any:
 def single_sample(seen: Seen, row: Platform) -> Any:
     """graphs for a chip hold one sample | write the graph with batch 1."""
     dims = ir.shape(seen.node.inputs[0]) if seen.node.inputs else None
-    if not row.single_sample or not dims or seen.op.name not in _IMAGES:
+    if not row.single_sample or not dims or seen.form.name not in _IMAGES:
         return None
     return f"batch {dims[0] or 'of any size'}" if dims[0] != 1 else None
 
 
 def runs_right(seen: Seen, row: Platform) -> Any:
     """{row.name} computes the operator right | replace it, or quantize the float model again."""
-    if row.runs(seen.op.name):
+    if row.runs(seen.form.name):
         return None
-    why = row.fault(*(fault for fault, name in _BROKEN.items() if name == seen.op.name))
+    why = row.fault(*(fault for fault, name in _BROKEN.items() if name == seen.form.name))
     return f"{seen.node.op_type}: {why}" if why else f"it has no {seen.node.op_type}"
 
 
 def division_scale(seen: Seen, row: Platform) -> Any:
     """a division shifts its numerator to the left, and on some chips not at all: q_o + q_y - q_x | lower scale_x."""
-    how = row.computes("iqDiv", Division)
-    if seen.op.name != "iqDiv" or not row.power_of_two or seen.attrs.get("scale_o") is None:
+    how = row.computes(DIV.name, Division)
+    if seen.form is not DIV or not row.power_of_two or seen.attrs.get("scale_o") is None:
         return None
     ratio = seen.attrs["scale_o"] * seen.attrs["scale_y"] / seen.attrs["scale_x"]
     wrong = ratio < 1 or (how is not None and how.quotient is Quotient.UNSCALED and ratio != 1)
@@ -148,9 +164,9 @@ def division_scale(seen: Seen, row: Platform) -> Any:
 
 def curve_scale(seen: Seen, row: Platform) -> Any:
     """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer | quantize again."""
-    if seen.op.name not in ("iqSigmoid", "iqTanh"):
+    if seen.form.name not in (SIGMOID.name, TANH.name):
         return None
-    x, how = seen.attrs.get("scale_x"), row.computes(seen.op.name, Curve)
+    x, how = seen.attrs.get("scale_x"), row.computes(seen.form.name, Curve)
     if how is None or x is None:
         return None
     if how.reading is Reading.NOTHING:
@@ -160,8 +176,8 @@ def curve_scale(seen: Seen, row: Platform) -> Any:
 
 def transposes(seen: Seen, row: Platform) -> Any:
     """a transpose is none of {row.broken_transposes} | make it from two others."""
-    perm = tuple(seen.attrs.get("perm") or ()) if seen.op.name == "Transpose" else ()
-    return list(perm) if perm and perm in row.broken_transposes else None
+    perm = seen.attrs.get("perm") if seen.form is TRANSPOSE else None
+    return perm if isinstance(perm, Sequence) and tuple(perm) in row.broken_transposes else None
 
 
 def chip_name(seen: Seen, row: Platform) -> Any:
@@ -173,7 +189,7 @@ def chip_name(seen: Seen, row: Platform) -> Any:
 def unit_steps(seen: Seen, row: Platform) -> Any:
     """a slice takes every element | use steps of 1."""
     limits = row.limits("Slice", SliceLimits)
-    if limits is None or seen.op.name != "Slice" or len(seen.node.inputs) < 5:
+    if limits is None or seen.form.name != "Slice" or len(seen.node.inputs) < 5:
         return None
     steps = ir.const(seen.node.inputs[4])
     return f"steps {steps.tolist()}" if steps is not None and not np.isin(steps, limits.steps).all() else None
@@ -181,8 +197,8 @@ def unit_steps(seen: Seen, row: Platform) -> Any:
 
 def pad_mode(seen: Seen, row: Platform) -> Any:
     """padding is constant | use constant padding."""
-    limits, mode = row.limits("iqPad", PadLimits), ir.attr(seen.node, "mode", "constant")
-    return str(mode) if limits is not None and seen.op.name == "iqPad" and mode not in limits.modes else None
+    limits, mode = row.limits(PAD.name, PadLimits), ir.attr(seen.node, "mode", "constant")
+    return str(mode) if limits is not None and seen.form is PAD and mode not in limits.modes else None
 
 
 RULES: tuple[Rule, ...] = (
@@ -190,9 +206,9 @@ RULES: tuple[Rule, ...] = (
     single_sample, division_scale, curve_scale, transposes, unit_steps, pad_mode,
 )  # fmt: skip
 
-_IMAGES = ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "AvgPool2dInt", "MaxPool", "BatchNorm2dInt")
+_IMAGES = (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name, AVG_POOL2D.name, "MaxPool", BATCH_NORM2D.name)
 #: Fault of a row -> the operator that is not in its list because of it.
-_BROKEN = {Fault.CLIP: "Clip", Fault.CONV1D: "Conv1dInt", Fault.PRELU: "PRelu", Fault.DIV_SCALE: "iqDiv"}
+_BROKEN = {Fault.CLIP: "Clip", Fault.CONV1D: CONV1D.name, Fault.PRELU: "PRelu", Fault.DIV_SCALE: DIV.name}
 
 
 def _power(scale: float) -> bool:

@@ -28,8 +28,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ..fit import Fitted
+from ..formats import CONV2D, GLU, LINEAR, PAD, QUANT, SOFTMAX, is_quantized_domain
 from ..graph import ir
-from ..ops import is_quantized_domain
 from ..platforms import Fault, Platform
 from .lstm import lstm_area, lstm_state
 from .nodes import ONE, joined
@@ -61,7 +61,7 @@ def _some_constant(graph: ir.Graph, row: Platform) -> list[Fitted]:
         return []
     for node in graph.graph:
         shape = ir.shape(node.outputs[0]) or ()
-        if node.op_type != "Quant" or not 2 <= len(shape) <= 4 or None in shape[1:]:
+        if node.op_type != QUANT.name or not 2 <= len(shape) <= 4 or None in shape[1:]:
             continue
         source, scale = node.outputs[0], float(ir.attr(node, "scale_x"))
         readers = list(source.uses())
@@ -84,7 +84,7 @@ def _own_pads(graph: ir.Graph, row: Platform) -> list[Fitted]:
     """Give every reader of an iqPad one of its own."""
     done = []
     for node in list(graph.graph):
-        if node.op_type != "iqPad":
+        if node.op_type != PAD.name:
             continue
         uses = list(node.outputs[0].uses())
         for number, (reader, index) in enumerate(uses[1:], start=2):
@@ -117,7 +117,7 @@ def _own_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
 
 def moves_its_padding(node: ir.Node) -> bool:
     """Whether the packer makes the padding of the integer `node` an iqPad in front of it."""
-    if node.op_type != "Conv2dInt" or not any(ir.attr(node, "pads") or [0]):
+    if node.op_type != CONV2D.name or not any(ir.attr(node, "pads") or [0]):
         return False
     weight, source = ir.shape(node.inputs[1]) or (), ir.shape(node.inputs[0]) or ()
     if len(weight) != 4 or len(source) != 4:
@@ -156,7 +156,7 @@ _MOST_PARTS = 16
 def _rows(node: ir.Node) -> tuple[int, int, int] | None:
     """Return rows, inputs and outputs of a LinearInt, None for anything else."""
     shape, weight = ir.shape(node.inputs[0]) if node.inputs else None, None
-    if node.op_type == "LinearInt" and shape is not None and None not in shape[1:]:
+    if node.op_type == LINEAR.name and shape is not None and None not in shape[1:]:
         weight = ir.const(node.inputs[1])
     return None if weight is None or shape is None else (math.prod(shape[1:-1]), weight.shape[1], weight.shape[0])  # type: ignore[arg-type]
 
@@ -166,7 +166,7 @@ def _planned(node: ir.Node, rows: tuple[int, int, int] | None) -> int:
     if rows is not None:
         return rows[0] * rows[1]
     size = math.prod(int(d or 1) for d in (ir.shape(node.inputs[0]) or (0,) if node.inputs else (0,)))
-    return {"GluInt": 7 * size, "SoftmaxInt": 6 * size}.get(node.op_type, 0)
+    return {GLU.name: 7 * size, SOFTMAX.name: 6 * size}.get(node.op_type, 0)
 
 
 def _part(graph: ir.Graph, node: ir.Node, wide: int, parts: int) -> None:
@@ -206,7 +206,7 @@ def _softmax_in_parts(graph: ir.Graph, row: Platform) -> list[Fitted]:
     done = []
     for node in list(graph.graph):
         shape = [int(d or 1) for d in (ir.shape(node.inputs[0]) if node.inputs else None) or ()]
-        if node.op_type != "SoftmaxInt" or len(shape) < 3:
+        if node.op_type != SOFTMAX.name or len(shape) < 3:
             continue
         size, lines, axis = math.prod(shape), shape[-2], len(shape) - 2
         copies = min(_COPIES, _LARGEST_AREA // size)
@@ -294,7 +294,7 @@ def identity(
         "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE), "scale_o": scale,
         **row.node_attributes.get("", {}),
     }  # fmt: skip
-    made = ir.make_node("Conv2dInt", [source, weight], dict(sorted(attrs.items())), name=f"Conv2dInt_{name}",
+    made = ir.make_node(CONV2D.name, [source, weight], dict(sorted(attrs.items())), name=f"{CONV2D.name}_{name}",
                         output=name, domain="thinker", like=source)  # fmt: skip
     (graph.graph.insert_before if before else graph.graph.insert_after)(node, made)
     return made.outputs[0]

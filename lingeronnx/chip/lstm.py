@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ..fit import Fitted
+from ..formats import LINEAR, LSTM
 from ..graph import ir
 from ..platforms import Platform
 from .nodes import ONE, cut, joined
@@ -24,11 +25,11 @@ def lstm_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
     """
     done = []
     areas = [math.prod(int(d or 1) for d in ir.shape(n.outputs[0]) or ()) for n in graph.graph
-             if n.op_type == "LinearInt" and len(n.inputs) > 2]  # fmt: skip
+             if n.op_type == LINEAR.name and len(n.inputs) > 2]  # fmt: skip
     for node in list(graph.graph):
         y = node.outputs[0] if node.outputs else None
         shape = [int(d or 1) for d in ir.shape(y) or ()]
-        if node.op_type != "LSTMInt" or y is None or len(shape) != 3 or max(areas, default=0) >= 10 * shape[-1]:
+        if node.op_type != LSTM.name or y is None or len(shape) != 3 or max(areas, default=0) >= 10 * shape[-1]:
             continue
         units, readers = shape[-1], list(y.uses())
         wide = units * -(-10 // shape[1])
@@ -38,7 +39,7 @@ def lstm_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
             ("weight", np.eye(wide, units, dtype=np.int8) * ONE), ("bias", np.zeros(wide, np.int32)))]  # fmt: skip
         attrs = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE),
                  "scale_o": scale, **row.node_attributes.get("", {})}  # fmt: skip
-        made = ir.make_node("LinearInt", [y, *held], dict(sorted(attrs.items())), name=f"LinearInt_{name}",
+        made = ir.make_node(LINEAR.name, [y, *held], dict(sorted(attrs.items())), name=f"{LINEAR.name}_{name}",
                             output=name, domain="thinker", like=y)  # fmt: skip
         made.outputs[0].shape = ir.oir_shape([*shape[:2], wide])
         graph.graph.insert_after(node, made)
@@ -62,7 +63,7 @@ def lstm_state(graph: ir.Graph, row: Platform) -> list[Fitted]:
     for node in list(graph.graph):
         y = node.outputs[0] if node.outputs else None
         shape = [int(d or 1) for d in ir.shape(y) or ()]
-        if node.op_type != "LSTMInt" or y is None or len(shape) != 3 or len(node.outputs) < 2:
+        if node.op_type != LSTM.name or y is None or len(shape) != 3 or len(node.outputs) < 2:
             continue
         readers, half = list(y.uses()), shape[1] // 2
         if not readers or half < _STEPS:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..formats import CONCAT
 from ..graph import ir
 
 __all__ = ["ONE", "cut", "joined"]
@@ -40,7 +41,7 @@ def joined(
              if key in node.attributes}  # fmt: skip
     attrs = {"dim": axis, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **extra}
     what = name or f"{node.outputs[0].name}_joined"
-    made = ir.make_node("iqCat", parts, dict(sorted(attrs.items())), name=f"iqCat_{what}",
+    made = ir.make_node(CONCAT.name, parts, dict(sorted(attrs.items())), name=f"{CONCAT.name}_{what}",
                         output=ir.fresh_name(graph, name) if name else "", domain=node.domain,
                         like=parts[0])  # fmt: skip
     shape = list(parts[0].shape or ())

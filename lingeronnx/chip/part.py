@@ -7,8 +7,8 @@ names stay: the cut graph's inputs and outputs are the float tensors at the bord
 from __future__ import annotations
 
 from ..emit import OPSET
+from ..formats import DEQUANT, QUANT, integer_format, is_quantized_domain
 from ..graph import ir
-from ..ops import integer_op, is_quantized_domain
 
 __all__ = ["chip_part", "on_chip"]
 
@@ -22,7 +22,7 @@ def chip_part(graph: ir.Graph) -> ir.Graph:
     kept = [node for node in inner if id(node) in inside]
     inputs = []
     for node in kept:
-        if node.op_type == "Quant":
+        if node.op_type == QUANT.name:
             source = ir.source(node)
             if not source.is_graph_input():
                 entry = ir.Value(name=source.name, type=source.type, shape=source.shape)
@@ -33,7 +33,7 @@ def chip_part(graph: ir.Graph) -> ir.Graph:
                 source = entry
             if source not in inputs:
                 inputs.append(source)
-    outputs = [node.outputs[0] for node in kept if node.op_type == "Dequant" or _real(node)]
+    outputs = [node.outputs[0] for node in kept if node.op_type == DEQUANT.name or _real(node)]
     inner.outputs[:] = outputs
     ir.remove_unused(part)
     inner.inputs[:] = inputs
@@ -56,7 +56,7 @@ def on_chip(graph: ir.Graph) -> set[int]:
     """
     found: set[int] = set()
     for node in graph.graph:
-        if is_quantized_domain(node) or (integer_op(node) is not None and _reads_integers(node, found)):
+        if is_quantized_domain(node) or (integer_format(node) is not None and _reads_integers(node, found)):
             found.add(id(node))
     return found
 
@@ -66,4 +66,4 @@ def _reads_integers(node: ir.Node, inside: set[int]) -> bool:
     if source is not None and source.dtype is not None:
         return source.dtype.name in ("INT8", "INT16", "INT32")
     maker = ir.producer(source)
-    return maker is not None and id(maker) in inside and maker.op_type != "Dequant"
+    return maker is not None and id(maker) in inside and maker.op_type != DEQUANT.name

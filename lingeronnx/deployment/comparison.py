@@ -18,6 +18,7 @@ import numpy as np
 
 from ..chip.part import chip_part
 from ..errors import ConfigError, DataError
+from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
 from ..packer.arguments import choose
 from ..packer.judge import judge
@@ -132,7 +133,7 @@ def verify(
         others = {label: found[number] for number, label in labels.items() if number in found}
         first = _explained(graph, ours, others, different[0], pairs)
         first = replace(first, causes=(*first.causes, *_findings(graph, first.nodes, packer_args)))
-    hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == "Dequant"}}
+    hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name}}
     unseen = [n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden]
     return Verification(not different, tuple(pairs), tuple(different), first, tuple(unknown), tuple(unseen),
                         (*notes, *more))  # fmt: skip
@@ -213,7 +214,7 @@ def _causes(
                 break
     causes = [Cause(s.kind, s.text, True) for s in found]
     if not causes and have is not None:
-        recurrent = want.ndim == 3 and graph.operators[tensor] in ("LSTMInt", "GRUInt")
+        recurrent = want.ndim == 3 and graph.operators[tensor] in (LSTM.name, GRU.name)
         causes = [Cause(kind, text, False) for kind, text in pattern(want, have, recurrent)]
     return causes
 

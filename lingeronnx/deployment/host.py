@@ -14,6 +14,7 @@ import onnx
 
 from ..chip.part import on_chip
 from ..errors import ModelError
+from ..formats import DEQUANT, QUANT
 from ..graph import ir
 
 __all__ = ["HostParts", "host_parts"]
@@ -35,7 +36,7 @@ def host_parts(graph: ir.Graph) -> HostParts:
     proto, inside = ir.to_proto(graph), on_chip(graph)
     chip = [id(node) in inside for node in graph.graph]
     nodes = [n for n, whole in zip(proto.graph.node, chip, strict=True) if not whole and n.op_type != "Constant"]
-    quants = [n for n, whole in zip(proto.graph.node, chip, strict=True) if whole and n.op_type == "Quant"]
+    quants = [n for n, whole in zip(proto.graph.node, chip, strict=True) if whole and n.op_type == QUANT.name]
     head = _before(nodes, [n.input[0] for n in quants])
     tail = [node for node in nodes if node not in head]
     ends = [value.name for value in proto.graph.output]
@@ -99,7 +100,7 @@ def _value(whole: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.name == name and value.type.HasField("tensor_type"):
             return value
-    if any(name in (node.input if node.op_type == "Quant" else node.output)
-           for node in graph.node if node.op_type in ("Quant", "Dequant")):  # fmt: skip
+    if any(name in (node.input if node.op_type == QUANT.name else node.output)
+           for node in graph.node if node.op_type in (QUANT.name, DEQUANT.name)):  # fmt: skip
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
     raise ModelError(f"tensor '{name}' between the parts of the host has no type in the model; quantize it again")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ConstraintError
+from ..formats import DEQUANT, QUANT, integer_format
 from ..graph import ir
-from ..ops import integer_op
 from .moves import moved_from
 from .simulated import Run
 
@@ -72,14 +72,14 @@ def ports_of(whole: ir.Graph, chip: ir.Graph, run: Run, state: Mapping[str, str]
     """
     inputs = []
     for value in chip.graph.inputs:
-        quants = [use.node for use in value.uses() if use.node.op_type == "Quant"]
+        quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
         tensor = ir.written_name(quants[0]) if quants else str(value.name)
         inputs.append(_port(str(value.name), tensor, run))
     outputs = []
     for value in chip.graph.outputs:
         node = ir.producer(value)
-        op = None if node is None else integer_op(node)
-        behind = ir.read_name(node) if node is not None and op is not None and op.name == "Dequant" else str(value.name)
+        form = None if node is None else integer_format(node)
+        behind = ir.read_name(node) if node is not None and form is DEQUANT else str(value.name)
         outputs.append(_port(str(value.name), behind, run))
     values, shapes = {str(v.name): v for v in ir.values(whole)}, run.shapes
     ins = [str(moved_from(values[port.name], shapes).name) for port in inputs]

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 
 from ..errors import ModelError
+from ..formats import DEQUANT, QUANT, integer_format
 from ..graph import ir
-from ..ops import integer_op
 from ..packer.names import restored, written
 from ..platforms import Platform
 from ..run.data import Data
@@ -87,11 +87,11 @@ def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     device = {str(ours.name): str(theirs.name) for ours, theirs in both}
     entries, outputs, operators = {}, [], {}
     for node in graph.graph:
-        op = integer_op(node)
-        operators.update(dict.fromkeys(map(_name, node.outputs), node.op_type if op is None else op.name))
-        if op is not None and op.name == "Quant":
+        form = integer_format(node)
+        operators.update(dict.fromkeys(map(_name, node.outputs), node.op_type if form is None else form.name))
+        if form is QUANT:
             entries[ir.written_name(node)] = ir.read_name(node)
-        if op is not None and op.name == "Dequant":
+        if form is DEQUANT:
             outputs.append(ir.read_name(node))
     for value in graph.graph.outputs:  # integers that leave as they are
         if value.dtype is not None and value.dtype.name.startswith("INT") and value.name not in outputs:

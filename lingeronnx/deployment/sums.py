@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..formats import CONV1D, CONV2D, LINEAR
 from .layer import Layer
 
 __all__ = ["Sums", "sums_of"]
 
-_CONVOLUTIONS = ("Conv1dInt", "Conv2dInt")
+_CONVOLUTIONS = (CONV1D.name, CONV2D.name)
 _TRIED = 8  # weights, the likeliest first
 
 
@@ -147,7 +148,7 @@ def sums_of(layer: Layer) -> Sums | None:
     if index < 0 or (relu and layer.nodes[-1].input[0] != layer.nodes[index].output[0]):
         return None
     node, kind = layer.nodes[index], layer.operators[index]
-    if kind not in (*_CONVOLUTIONS, "LinearInt") or node.input[0] not in layer.inputs:
+    if kind not in (*_CONVOLUTIONS, LINEAR.name) or node.input[0] not in layer.inputs:
         return None
     weight = layer.constants.get(node.input[1])
     want = layer.compute()
@@ -161,8 +162,8 @@ def sums_of(layer: Layer) -> Sums | None:
     x = layer.inputs[node.input[0]].astype(np.int64)
     bias = layer.constants.get(node.input[2]) if len(node.input) > 2 else None
     bias = np.zeros(len(weight), np.int64) if bias is None else bias.astype(np.int64).reshape(-1)
-    patches = _rows(x) if kind == "LinearInt" else _patches(x, weight, attrs)
-    axis = want.ndim - 1 if kind == "LinearInt" else 1
+    patches = _rows(x) if kind == LINEAR.name else _patches(x, weight, attrs)
+    axis = want.ndim - 1 if kind == LINEAR.name else 1
     found = Sums(patches, weight.reshape(len(weight), -1).astype(np.int64), bias, int(shift), want.shape, want.dtype,
                  axis, weight.shape[1:], weight.dtype, relu)  # fmt: skip
     same = found.arranged(found.finished(found.rounded(found.accumulators)))

@@ -54,7 +54,7 @@ def fit(model: ir.Graph, row: Platform, keep: Collection[str] = ()) -> list[Fitt
     for _ in range(_ROUNDS):
         before = len(done)
         for node in list(model.graph):
-            op, _ = float_op(node)
+            op, _ = float_op(node, row)
             absent = op is None or not op.available(row)
             if node.name in keep or not (absent or op is None or op.violations(node, row)):
                 continue

@@ -39,5 +39,5 @@ def _refused(node: ir.Node, row: Platform) -> bool:
     """Whether it is the dilation that stands against `node`."""
     if dilation_values(node, row) is not None:
         return True
-    op, _ = float_op(node)
+    op, _ = float_op(node, row)
     return op is not None and line_dilation in op.constraints and line_dilation(node, row) is not None

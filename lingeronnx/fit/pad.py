@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..formats import PAD
 from ..graph import ir
 from ..ops import float_op
 from ..packer.conv_limits import input_below_kernel, pad_side
@@ -19,7 +20,7 @@ __all__ = ["explicit_pad"]
 def explicit_pad(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Leave as much of the padding in the convolution as it takes, and put the rest before it."""
     found = conv_of(node, row)
-    if found is None or row.conv is None or not row.runs("iqPad"):
+    if found is None or row.conv is None or not row.runs(PAD.name):
         return None
     below = input_below_kernel(node, row) is not None
     if pad_side(node, row) is None and not below:
@@ -36,7 +37,7 @@ def explicit_pad(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, st
     pads = [0, 0, *rest[:rank], 0, 0, *rest[rank:]]
     shape = [*(source.shape or ())[:2], *(int(d or 0) + rest[i] + rest[rank + i] for i, d in enumerate(g.source[2:]))]
     padded = make("Pad", [source, make.constant(np.array(pads, np.int64), "pads")], shape, "padded")
-    op, _ = float_op(make.nodes[0])
+    op, _ = float_op(make.nodes[0], row)
     if op is None or op.violations(make.nodes[0], row):
         make.undo()
         return None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..graph import ir
-from ..ops.spread import nearest_places
+from ..formats.spread import nearest_places
 from ..platforms import Platform
 from ._base import Maker
 

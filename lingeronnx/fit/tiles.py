@@ -103,7 +103,7 @@ def _fit(node: ir.Node, window: _Window, ranges: Sequence[Sequence[tuple[int, in
         if node.op_type != "Conv" and result == [1, 1] != list(window.result):
             return False
         made = _scratch(node, (channels, height, width), pads, result)
-        op, _ = float_op(made)
+        op, _ = float_op(made, row)
         if op is None or op.violations(made, row):
             return False
     return True

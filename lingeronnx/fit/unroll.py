@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from ..formats.select import slices
 from ..graph import ir
 from ..ops import float_op
-from ..ops.lut import Sigmoid, Tanh
+from ..ops.lut import SIGMOID, TANH
 from ..ops.recurrent import given
-from ..ops.select import slices
 from ..passes.linear import declare
 from ..platforms import Platform
 
@@ -39,7 +39,7 @@ STEPS = 64
 def _is_joined(units: int, row: Platform) -> bool:
     """Whether one sigmoid takes the gates together: what stands in for it may have a limit."""
     x = ir.Value(name="x", shape=ir.oir_shape([1, 1, 3 * units]))
-    return not Sigmoid().violations(ir.make_node("Sigmoid", [x], name="gates", output="y"), row)
+    return not SIGMOID.violations(ir.make_node("Sigmoid", [x], name="gates", output="y"), row)
 
 
 def unroll(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
@@ -48,12 +48,12 @@ def unroll(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | N
     shape = ir.shape(node.inputs[0])
     if node.domain != ir.DOMAIN or kind not in ("GRU", "LSTM") or "lengths" in given(node):
         return None
-    if shape is None or shape[1] is None or shape[1] > STEPS or not Sigmoid().available(row):
+    if shape is None or shape[1] is None or shape[1] > STEPS or not SIGMOID.available(row):
         return None
-    maker = (_Gru if kind == "GRU" else _Lstm)(model, node, Tanh().available(row))
+    maker = (_Gru if kind == "GRU" else _Lstm)(model, node, TANH.available(row))
     maker.joined = _is_joined(maker.units, row)
     maker.run()
-    if any((op := float_op(made)[0]) is None or op.violations(made, row) for made in maker.nodes):
+    if any((op := float_op(made, row)[0]) is None or op.violations(made, row) for made in maker.nodes):
         maker.undo()
         return None
     maker.done()

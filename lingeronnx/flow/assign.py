@@ -178,7 +178,7 @@ def assign(
             setting = choice.of([name], choice.weight_bits)
             if not np.any(values):
                 notes.append(f"weight '{name}' of {node.name} is all zero")
-            axis = op.channel_axis if choice.weight_scales == "channel" and setting.scale is None else None
+            axis = op.format.channel_axis if choice.weight_scales == "channel" and setting.scale is None else None
             tensors[name] = _weight_scales(np.asarray(values), axis, setting)
     _widen(tensors, parts, stats, choice)
     if row.executor:
@@ -279,7 +279,7 @@ def _hold_biases(tensors: dict[str, QParams], parts: Partition, power: bool) -> 
     loses nothing by it.
     """
     for node, op in parts.nodes:
-        if op.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
+        if op.format.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
             continue
         x, name = tensors.get(ir.read_name(node)), ir.read_name(node, 1)
         w, bias = tensors.get(name), ir.const(node.inputs[2])

@@ -10,18 +10,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..emit import Borders, Lowered, Lowering
+from ..emit import Lowered, Lowering
 from ..errors import ModelError
+from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
-from ..ops import OPS, attributes, integer_op, is_quantized_domain
 from ..plan import Plan, QParams, Transform
 from ..platforms import Platform
 from ..run.borders import float_names
 from .partition import Partition
 
 __all__ = ["lower", "plan_of"]
-
-_BORDERS = Borders(*(next(op for op in OPS if op.name == name) for name in ("Quant", "Dequant", "Requant")))
 
 
 def lower(parts: Partition, plan: Plan, row: Platform) -> Lowered:
@@ -34,7 +32,7 @@ def lower(parts: Partition, plan: Plan, row: Platform) -> Lowered:
             raise ModelError(
                 f"the plan holds '{name}' with zero point {q.zero_point}; operators are lowered with 0 only"
             )
-    return Lowering(parts.graph, plan, row, parts.ops, _BORDERS).run()
+    return Lowering(parts.graph, plan, row, parts.ops).run()
 
 
 def plan_of(graph: ir.Graph) -> Plan:
@@ -45,32 +43,31 @@ def plan_of(graph: ir.Graph) -> Plan:
     names = float_names(graph)
     chip = graph.metadata_props.get("lingeronnx.platform", "venus")
     for node in graph.graph:
-        op = integer_op(node)
-        if op is None or not (
+        form = integer_format(node)
+        if form is None or not (
             is_quantized_domain(node) or (node.inputs[0] is not None and node.inputs[0].name in scales)
         ):
             continue
-        attrs = attributes(op, node)
+        attrs = attributes(form, node)
         source = node.inputs[0]
-        scale = op.out_scale(attrs, [scales.get(str(source.name)) if source is not None else None])
+        scale = form.out_scale(attrs, [scales.get(str(source.name)) if source is not None else None])
         if scale is not None:
             name = ir.written_name(node)
             scales[name] = scale
-            own = attrs.get("data_bits" if op.name == "Quant" else "o_bits")
-            bits = widths[name] = int(own or widths.get(str(source.name) if source is not None else "", 8))
-            if op.name != "Requant":
+            bits = widths[name] = int(form.bits(attrs) or widths.get(str(source.name) if source is not None else "", 8))
+            if form is not REQUANT:
                 tensors[names.get(name, name)] = QParams(scale, bits)
-        for key, index in op.weight_scales.items():
+        for key, index in form.weight_scales.items():
             if key in attrs:
                 many = isinstance(attrs[key], Sequence)
                 scale_w = tuple(map(float, attrs[key])) if many else float(attrs[key])
-                axis = op.channel_axis if many else None
+                axis = form.channel_axis if many else None
                 tensors[ir.read_name(node, index)] = QParams(scale_w, int(attrs["parameter_bits"]), axis)
         if "scale_y" in attrs and (held := ir.const(node.inputs[1])) is not None:  # a constant operand
             tensors[ir.read_name(node, 1)] = QParams(float(attrs["scale_y"]), 8 * held.dtype.itemsize)
     found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
     transforms = {name: Transform(tuple(_factors(entry))) for name, entry in found.items()}
-    floats = {str(n.name): "float in the file" for n in graph.graph if integer_op(n) is None}
+    floats = {str(n.name): "float in the file" for n in graph.graph if integer_format(n) is None}
     powers = all(q.power_of_two for q in tensors.values())
     return Plan(platform=chip, mode="q-value" if powers else "max-value", tensors=tensors, transforms=transforms,
                 floats=floats)  # fmt: skip

@@ -31,12 +31,12 @@ class Partition:
     floats: Mapping[str, str]
 
     @classmethod
-    def of(cls, graph: ir.Graph, floats: Mapping[str, str]) -> Partition:
-        """Return the partition of `graph` in which the nodes `floats` stay; ConstraintError where others have to."""
+    def of(cls, graph: ir.Graph, floats: Mapping[str, str], row: Platform) -> Partition:
+        """Return the partition of `graph` for `row` in which `floats` stay; ConstraintError where more have to."""
         ops = {}
         for node in graph.graph:
             if str(node.name) not in floats:
-                op, reason = float_op(node)
+                op, reason = float_op(node, row)
                 if op is None:
                     raise ConstraintError(f"node {node.name} cannot be quantized: {reason}")
                 ops[str(node.name)] = op
@@ -96,7 +96,7 @@ def partition(model: ir.Graph, row: Platform, skip: Mapping[str, str]) -> Partit
             reason = _why_float(node, row)
             if reason is not None:
                 floats[name] = reason
-    whole = Partition.of(model, floats)
+    whole = Partition.of(model, floats, row)
     heads = dict.fromkeys(_heads(whole), "it ends the network, where floats cost nothing")
     rest = _without(whole, heads)
     return _without(rest, dict.fromkeys(_without_arithmetic(rest), "it only moves data between float operators"))
@@ -109,7 +109,7 @@ def _without(parts: Partition, more: Mapping[str, str]) -> Partition:
 
 
 def _why_float(node: ir.Node, row: Platform) -> str | None:
-    op, reason = float_op(node)
+    op, reason = float_op(node, row)
     if op is None:
         return reason
     for index in op.data(node):

@@ -181,7 +181,7 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
     _check_kinds(plan, graph, row)
     if plan.mode != prepared.conf.mode:
         raise ConfigError(f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode {plan.mode}")
-    parts = Partition.of(graph, plan.floats)
+    parts = Partition.of(graph, plan.floats, row)
     factors.apply(parts, {name: np.array(t.factor) for name, t in plan.transforms.items()})
     plan, moves = legalize(plan, parts, tie_classes(parts, row), row)
     return Planned(prepared, parts, plan, moves)
@@ -196,8 +196,8 @@ def _check_names(plan: Plan, graph: ir.Graph) -> None:
 
 def _check_kinds(plan: Plan, graph: ir.Graph, row: Platform) -> None:
     """Raise ConfigError for scales per channel and zero points where `row` has none or no weight is."""
-    axes = {ir.read_name(node, index): (op.channel_axis, ir.shape(node.inputs[index]))
-            for node in graph.graph if (op := float_op(node)[0]) is not None
+    axes = {ir.read_name(node, index): (op.format.channel_axis, ir.shape(node.inputs[index]))
+            for node in graph.graph if (op := float_op(node, row)[0]) is not None
             for index in op.parameters(node)}  # fmt: skip
     for name, q in plan.tensors.items():
         if q.zero_point and not row.zero_points:

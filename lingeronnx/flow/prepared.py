@@ -106,7 +106,7 @@ def prepare(
     selectors = Selectors(original, graph)
     source = FloatRunner(original)
     fitted = _normalise(graph, source, data, row, conf, selectors, record)
-    skip = {**apart(graph, conf.state), **selectors.skipped(conf.skip)}
+    skip = {**apart(graph, conf.state, row), **selectors.skipped(conf.skip)}
     parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
     return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls,

@@ -19,42 +19,42 @@ _TAKES = ("Slice", "Gather", "Split")
 _MOVES = (*_TAKES, "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
-def apart(model: ir.Graph, state: Mapping[str, str]) -> dict[str, str]:
+def apart(model: ir.Graph, state: Mapping[str, str], row: Platform) -> dict[str, str]:
     """Return {node: why} of the nodes of the normalised `model` that take packed states apart, or join them.
 
     state : {output: input}. They only move data; the host does that.
     """
     found: dict[str, str] = {}
     for output, name in state.items():
-        taking = _taking(model, name)
+        taking = _taking(model, name, row)
         if any(node.op_type in _TAKES for node in taking):
             why = f"it takes the packed state '{name}' apart: each part keeps its own scale"
             found.update({str(node.name): why for node in taking})
-        joining = _joining(model, output)
+        joining = _joining(model, output, row)
         if any(node.op_type == "Concat" and len(node.inputs) > 1 for node in joining):
             why = f"it packs the state '{output}': each part keeps its own scale"
             found.update({str(node.name): why for node in joining})
     return found
 
 
-def _moves(node: ir.Node) -> bool:
-    op, _ = float_op(node)
+def _moves(node: ir.Node, row: Platform) -> bool:
+    op, _ = float_op(node, row)
     return op.moves if op is not None else node.op_type in _MOVES
 
 
-def _taking(model: ir.Graph, name: str) -> list[ir.Node]:
+def _taking(model: ir.Graph, name: str, row: Platform) -> list[ir.Node]:
     """Return the nodes that only move what comes from the input `name`."""
     reached = {name}
     found = []
     for node in model.graph:
         data = [str(v.name) for v in node.inputs if v is not None and ir.const(v) is None]
-        if data and set(data) <= reached and _moves(node):
+        if data and set(data) <= reached and _moves(node, row):
             reached.update(str(v.name) for v in node.outputs)
             found.append(node)
     return found
 
 
-def _joining(model: ir.Graph, output: str) -> list[ir.Node]:
+def _joining(model: ir.Graph, output: str, row: Platform) -> list[ir.Node]:
     """Return the nodes that only move or join what nothing but the output `output` is made of."""
     inside: set[int] = set()
     found = []
@@ -63,7 +63,7 @@ def _joining(model: ir.Graph, output: str) -> list[ir.Node]:
         leaves = any(v.is_graph_output() for v in node.outputs)
         uses = [use.node for v in node.outputs for use in v.uses()]
         leads = ends or (bool(uses) and not leaves)
-        if leads and all(id(use) in inside for use in uses) and (_moves(node) or node.op_type == "Concat"):
+        if leads and all(id(use) in inside for use in uses) and (_moves(node, row) or node.op_type == "Concat"):
             inside.add(id(node))
             found.append(node)
     return found

@@ -1,100 +1,73 @@
-"""The operators, in one explicit table. Adding one = its file + a line here + its test.
+"""The rules: which float operators become which integer ones, in one explicit table.
 
-`float_op(node)` finds the operator that computes a float node; `integer_op(node)` the one an integer node is, by any
-of its generations' names.
+Adding one = its file + a line here + its test. `float_op(node, row)` finds the rule of a float node; `rule_of(format)`
+the one whose limits hold for an integer node. The integer operators themselves are in `formats`.
 """
 
 from __future__ import annotations
 
+from ..formats import Format
 from ..graph import ir
-from ._base import RENAMED, Attr, Bound, Op, Tie, Violation, attributes, rule_text
+from ..platforms import Platform
+from ._base import Op, Tie, Violation, rule_text
 from .activation import Clip, Relu, is_relu
-from .border import Dequant, Quant, Requant
 from .concat import Concat
 from .constant_operand import AddConstant, MulConstant
-from .conv import Conv1d, Conv2d
+from .conv import CONV2D, Conv1d
 from .deconv import ConvTranspose2d
-from .elementwise import Add, Div, Mul, Sub
-from .gate import Glu
+from .elementwise import Add, Mul, Sub
 from .gated import Gated
 from .layer_norm import LayerNorm
 from .leaky import LeakyRelu
-from .linear import Linear
-from .lut import Gelu, Sigmoid, Swish, Tanh
+from .linear import LINEAR
+from .lut import SIGMOID, TANH
 from .matmul import Bmm
 from .norm import BatchNorm2d, parameter_values
-from .pool import AvgPool2d, GlobalAveragePool2d, MaxPool
-from .recurrent import Gru, Lstm
-from .select import ArgMax, Gather, Slice, Split
+from .pool import AVERAGE, MaxPool
+from .recurrent import LSTM, Gru
+from .select import Gather, Slice
 from .shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
 from .softmax import LogSoftmax, Softmax
-from .spread import Expand, Pad, Resize, ShuffleChannel, Tile
+from .spread import Expand, Pad, Resize, Tile
 from .table import TABLE
 
-__all__ = [
-    "OPS",
-    "RENAMED",
-    "TRAINED_ONLY",
-    "Attr",
-    "Bound",
-    "Op",
-    "Tie",
-    "Violation",
-    "attributes",
-    "float_op",
-    "integer_op",
-    "is_relu",
-    "parameter_values",
-    "rule_text",
-]
+__all__ = ["OPS", "Op", "Tie", "Violation", "float_op", "is_relu", "parameter_values", "rule_of", "rule_text"]
 
 OPS: tuple[Op, ...] = (
-    Quant(), Dequant(), Requant(), Conv2d(), Conv1d(), ConvTranspose2d(), Linear(), Bmm(), BatchNorm2d(), AddConstant(),
-    MulConstant(), Add(), Sub(), Mul(), Div(), Concat(), AvgPool2d(), MaxPool(), Relu(), Clip(), LeakyRelu(), Glu(),
-    Sigmoid(), Tanh(), Gated(), Softmax(), LogSoftmax(), LayerNorm(), Lstm(), Gru(), Reshape(), Flatten(), Squeeze(),
-    Unsqueeze(), Transpose(), Slice(), Split(), Gather(), ArgMax(), Tile(), Expand(), Pad(), Resize(), ShuffleChannel(),
-    TABLE,
+    CONV2D, Conv1d(), ConvTranspose2d(), LINEAR, Bmm(), BatchNorm2d(), AddConstant(), MulConstant(), Add(), Sub(),
+    Mul(), Concat(), AVERAGE, MaxPool(), Relu(), Clip(), LeakyRelu(), SIGMOID, TANH, Gated(), Softmax(), LogSoftmax(),
+    LayerNorm(), LSTM, Gru(), Reshape(), Flatten(), Squeeze(), Unsqueeze(), Transpose(), Slice(), Gather(), Tile(),
+    Expand(), Pad(), Resize(), TABLE,
 )  # fmt: skip
 
-#: Operators of generation 3 that the quantizer never writes: no chip's executor has them.
-TRAINED_ONLY: tuple[Op, ...] = (GlobalAveragePool2d(), Gelu(), Swish())
-
-_BY_NAME = {name: op for op in (*OPS, *TRAINED_ONLY) for name in (op.name, *op.aliases)}
+#: A composition's title is not the name of the integer operator that it ends in.
+_BY_FORMAT = {op.format: op for op in OPS if not op.title}
 _BY_FLOAT: dict[tuple[str, str], list[Op]] = {}
 for _op in OPS:
     for _key in _op.floats:
         _BY_FLOAT.setdefault(_key, []).append(_op)
 
-_INTEGER_DOMAINS = ("thinker", "linger")
 
+def float_op(node: ir.Node, row: Platform) -> tuple[Op | None, str]:
+    """Return the rule by which the float `node` is lowered for `row`, or None and why there is none.
 
-def float_op(node: ir.Node) -> tuple[Op | None, str]:
-    """Return the operator that computes the float `node`, or None and why there is none."""
+    Of several rules that take the node it is the first that `row` has and whose limits hold, else the first that `row`
+    has, else the first: no rule needs to know of the others. Its `available` and `violations` say what is against it.
+    """
     domain = "" if node.domain == "ai.onnx" else node.domain
     kind = node.op_type.partition("_")[0] if domain == ir.DOMAIN else node.op_type  # Curve_2 is a second Curve
     candidates = _BY_FLOAT.get((domain, kind), [])
     if not candidates:
         return None, f"{node.op_type} has no integer form"
-    reasons = []
-    for op in candidates:
-        reason = op.reject(node)
-        if reason is None:
-            return op, ""
-        reasons.append(reason)
-    return None, reasons[-1] if len(candidates) == 1 else reasons[0]
+    reasons = [op.reject(node) for op in candidates]
+    fitting = [op for op, reason in zip(candidates, reasons, strict=True) if reason is None]
+    if not fitting:
+        return None, str(reasons[0])
+    there = [op for op in fitting if op.available(row)]
+    best = there[:1] if len(there) < 2 else [op for op in there if not op.violations(node, row)]
+    return (best or there or fitting)[0], ""
 
 
-def integer_op(node: ir.Node) -> Op | None:
-    """Return the operator an integer node is; None for a float node or an unknown one.
-
-    A standard operator (Relu, MaxPool, Reshape ...) is an integer one only on integer tensors: the caller decides.
-    """
-    return _BY_NAME.get(node.op_type)
-
-
-def is_quantized_domain(node: ir.Node) -> bool:
-    """Whether the node's domain, or its name, is one of the quantized generations'."""
-    if node.domain in _INTEGER_DOMAINS:
-        return True
-    op = _BY_NAME.get(node.op_type)
-    return op is not None and (op.domain == "thinker" or node.op_type in op.aliases)
+def rule_of(form: Format) -> Op | None:
+    """Return the rule that writes `form` and knows its limits; None for an operator that the quantizer never writes."""
+    return _BY_FORMAT.get(form)

@@ -7,14 +7,14 @@ puts b exactly at the top of the integer range, so that saturation does the clip
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
 from ..graph import ir
 from ..platforms import Platform
-from ._base import Bound, Op, Tie
+from ._base import Op, Tie, Violation
 
 __all__ = ["Clip", "Relu", "bounds", "is_relu"]
 
@@ -41,26 +41,18 @@ def _tie_to_output(node: ir.Node) -> list[Tie]:
 class Relu(Op):
     """``max(0, x)``."""
 
-    name = "Relu"
-    domain = ""
+    format = formats.RELU
     floats = (("", "Relu"),)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """The output's statistics count when nobody else reads the input."""
         return _tie_to_output(node)
 
-    def bind(self, bound: Bound) -> Any:
-        """Return the kernel."""
-        from simulator.kernels import Relu as Kernel
-
-        return Kernel()
-
 
 class Clip(Op):
     """``min(max(x, low), high)`` with constant bounds, quantized with the tensor's scale."""
 
-    name = "Clip"
-    domain = ""
+    format = formats.CLIP
     floats = (("", "Clip"),)
 
     def available(self, row: Platform) -> bool:
@@ -71,10 +63,8 @@ class Clip(Op):
         """Constant bounds only."""
         return "its bounds are computed at run time" if bounds(node) is None else None
 
-    def violations(self, node: ir.Node, row: Platform) -> list[Any]:
+    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
         """On platforms without Clip, ReLU6 and its kin stand in: a lower bound of 0 and a positive upper one."""
-        from ._base import Violation
-
         limits = bounds(node)
         if row.runs(self.name) or limits is None or (limits[0] == 0 and 0 < limits[1] < math.inf):
             return []
@@ -95,23 +85,12 @@ class Clip(Op):
             for end, whole in zip(limits, (scale.low, scale.high), strict=True)
         )
         if high_int == scale.high and low_int == 0:
-            low.emit(RELU, node, [low.integer(node, 0)], {}, domain="")
+            low.emit(formats.RELU, node, [low.integer(node, 0)], {})
             return
         dtype = np.int8 if scale.bits <= 8 else np.int16
         ends = [low.array(f"{node.outputs[0].name}_{key}", np.array(value, dtype))
                 for key, value in (("low", low_int), ("high", high_int))]  # fmt: skip
-        low.emit(self, node, [low.integer(node, 0), *ends], {}, domain="")
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the kernel; absent bounds are the type's."""
-        from simulator.kernels import Clip as Kernel
-
-        low, high = (bound.consts.get(i) for i in (1, 2))
-        return Kernel(-(1 << 31) if low is None else int(low.reshape(())),
-                      (1 << 31) - 1 if high is None else int(high.reshape(())))  # fmt: skip
-
-
-RELU = Relu()
+        low.emit(formats.CLIP, node, [low.integer(node, 0), *ends], {})
 
 
 def is_relu(node: ir.Node) -> bool:

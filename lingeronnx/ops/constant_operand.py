@@ -15,16 +15,16 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
+from ..formats.pairs import PairFormat
 from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ..platforms.limits import OperandLimits
 from ._base import Tie
-from .elementwise import ADD, Binary, Mul
+from .elementwise import Binary
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row
-from .norm import BatchNorm2d
-from .shape import Reshape
 
 __all__ = ["AddConstant", "MulConstant"]
 
@@ -34,11 +34,10 @@ _ONE = 6  # a factor of 1 is held as 2^6
 class AddConstant(Binary):
     """Sum of an activation and a constant tensor."""
 
-    name = "iqAdd (constant)"
+    format: PairFormat = formats.ADD
+    title = "iqAdd (constant)"
     floats = (("", "Add"),)
-    aliases = ()
     factor = "fixed"
-    emitted: Binary = ADD
     factor_is_constant = False
 
     def data(self, node: ir.Node) -> list[int]:
@@ -65,11 +64,11 @@ class AddConstant(Binary):
 
     def available(self, row: Platform) -> bool:
         """Where the operator is."""
-        return row.runs(BatchNorm2d.name if self._by_channels(row) else self.emitted.name)
+        return row.runs((formats.BATCH_NORM2D if self._by_channels(row) else self.format).name)
 
     def _by_channels(self, row: Platform) -> bool:
         """Whether no operand may be a constant, so that every element becomes a channel."""
-        return row.limits(self.emitted.name, OperandLimits) is not None
+        return row.limits(self.format.name, OperandLimits) is not None
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """What a mask shows stays as it is."""
@@ -98,9 +97,8 @@ class AddConstant(Binary):
             self._as_channels(node, low, value, (1, *(int(d or 1) for d in shape[1:])))
             return
         full = (1,) * (len(shape) - array.ndim) + array.shape
-        width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
-        attrs = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
-        low.emit(self.emitted, node, [value, low.constant(node, other, y, lambda a: a.reshape(full))], attrs)
+        constant = low.constant(node, other, y, lambda a: a.reshape(full))
+        low.emit(self.format, node, [value, constant], self.format.scales(x, y, o))
 
     def _as_channels(self, node: ir.Node, low: Lowering, value: ir.Value, shape: tuple[int, ...]) -> None:
         (other,) = self.parameters(node)
@@ -118,23 +116,19 @@ class AddConstant(Binary):
             w = QParams(2.0**_ONE)
             given = [low.array(f"{base}_factor", np.full(count, w.scale).astype(np.int8)),
                      *low.bias(node, other, x.scale * w.scale, spread, f"{base}_offset")]  # fmt: skip
-        attrs = {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits, "scale_x": x.scale,
-                 "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
         column = [1, count, 1, 1]
         target = low.array(f"{base}_column_shape", np.array(column, np.int64))
-        value = low.insert(Reshape.name, node, "column", [value, target], {}, column, x, domain="")
-        value = low.insert(BatchNorm2d.name, node, "affine", [value, *given], attrs, column, o)
+        value = low.insert(formats.RESHAPE, node, "column", [value, target], {}, column, x)
+        attrs = formats.BATCH_NORM2D.scales(x, w, o)
+        value = low.insert(formats.BATCH_NORM2D, node, "affine", [value, *given], attrs, column, o)
         back = low.array(f"{base}_shape", np.array(shape, np.int64))
-        low.emit(RESHAPE, node, [value, back], {}, domain="")
+        low.emit(formats.RESHAPE, node, [value, back], {})
 
 
 class MulConstant(AddConstant):
     """Product of an activation and a constant tensor."""
 
-    name = "iqMul (constant)"
+    format = formats.MUL
+    title = "iqMul (constant)"
     floats = (("", "Mul"),)
-    emitted = Mul()
     factor_is_constant = True
-
-
-RESHAPE = Reshape()

@@ -7,27 +7,18 @@ Weights [O, I/group, k...]; pads in ONNX order, zero padding. Relu stays a node 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from .. import formats
 from ..emit import Lowering
+from ..formats.layers import WeightFormat, sum_scale
 from ..graph import ir
 from ..packer.limits import limits
 from ..platforms import Platform
-from ..platforms.arithmetic import Arithmetic, Layer
-from ._base import Attr, Bound, Constraint, Op, Tie, Violation
-from .shape import Squeeze
+from ._base import Constraint, Op, Tie, Violation
 
-__all__ = ["Conv1d", "Conv2d", "Geometry", "sum_scale"]
-
-WEIGHT = (
-    Attr("data_bits", "i", 8),
-    Attr("parameter_bits", "i", 8),
-    Attr("o_bits", "i", None),
-    Attr("scale_x", "f", unit="counts per unit"),
-    Attr("scale_w", "f", unit="counts per unit"),
-    Attr("scale_o", "f", None, unit="counts per unit"),
-)
+__all__ = ["Conv1d", "Conv2d", "Geometry", "known"]
 
 
 class Geometry:
@@ -80,21 +71,11 @@ def known(g: Geometry) -> bool:
     return len(g.source) == len(g.result) == len(g.kernel) + 2 and None not in (*g.source[1:], *g.result[1:])
 
 
-def sum_scale(attrs: Mapping[str, Any], repeats: int = 1) -> Any:
-    """Return the scale of sums, scale_x * scale_w: one, or a tuple with one for each output channel.
-
-    repeats : how often the channels' scales stand one after another (the groups of a transposed convolution).
-    """
-    x, w = attrs["scale_x"], attrs["scale_w"]
-    return tuple(x * scale for scale in w) * repeats if isinstance(w, Sequence) else x * w
-
-
 class WeightLayer(Op):
     """What convolution and linear share: weight at input 1, bias at input 2."""
 
-    kind: type[Arithmetic] = Layer
+    format: WeightFormat
     factor = "absorbed"
-    channel_axis: int | None = 0
 
     def parameters(self, node: ir.Node) -> list[int]:
         """The weight."""
@@ -118,38 +99,26 @@ class WeightLayer(Op):
 
     def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Any]:
         """Return the attributes every weight layer has."""
-        x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
-        return {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits,
-                "scale_x": x.scale, "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
+        return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit the integer node with quantized weight and bias."""
         attrs = {**self.shape_attributes(node), **self.lowered_attributes(node, low)}
         inputs = [low.integer(node, 0), low.weight(node, 1), *low.bias(node, 2, sum_scale(attrs))]
-        low.emit(self, node, inputs, attrs)
+        low.emit(self.format, node, inputs, attrs)
 
     def shape_attributes(self, node: ir.Node) -> dict[str, Any]:
         """Return the attributes of the operator's own."""
         return {}
 
-    def read_scales(self, attrs: Any) -> dict[int, float]:
-        """Input and weight."""
-        scales = {0: float(attrs["scale_x"])}
-        return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: float(attrs["scale_w"])}
-
 
 class Conv2d(WeightLayer):
     """Two-dimensional convolution, grouped and depthwise included."""
 
-    name = "Conv2dInt"
+    format: WeightFormat = formats.CONV2D
     floats = (("", "Conv"),)
-    aliases = ("QConv2d", "QConvBN2d")
     rank = 2
-    attributes = (
-        Attr("kernel_shape", "ints", None), Attr("strides", "ints", None), Attr("pads", "ints", None),
-        Attr("dilations", "ints", None), Attr("group", "i", 1), *WEIGHT,
-    )  # fmt: skip
-    constraints: tuple[Constraint, ...] = (*limits("Conv2dInt"), groups_padded_ahead)
+    constraints: tuple[Constraint, ...] = (*limits(formats.CONV2D.name), groups_padded_ahead)
 
     def reject(self, node: ir.Node) -> str | None:
         """The kernel must have this operator's rank; padding must be explicit."""
@@ -175,26 +144,13 @@ class Conv2d(WeightLayer):
         g = Geometry(node)
         return math.prod(int(d or 1) for d in g.result[1:]) * math.prod(g.weight[1:])
 
-    def bind(self, bound: Bound) -> Any:
-        """Return the convolution kernel."""
-        from simulator.kernels import Conv
-
-        weight = bound.constant(1, "int8 int16", "weight")
-        rank, a = weight.ndim - 2, bound.attrs
-        return Conv(
-            weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)),
-            strides=tuple(a["strides"] or [1] * rank), pads=tuple(a["pads"] or [0] * 2 * rank),
-            dilations=tuple(a["dilations"] or [1] * rank), group=int(a["group"]),
-        )  # fmt: skip
-
 
 class Conv1d(Conv2d):
     """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between two reshapes."""
 
-    name = "Conv1dInt"
-    aliases = ("QConv1d", "QConvBN1d")
+    format = formats.CONV1D
     rank = 1
-    constraints = limits("Conv1dInt")
+    constraints = limits(formats.CONV1D.name)
 
     def available(self, row: Platform) -> bool:
         """Either form will do."""
@@ -213,11 +169,11 @@ class Conv1d(Conv2d):
         g, q = Geometry.image(node), low.read(node, 0)
         attrs = {**CONV2D.geometry_attributes(g), **self.lowered_attributes(node, low)}
         line = low.integer(node, 0)
-        x = low.insert("Unsqueeze", node, "image", [line], {"axes": [2]}, g.source, q, domain="")
+        x = low.insert(formats.UNSQUEEZE, node, "image", [line], {"axes": [2]}, g.source, q)
         weight = low.weight(node, 1, lambda w: w[:, :, None])
         bias = low.bias(node, 2, sum_scale(attrs))
-        y = low.insert(CONV2D.name, node, "rows", [x, weight, *bias], attrs, g.result, low.written(node))
-        low.emit(SQUEEZE, node, [y], {"axes": [2]}, domain="")
+        y = low.insert(formats.CONV2D, node, "rows", [x, weight, *bias], attrs, g.result, low.written(node))
+        low.emit(formats.SQUEEZE, node, [y], {"axes": [2]})
 
 
-CONV2D, SQUEEZE = Conv2d(), Squeeze()
+CONV2D = Conv2d()

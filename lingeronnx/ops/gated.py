@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
+from ..formats.curves import Q7
 from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ._base import Op, Tie
-from .elementwise import Mul
-from .gate import Glu
-from .linear import Linear
 from .lut import SIGMOID, gated_axis
-from .norm import BatchNorm2d
-from .shape import Reshape
 from .table import TABLE
 
 __all__ = ["Gated"]
@@ -33,7 +29,6 @@ __all__ = ["Gated"]
 #: Sigmoid is within half a count of Q7 of its end from here on.
 _ROOM = 5.0
 _WEIGHT = QParams(2.0**6)
-_Q7 = QParams(2.0**7)
 
 
 def _factor(node: ir.Node) -> float:
@@ -45,7 +40,8 @@ def _factor(node: ir.Node) -> float:
 class Gated(Op):
     """A number times the sigmoid of a multiple of itself."""
 
-    name = "SiLU, GELU (composed)"
+    format = formats.MUL
+    title = "SiLU, GELU (composed)"
     floats = (("", "Gelu"), ("", "Swish"), (ir.DOMAIN, "Gelu"), (ir.DOMAIN, "Silu"))
     factor = "fixed"
     constraints = (gated_axis,)
@@ -87,7 +83,7 @@ class Gated(Op):
             q = _with_room(x, factor)
             inner = _multiplied(node, low, value, shape, x, q, factor)
         gate = SIGMOID.insert(node, low, inner, q, shape)
-        low.emit(MUL, node, [value, gate], {"scale_x": x.scale, "scale_y": _Q7.scale, "scale_o": o.scale})
+        low.emit(formats.MUL, node, [value, gate], {"scale_x": x.scale, "scale_y": Q7.scale, "scale_o": o.scale})
 
     def _glu(self, node: ir.Node, low: Lowering) -> None:
         """LinearInt, GluInt."""
@@ -98,12 +94,12 @@ class Gated(Op):
         weight = np.floor(np.concatenate([eye, eye * factor]) + 0.5).astype(np.int8)
         base = f"{ir.written_name(node)}_pair"
         given = [low.array(f"{base}_weight", weight), low.array(f"{base}_bias", np.zeros(2 * count, np.int32))]
-        attrs: dict[str, Any] = {"data_bits": x.bits, "parameter_bits": _WEIGHT.bits, "o_bits": q.bits,
-                                 "scale_x": x.scale, "scale_w": _WEIGHT.scale, "scale_o": q.scale}  # fmt: skip
         shape[-1] = 2 * count
-        pair = low.insert(Linear.name, node, "pair", [low.integer(node, 0), *given], attrs, shape, q)
+        pair = low.insert(
+            formats.LINEAR, node, "pair", [low.integer(node, 0), *given], formats.LINEAR.scales(x, _WEIGHT, q), shape, q
+        )
         axis = len(shape) - 1  # counted from -1, too little is planned
-        low.emit(GLU, node, [pair], {"dim": axis, "o_bits": o.bits, "scale_x": q.scale, "scale_o": o.scale})
+        low.emit(formats.GLU, node, [pair], {"dim": axis, "o_bits": o.bits, "scale_x": q.scale, "scale_o": o.scale})
 
 
 def _with_room(x: QParams, factor: float) -> QParams:
@@ -120,22 +116,17 @@ def _multiplied(
     if len(shape) > 4:
         image = [*shape[:3], math.prod(shape[3:])]
     if image != shape:
-        value = low.insert(RESHAPE.name, node, "image", [value, low.array(f"{base}_image_shape", _target(image, low))],
-                           {}, image, x, domain="")  # fmt: skip
+        target = low.array(f"{base}_image_shape", _target(image, low))
+        value = low.insert(formats.RESHAPE, node, "image", [value, target], {}, image, x)
     held = np.full(image[1], math.floor(factor * _WEIGHT.scale + 0.5), np.int8)
     given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(image[1], np.int32))]
-    attrs = {"data_bits": x.bits, "parameter_bits": 8, "o_bits": o.bits, "scale_x": x.scale,
-             "scale_w": _WEIGHT.scale, "scale_o": o.scale}  # fmt: skip
-    value = low.insert(BatchNorm2d.name, node, "inner", [value, *given], attrs, image, o)
+    attrs = formats.BATCH_NORM2D.scales(x, _WEIGHT, o)
+    value = low.insert(formats.BATCH_NORM2D, node, "inner", [value, *given], attrs, image, o)
     if image != shape:
-        value = low.insert(RESHAPE.name, node, "inner_back",
-                           [value, low.array(f"{base}_inner_shape", _target(shape, low))], {}, shape, o,
-                           domain="")  # fmt: skip
+        value = low.insert(formats.RESHAPE, node, "inner_back",
+                           [value, low.array(f"{base}_inner_shape", _target(shape, low))], {}, shape, o)  # fmt: skip
     return value
 
 
 def _target(shape: list[int], low: Lowering) -> np.ndarray:
     return np.array([1 if low.row.single_sample else -1, *shape[1:]], np.int64)
-
-
-GLU, MUL, RESHAPE = Glu(), Mul(), Reshape()

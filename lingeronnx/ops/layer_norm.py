@@ -12,17 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
+from ..formats.rows import EPSILON, FRACTION
 from ..graph import ir
 from ..platforms import Platform
 from ..platforms.arithmetic import Norm
-from ._base import Attr, Bound, Op, Tie
+from ._base import Op, Tie
 
 __all__ = ["LayerNorm"]
-
-#: What ONNX adds to the variance by default.
-EPSILON = 1e-5
-FRACTION = 10
 
 
 def norm_row(node: ir.Node, row: Platform) -> Any:
@@ -47,14 +45,9 @@ def norm_axes(node: ir.Node, row: Platform) -> Any:
 class LayerNorm(Op):
     """Layer normalisation with factor and summand."""
 
-    name = "LayerNormInt"
-    kind = Norm
+    format = formats.LAYER_NORM
     floats = (("", "LayerNormalization"), (ir.DOMAIN, "LayerNormalization"))
-    aliases = ("QLayerNorm2d", "QLayerNorm")
     factor = "fixed"
-    attributes = (Attr("data_bits", "i", 8), Attr("parameter_bits", "i", 8), Attr("o_bits", "i", 8),
-                  Attr("epsilon", "f", EPSILON), Attr("scale_y_normal", "f", None), Attr("scale_x", "f"),
-                  Attr("scale_w", "f"), Attr("scale_o", "f"))  # fmt: skip
     constraints = (norm_row, epsilon_fixed, norm_axes)
 
     def parameters(self, node: ir.Node) -> list[int]:
@@ -89,10 +82,7 @@ class LayerNorm(Op):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with integer factor and summand; the chips demand a summand."""
         x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
-        attrs: dict[str, Any] = {
-            "data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits,
-            "scale_x": x.scale, "scale_w": w.scale, "scale_o": o.scale,
-        }  # fmt: skip
+        attrs = formats.LAYER_NORM.scales(x, w, o)
         if low.row.norm is None:
             attrs["epsilon"] = float(ir.attr(node, "epsilon", EPSILON))
         gamma = ir.const(node.inputs[1])
@@ -104,28 +94,4 @@ class LayerNorm(Op):
         bias = low.bias(node, 2, 2.0**FRACTION * w.scale) or [
             low.integers(f"{node.outputs[0].name}_bias", np.zeros(gamma.shape), 1.0)
         ]
-        low.emit(self, node, [low.integer(node, 0), weight, *bias], attrs)
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the row kernel; a row is as many elements as there are factors.
-
-        Graphs of generation 3 say by `scale_y_normal` how many fractional bits the normalised number has.
-        """
-        from simulator.kernels import LayerNorm as Kernel
-
-        a = bound.attrs
-        gamma = bound.constant(1, "int8 int16", "factor")
-        beta = bound.bias(2, gamma.size)
-        shape, axes = bound.source_shapes[0], 1
-        while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < gamma.size:
-            axes += 1
-        fraction = FRACTION if a["scale_y_normal"] is None else bound.exponent("scale_y_normal", a["scale_y_normal"])
-        return Kernel(
-            gamma.astype(np.int64).reshape(-1), np.zeros(gamma.size, np.int64) if beta is None else beta,
-            Kernel.epsilon_of(float(a["epsilon"]), float(a["scale_x"]), gamma.size),
-            bound.rescale(bound.ratio(2.0**fraction, a["scale_w"])), axes=axes, fraction=fraction,
-        )  # fmt: skip
-
-    def read_scales(self, attrs: Any) -> dict[int, float]:
-        """Input and factor."""
-        return {0: float(attrs["scale_x"]), 1: float(attrs["scale_w"])}
+        low.emit(formats.LAYER_NORM, node, [low.integer(node, 0), weight, *bias], attrs)

@@ -11,14 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
 from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ._base import Op, Tie
-from .activation import RELU
-from .elementwise import ADD
-from .norm import BatchNorm2d, scaled_channels
+from .norm import scaled_channels
 
 __all__ = ["LeakyRelu"]
 
@@ -37,12 +36,13 @@ def _slopes(node: ir.Node) -> np.ndarray | None:
 class LeakyRelu(Op):
     """A sum of two half-lines; it has no integer operator of its own."""
 
-    name = "LeakyRelu (composed)"
+    format = formats.ADD
+    title = "LeakyRelu (composed)"
     floats = (("", "LeakyRelu"), ("", "PRelu"))
 
     def available(self, row: Platform) -> bool:
         """Its parts must be there."""
-        return all(row.runs(op) for op in (RELU.name, ADD.name, BatchNorm2d.name))
+        return all(row.runs(form.name) for form in (formats.RELU, formats.ADD, formats.BATCH_NORM2D))
 
     def reject(self, node: ir.Node) -> str | None:
         """Images, constant slopes."""
@@ -63,10 +63,10 @@ class LeakyRelu(Op):
         slopes, x, o = _slopes(node), low.read(node, 0), low.written(node)
         assert slopes is not None
         value, shape = low.integer(node, 0), ir.shape(node.outputs[0]) or ()
-        upper = low.insert(RELU.name, node, "upper", [value], {}, shape, x, domain="")
+        upper = low.insert(formats.RELU, node, "upper", [value], {}, shape, x)
         mirrored = scaled_channels(low, node, "mirrored", value, x, x, QParams(1.0), -1.0)
-        lower = low.insert(RELU.name, node, "lower", [mirrored], {}, shape, x, domain="")
+        lower = low.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
         top = float(np.abs(slopes).max(initial=0)) or 1.0
         w = QParams(2.0 ** min(np.floor(np.log2(127 / top)), low.row.exponents[1]))
         scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -slopes)
-        low.emit(ADD, node, [upper, scaled], {"scale_x": x.scale, "scale_y": o.scale, "scale_o": o.scale})
+        low.emit(formats.ADD, node, [upper, scaled], {"scale_x": x.scale, "scale_y": o.scale, "scale_o": o.scale})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from ..graph import ir
-from .conv import Conv2d
-from .linear import Linear
-from .recurrent import Lstm
+from .conv import CONV2D
+from .linear import LINEAR
+from .recurrent import LSTM
 
 __all__ = ["macs"]
 
@@ -22,15 +22,15 @@ def macs(node: ir.Node) -> int:
     """Return the multiply-accumulates of one sample; 0 for operators that are not sums of products."""
     kind = node.op_type
     if kind == "Conv":
-        return Conv2d().macs(node)
+        return CONV2D.macs(node)
     if kind == "Linear" and node.domain == ir.DOMAIN:
-        return Linear().macs(node)
+        return LINEAR.macs(node)
     if kind in ("MatMul", "Gemm"):
         left = _size(node.inputs[0])
         inner = left[0 if kind == "Gemm" and ir.attr(node, "transA", 0) else -1] if left else 1
         return math.prod(_size(node.outputs[0])) * inner
     if node.domain == ir.DOMAIN and kind.partition("_")[0] in ("LSTM", "GRU"):
-        return Lstm().macs(node)
+        return LSTM.macs(node)
     if kind == "ConvTranspose":
         weight = ir.shape(node.inputs[1]) or ()
         return math.prod(_size(node.inputs[0])) * math.prod(int(d or 1) for d in weight[1:])

@@ -7,22 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..graph import ir
 from ..platforms import Platform
-from ..platforms.arithmetic import Layer
 from ..platforms.limits import MatrixLimits
-from ._base import Attr
 from .elementwise import Binary
-from .shape import Reshape
 
 __all__ = ["Bmm"]
-
-RESHAPE = Reshape()
 
 
 def matrix_rank(node: ir.Node, row: Platform) -> Any:
     """both factors have three axes, or four with equal heads | put the heads of an attention into the batch."""
-    limits, shapes = row.limits("BmmInt", MatrixLimits), [ir.shape(value) or () for value in node.inputs[:2]]
+    limits, shapes = row.limits(formats.BMM.name, MatrixLimits), [ir.shape(value) or () for value in node.inputs[:2]]
     ranks = [len(shape) for shape in shapes]
     heads = ranks == [4, 4] and shapes[0][1] == shapes[1][1]
     return None if limits is None or ranks == [limits.rank] * 2 or heads else f"{ranks[0]} and {ranks[1]} axes"
@@ -31,12 +27,8 @@ def matrix_rank(node: ir.Node, row: Platform) -> Any:
 class Bmm(Binary):
     """Matrix product, sample by sample."""
 
-    name = "BmmInt"
-    kind = Layer
+    format = formats.BMM
     floats = (("", "MatMul"),)
-    aliases = ("QBmm", "QMatmul")
-    attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
-                  Attr("o_bits", "i", 8))  # fmt: skip
     constraints = (matrix_rank,)
     factor = "fixed"
 
@@ -56,11 +48,6 @@ class Bmm(Binary):
         """The product is shifted right: q_o <= q_x + q_y."""
         return exponent(ir.read_name(node, 0)) + exponent(ir.read_name(node, 1))
 
-    def lowered_attributes(self, node: ir.Node, low: Any) -> dict[str, Any]:
-        """Scales and widths."""
-        return {**super().lowered_attributes(node, low), "data_bits": low.read(node, 0).bits,
-                "o_bits": low.written(node).bits}  # fmt: skip
-
     def lower(self, node: ir.Node, low: Any) -> None:
         """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
         shapes = [ir.shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
@@ -71,16 +58,10 @@ class Bmm(Binary):
         for index, what in ((0, "left"), (1, "right")):
             sizes = [int(d or 1) for d in shapes[index][1:]]
             target = low.array(f"{base}_{what}_shape", np.array(sizes, np.int64))
-            factors.append(low.insert("Reshape", node, what, [low.integer(node, index), target], {}, sizes,
-                                      low.read(node, index), domain=""))  # fmt: skip
+            factors.append(low.insert(formats.RESHAPE, node, what, [low.integer(node, index), target], {}, sizes,
+                                      low.read(node, index)))  # fmt: skip
         full = [1, *(int(d or 1) for d in shapes[2][1:])]
-        value = low.insert(self.name, node, "heads", factors, self.lowered_attributes(node, low), full[1:],
+        value = low.insert(formats.BMM, node, "heads", factors, self.lowered_attributes(node, low), full[1:],
                            low.written(node))  # fmt: skip
         back = low.array(f"{base}_shape", np.array(full, np.int64))
-        low.emit(RESHAPE, node, [value, back], {}, domain="")
-
-    def bind(self, bound: Any) -> Any:
-        """Return the matrix kernel."""
-        from simulator.kernels import MatMul
-
-        return MatMul(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"])))
+        low.emit(formats.RESHAPE, node, [value, back], {})

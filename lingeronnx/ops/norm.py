@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
 from ..graph import ir
 from ..plan import QParams
-from ._base import Attr, Bound
-from .conv import WEIGHT, WeightLayer
+from .conv import WeightLayer
 
 __all__ = ["BatchNorm2d", "factors", "parameter_values", "scaled_channels"]
 
@@ -31,11 +31,8 @@ class BatchNorm2d(WeightLayer):
     Its integer weight is ``gamma / sqrt(var + eps)``, kept in the plan under the name of gamma.
     """
 
-    name = "BatchNorm2dInt"
-    channel_axis = None  # its weight has one number for a channel
+    format = formats.BATCH_NORM2D
     floats = (("", "BatchNormalization"),)
-    aliases = ("QBatchNorm2d", "QBatchNorm1d")
-    attributes = tuple(a if a.name.startswith("scale") else Attr(a.name, a.kind, 8) for a in WEIGHT)
 
     def reject(self, node: ir.Node) -> str | None:
         """Four dimensions and constant parameters."""
@@ -60,16 +57,7 @@ class BatchNorm2d(WeightLayer):
         weight = low.array(ir.read_name(node, 1), held.astype(np.int8 if w.bits <= 8 else np.int16), own=True)
         bias = low.integers(f"{node.outputs[0].name}_bias", offset, attrs["scale_x"] * attrs["scale_w"],
                             low.is_wide(node))  # fmt: skip
-        low.emit(self, node, [low.integer(node, 0), weight, bias], attrs)
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the per-channel kernel; a fourth and fifth input (running statistics) are not read."""
-        from simulator.kernels import Affine
-
-        weight = bound.constant(1, "int8 int16", "weight").reshape(-1)
-        rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_w"]))
-        bias = bound.bias(2, len(weight))
-        return Affine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale)
+        low.emit(formats.BATCH_NORM2D, node, [low.integer(node, 0), weight, bias], attrs)
 
 
 def scaled_channels(
@@ -84,10 +72,8 @@ def scaled_channels(
     channels = int(shape[1] or 1)
     held = np.clip(np.floor(np.broadcast_to(factors, (channels,)) * w.scale + 0.5), w.low, w.high).astype(np.int8)
     base = f"{node.outputs[0].name}_{what}"
-    attrs = {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits,
-             "scale_x": x.scale, "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
     given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(channels, np.int32))]
-    return low.insert(BatchNorm2d.name, node, what, [value, *given], attrs, shape, o)
+    return low.insert(formats.BATCH_NORM2D, node, what, [value, *given], formats.BATCH_NORM2D.scales(x, w, o), shape, o)
 
 
 def parameter_values(node: ir.Node, index: int) -> np.ndarray | None:

@@ -8,33 +8,27 @@ honours how the padding counts.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
 from ..graph import ir
 from ..packer.limits import limits
 from ..packer.pool_limits import whole_map_area
 from ..platforms import Platform
-from ..platforms.arithmetic import Average, Divisor
 from ..platforms.faults import Fault
-from ._base import Attr, Bound, Op, Tie
+from ._base import Op, Tie
 from .conv import CONV2D
 
-__all__ = ["AvgPool2d", "GlobalAveragePool2d", "MaxPool"]
-
-#: How a chip divides a window's sum, in the words of `simulator.kernels.luna_average`.
-_DIVISIONS: dict[Divisor, Literal["venus", "arcs"]] = {Divisor.AREA_IN_A_BYTE: "venus", Divisor.AREA: "arcs"}
-
-_WINDOW = (Attr("kernel_shape", "ints"), Attr("strides", "ints", None), Attr("pads", "ints", None),
-           Attr("ceil_mode", "i", 0))  # fmt: skip
+__all__ = ["AvgPool2d", "MaxPool"]
 
 
 def global_window(node: ir.Node, row: Platform) -> Any:
     """a global average fits the executor's workspace, or falls into two steps that do | choose a map of other sides."""
     source = ir.shape(node.inputs[0]) or ()
-    if node.op_type == AvgPool2d.name:
+    if node.op_type == formats.AVG_POOL2D.name:
         return whole_map_area(node, row)
     if row.pool is None or not _is_global(node, source):
         return None
@@ -69,7 +63,9 @@ def _holds(step: tuple[bool, int, int], size: tuple[int, int], channels: int, ro
     attributes = {"kernel_shape": sides, "strides": [1, 1] if still else sides, "pads": [0] * 4,
                   **({"group": channels} if by_ones else {})}  # fmt: skip
     op: Op = CONV2D if by_ones else AVERAGE
-    made = ir.make_node(op.name, [x, ones] if by_ones else [x], attributes, name="step", output="y", domain=op.domain)
+    made = ir.make_node(
+        op.name, [x, ones] if by_ones else [x], attributes, name="step", output="y", domain=op.format.domain
+    )
     made.outputs[0].shape = ir.oir_shape([1, channels, *(n // k for n, k in zip(size, sides, strict=True))])
     return not op.violations(made, row)
 
@@ -127,11 +123,9 @@ def _reject(node: ir.Node) -> str | None:
 class MaxPool(Op):
     """Largest of a window; padding never wins."""
 
-    name = "MaxPool"
-    domain = ""
+    format = formats.MAX_POOL
     floats = (("", "MaxPool"),)
-    attributes = (*_WINDOW, Attr("dilations", "ints", None))
-    constraints = limits("MaxPool")
+    constraints = limits(formats.MAX_POOL.name)
 
     def reject(self, node: ir.Node) -> str | None:
         """Two dimensions, one output, no dilation."""
@@ -141,28 +135,15 @@ class MaxPool(Op):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit on integers."""
-        low.emit(self, node, low.inputs(node), _window(node), domain="")
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the kernel."""
-        from simulator.kernels import MaxPool as Kernel
-
-        a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
-        return Kernel(tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank),
-                      ceil_mode=bool(a["ceil_mode"]))  # fmt: skip
+        low.emit(formats.MAX_POOL, node, low.inputs(node), _window(node))
 
 
 class AvgPool2d(Op):
     """Mean of a window."""
 
-    name = "AvgPool2dInt"
-    kind = Average
+    format = formats.AVG_POOL2D
     floats = (("", "AveragePool"),)
-    aliases = ("QAvgPool2d", "QAvgPool1d")
-    attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
-                  Attr("scale_o", "f", None), Attr("count_include_pad", "i", 1),
-                  Attr("divisor_override", "i", -1))  # fmt: skip
-    constraints = (*(c for c in limits("AvgPool2dInt") if c is not whole_map_area), global_window)
+    constraints = (*(c for c in limits(formats.AVG_POOL2D.name) if c is not whole_map_area), global_window)
 
     def reject(self, node: ir.Node) -> str | None:
         """Padding, if any, counts; two dimensions."""
@@ -177,22 +158,22 @@ class AvgPool2d(Op):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with both scales; a global average in the steps that the platform gets right."""
         x, o = low.read(node, 0), low.written(node)
-        scales = {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
+        scales = formats.AVG_POOL2D.scales(x, o)
         source = ir.shape(node.inputs[0]) or ()
         steps = global_steps(node, low.row) if _is_global(node, source) else None
         if steps is None or steps == [(False, *ir.attr(node, "kernel_shape"))]:
-            low.emit(self, node, low.inputs(node), {**_window(node), **scales})
+            low.emit(formats.AVG_POOL2D, node, low.inputs(node), {**_window(node), **scales})
             return
         value, channels = low.integer(node, 0), int(source[1] or 1)
         if len(steps) == 2:
             sides = list(steps[0][1:])
             shape = [*source[:2], *(int(d or 1) // s for d, s in zip(source[2:], sides, strict=True))]
             window = {"kernel_shape": sides, "strides": sides, "pads": [0] * 4, "ceil_mode": 0}
-            value = low.insert(self.name, node, "tiles", [value], {**window, **scales}, shape, x)
+            value = low.insert(formats.AVG_POOL2D, node, "tiles", [value], {**window, **scales}, shape, x)
         by_ones, *sides = steps[-1]
         if not by_ones:
             window = {"kernel_shape": sides, "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
-            low.emit(self, node, [value], {**window, **scales})
+            low.emit(formats.AVG_POOL2D, node, [value], {**window, **scales})
             return
         name = node.outputs[0].name
         ones = low.array(f"{name}_ones", np.ones((channels, 1, *sides), np.int8))
@@ -203,58 +184,7 @@ class AvgPool2d(Op):
             # Both steps round half up: what that adds on average is taken out of the sum, as far as it is whole.
             excess = int(math.prod(sides) / (2 * math.prod(steps[0][1:])) + 0.5)
             inputs.append(low.array(f"{name}_excess", np.full(channels, -excess, np.int32)))
-        low.emit(CONV2D, node, inputs, attrs)
-
-    def out_scale(self, attrs: Any, scales: Any) -> float | None:
-        """scale_o, by default scale_x."""
-        return float(attrs["scale_o"] or attrs["scale_x"])
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the kernel with the platform's division."""
-        from simulator.kernels import AvgPool, luna_average
-
-        a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
-        area = math.prod(a["kernel_shape"])
-        x, o = float(a["scale_x"]), float(a["scale_o"] or a["scale_x"])
-        divisor = bound.how(Average).divisor
-        if divisor is Divisor.COUNTED:
-            return _mean(bound, bound.exponent("scale_o / scale_x", o / x), a["kernel_shape"], a["strides"], a["pads"])
-        if divisor is Divisor.ONE_ROUNDING:
-            rule = bound.rescale(o / (x * area))
-        else:
-            q_x, q_o = (bound.exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o)))
-            rule = luna_average(_DIVISIONS[divisor], area, q_x, q_o)
-        window = (tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank))
-        return AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"]))
-
-
-class GlobalAveragePool2d(Op):
-    """Mean of the whole map, in generation 3 only; it has no name that the packer knows."""
-
-    name = "QGlobalAveragePool2d"
-    kind = Average
-    domain = "linger"
-    attributes = (Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"), Attr("scale_o", "f", None))
-
-    def out_scale(self, attrs: Any, scales: Any) -> float | None:
-        """scale_o, by default scale_x."""
-        return float(attrs["scale_o"] or attrs["scale_x"])
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the mean."""
-        x = float(bound.attrs["scale_x"])
-        shift = bound.exponent("scale_o / scale_x", float(bound.attrs["scale_o"] or x) / x)
-        return _mean(bound, shift, None, None, None)
-
-
-def _mean(bound: Bound, shift: int, kernel: Any, strides: Any, pads: Any) -> Any:
-    """Return what the training side computes."""
-    from simulator.kernels import Mean
-
-    a = bound.attrs
-    return Mean(kernel, strides, pads, shift, int(a["o_bits"] or 8), bound.rounding,
-                ceil_mode=bool(a.get("ceil_mode", 0)), padded=bool(a.get("count_include_pad", 1)),
-                divisor=max(int(a.get("divisor_override", -1)), 0))  # fmt: skip
+        low.emit(formats.CONV2D, node, inputs, attrs)
 
 
 AVERAGE = AvgPool2d()

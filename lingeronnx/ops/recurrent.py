@@ -12,46 +12,24 @@ cell as int32 with 15 fractional bits, each absent where it is not given. Chips 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
-from ..errors import ModelError
+from ..formats.recurrent import GIVEN, Recurrent
 from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ..platforms import arithmetic as kinds
 from ..platforms.faults import Fault
 from ..platforms.limits import RecurrentLimits
-from . import recurrent_trained
-from ._base import Attr, Bound, Op, Tie
-from .select import Slice
+from ._base import Op, Tie
 
-__all__ = ["GIVEN", "Gru", "Lstm", "directions", "full_length", "given", "obstacle", "places"]
+__all__ = ["LSTM", "Gru", "Lstm", "directions", "full_length", "given", "obstacle"]
 
-#: What a layer may be given besides x, in the order of all its forms.
-GIVEN = ("lengths", "h", "c")
-
-_ATTRIBUTES = (
-    Attr("input_size", "i"),
-    Attr("hidden_size", "i"),
-    Attr("num_layers", "i", 1),
-    Attr("batch_first", "i", 0),
-    Attr("go_forward", "i", 1),
-    Attr("data_bits", "i", 8),
-    Attr("parameter_bits", "i", 8),
-    Attr("o_bits", "i", None),
-    Attr("scale_x", "f"),
-    Attr("scale_h", "f"),
-    Attr("scale_iw", "f"),
-    Attr("scale_hw", "f"),
-    Attr("scale_o", "f", None),
-)
-
-SLICE = Slice()
 
 #: How the cell that goes in or comes out is held.
 _CELL = QParams(2.0**15, 32)
@@ -117,8 +95,8 @@ def _is_zero(value: ir.Value | None) -> bool:
 
 def _limited(row: Platform, node: ir.Node) -> bool:
     """Whether layers begin at zero, walk to the end of the input and keep their cell to themselves."""
-    kind = "LSTMInt" if "LSTM" in node.op_type else "GRUInt"
-    return row.limits(kind, RecurrentLimits) is not None
+    form = formats.LSTM if "LSTM" in node.op_type else formats.GRU
+    return row.limits(form.name, RecurrentLimits) is not None
 
 
 def square_input(node: ir.Node, row: Platform) -> Any:
@@ -162,43 +140,13 @@ def right_gru(node: ir.Node, row: Platform) -> Any:
 # ---- the integer operators ---------------------------------------------------------------------------------------
 
 
-def _array(value: ir.Value | None) -> np.ndarray | None:
-    """Return a constant of an integer graph: an initializer, or what a Constant node holds."""
-    maker = ir.producer(value)
-    return np.asarray(ir.attr(maker, "value")) if maker is not None and maker.op_type == "Constant" else ir.const(value)
-
-
-def _weights(node: ir.Node) -> list[int]:
-    """Return the indices of the two weights of an integer node, in any variant."""
-    arrays = {index: _array(value) for index, value in enumerate(node.inputs) if index and value is not None}
-    return [index for index, a in arrays.items() if a is not None and a.ndim == 2 and a.dtype.kind == "i"
-            and a.dtype.itemsize < 8]  # fmt: skip
-
-
-def _extras(node: ir.Node) -> dict[str, int]:
-    """Return {what: index} of what an integer node is given between x and its weights."""
-    end = (_weights(node) or [len(node.inputs)])[0]
-    keys = GIVEN[1:] if ir.attr(node, "has_hidden", 0) else GIVEN  # generation 3 has no lengths
-    return {key: index for index, key in enumerate(keys, 1) if index < end and node.inputs[index] is not None}
-
-
-def places(node: ir.Node) -> dict[str, int]:
-    """Return {what: input index} of all that an integer node has besides x: of `GIVEN`, and the kernel's constants."""
-    first = (_weights(node) or [len(node.inputs)])[0]
-    fields = zip(("weight_x", "weight_h", "bias_x", "bias_h"), range(first, len(node.inputs)), strict=False)
-    return {**_extras(node), **dict(fields)}
-
-
 class _Recurrent(Op):
     """What LSTMInt and GRUInt share."""
 
-    attributes: tuple[Attr, ...] = _ATTRIBUTES
     factor = "fixed"
     reach: float | None = 1.0
-    weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
+    format: Recurrent
     onnx_gates: ClassVar[str]  # ONNX's order
-    kernel_gates: ClassVar[str]  # the simulator's
-    kind: type[kinds.Lstm] | type[kinds.Gru]
 
     def data(self, node: ir.Node) -> list[int]:
         """The input, and a state that is computed."""
@@ -265,15 +213,15 @@ class _Recurrent(Op):
             "scale_o": o.scale, **self.lowered_attributes(node),
         }  # fmt: skip
         batch = (ir.shape(node.inputs[0]) or (None,))[0]
-        also = [(what, (batch, 1, units), bits or o.bits) for what, bits in self.states.items()]
+        also = [(what, (batch, 1, units), bits or o.bits) for what, bits in self.format.states.items()]
         if square and length < width:
-            steps = low.insert(self.name, node, "steps", inputs, attrs, (batch, width, units), o, also=also)
+            steps = low.insert(self.format, node, "steps", inputs, attrs, (batch, width, units), o, also=also)
             first = 0 if attrs["go_forward"] else width - length
             bounds = (("start", first), ("end", first + length), ("axis", 1), ("step", 1))
             given = [low.array(f"{ir.written_name(node)}_{key}", np.array([v], np.int64)) for key, v in bounds]
-            low.emit(SLICE, node, [steps, *given], {}, domain="")
+            low.emit(formats.SLICE, node, [steps, *given], {})
         else:
-            low.emit(self, node, inputs, attrs, also=also)
+            low.emit(self.format, node, inputs, attrs, also=also)
         for index in self.results(node)[1:]:
             low.further_output(node, index, "h")
         if _is_read(node, 2):
@@ -282,7 +230,7 @@ class _Recurrent(Op):
     def _given(self, node: ir.Node, low: Lowering, o: QParams) -> list[ir.Value | None]:
         """Return lengths, state and cell as far as they are given; what the state is tied to is held as `o`."""
         found: list[ir.Value | None] = []
-        for key in GIVEN[: 1 + len(self.states)]:
+        for key in GIVEN[: 1 + len(self.format.states)]:
             index = given(node).get(key)
             array = None if index is None else ir.const(node.inputs[index])
             if index is None:
@@ -300,17 +248,14 @@ class _Recurrent(Op):
             found.pop()
         return found
 
-    #: What the integer node gives besides the sequence, with its width (0: the sequence's).
-    states: ClassVar[dict[str, int]]
-
     def lowered_attributes(self, node: ir.Node) -> dict[str, Any]:
         """Return the attributes of this operator alone."""
         return {}
 
     def _gates(self, row: Platform) -> str:
         """Return the order in which the platform wants the gates."""
-        how = row.computes(self.name, self.kind)
-        return self.kernel_gates if how is None else how.gates
+        how = row.computes(self.name, self.format.kind)
+        return self.format.kernel_gates if how is None else how.gates
 
     def _ordered(self, array: np.ndarray, units: int, gates: str) -> np.ndarray:
         """Return weights or biases, whose gates stand as in ONNX, with the gates in the order `gates`."""
@@ -324,10 +269,10 @@ class _Recurrent(Op):
         """
         batch, length, width = ir.shape(node.inputs[0]) or (None, 0, 0)
         length, width, turn = int(length or 0), int(width or 0), {"perm": [0, 2, 1]}
-        turned = low.insert("Transpose", node, "turned", [source], turn, (batch, width, length), q, "")
+        turned = low.insert(formats.TRANSPOSE, node, "turned", [source], turn, (batch, width, length), q)
         before = 0 if ir.attr(node, "direction") != "reverse" else width - length
         long = self._padded(node, low, "long", turned, (width, length), width, q, before)
-        return low.insert("Transpose", node, "back", [long], turn, (batch, width, width), q, "")
+        return low.insert(formats.TRANSPOSE, node, "back", [long], turn, (batch, width, width), q)
 
     def _padded(
         self, node: ir.Node, low: Lowering, what: str, source: ir.Value, sizes: tuple[int, int], size: int, q: QParams,
@@ -337,104 +282,21 @@ class _Recurrent(Op):
         one = QParams(64.0)
         weight = (np.eye(size, sizes[1], -before) * one.scale).astype(np.int8)
         identity = low.array(f"{ir.written_name(node)}_{what}_weight", weight)
-        attrs = {"data_bits": q.bits, "parameter_bits": one.bits, "o_bits": q.bits,
-                 "scale_x": q.scale, "scale_w": one.scale, "scale_o": q.scale}  # fmt: skip
         batch = (ir.shape(node.inputs[0]) or (None,))[0]
-        return low.insert("LinearInt", node, what, [source, identity], attrs, (batch, sizes[0], size), q)
+        return low.insert(
+            formats.LINEAR, node, what, [source, identity], formats.LINEAR.scales(q, one, q), (batch, sizes[0], size), q
+        )
 
     # ---- integer side ----
-
-    def operands(self, node: ir.Node) -> list[int]:
-        """The input, lengths and states, but for constants."""
-        return [0, *(index for index in _extras(node).values() if _array(node.inputs[index]) is None)]
-
-    def out_scale(self, attrs: Any, scales: Sequence[float | None]) -> float | None:
-        """The sequence's."""
-        return self.state_scale(attrs)
-
-    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
-        """The state's, and the training side's cell."""
-        if not bound.how(self.kind).trained:
-            return super().out_scales(bound, scales)
-        state = recurrent_trained.state_scale(bound)
-        return [state, state, recurrent_trained.cell_scale(bound)]
-
-    def reals(self, bound: Bound) -> list[int]:
-        """To the training side the last states are real numbers, unless the graph declares integers."""
-        types = [value.dtype.name if value.dtype is not None else "FLOAT" for value in bound.node.outputs]
-        return [i for i, kind in enumerate(types) if i and kind == "FLOAT" and bound.how(self.kind).trained]
-
-    def state_scale(self, attrs: Any) -> float:
-        """Return the scale of the state that goes round: scale_o, and scale_h only where that is missing."""
-        return float(attrs["scale_o"] or attrs["scale_h"])
-
-    def parts(self, bound: Bound) -> dict[str, Any]:
-        """Return what every recurrent kernel takes, found among the inputs of any variant."""
-        attrs, kept = bound.attrs, tuple(i for i, v in enumerate(bound.node.outputs) if v.name)
-        weights = _weights(bound.node)
-        if len(weights) != 2 or weights[1] != weights[0] + 1:
-            raise ModelError(f"{bound.where}: its two weights must be constants")
-        if int(attrs["num_layers"]) != 1:
-            raise ModelError(f"{bound.where}: num_layers = {attrs['num_layers']}; one layer per node is computed")
-        extras = _extras(bound.node)
-        steps = bound.source_shapes[0][self.time_axis(bound)]
-        fixed = {key: bound.consts[index] for key, index in extras.items() if index in bound.consts}
-        fixed = {key: a for key, a in fixed.items() if (a != (steps if key == "lengths" else 0)).any()}
-        run_time = tuple(key for key, index in extras.items() if index not in bound.consts)
-        if bound.how(self.kind).from_zero and (run_time or fixed):
-            key = (*run_time, *fixed)[0]
-            what = "lengths other than the whole input's" if key == "lengths" else "initial states other than zero"
-            raise ModelError(f"{bound.where}: it is given {what} (input {extras[key]}), which is not simulated")
-        inner, outer = (bound.constant(i, "int8 int16", "weight") for i in weights)
-        biases = [bound.bias(weights[1] + i, len(inner)) for i in (1, 2)]
-        zero = np.zeros(len(inner), np.int64)
-        held = (inner, outer, *(zero if bias is None else bias for bias in biases))
-        named = dict(zip(("weight_x", "weight_h", "bias_x", "bias_h"), map(self._kernel_order(bound), held),
-                         strict=True))  # fmt: skip
-        return {**named, "kept": kept, "given": run_time, "fixed": fixed, "time_axis": self.time_axis(bound)}
-
-    def _kernel_order(self, bound: Bound) -> Callable[[np.ndarray], np.ndarray]:
-        """Return what puts the gates of a weight or bias into the order of the kernels."""
-        gates = bound.how(self.kind).gates
-        order = [gates.index(gate) for gate in self.kernel_gates]
-        return lambda a: a.reshape(len(gates), -1, *a.shape[1:])[order].reshape(a.shape)
-
-    def time_axis(self, bound: Bound) -> int:
-        """Return the axis of time: 1 with batch_first."""
-        return 1 if bound.attrs["batch_first"] else 0
-
-    def sums(self, bound: Bound, bits: int, left: bool) -> dict[str, Any]:
-        """Return the rescalings of both sums to `bits` fractional bits; `left`: whether one may go to the left."""
-        from simulator.fixed import Chain, Rescale
-
-        a = bound.attrs
-        found: dict[str, Any] = {}
-        for key, scales in (("rescale_x", ("scale_x", "scale_iw")), ("rescale_h", ("", "scale_hw"))):
-            first = float(a[scales[0]]) if scales[0] else self.state_scale(a)
-            product = first * float(a[scales[1]])
-            if not bound.arithmetic.requantize.shifts:
-                found[key] = Rescale.from_ratio(2.0**bits / product, 32)
-                continue
-            shift = bound.exponent(" * ".join(scales), product) - bits
-            held = Rescale.from_shift(0, 32)  # the accumulator leaves the matrix unit in 32 bits
-            found[key] = Chain(held, Rescale.from_shift(shift if left else max(shift, 0), 32))
-        return found
 
 
 class Lstm(_Recurrent):
     """Long short-term memory."""
 
-    name = "LSTMInt"
-    aliases = ("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32", "QLSTM")
+    format = formats.LSTM
     floats = ((ir.DOMAIN, "LSTM"), ("", "LSTM"))
     constraints = (square_input, whole_sequences, from_zero, cell_inside)
-    onnx_gates, kernel_gates, kind = "iofg", "ifgo", kinds.Lstm
-    states: ClassVar[dict[str, int]] = {"h": 0, "c": 32}
-
-    def time_axis(self, bound: Bound) -> int:
-        """The chips take [1, T, I] for either value of batch_first."""
-        flat = bound.source_shapes[0][0] == 1 and not bound.how(kinds.Lstm).trained
-        return 1 if bound.attrs["batch_first"] or flat else 0
+    onnx_gates = "iofg"
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """A state in [-1, 1] has at most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip."""
@@ -445,63 +307,18 @@ class Lstm(_Recurrent):
         how = row.computes(self.name, kinds.Lstm)
         return 2.0 if how is not None and how.form in (kinds.LstmForm.Q27, kinds.LstmForm.WIDE) else None
 
-    def bind(self, bound: Bound) -> Any:
-        """Return the kernel in the arithmetic of the row."""
-        from simulator.kernels import Lstm as Kernel
 
-        how = bound.how(kinds.Lstm)
-        if how.trained:
-            return recurrent_trained.lstm(bound, how, self.parts(bound))
-        bits, table, scale = int(bound.attrs["o_bits"] or 8), how.table.value, self.state_scale(bound.attrs)
-        narrow = how.form is kinds.LstmForm.WIDE and bits <= 8
-        arithmetic = kinds.LstmForm.Q27.value if narrow else how.form.value
-        return Kernel(
-            **self.parts(bound), **self.sums(bound, Kernel.formats[arithmetic][0], True),
-            rescale_o=Kernel.output(arithmetic, scale, bits),
-            forward=bool(bound.attrs["go_forward"]), arithmetic=arithmetic, table=table,
-        )  # fmt: skip
-
-    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
-        """The cell has 15 fractional bits, or is packed and no plain tensor."""
-        how = bound.how(kinds.Lstm)
-        if how.trained:
-            return super().out_scales(bound, scales)
-        scale = self.out_scale(bound.attrs, scales)
-        return [scale, scale, None if how.form is kinds.LstmForm.Q11 else 2.0**15]
+LSTM = Lstm()
 
 
 class Gru(_Recurrent):
     """Gated recurrent unit."""
 
-    name = "GRUInt"
-    aliases = ("GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32", "QGRU")
+    format = formats.GRU
     floats = ((ir.DOMAIN, "GRU"), ("", "GRU"))
-    attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
     constraints = (right_gru, whole_sequences, from_zero)
-    onnx_gates, kernel_gates, kind = "zrn", "rzn", kinds.Gru
-    states: ClassVar[dict[str, int]] = {"h": 0}
+    onnx_gates = "zrn"
 
     def lowered_attributes(self, node: ir.Node) -> dict[str, Any]:
         """Where the reset gate acts."""
         return {"linear_before_reset": int(ir.attr(node, "linear_before_reset", 0))}
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the operator's kernel, or the executor's."""
-        from simulator.kernels import ExecutorGru
-        from simulator.kernels import Gru as Kernel
-
-        how = bound.how(kinds.Gru)
-        if how.trained:
-            return recurrent_trained.gru(bound, how, self.parts(bound))
-        bits, scale = int(bound.attrs["o_bits"] or 8), self.state_scale(bound.attrs)
-        if how.form is not kinds.GruForm.DEFINED:
-            from simulator.fixed import Rescale
-
-            out = Rescale.from_shift(14 - bound.exponent("scale_o", scale), bits)
-            return ExecutorGru(**self.parts(bound), **self.sums(bound, 11, False), rescale_o=out,
-                               table=how.table.value, joined=how.form is kinds.GruForm.HALVED)  # fmt: skip
-        return Kernel(
-            **self.parts(bound), **self.sums(bound, 27, True), rescale_o=Kernel.output(scale, bits),
-            forward=bool(bound.attrs["go_forward"]), reset_after=bool(bound.attrs["linear_before_reset"]),
-            gate_bits=32 if bits <= 8 else 16,
-        )  # fmt: skip

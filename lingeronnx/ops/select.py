@@ -12,42 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
-from ..errors import ModelError
+from ..formats.select import slices
 from ..graph import ir
 from ..platforms import Platform
 from ..platforms.limits import SliceLimits
-from ._base import Attr, Bound, Op, Tie
-from .shape import Squeeze
+from ._base import Op, Tie
 
-__all__ = ["ArgMax", "Gather", "Slice", "Split", "slices"]
-
-
-def slices(node: ir.Node, constant: Callable[[int], np.ndarray | None], rank: int) -> dict[int, slice] | None:
-    """Return {axis: slice} of a Slice in either form (attributes, or inputs from opset 10 on); None when computed.
-
-    constant : returns constant input `index`, or None.
-    """
-    if "starts" in node.attributes:
-        starts, ends, axes = (ir.attr(node, name) for name in ("starts", "ends", "axes"))
-        steps = None
-    else:
-        parts = []
-        for index in range(1, 5):
-            array = constant(index)
-            given = len(node.inputs) > index and node.inputs[index] is not None
-            if array is None and (given or index < 3):
-                return None
-            parts.append(None if array is None else [int(v) for v in array.reshape(-1)])
-        starts, ends, axes, steps = parts
-    axes = range(len(starts)) if axes is None else [a % rank for a in axes]
-    steps = [1] * len(starts) if steps is None else steps
-    return {axis: _slice(*each) for axis, *each in zip(axes, starts, ends, steps, strict=True)}
-
-
-def _slice(start: int, end: int, step: int) -> slice:
-    """Return Python's slice of ONNX's numbers: an end beyond the first element, going backwards, is no end."""
-    return slice(start, None if step < 0 and end < -(1 << 30) else end, step)
+__all__ = ["Gather", "Slice"]
 
 
 def _constants(node: ir.Node) -> Callable[[int], np.ndarray | None]:
@@ -56,7 +29,7 @@ def _constants(node: ir.Node) -> Callable[[int], np.ndarray | None]:
 
 def slice_step(node: ir.Node, row: Platform) -> Any:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
-    limits = row.limits("Slice", SliceLimits)
+    limits = row.limits(formats.SLICE.name, SliceLimits)
     if limits is None:
         return None
     found = slices(node, _constants(node), len(ir.shape(node.inputs[0]) or (0,)))
@@ -66,8 +39,7 @@ def slice_step(node: ir.Node, row: Platform) -> Any:
 class Slice(Op):
     """A range of positions along one axis or several."""
 
-    name = "Slice"
-    domain = ""
+    format = formats.SLICE
     moves = True
     floats = (("", "Slice"),)
     constraints = (slice_step,)
@@ -100,64 +72,22 @@ class Slice(Op):
                      for key, value in zip(("start", "end", "axis", "step"), bounds, strict=True)]  # fmt: skip
             shape[axis] = len(places)
             if number < len(cuts) - 1:
-                x = low.insert("Slice", node, f"cut{axis}", [x, *given], {}, shape, low.read(node, 0), domain="")
+                x = low.insert(formats.SLICE, node, f"cut{axis}", [x, *given], {}, shape, low.read(node, 0))
             else:
-                low.emit(self, node, [x, *given], {}, domain="")
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the positions of each axis."""
-        from simulator.kernels import Pick
-
-        shape = bound.source_shapes[0]
-        found = slices(bound.node, bound.consts.get, len(shape))
-        if found is None:
-            raise ModelError(f"{bound.where}: its bounds must be constants")
-        places: list[np.ndarray | None] = [None] * len(shape)
-        for axis, part in found.items():
-            index = np.arange(shape[axis])[part]
-            places[axis] = None if len(index) == shape[axis] and part.step == 1 else index
-        return Pick(tuple(places))
-
-
-class Split(Op):
-    """An axis cut into parts, one per output."""
-
-    name = "Split"
-    domain = ""
-    moves = True
-    attributes = (Attr("axis", "i", 0), Attr("dims", "ints", None), Attr("split", "ints", None))
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the cutter; the sizes are `split`, a second input, a list `dims`, or equal."""
-        from simulator.kernels import Split as Kernel
-
-        shape, a = bound.source_shapes[0], bound.attrs
-        axis, count = int(a["axis"]) % len(shape), len(bound.node.outputs)
-        each = -(-shape[axis] // count)
-        equal = [each] * (count - 1) + [shape[axis] - each * (count - 1)]
-        second = bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else None
-        listed = a["dims"] if isinstance(a["dims"], list) else None
-        return Kernel(axis, a["split"] or second or listed or equal)
+                low.emit(formats.SLICE, node, [x, *given], {})
 
 
 class Gather(Op):
     """A choice along an axis by a constant index, or rows of a constant table by a computed one."""
 
-    name = "Gather"
-    domain = ""
+    format = formats.GATHER
     moves = True
     factor = "fixed"
     floats = (("", "Gather"),)
-    attributes = (Attr("axis", "i", 0), Attr("parameter_bits", "i", 8), Attr("scale_x", "f", None),
-                  Attr("scale_o", "f", None))  # fmt: skip
 
     def data(self, node: ir.Node) -> list[int]:
         """None for an embedding."""
         return [] if ir.const(node.inputs[0]) is not None else [0]
-
-    def operands(self, node: ir.Node) -> list[int]:
-        """The index of an embedding."""
-        return self.data(node) or [1]
 
     def reject(self, node: ir.Node) -> str | None:
         """Rows by an int64 index, or a constant index of at most one axis; not along the batch."""
@@ -181,8 +111,8 @@ class Gather(Op):
         """Emit with the table quantized, or with the index as a list; the axis of a single index is squeezed away."""
         if not self.data(node):
             q = low.written(node)
-            attrs = {"axis": 0, "parameter_bits": q.bits, "scale_x": q.scale, "scale_o": q.scale}
-            low.emit(self, node, [low.constant(node, 0, q), low.real(node, 1)], attrs)
+            inputs = [low.constant(node, 0, q), low.real(node, 1)]
+            low.emit(formats.GATHER, node, inputs, {"axis": 0, **formats.GATHER.scales(q)}, domain="thinker")
             return
         shape, index = list(ir.shape(node.inputs[0]) or ()), ir.const(node.inputs[1])
         assert index is not None
@@ -190,41 +120,8 @@ class Gather(Op):
         places = np.where(index < 0, index + int(shape[axis] or 0), index).astype(np.int64).reshape(-1)
         inputs = [low.integer(node, 0), low.array(f"{node.outputs[0].name}_index", places)]
         if index.ndim:
-            low.emit(self, node, inputs, {"axis": axis}, domain="")
+            low.emit(formats.GATHER, node, inputs, {"axis": axis})
             return
         shape[axis] = 1
-        one = low.insert(self.name, node, "one", inputs, {"axis": axis}, shape, low.read(node, 0), domain="")
-        low.emit(Squeeze(), node, [one], {"axes": [axis]}, domain="")
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the kernel of the one or the other."""
-        from simulator.kernels import Gather as Kernel
-        from simulator.kernels import Lookup
-
-        axis, index = int(bound.attrs["axis"]), bound.consts.get(1)
-        if 0 in bound.consts:
-            if axis or index is not None:
-                raise ModelError(f"{bound.where}: a constant table is read by rows and by a computed index only")
-            return Lookup(bound.constant(0, "int8 int16", "table"))
-        if index is None:
-            raise ModelError(f"{bound.where}: its index must be a constant")
-        size = bound.source_shapes[0][axis]
-        return Kernel(axis % len(bound.source_shapes[0]), np.where(index < 0, index + size, index))
-
-    def out_scale(self, attrs: Any, scales: Any) -> float | None:
-        """The table's, or the input's."""
-        return super().out_scale({"scale_o": attrs["scale_o"] or attrs["scale_x"]}, scales)
-
-
-class ArgMax(Op):
-    """The largest integer of a single row and its first position, as the vendor's graphs have them: [2, 1, .., 1]."""
-
-    name = "ArgMax"
-    domain = ""
-    attributes = (Attr("axis", "i", 0),)
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the search."""
-        from simulator.kernels import ArgMax as Kernel
-
-        return Kernel(int(bound.attrs["axis"]))
+        one = low.insert(formats.GATHER, node, "one", inputs, {"axis": axis}, shape, low.read(node, 0))
+        low.emit(formats.SQUEEZE, node, [one], {"axes": [axis]})

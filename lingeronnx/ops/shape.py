@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
-from ..errors import InternalError, ModelError
+from ..errors import InternalError
 from ..graph import ir
 from ..platforms import Platform
-from ._base import Attr, Bound, Op, fixed_batch
+from ._base import Op, fixed_batch
 
 __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "moves_batch"]
 
@@ -32,36 +33,17 @@ def moves_batch(node: ir.Node) -> str | None:
 
 
 class _Move(Op):
-    domain = ""
     moves = True
 
     def reject(self, node: ir.Node) -> str | None:
         """The batch axis stays where it is."""
         return moves_batch(node)
 
-    def bind(self, bound: Bound) -> Any:
-        """Return a reshape to the declared output shape."""
-        from simulator.kernels import Reshape as Kernel
-
-        target, source = self.target(bound), self.source_shape(bound)
-        same = int(np.prod(target[1:], dtype=int)) == int(np.prod(source[1:], dtype=int))
-        counted = same or min(target[1:], default=1) < 1  # numbers that may yet turn out to be the same
-        keeps = bool(target) and ((target[0] in (0, 1) and counted) or (target[0] == -1 and same))
-        return Kernel(tuple(target), per_sample=bound.batched and keeps)
-
-    def target(self, bound: Bound) -> list[int]:
-        """Return the ONNX Reshape target that this node means."""
-        raise NotImplementedError
-
-    def source_shape(self, bound: Bound) -> tuple[int, ...]:
-        """Return the shape of the input as the simulator sees it."""
-        return bound.source_shapes[0]
-
 
 class Reshape(_Move):
     """Reshape to a constant target."""
 
-    name = "Reshape"
+    format = formats.RESHAPE
     floats = (("", "Reshape"),)
 
     def reject(self, node: ir.Node) -> str | None:
@@ -81,22 +63,14 @@ class Reshape(_Move):
         else:
             target[0] = -1
         name = f"{node.outputs[0].name}_shape"
-        low.emit(self, node, [low.integer(node, 0), low.array(name, np.array(target, np.int64))], {}, domain="")
-
-    def target(self, bound: Bound) -> list[int]:
-        """The constant."""
-        array = bound.consts.get(1)
-        if array is None:
-            raise ModelError(f"{bound.where}: its target must be a constant")
-        return [int(d) for d in array.reshape(-1)]
+        low.emit(formats.RESHAPE, node, [low.integer(node, 0), low.array(name, np.array(target, np.int64))], {})
 
 
 class Flatten(_Move):
     """Flatten from an axis on."""
 
-    name = "Flatten"
+    format = formats.FLATTEN
     floats = (("", "Flatten"),)
-    attributes = (Attr("axis", "i", 1),)
 
     def reject(self, node: ir.Node) -> str | None:
         """Axis 1 only: another one moves the batch."""
@@ -106,57 +80,34 @@ class Flatten(_Move):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with axis 1."""
-        low.emit(self, node, low.inputs(node), {"axis": 1}, domain="")
-
-    def target(self, bound: Bound) -> list[int]:
-        """Two axes."""
-        shape = self.source_shape(bound)
-        axis = int(bound.attrs["axis"]) % (len(shape) + 1)
-        return [0, -1] if axis == 1 else [int(np.prod(shape[:axis], dtype=int)), -1]
+        low.emit(formats.FLATTEN, node, low.inputs(node), {"axis": 1})
 
 
 class Squeeze(_Move):
     """Drop axes of size 1."""
 
-    name = "Squeeze"
+    format = formats.SQUEEZE
     floats = (("", "Squeeze"),)
-    attributes = (Attr("axes", "ints", None),)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with axes as an attribute."""
         source = ir.shape(node.inputs[0]) or ()
         axes = ir.axes(node)
         axes = [i for i, d in enumerate(source) if d == 1 and i] if axes is None else [a % len(source) for a in axes]
-        low.emit(self, node, [low.integer(node, 0)], {"axes": axes}, domain="")
-
-    def target(self, bound: Bound) -> list[int]:
-        """What is left; the batch axis stays."""
-        shape = self.source_shape(bound)
-        axes = bound.attrs["axes"] or (bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else None)
-        gone = {a % len(shape) for a in axes} if axes else {i for i, d in enumerate(shape) if d == 1}
-        return [d for i, d in enumerate(shape) if i not in gone]
+        low.emit(formats.SQUEEZE, node, [low.integer(node, 0)], {"axes": axes})
 
 
 class Unsqueeze(_Move):
     """Insert axes of size 1."""
 
-    name = "Unsqueeze"
+    format = formats.UNSQUEEZE
     floats = (("", "Unsqueeze"),)
-    attributes = (Attr("axes", "ints", None),)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with axes as an attribute."""
         rank = len(ir.shape(node.outputs[0]) or ())
         axes = sorted(a % rank for a in ir.axes(node) or [])
-        low.emit(self, node, [low.integer(node, 0)], {"axes": axes}, domain="")
-
-    def target(self, bound: Bound) -> list[int]:
-        """The input's sizes with ones between."""
-        shape = list(self.source_shape(bound))
-        axes = bound.attrs["axes"] or bound.consts[1].reshape(-1).tolist()
-        for axis in sorted(a % (len(shape) + len(axes)) for a in axes):
-            shape.insert(axis, 1)
-        return shape
+        low.emit(formats.UNSQUEEZE, node, [low.integer(node, 0)], {"axes": axes})
 
 
 def transpose_rank(node: ir.Node, row: Platform) -> Any:
@@ -184,10 +135,9 @@ def _in_two(perm: tuple[int, ...], broken: Collection[tuple[int, ...]]) -> tuple
 class Transpose(_Move):
     """Permute axes; the batch axis stays first."""
 
-    name = "Transpose"
     constraints = (transpose_rank,)
+    format = formats.TRANSPOSE
     floats = (("", "Transpose"),)
-    attributes = (Attr("perm", "ints", None),)
 
     def reject(self, node: ir.Node) -> str | None:
         """The batch axis stays first."""
@@ -201,12 +151,5 @@ class Transpose(_Move):
             first, perm = _in_two(perm, low.row.broken_transposes)
             source = ir.shape(node.inputs[0]) or ()
             shape = [source[axis] for axis in first]
-            value = low.insert(self.name, node, "rotated", [value], {"perm": first}, shape, low.read(node, 0), "")
-        low.emit(self, node, [value], {"perm": list(perm)}, domain="")
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the permutation."""
-        from simulator.kernels import Transpose as Kernel
-
-        rank = len(self.source_shape(bound))
-        return Kernel(tuple(bound.attrs["perm"] or range(rank)[::-1]))
+            value = low.insert(formats.TRANSPOSE, node, "rotated", [value], {"perm": first}, shape, low.read(node, 0))
+        low.emit(formats.TRANSPOSE, node, [value], {"perm": list(perm)})

@@ -7,22 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
-from ..errors import ModelError
+from ..formats.spread import COORDINATES
 from ..graph import ir
 from ..platforms import Platform
-from ..platforms.arithmetic import Padding
 from ..platforms.limits import PadLimits
-from ._base import Attr, Bound, Op
+from ._base import Op
 from .shape import moves_batch
 
-__all__ = ["Expand", "Pad", "Resize", "ShuffleChannel", "Tile", "nearest_places"]
+__all__ = ["Expand", "Pad", "Resize", "Tile"]
 
 
 class _Spread(Op):
-    """Bound to the positions that each axis of the output reads."""
+    """As many axes as before, and the batch as it is."""
 
-    domain = ""
     moves = True
 
     def reject(self, node: ir.Node) -> str | None:
@@ -32,35 +31,11 @@ class _Spread(Op):
             return "it adds axes" if source and result else "its shape is not known before the run"
         return moves_batch(node)
 
-    def bind(self, bound: Bound) -> Any:
-        """Return the positions of each axis; those that stay as they are count as none."""
-        from simulator.kernels import Pick
-
-        shape = bound.source_shapes[0]
-        places = [self.places(bound, axis, size) for axis, size in enumerate(shape)]
-        same = [np.array_equal(p, np.arange(n)) for p, n in zip(places, shape, strict=True)]
-        return Pick(tuple(None if s else p for s, p in zip(same, places, strict=True)), self.fill(bound))
-
-    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
-        """Return the positions of an axis of `size`."""
-        raise NotImplementedError
-
-    def fill(self, bound: Bound) -> int | None:
-        """Return what stands at position -1."""
-        return None
-
-    def constants(self, bound: Bound, index: int, what: str) -> list[int]:
-        """Return constant input `index`, one number per axis."""
-        values = [int(v) for v in bound.constant(index, "int64 int32", what).reshape(-1)]
-        if len(values) != len(bound.source_shapes[0]):
-            raise ModelError(f"{bound.where}: its {what} has {len(values)} numbers; one per axis is needed")
-        return values
-
 
 class Tile(_Spread):
     """Repeat along axes."""
 
-    name = "Tile"
+    format = formats.TILE
     floats = (("", "Tile"),)
 
     def reject(self, node: ir.Node) -> str | None:
@@ -72,58 +47,37 @@ class Tile(_Spread):
         repeats = ir.const(node.inputs[1])
         assert repeats is not None
         given = low.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
-        low.emit(self, node, [low.integer(node, 0), given], {}, domain="")
-
-    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
-        """One after the other."""
-        return np.tile(np.arange(size), self.constants(bound, 1, "number of repeats")[axis])
+        low.emit(formats.TILE, node, [low.integer(node, 0), given], {})
 
 
 class Expand(_Spread):
     """Repeat along axes of size 1."""
 
-    name = "Expand"
+    format = formats.EXPAND
     floats = (("", "Expand"),)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the sizes of the result; 1 for the batch, which broadcasts."""
         target = [1, *(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[1:])]
         given = low.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
-        low.emit(self, node, [low.integer(node, 0), given], {}, domain="")
-
-    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
-        """Zero throughout, or as it is."""
-        wanted = self.constants(bound, 1, "shape")[axis]
-        if size != 1 and wanted not in (1, size):
-            raise ModelError(f"{bound.where}: axis {axis} of size {size} does not expand to {wanted}")
-        return np.zeros(wanted, int) if size == 1 else np.arange(size)
+        low.emit(formats.EXPAND, node, [low.integer(node, 0), given], {})
 
 
 def pad_form(node: ir.Node, row: Platform) -> Any:
     """padding around four-dimensional tensors only, with a constant | pad in the layer behind."""
-    limits = row.limits("iqPad", PadLimits)
+    limits = row.limits(formats.PAD.name, PadLimits)
     if limits is None:
         return None
     mode, rank = ir.attr(node, "mode", "constant"), len(ir.shape(node.inputs[0]) or ())
     return None if mode in limits.modes and rank == limits.rank else f"{mode}, {rank} axes"
 
 
-#: What the modes do, by `Padding.swapped`.
-_MODES = {
-    False: {"constant": "constant", "reflect": "reflect", "edge": "edge"},
-    True: {"constant": "constant", "reflect": "edge", "replicate": "reflect"},
-}
-
-
 class Pad(_Spread):
     """Surround with a constant, the edge, or the reflection."""
 
-    name = "iqPad"
-    kind = Padding
-    domain = "thinker"
     factor = "fixed"
+    format = formats.PAD
     floats = (("", "Pad"),)
-    attributes = (Attr("mode", "s", "constant"), Attr("scale_x", "f", None), Attr("scale_o", "f", None))
     constraints = (pad_form,)
 
     def reject(self, node: ir.Node) -> str | None:
@@ -144,25 +98,7 @@ class Pad(_Spread):
         given = [low.array(f"{name}_pads", np.array(pads, np.int64)),
                  low.array(f"{name}_value", np.array([held], np.int64))]  # fmt: skip
         attrs = {"mode": ir.attr(node, "mode", "constant"), "scale_x": q.scale, "scale_o": q.scale}
-        low.emit(self, node, [low.integer(node, 0), *given], attrs)
-
-    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
-        """-1 outside, or what the mode finds there."""
-        pads = [int(p) for p in bound.constant(1, "int64", "pads").reshape(-1)]
-        rank = len(bound.source_shapes[0])
-        if len(pads) != 2 * rank or min(pads) < 0:
-            raise ModelError(f"{bound.where}: pads {pads} do not fit {rank} axes")
-        mode = _MODES[bound.how(Padding).swapped].get(str(bound.attrs["mode"]))
-        if mode is None:
-            raise ModelError(f"{bound.where}: no such mode: {bound.attrs['mode']}")
-        around = pads[axis], pads[axis + rank]
-        if mode == "constant":
-            return np.pad(np.arange(size), around, constant_values=-1)
-        return np.pad(np.arange(size), around, mode=mode)  # type: ignore[call-overload]
-
-    def fill(self, bound: Bound) -> int | None:
-        """The constant, 0 by default."""
-        return int(bound.consts[2].reshape(-1)[0]) if 2 in bound.consts else 0
+        low.emit(formats.PAD, node, [low.integer(node, 0), *given], attrs)
 
 
 def _pads(node: ir.Node) -> list[int] | None:
@@ -193,10 +129,8 @@ def _value(node: ir.Node) -> float | None:
 class Resize(_Spread):
     """Enlarge by whole factors, taking the nearest element."""
 
-    name = "Resize"
+    format = formats.RESIZE
     floats = (("", "Resize"),)
-    attributes = (Attr("mode", "s", "nearest"), Attr("coordinate_transformation_mode", "s", "half_pixel"),
-                  Attr("nearest_mode", "s", "round_prefer_floor"))  # fmt: skip
 
     def reject(self, node: ir.Node) -> str | None:
         """Nearest, whole factors, without a region of interest."""
@@ -205,7 +139,7 @@ class Resize(_Spread):
             return reason
         if ir.attr(node, "mode", "nearest") != "nearest":
             return "it interpolates"
-        if ir.attr(node, "coordinate_transformation_mode", "half_pixel") not in _COORDINATES or ir.attr(node, "axes"):
+        if ir.attr(node, "coordinate_transformation_mode", "half_pixel") not in COORDINATES or ir.attr(node, "axes"):
             return "it resizes a part"
         sizes = list(zip(ir.shape(node.inputs[0]) or (), ir.shape(node.outputs[0]) or (), strict=True))[1:]
         whole = all(n and m and m % n == 0 for n, m in sizes)
@@ -219,64 +153,4 @@ class Resize(_Spread):
         given = [low.array(f"{name}_roi", np.zeros(0, np.float32)), low.array(f"{name}_factors", factors)]
         attrs = {key: ir.attr(node, key) for key in ("coordinate_transformation_mode", "nearest_mode")
                  if key in node.attributes}  # fmt: skip
-        low.emit(self, node, [low.integer(node, 0), *given], {"mode": "nearest", **attrs}, domain="")
-
-    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
-        """The nearest element, by ONNX's rules for coordinates and ties."""
-        factors = bound.constant(2, "float32", "list of factors").reshape(-1)
-        factor = float(factors[axis])
-        modes = bound.attrs["coordinate_transformation_mode"], bound.attrs["nearest_mode"]
-        places = _nearest(*modes, factor, size, int(size * factor))
-        if places is None or bound.attrs["mode"] != "nearest" or len(factors) != len(bound.source_shapes[0]):
-            raise ModelError(f"{bound.where}: only resizing to the nearest element has an integer form")
-        return places
-
-
-_COORDINATES: dict[str, Any] = {
-    "half_pixel": lambda i, s, n, m: (i + 0.5) / s - 0.5,
-    "pytorch_half_pixel": lambda i, s, n, m: (i + 0.5) / s - 0.5 if m > 1 else i * 0.0,
-    "asymmetric": lambda i, s, n, m: i / s,
-    "align_corners": lambda i, s, n, m: i * (n - 1) / (m - 1) if m > 1 else i * 0.0,
-    "tf_half_pixel_for_nn": lambda i, s, n, m: (i + 0.5) / s,
-}
-_NEAREST: dict[str, Any] = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
-
-
-def nearest_places(node: ir.Node, size: int, count: int) -> np.ndarray | None:
-    """Return the position of an axis of `size` that each of the `count` of a nearest Resize reads.
-
-    None for coordinates that have no integer form.
-    """
-    modes = (ir.attr(node, "coordinate_transformation_mode", "half_pixel"),
-             ir.attr(node, "nearest_mode", "round_prefer_floor"))  # fmt: skip
-    return _nearest(*modes, count / size, size, count)
-
-
-def _nearest(coordinates: str, ties: str, factor: float, size: int, count: int) -> np.ndarray | None:
-    coordinate = _COORDINATES.get(coordinates)
-    if coordinate is None:
-        return None
-    x = coordinate(np.arange(count), factor, size, count)
-    return np.asarray(np.clip(_NEAREST[ties](x), 0, size - 1).astype(int))
-
-
-class ShuffleChannel(_Spread):
-    """Channels in groups, written column by column: channel g*k + i goes to i*groups + g."""
-
-    name = "ShuffleChannel"
-    domain = "thinker"
-    attributes = (Attr("groups", "i"), Attr("axis", "i", 1))
-
-    def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
-        """The transposed order along its axis."""
-        groups = int(bound.attrs["groups"])
-        if axis != int(bound.attrs["axis"]) % len(bound.source_shapes[0]):
-            return np.arange(size)
-        if groups < 1 or size % groups:
-            raise ModelError(f"{bound.where}: {size} channels do not fall into {groups} groups")
-        return np.arange(size).reshape(groups, -1).T.reshape(-1)
+        low.emit(formats.RESIZE, node, [low.integer(node, 0), *given], {"mode": "nearest", **attrs})

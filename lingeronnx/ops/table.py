@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from .. import formats
 from ..emit import Lowering
 from ..errors import InternalError
 from ..graph import ir
 from ..platforms import Platform
-from ._base import Attr, Bound, Op, Tie
+from ._base import Op, Tie
 
 __all__ = ["ARITHMETIC", "TABLE", "UNARY", "Table", "evaluate", "table_of"]
 
@@ -123,15 +124,13 @@ def table_of(model: ir.Graph, node: ir.Node, x: np.ndarray) -> np.ndarray:
 class Table(Op):
     """Any function of one number."""
 
-    name = "iqTable"
+    format = formats.TABLE
     floats: tuple[tuple[str, str], ...] = (
         *(("", kind) for kind in UNARY if kind not in ("Relu", "Sigmoid", "Tanh")),
         *(("", kind) for kind in ("Add", "Div", "Mul", "Pow", "Sub")),
         *((ir.DOMAIN, kind) for kind in ("Gelu", "Mish", "Silu", "Curve")),
     )
     factor = "fixed"
-    attributes: tuple[Attr, ...] = (Attr("function", "s", ""), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
-                                    Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
 
     def data(self, node: ir.Node) -> list[int]:
         """The one that is not a constant."""
@@ -169,19 +168,8 @@ class Table(Op):
         held = np.clip(np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5),
                        o.low, o.high)  # fmt: skip
         table = low.array(f"{node.outputs[0].name}_table", held.astype(np.int8 if o.bits <= 8 else np.int16))
-        attrs = {"function": node.op_type.partition("_")[0], "data_bits": x.bits, "o_bits": o.bits,
-                 "scale_x": x.scale, "scale_o": o.scale}  # fmt: skip
-        low.emit(TABLE, node, [low.integer(node, index), table], attrs)
-
-    def bind(self, bound: Bound) -> Any:
-        """Return the look-up."""
-        from simulator.kernels import Table as Kernel
-
-        return Kernel(bound.constant(1, "int8 int16", "table"))
-
-    def operands(self, node: ir.Node) -> list[int]:
-        """The integer node's first input."""
-        return [0]
+        attrs = {"function": node.op_type.partition("_")[0], **formats.TABLE.scales(x, o)}
+        low.emit(formats.TABLE, node, [low.integer(node, index), table], attrs)
 
 
 TABLE = Table()

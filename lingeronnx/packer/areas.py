@@ -10,6 +10,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ..formats import (
+    ADD,
+    AVG_POOL2D,
+    BATCH_NORM2D,
+    BMM,
+    CONCAT,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    GLU,
+    LAYER_NORM,
+    LINEAR,
+    LSTM,
+    MUL,
+    PAD,
+    SIGMOID,
+    SOFTMAX,
+    SUB,
+)
 from .net import Net, Step, Tensor
 from .options import PSRAM, SHARE
 from .window import rounded
@@ -293,32 +311,32 @@ def _cat(node: Node) -> int:
 # ---- the tables --------------------------------------------------------------------------------------------------
 
 _COMMON: Mapping[str, Rule] = {
-    "LayerNormInt": _layer_norm, "BatchNorm2dInt": _batch_norm, "GluInt": _glu, "Relu": _relu, "Prelu": _relu,
-    "Transpose": _transpose, "iqAdd": _add, "iqSub": _sub, "iqMul": _mul, "iqPad": _copy, "iqCat": _cat,
+    LAYER_NORM.name: _layer_norm, BATCH_NORM2D.name: _batch_norm, GLU.name: _glu, "Relu": _relu, "Prelu": _relu,
+    "Transpose": _transpose, ADD.name: _add, SUB.name: _sub, MUL.name: _mul, PAD.name: _copy, CONCAT.name: _cat,
 }  # fmt: skip
 
 #: Packing.areas -> operator -> rule.
 AREAS: Mapping[str, Mapping[str, Rule]] = MappingProxyType(
     {
         "venus": {
-            **_COMMON, "Conv2dInt": _conv_venus, "LinearInt": _linear_venus, "BmmInt": _bmm_venus,
-            "MaxPool": _max_venus, "AvgPool2dInt": _average(2), "LSTMInt": _lstm_venus, "SoftmaxInt": _softmax_venus,
-            "iqSigmoid": _times(2),
+            **_COMMON, CONV2D.name: _conv_venus, LINEAR.name: _linear_venus, BMM.name: _bmm_venus,
+            "MaxPool": _max_venus, AVG_POOL2D.name: _average(2), LSTM.name: _lstm_venus, SOFTMAX.name: _softmax_venus,
+            SIGMOID.name: _times(2),
         },
         "arcs": {
-            **_COMMON, "Conv2dInt": _conv_arcs, "LinearInt": _linear_arcs, "MaxPool": _max_later,
-            "AvgPool2dInt": _average(4), "LSTMInt": _lstm_later, "SoftmaxInt": _softmax_arcs, "iqSigmoid": _times(4),
+            **_COMMON, CONV2D.name: _conv_arcs, LINEAR.name: _linear_arcs, "MaxPool": _max_later,
+            AVG_POOL2D.name: _average(4), LSTM.name: _lstm_later, SOFTMAX.name: _softmax_arcs, SIGMOID.name: _times(4),
         },
         "venusA": {
-            **_COMMON, "Conv2dInt": _conv_venusa, "ConvTranspose2dInt": _deconv_venusa, "LinearInt": _linear_venusa,
-            "MaxPool": _max_later, "AvgPool2dInt": _average(4), "LSTMInt": _lstm_later, "SoftmaxInt": _softmax_venusa,
-            "iqAdd": _add_venusa, "iqSigmoid": _times(4), "iqCat": _cat_venusa,
+            **_COMMON, CONV2D.name: _conv_venusa, CONV_TRANSPOSE2D.name: _deconv_venusa, LINEAR.name: _linear_venusa,
+            "MaxPool": _max_later, AVG_POOL2D.name: _average(4), LSTM.name: _lstm_later, SOFTMAX.name: _softmax_venusa,
+            ADD.name: _add_venusa, SIGMOID.name: _times(4), CONCAT.name: _cat_venusa,
         },
     }
 )  # fmt: skip
 
 #: Operators whose work area lies where their input does; of others it lies in shared memory.
-FOLLOWS = ("AvgPool2dInt", "iqPad", "iqMul")
+FOLLOWS = (AVG_POOL2D.name, PAD.name, MUL.name)
 
 
 def area(node: Node, table: str) -> tuple[str, int]:

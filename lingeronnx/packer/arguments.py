@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import onnx
 
+from ..formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM
 from ..graph import ir
 from ..platforms import Platform
 from .faults import RESHAPED
@@ -147,25 +148,25 @@ def _rows(net: Net, row: Platform) -> list[str]:
     """Return the outputs of LinearInt with several rows, where the chip wants them outside."""
     if row.packing is None or not row.packing.rows_outside:
         return []
-    outputs = [net.tensors[s.outputs[0]] for s in net.steps if s.op == "LinearInt"]
+    outputs = [net.tensors[s.outputs[0]] for s in net.steps if s.op == LINEAR.name]
     return [t.name for t in outputs if t.elements > t.shape[-1]]
 
 
 def _norms(net: Net) -> list[str]:
     """Return what LayerNormInt reads and writes."""
-    return [n for s in net.steps if s.op == "LayerNormInt" for n in (s.inputs[0], s.outputs[0])]
+    return [n for s in net.steps if s.op == LAYER_NORM.name for n in (s.inputs[0], s.outputs[0])]
 
 
 def _averages(net: Net) -> list[str]:
     """Return the outputs of averages over a whole map."""
-    return [s.outputs[0] for s in net.steps if s.op == "AvgPool2dInt"
+    return [s.outputs[0] for s in net.steps if s.op == AVG_POOL2D.name
             and list(net.tensors[s.inputs[0]].shape[2:]) == list(s.get("kernel_shape"))]  # fmt: skip
 
 
 def _sequences(net: Net) -> list[str]:
     """Return what LSTMInt reads, before it was reshaped."""
     names = []
-    for name in [s.inputs[0] for s in net.steps if s.op == "LSTMInt"]:
+    for name in [s.inputs[0] for s in net.steps if s.op == LSTM.name]:
         while (maker := net.maker(name)) is not None and maker.op in RESHAPED:
             name = maker.inputs[0]
         names.append(name)
@@ -175,19 +176,19 @@ def _sequences(net: Net) -> list[str]:
 def _states(net: Net, row: Platform) -> list[str]:
     """Return what LSTMInt gives for every step, where its readers want it outside."""
     assert row.packing is not None
-    outputs = [s.outputs[0] for s in net.steps if s.op == "LSTMInt"] if row.packing.batch_first else []
+    outputs = [s.outputs[0] for s in net.steps if s.op == LSTM.name] if row.packing.batch_first else []
     return [name for name in outputs if net.readers(name)]
 
 
 def _ends(net: Net) -> set[str]:
     """Return the graph inputs, the maps that are joined from parts, and those that parts are cut from."""
-    joined = {s.outputs[0] for s in net.steps if s.op == "iqCat"}
+    joined = {s.outputs[0] for s in net.steps if s.op == CONCAT.name}
     return {*net.inputs, *joined, *({s.inputs[0] for s in net.steps if s.op == "Slice"} - _tiles(net))}
 
 
 def _parts(net: Net) -> set[str]:
     """Return the parts that maps are joined from."""
-    return {n for s in net.steps if s.op == "iqCat" for n in s.inputs}
+    return {n for s in net.steps if s.op == CONCAT.name for n in s.inputs}
 
 
 def _tiles(net: Net) -> set[str]:

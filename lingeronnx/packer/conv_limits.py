@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..formats import QUANT
 from ..graph import ir
 from ..platforms import Platform
 from .window import Window, by, rounded, sizes
@@ -209,7 +210,7 @@ def input_below_kernel(node: ir.Node, row: Platform) -> Any:
 def _first(node: ir.Node) -> bool:
     """Whether the node reads a graph input, perhaps through its Quant."""
     maker = ir.producer(node.inputs[0])
-    return maker is None or maker.op_type == "Quant"
+    return maker is None or maker.op_type == QUANT.name
 
 
 def input_with_output(node: ir.Node, row: Platform) -> Any:

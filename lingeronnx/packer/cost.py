@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..formats import BMM, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LINEAR, LSTM
 from ..platforms import Platform
 from .memory import Memory
 from .net import Net, Step
@@ -133,13 +134,13 @@ def _macs(net: Net, step: Step) -> int:
     """Return the multiply-accumulates of a step."""
     shapes = [net.tensors[n].shape for n in step.inputs]
     result = net.tensors[step.outputs[0]]
-    if step.op in ("Conv2dInt", "Conv1dInt"):
+    if step.op in (CONV2D.name, CONV1D.name):
         return result.elements * math.prod(shapes[1][1:])
-    if step.op == "ConvTranspose2dInt":
+    if step.op == CONV_TRANSPOSE2D.name:
         return math.prod(shapes[0]) * math.prod(shapes[1][1:])
-    if step.op in ("LinearInt", "BmmInt"):
+    if step.op in (LINEAR.name, BMM.name):
         return result.elements * shapes[0][-1]
-    if step.op in ("LSTMInt", "GRUInt"):
+    if step.op in (LSTM.name, GRU.name):
         weights = [s for s in shapes[1:] if len(s) == 2]
         return result.shape[1] * sum(math.prod(s) for s in weights)
     return 0

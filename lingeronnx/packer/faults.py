@@ -7,6 +7,23 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ..formats import (
+    ADD,
+    BMM,
+    CONCAT,
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    DEQUANT,
+    LAYER_NORM,
+    LINEAR,
+    LSTM,
+    MUL,
+    PAD,
+    QUANT,
+    SOFTMAX,
+    SUB,
+)
 from ..platforms import Platform
 from .areas import Node
 from .memory import BUFFERS, Memory
@@ -46,9 +63,9 @@ def placement_refused(plan: Plan) -> Iterator[Finding]:
     for step in plan.net.steps:
         node, kind = plan.node(step), plan.row.packing
         assert kind is not None
-        if step.op == "Conv1dInt" and node.outside():
+        if step.op == CONV1D.name and node.outside():
             yield _packs(step, "the input of a Conv1dInt lies in shared memory", "psram", "leave it there")
-        if step.op == "ConvTranspose2dInt" and kind.transposed_shared:
+        if step.op == CONV_TRANSPOSE2D.name and kind.transposed_shared:
             if node.outside() or node.away:
                 yield _packs(step, "input and output of a ConvTranspose2dInt lie in shared memory", "psram",
                              "leave them there")  # fmt: skip
@@ -91,7 +108,7 @@ def _shared(plan: Plan) -> Iterator[Finding]:
     A weight is stored in the form that its first reader wants: one of another operator reads it wrong, fetched or not.
     """
     for name, steps in _users(plan).items():
-        kinds = {s.op for s in steps if s.op in ("LinearInt", "BmmInt", "Conv2dInt", "Conv1dInt")}
+        kinds = {s.op for s in steps if s.op in (LINEAR.name, BMM.name, CONV2D.name, CONV1D.name)}
         if len(kinds) > 1:
             value = f"'{name}' by {' and '.join(sorted(kinds))}"
             yield _right(steps[-1], "a constant is read by operators of one kind", value, "copy the constant")
@@ -126,7 +143,7 @@ def _inputs(plan: Plan) -> Iterator[Finding]:
 def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
     kind, node = plan.row.packing, plan.node(step)
     assert kind is not None
-    if step.op in ("Quant", "Dequant"):
+    if step.op in (QUANT.name, DEQUANT.name):
         yield _right(step, "no float operator stands between integers", step.op, "quantize it, or cut the graph")
     elif step.made == "pad":
         others = plan.net.readers(step.outputs[0])
@@ -140,12 +157,12 @@ def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
         yield _right(step, f"the executor of {plan.row.name} computes this operator right", step.op, "replace it")
     if step.op in kind.curve_bits and 8 * node.x.width != kind.curve_bits[step.op]:
         yield _right(step, f"{step.op} reads {kind.curve_bits[step.op]} bits", 8 * node.x.width, "add a Requant")
-    if step.op == "LinearInt" and step.get("o_bits") not in kind.linear_bits:
+    if step.op == LINEAR.name and step.get("o_bits") not in kind.linear_bits:
         yield _right(step, f"o_bits of a LinearInt is one of {kind.linear_bits}", step.get("o_bits"), "write 8 or 32")
-    if step.op == "LayerNormInt" and node.inputs[1].width != kind.norm_width:
+    if step.op == LAYER_NORM.name and node.inputs[1].width != kind.norm_width:
         yield _right(step, f"the weight of a LayerNormInt has {8 * kind.norm_width} bits", 8 * node.inputs[1].width,
                      "quantize for this chip")  # fmt: skip
-    if step.op in ("Conv2dInt", "Conv1dInt") and node.x.shape[0] > 1 and not kind.batches:
+    if step.op in (CONV2D.name, CONV1D.name) and node.x.shape[0] > 1 and not kind.batches:
         yield _right(step, "the batch is 1", node.x.shape[0], "write the graph for one sample")
     yield from _output_scale(plan, step)
 
@@ -154,9 +171,9 @@ def _output_scale(plan: Plan, step: Step) -> Iterator[Finding]:
     scale, x, y = (step.get(k) for k in ("scale_o", "scale_x", "scale_y"))
     if scale is None or x is None:
         return
-    if step.op in ("iqAdd", "iqSub") and y is not None and scale > min(x, y):
+    if step.op in (ADD.name, SUB.name) and y is not None and scale > min(x, y):
         yield _right(step, "the output's scale is not above those of the inputs", f"{scale:g}", "lower scale_o")
-    if step.op in ("iqMul", "BmmInt") and scale > x * (y or 1):
+    if step.op in (MUL.name, BMM.name) and scale > x * (y or 1):
         yield _right(step, "the output's scale is not above the product of the inputs' scales", f"{scale:g}",
                      "lower scale_o")  # fmt: skip
 
@@ -206,7 +223,7 @@ def _transpose_between(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     kind = plan.row.packing
     assert kind is not None
     maker, readers = plan.net.maker(step.inputs[0]), plan.net.readers(step.outputs[0])
-    between = maker is not None and maker.op == "Conv2dInt" and any(r.op == "Conv2dInt" for r in readers)
+    between = maker is not None and maker.op == CONV2D.name and any(r.op == CONV2D.name for r in readers)
     if tuple(step.get("perm")) in kind.move.between_convolutions and between:
         yield _right(step, f"transposes between convolutions are none of {kind.move.between_convolutions}",
                      f"{step.get('perm')}", "swap the axes of the whole network")  # fmt: skip
@@ -278,7 +295,7 @@ def _transposed_outside(plan: Plan, step: Step, node: Node) -> Iterator[Finding]
 
 
 def _norms_shared(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
-    count = sum(s.op == "LayerNormInt" for s in plan.net.steps)
+    count = sum(s.op == LAYER_NORM.name for s in plan.net.steps)
     if plan.options.parameters == SHARE and count > 1:
         yield _right(step, "constants lie in psram where there are several LayerNormInt", f"{count} with share-mem",
                      "--dma_prefetch False without -m params")  # fmt: skip
@@ -297,17 +314,17 @@ RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 #: Packing.areas ("" for all) -> operator -> rules.
 _PLACED: Mapping[str, Mapping[str, tuple[Rule, ...]]] = MappingProxyType(
     {
-        "": {"LSTMInt": (_sequence,), "iqPad": (_pad_first,), "iqSub": (_sub,)},
-        "venus": {"Conv2dInt": (_conv_half,), "iqCat": (_cat_venus,), "Transpose": (_transpose_between,),
-                  "LSTMInt": (_sequence_alike, _sequence_away)},
+        "": {LSTM.name: (_sequence,), PAD.name: (_pad_first,), SUB.name: (_sub,)},
+        "venus": {CONV2D.name: (_conv_half,), CONCAT.name: (_cat_venus,), "Transpose": (_transpose_between,),
+                  LSTM.name: (_sequence_alike, _sequence_away)},
         "arcs": {
-            "Slice": (_slice,), "MaxPool": (_max_shared,), "LSTMInt": (_unfetched,),
-            "LayerNormInt": (_norms_shared,), "SoftmaxInt": (_softmax_shared,),
+            "Slice": (_slice,), "MaxPool": (_max_shared,), LSTM.name: (_unfetched,),
+            LAYER_NORM.name: (_norms_shared,), SOFTMAX.name: (_softmax_shared,),
         },
         "venusA": {
-            "LinearInt": (_rows_outside,), "LayerNormInt": (_norms_shared,), "Transpose": (_transpose_broken,),
-            "LSTMInt": (_unfetched,), "iqAdd": (_add_second,), "ConvTranspose2dInt": (_transposed_outside,),
-            "SoftmaxInt": (_softmax_shared,), **dict.fromkeys(RESHAPED, (_back,)),
+            LINEAR.name: (_rows_outside,), LAYER_NORM.name: (_norms_shared,), "Transpose": (_transpose_broken,),
+            LSTM.name: (_unfetched,), ADD.name: (_add_second,), CONV_TRANSPOSE2D.name: (_transposed_outside,),
+            SOFTMAX.name: (_softmax_shared,), **dict.fromkeys(RESHAPED, (_back,)),
         },
     }
 )  # fmt: skip

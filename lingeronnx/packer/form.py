@@ -9,6 +9,30 @@ from types import MappingProxyType
 
 import onnx
 
+from ..formats import (
+    ADD,
+    AVG_POOL2D,
+    BATCH_NORM2D,
+    BMM,
+    CONCAT,
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    DEQUANT,
+    GLU,
+    GRU,
+    LAYER_NORM,
+    LINEAR,
+    LSTM,
+    MUL,
+    PAD,
+    QUANT,
+    REQUANT,
+    SIGMOID,
+    SOFTMAX,
+    SUB,
+    TANH,
+)
 from ..platforms import Platform
 from ..platforms.packing import NAMES, UNNAMED
 from .net import Finding, Net, Step
@@ -22,25 +46,26 @@ _WINDOW = ("kernel_shape", "pads", "strides", "dilations", "group")
 #: The attributes without which a file does not pack, on every chip.
 REQUIRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "Quant": ("scale_x", "data_bits"), "Dequant": ("scale_o",),
-        "Requant": ("scale_x", "scale_o", "data_bits", "o_bits"),
-        "Conv1dInt": (*_WEIGHTS, *_WINDOW), "Conv2dInt": (*_WEIGHTS, *_WINDOW),
-        "ConvTranspose2dInt": (*_WEIGHTS, *_WINDOW), "LinearInt": _WEIGHTS,
-        "AvgPool2dInt": ("ceil_mode", "kernel_shape", "pads", "strides", "scale_x", "scale_o"),
-        "MaxPool": ("kernel_shape", "pads", "strides"), "BatchNorm2dInt": ("scale_x", "scale_w", "scale_o"),
-        "LayerNormInt": ("scale_x", "scale_w", "scale_o"), "GluInt": ("dim", "o_bits", "scale_x", "scale_o"),
-        "SoftmaxInt": ("scale_x", "scale_o"), "iqCat": ("scale_o",), "BmmInt": ("scale_x", "scale_o"),
-        "LSTMInt": ("batch_first", "hidden_size", "input_size", "scale_x", "scale_iw", "scale_hw", "scale_o",
+        QUANT.name: ("scale_x", "data_bits"), DEQUANT.name: ("scale_o",),
+        REQUANT.name: ("scale_x", "scale_o", "data_bits", "o_bits"),
+        CONV1D.name: (*_WEIGHTS, *_WINDOW), CONV2D.name: (*_WEIGHTS, *_WINDOW),
+        CONV_TRANSPOSE2D.name: (*_WEIGHTS, *_WINDOW), LINEAR.name: _WEIGHTS,
+        AVG_POOL2D.name: ("ceil_mode", "kernel_shape", "pads", "strides", "scale_x", "scale_o"),
+        "MaxPool": ("kernel_shape", "pads", "strides"), BATCH_NORM2D.name: ("scale_x", "scale_w", "scale_o"),
+        LAYER_NORM.name: ("scale_x", "scale_w", "scale_o"), GLU.name: ("dim", "o_bits", "scale_x", "scale_o"),
+        SOFTMAX.name: ("scale_x", "scale_o"), CONCAT.name: ("scale_o",), BMM.name: ("scale_x", "scale_o"),
+        LSTM.name: ("batch_first", "hidden_size", "input_size", "scale_x", "scale_iw", "scale_hw", "scale_o",
                     "scale_h"),
-        "iqAdd": ("scale_x", "scale_y", "scale_o"), "iqSub": ("scale_x", "scale_y", "scale_o"), "iqMul": ("scale_x",),
-        "iqSigmoid": ("scale_x", "scale_o"), "iqTanh": ("scale_x", "scale_o", "platform_quant"), "iqPad": ("mode",),
+        ADD.name: ("scale_x", "scale_y", "scale_o"), SUB.name: ("scale_x", "scale_y", "scale_o"),
+        MUL.name: ("scale_x",),
+        SIGMOID.name: ("scale_x", "scale_o"), TANH.name: ("scale_x", "scale_o", "platform_quant"), PAD.name: ("mode",),
         "Transpose": ("perm",), "Split": ("axis", "dims"),
     }
 )  # fmt: skip
 
 #: Operators that must say how they round: by Packing.rounding on every chip, or on those where it is platform_quant.
-_ROUNDED = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "LSTMInt", "GRUInt")
-_ROUNDED_FIRST = ("BmmInt", "iqAdd", "iqSub", "iqMul")
+_ROUNDED = (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name, LSTM.name, GRU.name)
+_ROUNDED_FIRST = (BMM.name, ADD.name, SUB.name, MUL.name)
 _NAMES = "give the tensor another name"
 
 
@@ -81,11 +106,11 @@ def _names(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
     constants = {i.name for i in graph.initializer}
     made = {n: s for s in steps for n in s.outputs}
     kept = [v.name for v in graph.input if v.name not in constants]
-    last = [s.inputs[0] for s in steps if s.op == "Dequant" and s.inputs]
-    last += [v.name for v in graph.output if v.name in made and made[v.name].op != "Dequant"]
+    last = [s.inputs[0] for s in steps if s.op == DEQUANT.name and s.inputs]
+    last += [v.name for v in graph.output if v.name in made and made[v.name].op != DEQUANT.name]
     for name in sorted({n for n in (*kept, *last) if n.find("@") > 0}):
         yield _packs(name, "no graph input or output has @ in its name, where the packer cuts it", f"'{name}'", _NAMES)
-    inner = [n for n, s in made.items() if s.op not in ("Quant", "Dequant")] + kept
+    inner = [n for n, s in made.items() if s.op not in (QUANT.name, DEQUANT.name)] + kept
     for short, count in Counter(n.split("@")[0] for n in inner).items():
         if count > 1 and short:
             yield _packs(
@@ -114,7 +139,7 @@ def _order(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
 def _inputs(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
     constants = {i.name for i in graph.initializer}
     used = {n for s in steps for n in s.inputs}
-    quants = {s.inputs[0] for s in steps if s.op == "Quant"}
+    quants = {s.inputs[0] for s in steps if s.op == QUANT.name}
     for value in graph.input:
         if value.name in constants:
             continue
@@ -129,13 +154,13 @@ def _inputs(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
 
 def _operator(step: Step, row: Platform) -> Iterator[Finding]:
     assert row.packing is not None
-    if step.op in ("Quant", "Dequant"):
+    if step.op in (QUANT.name, DEQUANT.name):
         return
     if step.op not in row.packing.operators:
         yield _packs(step.name, f"the packer has this operator for {row.name}", step.op, "leave it out or replace it")
     if step.op in ("Squeeze", "Unsqueeze") and len(step.inputs) > 1:
         yield _packs(step.name, f"{step.op} has its axes as an attribute", "an input", "write them as an attribute")
-    if step.op == "iqCat":
+    if step.op == CONCAT.name:
         missing = [f"scale_x_{i}" for i in range(len(step.inputs)) if step.get(f"scale_x_{i}") is None]
         if step.get("dim") is None and step.get("axis") is None:
             missing.append("dim")
@@ -143,7 +168,7 @@ def _operator(step: Step, row: Platform) -> Iterator[Finding]:
             yield _packs(
                 step.name, "iqCat has dim and the scale of each input", f"{', '.join(missing)} missing", "add it"
             )
-    if step.op == "SoftmaxInt" and step.get(row.packing.softmax_axis) is None:
+    if step.op == SOFTMAX.name and step.get(row.packing.softmax_axis) is None:
         yield _packs(
             step.name, f"SoftmaxInt has the attribute {row.packing.softmax_axis}", "none", "write dim and axis"
         )
@@ -153,17 +178,17 @@ def _attributes(step: Step, row: Platform) -> Iterator[Finding]:
     assert row.packing is not None
     wanted = list(REQUIRED.get(step.op, ()))
     first = row.packing.rounding == "platform_quant"
-    if step.op in _ROUNDED or first and step.op in _ROUNDED_FIRST or not first and step.op == "Requant":
+    if step.op in _ROUNDED or first and step.op in _ROUNDED_FIRST or not first and step.op == REQUANT.name:
         wanted.append(row.packing.rounding)
-    if step.op == "iqSigmoid" and not first:
+    if step.op == SIGMOID.name and not first:
         wanted.append("platform")
     missing = [name for name in wanted if step.get(name) is None]
     if missing:
         yield _packs(step.name, f"{step.op} has the attributes that the packer reads", f"{', '.join(missing)} missing",
                      "write the graph again with quantize or convert")  # fmt: skip
-    widths = row.packing.output_bits if step.op == "Conv2dInt" else (8, 16, 32)
+    widths = row.packing.output_bits if step.op == CONV2D.name else (8, 16, 32)
     bits = step.get("o_bits")
-    if bits is not None and step.op in (*_ROUNDED, "GluInt", "BmmInt") and bits not in widths:
+    if bits is not None and step.op in (*_ROUNDED, GLU.name, BMM.name) and bits not in widths:
         yield _packs(step.name, f"o_bits is one of {widths}", bits, "write 8")
 
 
@@ -177,10 +202,10 @@ def check_net(net: Net, row: Platform) -> list[Finding]:
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
     for step in net.steps:
         found += _widths(net, step)
-        if step.op != "Quant":
+        if step.op != QUANT.name:
             found += _scales(step, scales)
         source = scales.get(step.inputs[0]) if step.inputs else None
-        scale = step.get("scale_x" if step.op == "Quant" else "scale_o")
+        scale = step.get("scale_x" if step.op == QUANT.name else "scale_o")
         for name in step.outputs:
             scales[name] = float(scale) if scale is not None else source
     for label, name, given in net.results:
@@ -192,16 +217,16 @@ def check_net(net: Net, row: Platform) -> list[Finding]:
 
 
 def _widths(net: Net, step: Step) -> Iterable[Finding]:
-    if step.op in ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt") and len(step.inputs) > 1:
+    if step.op in (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name) and len(step.inputs) > 1:
         weight = net.arrays.get(step.inputs[1])
         if weight is not None and weight.dtype.name != "int8":
             yield _packs(step.name, "weights are int8", weight.dtype.name, "store them as int8")
-    if step.op == "iqTanh" and net.tensors[step.inputs[0]].width != 2:
+    if step.op == TANH.name and net.tensors[step.inputs[0]].width != 2:
         yield _packs(step.name, "iqTanh reads 16 bits", f"{8 * net.tensors[step.inputs[0]].width}", "add a Requant")
 
 
 def _scales(step: Step, scales: dict[str, float | None]) -> Iterable[Finding]:
-    keys = ["scale_x", "scale_y"] if step.op != "iqCat" else [f"scale_x_{i}" for i in range(len(step.inputs))]
+    keys = ["scale_x", "scale_y"] if step.op != CONCAT.name else [f"scale_x_{i}" for i in range(len(step.inputs))]
     for name, key in zip(step.inputs, keys, strict=False):
         given, known = step.get(key), scales.get(name)
         if given is None:

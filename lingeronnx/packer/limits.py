@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ..formats import ADD, AVG_POOL2D, BMM, CONCAT, CONV1D, CONV2D, CONV_TRANSPOSE2D, LINEAR, MUL, SOFTMAX
 from ..graph import ir
 from ..platforms import Platform
 from . import conv_limits as conv
@@ -25,33 +26,33 @@ _WEIGHTS = (conv.kernel_side, conv.kernel_dilated, conv.stride_values, conv.stri
 #: What the packer does not take.
 REFUSED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
     {
-        "Conv2dInt": (
+        CONV2D.name: (
             *_WEIGHTS, conv.dilation_values, conv.group_outputs, conv.conv_slab, conv.conv_slab_inner,
             conv.weight_share, conv.depthwise_weights, conv.input_below_kernel,
         ),
-        "Conv1dInt": (conv.kernel_line, conv.stride_values, conv.stride_within_kernel, conv.pad_side),
-        "ConvTranspose2dInt": (*_WEIGHTS, conv.one_group),
-        "AvgPool2dInt": (pool.pool_strides, pool.pool_pads, pool.pool_slab),
+        CONV1D.name: (conv.kernel_line, conv.stride_values, conv.stride_within_kernel, conv.pad_side),
+        CONV_TRANSPOSE2D.name: (*_WEIGHTS, conv.one_group),
+        AVG_POOL2D.name: (pool.pool_strides, pool.pool_pads, pool.pool_slab),
         "MaxPool": (pool.pool_strides, pool.pool_pads, pool.pool_sides, pool.pool_slab, pool.pool_slab_max),
-        "BmmInt": (move.bmm_rank,),
-        "iqAdd": (move.broadcast_add,),
-        "iqCat": (move.cat_inputs,),
-        "SoftmaxInt": (move.softmax_row,),
+        BMM.name: (move.bmm_rank,),
+        ADD.name: (move.broadcast_add,),
+        CONCAT.name: (move.cat_inputs,),
+        SOFTMAX.name: (move.softmax_row,),
     }
 )  # fmt: skip
 
 #: What packs, and is not computed or computed wrong, whatever the arguments.
 WRONG: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
     {
-        "Conv2dInt": (conv.depthwise_multiplier, conv.conv_slab_swapped, conv.conv_map),
-        "Conv1dInt": (conv.line_dilation, conv.depthwise_multiplier),
-        "ConvTranspose2dInt": (conv.undilated,),
-        "AvgPool2dInt": (pool.pool_slab_free, pool.pool_slab_average, pool.pool_map_average, pool.pool_map_odd,
+        CONV2D.name: (conv.depthwise_multiplier, conv.conv_slab_swapped, conv.conv_map),
+        CONV1D.name: (conv.line_dilation, conv.depthwise_multiplier),
+        CONV_TRANSPOSE2D.name: (conv.undilated,),
+        AVG_POOL2D.name: (pool.pool_slab_free, pool.pool_slab_average, pool.pool_map_average, pool.pool_map_odd,
                          pool.pool_ceil, pool.whole_map_area),
         "MaxPool": (pool.pool_slab_free, pool.pool_map_odd, pool.pool_ceil),
-        "LinearInt": (move.linear_rank,),
-        "iqMul": (move.broadcast_mul,),
-        "SoftmaxInt": (move.softmax_axis,),
+        LINEAR.name: (move.linear_rank,),
+        MUL.name: (move.broadcast_mul,),
+        SOFTMAX.name: (move.softmax_axis,),
         "Transpose": (move.transpose_rotated,),
         "Slice": (move.one_axis, move.unit_step),
     }
@@ -60,8 +61,8 @@ WRONG: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
 #: What a network had better not have: right on the chip, but coarse or too large for most plans.
 AVOIDED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
     {
-        "ConvTranspose2dInt": (conv.input_with_output,),
-        "AvgPool2dInt": (pool.average_area,),
+        CONV_TRANSPOSE2D.name: (conv.input_with_output,),
+        AVG_POOL2D.name: (pool.average_area,),
         "Transpose": (move.transpose_broken,),
     }
 )

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
 from ..platforms import Platform
 from .areas import Node, area
 from .net import Net
@@ -21,7 +22,7 @@ from .window import rounded
 __all__ = ["BUFFERS", "Memory", "Spot", "plan_memory"]
 
 #: Nodes that fetch their constants ahead.
-PREFETCHED = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "LSTMInt", "GRUInt", "LayerNormInt")
+PREFETCHED = (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name, LSTM.name, GRU.name, LAYER_NORM.name)
 #: Names that the packer takes for its own buffers'.
 BUFFERS = ("dma_buffer1", "dma_buffer2")
 _IN_PLACE = ("Reshape", "Squeeze", "Unsqueeze")

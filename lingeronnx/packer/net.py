@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..formats import PAD
 from .window import rounded
 
 __all__ = ["Finding", "Net", "Step", "Tensor"]
@@ -123,6 +124,6 @@ class Net:
 
 #: The inputs of an operator that may be constants which are kept; of all others any may.
 KEPT: Mapping[str, Sequence[int]] = {
-    "Reshape": (), "Slice": (), "Squeeze": (), "Unsqueeze": (), "iqPad": (), "Resize": (), "Tile": (), "Expand": (),
+    "Reshape": (), "Slice": (), "Squeeze": (), "Unsqueeze": (), PAD.name: (), "Resize": (), "Tile": (), "Expand": (),
     "Gather": (0,),
 }  # fmt: skip

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+from ..formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, SOFTMAX
 from .areas import Node
 from .memory import Memory, Spot
 from .net import Finding, Net
@@ -61,11 +62,11 @@ def _relu_later(node: Node) -> int:
 #: Packing.areas -> operator -> need.
 OVERRUNS: Mapping[str, Mapping[str, Need]] = MappingProxyType(
     {
-        "venus": {"LayerNormInt": _norm_venus, "LSTMInt": _lstm_venus},
-        "arcs": {"LayerNormInt": _norm_later, "AvgPool2dInt": _average, "Relu": _relu_later},
+        "venus": {LAYER_NORM.name: _norm_venus, LSTM.name: _lstm_venus},
+        "arcs": {LAYER_NORM.name: _norm_later, AVG_POOL2D.name: _average, "Relu": _relu_later},
         "venusA": {
-            "LayerNormInt": _norm_later, "AvgPool2dInt": _average, "LinearInt": _linear_venusa, "GluInt": _glu,
-            "SoftmaxInt": _softmax_venusa, "Relu": _relu_later,
+            LAYER_NORM.name: _norm_later, AVG_POOL2D.name: _average, LINEAR.name: _linear_venusa, GLU.name: _glu,
+            SOFTMAX.name: _softmax_venusa, "Relu": _relu_later,
         },
     }
 )  # fmt: skip
@@ -74,7 +75,7 @@ OVERRUNS: Mapping[str, Mapping[str, Need]] = MappingProxyType(
 _STRICT = ("Relu",)
 
 #: Operators that were measured right over living tensors.
-_HARMLESS = ("SoftmaxInt",)
+_HARMLESS = (SOFTMAX.name,)
 
 _REMEDY = "place its tensors elsewhere (-m), take --dma_prefetch False, or give another node a larger work area"
 
@@ -151,13 +152,13 @@ def _norm_spared(node: Node, net: Net, memory: Memory, block: Spot, table: str) 
     Neither is known of venus. Of a single row the output is written last, and the input read first. Where a graph has
     several of them, an input that was hit was measured wrong.
     """
-    later = OVERRUNS[table]["LayerNormInt"] is not _norm_venus
+    later = OVERRUNS[table][LAYER_NORM.name] is not _norm_venus
     spared = {memory.buffers.get(node.step.name, "")} if later else set()
     row, own = node.inputs[1].elements, memory.spots[node.x.name]
     single = node.x.elements == row
     if single:
         spared |= {node.y.name}
-    alone = sum(step.op == "LayerNormInt" for step in net.steps) == 1
+    alone = sum(step.op == LAYER_NORM.name for step in net.steps) == 1
     if later and alone and (single or own.offset >= block.offset + 8 * row + 8):
         spared |= {node.x.name} - _kept(node, memory)
     return spared
@@ -171,14 +172,14 @@ def _kept(node: Node, memory: Memory) -> set[str]:
 
 #: What an operator may hit without harm.
 _SPARED: Mapping[str, Callable[[Node, Net, Memory, Spot, str], set[str]]] = {
-    "LinearInt": _linear_spared, "AvgPool2dInt": _average_spared, "LayerNormInt": _norm_spared,
+    LINEAR.name: _linear_spared, AVG_POOL2D.name: _average_spared, LAYER_NORM.name: _norm_spared,
 }  # fmt: skip
 
 
 def states(net: Net, memory: Memory) -> Iterator[Finding]:
     """Yield a finding for every LSTMInt whose last state, written in 32 bits and planned in 8, hits something."""
     for index, step in enumerate(net.steps):
-        if step.op != "LSTMInt" or len(step.outputs) < 2:
+        if step.op != LSTM.name or len(step.outputs) < 2:
             continue
         spot = memory.spots[step.outputs[1]]
         need = 4 * net.tensors[step.outputs[1]].elements

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ..formats import CONCAT, CONV2D, LINEAR, PAD
 from ..platforms import Platform
 from .net import Net, Step, Tensor
 from .options import Options
@@ -66,7 +67,7 @@ def _split_groups(net: Net) -> None:
     for step in list(net.steps):
         group = step.get("group", 1)
         weight = net.tensors[step.inputs[1]] if len(step.inputs) > 1 else None
-        if step.op != "Conv2dInt" or weight is None or group in (1, weight.shape[0]):
+        if step.op != CONV2D.name or weight is None or group in (1, weight.shape[0]):
             continue
         source, outputs = net.tensors[step.inputs[0]], weight.shape[0] // group
         parts = [f"{step.outputs[0]}#group{i}" for i in range(group)]
@@ -78,7 +79,7 @@ def _split_groups(net: Net) -> None:
             names += [_part(net, n, i * outputs, outputs, f"{part}#b") for n in step.inputs[2:]]
             new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(part,), made="group",
                                 attributes={**step.attributes, "group": 1}))  # fmt: skip
-        new.append(Step("iqCat", f"{step.name}#cat", tuple(parts), step.outputs,
+        new.append(Step(CONCAT.name, f"{step.name}#cat", tuple(parts), step.outputs,
                         {"dim": 1, "scale_o": step.get("scale_o")}, step.origin))  # fmt: skip
         at = net.steps.index(step)
         net.steps[at : at + 1] = new
@@ -99,7 +100,7 @@ def _pre_pad(net: Net) -> None:
     Fewer channels than kernel rows: the pads of the rows; fewer rows than kernel columns: those of the columns. All
     readers get the pads that are left. The first such convolution on a graph input ends the pass.
     """
-    for done in [s.outputs for s in net.steps if s.op == "Conv2dInt"]:
+    for done in [s.outputs for s in net.steps if s.op == CONV2D.name]:
         step = next(s for s in net.steps if s.outputs == done)
         source, weight = net.tensors[step.inputs[0]], net.tensors[step.inputs[1]].shape
         kernel, pads = step.get("kernel_shape"), step.get("pads") or [0] * 4
@@ -120,7 +121,7 @@ def _insert_pad(net: Net, step: Step, moved: list[int], left: list[int]) -> None
     label, amounts = f"{source}#pad", f"{source}#pad#amounts"
     net.arrays[amounts] = np.array([0, 0, *moved[:2], 0, 0, *moved[2:]], np.int64)
     net.tensors[amounts] = Tensor(amounts, (8,), 8, True)
-    pad = Step("iqPad", label, (source, amounts), (label,), {}, step.origin, "pad")
+    pad = Step(PAD.name, label, (source, amounts), (label,), {}, step.origin, "pad")
     changed = []
     for other in net.steps:
         if source in other.inputs:
@@ -135,12 +136,12 @@ def _insert_pad(net: Net, step: Step, moved: list[int], left: list[int]) -> None
 def _cut(net: Net, row: Platform, options: Options) -> None:
     """Cut layers with many weights over their outputs, into several and an iqCat."""
     for step in list(net.steps):
-        sizes = _conv_parts(net, step, row, options) if step.op == "Conv2dInt" and step.get("group", 1) == 1 else None
-        if step.op == "LinearInt":
+        sizes = _conv_parts(net, step, row, options) if step.op == CONV2D.name and step.get("group", 1) == 1 else None
+        if step.op == LINEAR.name:
             sizes = _linear_parts(net, step, row, options)
         if not sizes or len(sizes) < 2:
             continue
-        axis = 1 if step.op == "Conv2dInt" else len(net.tensors[step.outputs[0]].shape) - 1
+        axis = 1 if step.op == CONV2D.name else len(net.tensors[step.outputs[0]].shape) - 1
         new, start = [], 0
         for i, size in enumerate(sizes):
             label = f"{step.outputs[0]}#part{i}"
@@ -150,7 +151,7 @@ def _cut(net: Net, row: Platform, options: Options) -> None:
             ]
             new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(label,), made="part"))
             start += size
-        cat = Step("iqCat", f"{step.name}#cat", tuple(s.outputs[0] for s in new), step.outputs,
+        cat = Step(CONCAT.name, f"{step.name}#cat", tuple(s.outputs[0] for s in new), step.outputs,
                    {"dim": axis, "scale_o": step.get("scale_o")}, step.origin)  # fmt: skip
         at = net.steps.index(step)
         net.steps[at : at + 1] = [*new, cat]

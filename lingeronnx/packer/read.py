@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ..formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT
 from ..platforms import Platform
 from .net import Finding, Net, Step, Tensor
 from .options import Options
@@ -60,7 +61,7 @@ def read(proto: onnx.ModelProto, row: Platform, options: Options) -> tuple[Net |
     kept, alias = _without_quants(_fused(steps, {value.name for value in graph.output}), tensors, arrays, problems)
     outputs = list(dict.fromkeys(alias.get(value.name, value.name) for value in graph.output))
     results = [(s.name, alias[s.outputs[0]], float(s.get("scale_o"))) for s in steps
-               if s.op == "Dequant" and s.outputs[0] in alias and s.get("scale_o") is not None]  # fmt: skip
+               if s.op == DEQUANT.name and s.outputs[0] in alias and s.get("scale_o") is not None]  # fmt: skip
     net = Net(kept, inputs, outputs, tensors, arrays, results)
     problems += _reachable(net)
     if problems:
@@ -95,7 +96,7 @@ def _fused(steps: list[Step], outputs: set[str]) -> list[Step]:
         if step.outputs and step.outputs[0] in gone:
             continue
         after = readers.get(step.outputs[0], []) if step.outputs else []
-        if (step.op in ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt") and len(after) == 1
+        if (step.op in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name) and len(after) == 1
                 and after[0].op in ("Relu", "Prelu", "Clip") and step.outputs[0] not in outputs):  # fmt: skip
             gone.add(after[0].outputs[0])
             step = step.but(outputs=after[0].outputs)
@@ -117,17 +118,17 @@ def _without_quants(
     read_names = {name for step in steps for name in step.inputs}
     for step in steps:
         source = tuple(alias.get(n, n) for n in step.inputs)
-        if step.op not in ("Quant", "Dequant") or not source:
+        if step.op not in (QUANT.name, DEQUANT.name) or not source:
             kept.append(step.but(inputs=source))
             continue
         root = source[0]
         while root in makers and makers[root].op in _THROUGH:
             root = alias.get(makers[root].inputs[0], makers[root].inputs[0])
-        if step.op == "Quant" and root in makers or step.op == "Dequant" and step.outputs[0] in read_names:
+        if step.op == QUANT.name and root in makers or step.op == DEQUANT.name and step.outputs[0] in read_names:
             kept.append(step.but(inputs=source))  # between the integers they stay, as nodes in float
             continue
         alias[step.outputs[0]] = source[0]
-        if step.op == "Quant":
+        if step.op == QUANT.name:
             scale = step.get("scale_x")
             if root in tensors and not tensors[root].constant and scale is not None:
                 old = tensors[root]

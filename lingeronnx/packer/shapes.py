@@ -9,6 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from ..formats import (
+    AVG_POOL2D,
+    BMM,
+    CONCAT,
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    DEQUANT,
+    GLU,
+    GRU,
+    LINEAR,
+    LSTM,
+    PAD,
+    QUANT,
+    REQUANT,
+    SIGMOID,
+    TANH,
+)
 from .net import Step, Tensor
 
 __all__ = ["Unknown", "output_tensors"]
@@ -30,23 +48,23 @@ def output_tensors(step: Step, inputs: Sequence[Tensor], arrays: Arrays) -> list
     given = inputs[0].scale if scale is None and inputs else scale
     tensors = []
     for index, name in enumerate(step.outputs):
-        cell = step.op == "LSTMInt" and index == 2
+        cell = step.op == LSTM.name and index == 2
         tensors.append(Tensor(name, shapes[min(index, len(shapes) - 1)], 4 if cell else width, scale=given))
     return tensors
 
 
-_WIDE = ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "GluInt", "LSTMInt", "GRUInt",
-         "Requant")  # fmt: skip
+_WIDE = (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name, LINEAR.name, BMM.name, GLU.name, LSTM.name, GRU.name,
+         REQUANT.name)  # fmt: skip
 
 
 def _width(step: Step, inputs: Sequence[Tensor]) -> int:
     if step.op in _WIDE:
         return int(step.get("o_bits", 8)) // 8 or 1
-    if step.op == "Dequant":
+    if step.op == DEQUANT.name:
         return 4
-    if step.op == "Quant":
+    if step.op == QUANT.name:
         return int(step.get("data_bits", 8)) // 8 or 1
-    return 1 if step.op in ("iqTanh", "iqSigmoid") or not inputs else inputs[0].width
+    return 1 if step.op in (TANH.name, SIGMOID.name) or not inputs else inputs[0].width
 
 
 def _same(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
@@ -217,10 +235,11 @@ def _tile(step: Step, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
 
 _RULES: Mapping[str, Callable[[Step, Sequence[Shape], Arrays], list[Shape]]] = MappingProxyType(
     {
-        "Conv2dInt": _conv, "Conv1dInt": _conv, "ConvTranspose2dInt": _deconv, "AvgPool2dInt": _pool, "MaxPool": _pool,
-        "LinearInt": _linear, "BmmInt": _bmm, "iqCat": _cat, "Reshape": _reshape, "Flatten": _flatten,
+        CONV2D.name: _conv, CONV1D.name: _conv, CONV_TRANSPOSE2D.name: _deconv,
+        AVG_POOL2D.name: _pool, "MaxPool": _pool,
+        LINEAR.name: _linear, BMM.name: _bmm, CONCAT.name: _cat, "Reshape": _reshape, "Flatten": _flatten,
         "Transpose": _transpose, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Slice": _slice, "Split": _split,
-        "Gather": _gather, "iqPad": _pad, "Resize": _resize, "LSTMInt": _lstm, "GRUInt": _lstm, "GluInt": _glu,
+        "Gather": _gather, PAD.name: _pad, "Resize": _resize, LSTM.name: _lstm, GRU.name: _lstm, GLU.name: _glu,
         "Expand": _expand, "Tile": _tile,
     }
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..formats import CONV1D, CONV2D, CONV_TRANSPOSE2D
 from ..platforms import Platform
 from .net import Net, Step, Tensor
 from .window import rounded
@@ -14,12 +15,12 @@ __all__ = ["stored_bytes", "stored_constants"]
 def stored_bytes(step: Step, index: int, tensor: Tensor, row: Platform) -> int:
     """Return the bytes of constant input `index` of a step, rounded up to 16."""
     assert row.packing is not None
-    if index != 1 or step.op not in ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt"):
+    if index != 1 or step.op not in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name):
         return tensor.planned
     group, align = int(step.get("group", 1)), row.packing.conv.share_outputs
-    if step.op == "Conv2dInt":
+    if step.op == CONV2D.name:
         need = _depthwise(tensor, row) if group > 1 else _plain(tensor, row)
-    elif step.op == "Conv1dInt":
+    elif step.op == CONV1D.name:
         outputs, channels, kernel = tensor.shape
         if group > 1:
             need = rounded(outputs, row.packing.conv.depthwise_align) * kernel

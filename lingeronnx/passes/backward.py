@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..formats.select import slices
 from ..graph import ir
 from ..ops.recurrent import given
-from ..ops.select import slices
 
 __all__ = ["backward"]
 

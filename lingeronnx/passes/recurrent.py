@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from ..formats.recurrent import GIVEN
 from ..graph import ir
-from ..ops.recurrent import GIVEN, directions, full_length, given, obstacle
+from ..ops.recurrent import directions, full_length, given, obstacle
 
 _KINDS = ("LSTM", "GRU")
 _SWAP = (1, 0, 2)

@@ -36,11 +36,12 @@ class Attributes(dict[str, Any]):
 class Integer(OpRun):
     """An operator of domain `thinker`. Subclasses bring `compute`; `reference_ops` makes one class per name of it.
 
-    names : op types, the current one first
+    names : op types, the current one first. domains : where nodes of these types stand
     default : the platform of nodes that do not name one
     """
 
     names: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ("thinker", "linger")
     op_schema = None  # attributes are what the node says; ONNX knows none of these operators
     default: Platform
 
@@ -84,6 +85,8 @@ class Integer(OpRun):
 
 class Standard(Integer):
     """An operator of ONNX's own domain that the format uses in a form of its own; others go to ONNX's class."""
+
+    domains = ("", "thinker", "linger")
 
     def _run(self, *inputs: Any, **attributes: Any) -> tuple[np.ndarray, ...]:
         if self.op_domain or self.ours(inputs, attributes):

@@ -10,7 +10,7 @@ from ..platforms.arithmetic import Real
 from ._arithmetic import requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer
 
-__all__ = ["Dequant", "Quant", "Requant"]
+__all__ = ["FAMILY", "Dequant", "Quant", "Requant"]
 
 
 class Quant(Integer):
@@ -67,3 +67,6 @@ class Requant(Integer):
                 return stored((moved + half) % (2 * half) - half, a.o_bits)
             return stored(saturate(moved, a.o_bits), a.o_bits)
         return requantize(x, ratio, a.o_bits, how.requantize)
+
+
+FAMILY: tuple[type[Integer], ...] = (Quant, Dequant, Requant)

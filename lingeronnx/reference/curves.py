@@ -16,7 +16,7 @@ from ..platforms.arithmetic import Reading
 from ._arithmetic import log2, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer
 
-__all__ = ["Glu", "Sigmoid", "Table", "Tanh", "curve"]
+__all__ = ["FAMILY", "Glu", "Sigmoid", "Table", "Tanh", "curve"]
 
 
 @cache
@@ -92,3 +92,6 @@ class Table(Integer):
         """Entry x - lowest x."""
         x, table = inputs
         return table[x.astype(np.int64) - np.iinfo(x.dtype).min]
+
+
+FAMILY: tuple[type[Integer], ...] = (Glu, Sigmoid, Tanh, Table)

@@ -10,7 +10,7 @@ from ..platforms.arithmetic import Operands, Quotient
 from ._arithmetic import INT32, divide, log2, multiplier, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer, Standard
 
-__all__ = ["Add", "Clip", "Div", "Mul", "Relu", "Sub"]
+__all__ = ["FAMILY", "Add", "Clip", "Div", "Mul", "Relu", "Sub"]
 
 
 class Add(Integer):
@@ -97,3 +97,6 @@ class Clip(Standard):
         x, low, high = (*inputs, None, None)[:3]
         y = x if low is None else np.where(x < low, low, x)
         return (y if high is None else np.where(y > high, high, y)).astype(x.dtype)
+
+
+FAMILY: tuple[type[Integer], ...] = (Add, Sub, Mul, Div, Relu, Clip)

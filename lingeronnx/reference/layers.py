@@ -13,7 +13,7 @@ import numpy as np
 
 from ._base import Attributes, Integer
 
-__all__ = ["BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
+__all__ = ["FAMILY", "BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
 
 
 def _sizes(a: Attributes, rank: int) -> tuple[list[int], list[int], list[int]]:
@@ -129,3 +129,6 @@ class BatchNorm2d(Integer):
         column: Sequence[int] = (-1, *[1] * (x.ndim - 2))
         acc = x.astype(np.int64) * factor.astype(np.int64).reshape(column)
         return self.rescaled(_with_bias(acc, offset.reshape(-1)), a, how, "scale_x", "scale_w")
+
+
+FAMILY: tuple[type[Integer], ...] = (Conv, Conv1d, ConvTranspose, Linear, Bmm, BatchNorm2d)

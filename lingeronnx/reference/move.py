@@ -11,7 +11,7 @@ import numpy as np
 from ._arithmetic import log2, requantize
 from ._base import Attributes, Integer, Standard
 
-__all__ = ["ArgMax", "Concat", "Gather", "Pad", "Resize", "ShuffleChannel", "Split", "Squeeze", "Unsqueeze"]
+__all__ = ["FAMILY", "ArgMax", "Concat", "Gather", "Pad", "Resize", "ShuffleChannel", "Split", "Squeeze", "Unsqueeze"]
 
 
 class Concat(Integer):
@@ -164,3 +164,6 @@ class Unsqueeze(Squeeze):
         """Return x with axes of size 1 inserted."""
         axes = a.get("axes") or inputs[1].tolist()
         return np.expand_dims(inputs[0], tuple(int(n) for n in axes))
+
+
+FAMILY: tuple[type[Integer], ...] = (Concat, Pad, Gather, ShuffleChannel, Split, ArgMax, Resize, Squeeze, Unsqueeze)

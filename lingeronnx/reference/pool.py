@@ -12,7 +12,7 @@ from ..platforms.arithmetic import Divisor
 from ._arithmetic import INT32, divide, log2, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer, Standard
 
-__all__ = ["AvgPool", "MaxPool"]
+__all__ = ["FAMILY", "AvgPool", "MaxPool"]
 
 
 def _pooled(x: np.ndarray, a: Attributes, fill: int, join: Callable[..., np.ndarray]) -> np.ndarray:
@@ -84,3 +84,6 @@ class AvgPool(Integer):
         quotients = [divide(int(n), divisor, left) for n in total.reshape(-1)]
         held = np.clip(np.array(quotients, np.int64), *INT32).reshape(total.shape)
         return stored(saturate(held, 8), 8)
+
+
+FAMILY: tuple[type[Integer], ...] = (AvgPool, MaxPool)

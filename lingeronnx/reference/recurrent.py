@@ -15,7 +15,7 @@ from ._arithmetic import log2, multiplier, requantize, round_shift, saturate, st
 from ._base import Attributes, Integer
 from .curves import curve
 
-__all__ = ["Gru", "Lstm"]
+__all__ = ["FAMILY", "Gru", "Lstm"]
 
 
 def _cut(value: int, bits: int) -> int:
@@ -196,3 +196,6 @@ class Gru(_Recurrent):
         """The sequence and the last state."""
         h = stored([state[0] for state in last], a.o_bits)
         return stored(y, a.o_bits), h[None] if self.time_first(a, y) else h[:, None]
+
+
+FAMILY: tuple[type[Integer], ...] = (Lstm, Gru)

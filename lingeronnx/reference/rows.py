@@ -11,7 +11,7 @@ from ..platforms.arithmetic import Row, Shares
 from ._arithmetic import log2, multiplier, requantize, round_shift, saturate
 from ._base import Attributes, Integer
 
-__all__ = ["LayerNorm", "LogSoftmax", "Softmax"]
+__all__ = ["FAMILY", "LayerNorm", "LogSoftmax", "Softmax"]
 
 #: 2^f for f in [-1, 0): a polynomial in Q23, the highest power first.
 _POWERS = (57364, 446161, 2008107, 5813551, 8388575)
@@ -132,3 +132,6 @@ class LayerNorm(Integer):
         t = _floor_shift(spread, -2 * k)
         root = min(32767, math.isqrt(2**38 // t))
         return [int(saturate(round_shift((count * v - total) * root, k + 9), 16)) for v in row]
+
+
+FAMILY: tuple[type[Integer], ...] = (Softmax, LogSoftmax, LayerNorm)

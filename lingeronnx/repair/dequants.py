@@ -16,6 +16,7 @@ from typing import Any
 
 from onnx import NodeProto, ValueInfoProto, helper
 
+from ..formats import DEQUANT
 from .kinds import Kinds, Kinship
 from .nodes import MISSING, data, is_dequant, is_eager, is_lazy, is_quantized, positions, scales_read
 from .report import Edit, Finding, Repair, number
@@ -301,7 +302,7 @@ class _Plan:
         source = self._name(tensor)
         title = fresh_name(f"Dequant_{name or source}", self.labels)
         self.labels.add(title)
-        proto = helper.make_node("Dequant", [source], [result], name=title, domain=self.domain, scale_o=scale)
+        proto = helper.make_node(DEQUANT.name, [source], [result], name=title, domain=self.domain, scale_o=scale)
         behind = tensor.writer if tensor.scope is scope else None
         nth = self.inserted.get((id(scope), behind), 0)
         self.inserted[id(scope), behind] = nth + 1
@@ -400,7 +401,7 @@ def _become_dequant(node: Node, domain: str, scale: float, readers: Sequence[tup
     """Make a Dequant of an Identity; its readers read `source`."""
     for reader, index in readers:
         reader.proto.input[index] = source
-    node.proto.op_type, node.proto.domain = "Dequant", domain
+    node.proto.op_type, node.proto.domain = DEQUANT.name, domain
     del node.proto.attribute[:]
     node.proto.attribute.append(helper.make_attribute("scale_o", scale))
 

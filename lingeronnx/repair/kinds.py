@@ -19,7 +19,7 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 
 from ..errors import LingerOnnxError
-from ..ops import Bound, Op
+from ..formats import SHUFFLE_CHANNEL, Bound, Format
 from ..platforms import GENERIC, Platform, platform
 from .nodes import (
     FLOAT,
@@ -250,22 +250,22 @@ class Kinship:
 
     def _quantized(self, node: Node, index: int, tensor: Tensor, kinds: Sequence[Kind]) -> Kind:
         """Return the kind of output `index` of an integer node, by its attributes."""
-        op, attrs = operator(node), current(node)
-        bits = attrs.get("o_bits") or (attrs.get("data_bits") if op is not None and op.name == "Quant" else None)
+        form, attrs = operator(node), current(node)
+        bits = attrs.get("o_bits") if form is None else form.bits(attrs)
         width = bits if isinstance(bits, int) and 2 <= bits <= 32 else 8
-        if op is None:
+        if form is None:
             return self._unknown(attrs, kinds, width)
-        if op.name in LEAVING and attrs.get("scale_o") is None:
+        if form.name in LEAVING and attrs.get("scale_o") is None:
             return FLOAT
-        if op.name in RECURRENT and index:
-            return self._state(node, op, attrs, index, tensor, width)
-        if op.name == "ShuffleChannel":
+        if form.name in RECURRENT and index:
+            return self._state(node, form, attrs, index, tensor, width)
+        if form is SHUFFLE_CHANNEL:
             return kinds[0] if kinds else MISSING
-        if op.name in RESCALING and attrs.get("scale_o") is None:
+        if form.name in RESCALING and attrs.get("scale_o") is None:
             return Kind("integer", None, width)
         before = [kind.scale if kind.integer else None for kind in kinds]
         try:
-            scale = op.out_scale(attrs, before)
+            scale = form.out_scale(attrs, before)
         except (KeyError, TypeError, ValueError, OverflowError):
             scale = None
         return Kind("integer", float(scale) if is_scale(scale) and scale is not None else None, width)
@@ -278,7 +278,9 @@ class Kinship:
             return FLOAT
         return Kind("integer", None, width) if any(kind.integer for kind in kinds) else OTHER
 
-    def _state(self, node: Node, op: Op, attrs: Mapping[str, Any], index: int, tensor: Tensor, width: int) -> Kind:
+    def _state(
+        self, node: Node, form: Format, attrs: Mapping[str, Any], index: int, tensor: Tensor, width: int
+    ) -> Kind:
         """Return the last state or cell of a recurrent layer: integers, but for the training side's exports.
 
         Those of the first generation are told by their name for the input's scale, later ones by what they declare.
@@ -287,12 +289,12 @@ class Kinship:
         later = node.proto.domain == "linger" and declared == TensorProto.FLOAT
         if (first and declared not in INTEGERS) or later:
             return FLOAT
-        how = (self.row or GENERIC).arithmetic(op.name)
+        how = (self.row or GENERIC).arithmetic(form.name)
         if how is None:
             return Kind("other", elem=TensorProto.INT32)
         bound = Bound(plain(node), dict(attrs), {}, how)
         try:
-            scale = op.out_scales(bound, [None] * len(node.inputs))[index]
+            scale = form.out_scales(bound, [None] * len(node.inputs))[index]
         except (KeyError, TypeError, ValueError, IndexError):
             scale = None
         if not is_scale(scale) or scale is None:  # packed by the executor: no plain tensor

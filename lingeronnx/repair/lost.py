@@ -12,6 +12,7 @@ from functools import partial
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from ..formats import QUANT
 from .kinds import Kinship
 from .nodes import OTHER, Kind, is_dequant, is_quantized, looks, positions, takes_element, takes_indices
 from .report import Edit, Finding, Repair, number
@@ -113,7 +114,7 @@ def _takes(read: Read, kind: Kind, roots: Mapping[Tensor, Kind]) -> bool:
         return (declared in (TensorProto.INT64, TensorProto.BOOL)) == (kind.what == "other")
     if is_dequant(read.node):
         return kind.integer
-    if is_quantized(read.node) and read.node.proto.op_type != "Quant":
+    if is_quantized(read.node) and read.node.proto.op_type != QUANT.name:
         return read.index in positions(read.node) and kind.integer
     others = [OTHER if t is None else roots.get(t, OTHER) for t in read.node.inputs]
     if kind.what == "other":

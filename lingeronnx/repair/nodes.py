@@ -15,8 +15,16 @@ from typing import Any
 
 from onnx import TensorProto, defs
 
-from ..ops import OPS, Op
-from ..ops._base import RENAMED
+from ..formats import (
+    BATCH_NORM2D,
+    DEQUANT,
+    FORMATS,
+    GRU,
+    LSTM,
+    QUANT,
+    RENAMED,
+    Format,
+)
 from .view import Node, Tensor, is_scale, same_scale
 
 __all__ = [
@@ -27,13 +35,13 @@ __all__ = [
     "takes_reals",
 ]  # fmt: skip
 
-_OPS = {name: op for op in OPS for name in (op.name, *op.aliases)}
+_OPS = {name: form for form in FORMATS for name in form.names}
 _DOMAINS = ("thinker", "linger")
 INTEGERS = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32)
 REALS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 #: Standard operators that hand integers on, scale and all, wherever they get them.
-EAGER = {op.name for op in OPS if not op.domain} - {"ArgMax", "Gather", "Tile", "Expand", "Resize"} | {
+EAGER = {form.name for form in FORMATS if not form.domain} - {"ArgMax", "Gather", "Tile", "Expand", "Resize"} | {
     "Dropout",
     "Identity",
 }
@@ -42,11 +50,12 @@ LAZY = {"Concat", "DepthToSpace", "Expand", "Gather", "Resize", "SpaceToDepth", 
 #: Those that look at integers as well as at real numbers, and give positions or sizes.
 INDEXING = {"ArgMax", "ArgMin", "Shape", "Size"}
 #: Layers whose output is real where they have no scale_o.
-LEAVING = {"BmmInt", "Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "GRUInt", "LinearInt", "LogSoftmaxInt", "LSTMInt",
-           "SoftmaxInt"}  # fmt: skip
-RECURRENT = {"LSTMInt", "GRUInt"}
+LEAVING = {form.name for form in FORMATS if form.leaves}
+RECURRENT = {LSTM.name, GRU.name}
 #: Operators with a scale of their own: one whose scale_o is missing has an unknown scale, not that of its input.
-RESCALING = {op.name for op in OPS for a in op.attributes if a.name == "scale_o" and a.required} | {"BatchNorm2dInt"}
+RESCALING = {form.name for form in FORMATS for a in form.attributes if a.name == "scale_o" and a.required} | {
+    BATCH_NORM2D.name
+}
 
 #: Names of attributes before the first generation -> today's: batch normalisation said the scales of its product and
 #: of its sum apart.
@@ -127,29 +136,29 @@ def joined(kinds: Sequence[Kind]) -> Kind:
 # ---- nodes --------------------------------------------------------------------------------------------------
 
 
-def operator(node: Node) -> Op | None:
+def operator(node: Node) -> Format | None:
     """Return the integer operator a node is, by any generation's name; None for a float or an unknown one.
 
     A standard operator counts as one only in a quantized domain, or where it reads a quantized table.
     """
-    op = _OPS.get(node.proto.op_type)
-    if op is None or node.proto.domain not in (*_DOMAINS, "", "ai.onnx"):
+    form = _OPS.get(node.proto.op_type)
+    if form is None or node.proto.domain not in (*_DOMAINS, "", "ai.onnx"):
         return None
-    if op.domain and (node.proto.domain in _DOMAINS or node.standard):
-        return op
-    if op.name == "Gather" and any(is_scale(node.attributes.get(f"scale_{what}")) for what in "oxw"):
-        return op
+    if form.domain and (node.proto.domain in _DOMAINS or node.standard):
+        return form
+    if form.name == "Gather" and any(is_scale(node.attributes.get(f"scale_{what}")) for what in "oxw"):
+        return form
     return None
 
 
 def is_dequant(node: Node | None) -> bool:
     """Whether a node is a Dequant."""
-    return node is not None and node.proto.op_type == "Dequant" and (node.proto.domain in _DOMAINS or node.standard)
+    return node is not None and node.proto.op_type == DEQUANT.name and (node.proto.domain in _DOMAINS or node.standard)
 
 
 def is_quant(node: Node) -> bool:
     """Whether a node is a Quant."""
-    return node.proto.op_type == "Quant" and (node.proto.domain in _DOMAINS or node.standard)
+    return node.proto.op_type == QUANT.name and (node.proto.domain in _DOMAINS or node.standard)
 
 
 def is_quantized(node: Node) -> bool:
@@ -195,24 +204,24 @@ def data(node: Node) -> list[int]:
 
 def current(node: Node) -> dict[str, Any]:
     """Return the attributes of an integer node by their current names, with defaults; None for missing ones."""
-    op = operator(node)
+    form = operator(node)
     given = {_LEGACY.get(name, name): value for name, value in node.attributes.items()}
-    if op is not None and op.name == "Gather" and "scale_w" in given:  # the table's scale, which it hands on
+    if form is not None and form.name == "Gather" and "scale_w" in given:  # the table's scale, which it hands on
         given.setdefault("scale_x", given["scale_w"])
-    for spec in op.attributes if op is not None else ():
+    for spec in form.attributes if form is not None else ():
         given.setdefault(spec.name, None if spec.required else spec.default)
     return given
 
 
 def positions(node: Node) -> list[int]:
     """Return the inputs of an integer node that carry integer activations."""
-    op = operator(node)
-    if op is None:
+    form = operator(node)
+    if form is None:
         chosen: Sequence[int] = range(len(node.inputs)) if any(n.startswith("scale_") for n in node.attributes) else [0]
-    elif op.name in RECURRENT:
+    elif form.name in RECURRENT:
         chosen = [0]  # lengths are indices, states may be either
     else:
-        chosen = [] if op.name == "Gather" else op.operands(plain(node))
+        chosen = [] if form.name == "Gather" else form.operands(plain(node))
     tensors = [(i, node.inputs[i]) for i in chosen if i < len(node.inputs)]
     return [i for i, tensor in tensors if tensor is not None and tensor.constant is None]
 
@@ -221,8 +230,8 @@ def reals_read(node: Node) -> list[int]:
     """Return the inputs of a quantized node that carry real numbers: a Quant's, the first generation's states."""
     if is_quant(node):
         return [0][: len(node.inputs)]
-    op = operator(node)
-    if op is None or op.name not in RECURRENT or "scale_i" not in node.attributes:
+    form = operator(node)
+    if form is None or form.name not in RECURRENT or "scale_i" not in node.attributes:
         return []
     weights = [i for i, t in enumerate(node.inputs) if i and t is not None and t.constant == TensorProto.INT8]
     return list(range(2, weights[0] if weights else 2))
@@ -246,20 +255,20 @@ def plain(node: Node) -> Any:
 
 def scales_read(node: Node) -> dict[int, float]:
     """Return the scale at which an integer node reads each input, where an attribute says so."""
-    op, attrs = operator(node), current(node)
+    form, attrs = operator(node), current(node)
     found: dict[int, Any] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}
     for name, value in attrs.items():
         if name.startswith("scale_x_") and name[8:].isdigit():
             found[int(name[8:])] = value
-    if op is not None and all(is_scale(v) for k, v in attrs.items() if k.startswith("scale_") and v is not None):
+    if form is not None and all(is_scale(v) for k, v in attrs.items() if k.startswith("scale_") and v is not None):
         with contextlib.suppress(KeyError, TypeError, ValueError):  # a scale is missing: nothing is said then
-            found.update(op.read_scales(attrs))
+            found.update(form.read_scales(attrs))
     return {index: float(scale) for index, scale in found.items() if is_scale(scale)}
 
 
 def takes_reals(node: Node, index: int, others: Sequence[Kind]) -> bool:
     """Whether a float node certainly needs real numbers at input `index`: others are the kinds of all its inputs."""
-    if node.proto.op_type == "Quant":
+    if node.proto.op_type == QUANT.name:
         return True
     formal = _formal(node, index)
     if formal is None or not (_FLOATS & set(formal.types)):

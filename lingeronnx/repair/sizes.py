@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
+from ..formats import BATCH_NORM2D, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
 from ..schemas import as_thinker, register_schemas
 from .nodes import operator
 from .view import Node, View, label
@@ -26,9 +27,9 @@ _NOWHERE = "lingeronnx.unknown"
 
 #: Where an integer layer's input meets its weight: operator -> (axis of the input, axis of the weight, grouped).
 _WIDTHS = {
-    "Conv2dInt": (1, 1, True), "Conv1dInt": (1, 1, True), "ConvTranspose2dInt": (1, 0, False),
-    "LinearInt": (-1, -1, False), "BatchNorm2dInt": (1, 0, False), "LayerNormInt": (-1, -1, False),
-    "LSTMInt": (-1, -1, False), "GRUInt": (-1, -1, False),
+    CONV2D.name: (1, 1, True), CONV1D.name: (1, 1, True), CONV_TRANSPOSE2D.name: (1, 0, False),
+    LINEAR.name: (-1, -1, False), BATCH_NORM2D.name: (1, 0, False), LAYER_NORM.name: (-1, -1, False),
+    LSTM.name: (-1, -1, False), GRU.name: (-1, -1, False),
 }  # fmt: skip
 
 
@@ -118,7 +119,7 @@ def _misfits(
 ) -> Iterator[str]:  # fmt: skip
     if name in _WIDTHS and len(shapes) > 1:
         axis, other, grouped = _WIDTHS[name]
-        matrix = name in ("LSTMInt", "GRUInt")  # which have lengths and states before their weights
+        matrix = name in (LSTM.name, GRU.name)  # which have lengths and states before their weights
         weight = next((s for s in shapes[1:] if s is not None and (not matrix or len(s) == 2)), None)
         group = next((int(a.i) for a in proto.attribute if a.name == "group"), 1) if grouped else 1
         x = shapes[0]

@@ -12,6 +12,7 @@ from functools import partial
 
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
+from ..formats import DEQUANT
 from .kinds import Kinship
 from .nodes import is_dequant
 from .report import Edit, Finding, Repair
@@ -105,7 +106,7 @@ def _same(first: NodeProto, second: NodeProto) -> bool:
         copy.CopyFrom(node)
         copy.ClearField("name")
         copy.ClearField("doc_string")
-        if copy.op_type == "Dequant":
+        if copy.op_type == DEQUANT.name:
             copy.ClearField("attribute")
         parts.append(copy.SerializeToString(deterministic=True))
     return parts[0] == parts[1]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..formats import DEQUANT, QUANT, REQUANT, integer_format
 from ..graph import ir
-from ..ops import integer_op
 
 __all__ = ["float_names"]
 
@@ -15,15 +15,15 @@ def float_names(graph: ir.Graph) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for node in graph.graph:
-        op = integer_op(node)
-        if op is None or not node.inputs or node.inputs[0] is None:
+        form = integer_format(node)
+        if form is None or not node.inputs or node.inputs[0] is None:
             continue
-        if op.name == "Quant":
+        if form is QUANT:
             found[ir.written_name(node)] = ir.read_name(node)
-        elif op.name == "Dequant":
+        elif form is DEQUANT:
             found.setdefault(ir.read_name(node), ir.written_name(node))
     for node in graph.graph:
-        op = integer_op(node)
-        if op is not None and op.name == "Requant" and node.inputs and node.inputs[0] is not None:
+        form = integer_format(node)
+        if form is REQUANT and node.inputs and node.inputs[0] is not None:
             found.setdefault(ir.written_name(node), found.get(ir.read_name(node), ir.read_name(node)))
     return found

@@ -3,53 +3,31 @@
     generation 1    domain `thinker`, operators called Conv2dInt, iqAdd, ...      by default the executor's arithmetic
     generation 3    domain `linger`, operators called QConv2d, QAdd, ...          by default the training side's
 
-Owns the names of both and the choice between the two arithmetics. Must not know what either computes.
+Owns the choice between the two arithmetics. Names are the formats'; must not know what either computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from ..errors import ConfigError, ModelError
+from ..formats import FORMATS, Format
 from ..graph import ir
-from ..ops import Op
 from ..platforms import Platform
 from ..platforms.arithmetic import Arithmetic
 
-__all__ = ["ARITHMETICS", "THIRD", "Side", "generation"]
+__all__ = ["ARITHMETICS", "Side", "generation"]
 
 ARITHMETICS = ("executor", "training")
 
-#: Operators by their name in generation 1 -> in generation 3. Quant, Dequant and Gather have one name.
-THIRD: Mapping[str, str] = MappingProxyType(
-    {
-        "Conv1dInt": "QConv1d",
-        "Conv2dInt": "QConv2d",
-        "ConvTranspose2dInt": "QConvTranspose2d",
-        "LinearInt": "QLinear",
-        "BatchNorm2dInt": "QBatchNorm2d",
-        "LayerNormInt": "QLayerNorm",
-        "AvgPool2dInt": "QAvgPool2d",
-        "BmmInt": "QBmm",
-        "iqAdd": "QAdd",
-        "iqMul": "QMul",
-        "iqCat": "QCat",
-        "iqSigmoid": "QSigmoid",
-        "iqTanh": "QTanh",
-        "SoftmaxInt": "QSoftmax",
-        "GluInt": "QGLU",
-        "LSTMInt": "QLSTM",
-        "GRUInt": "QGRU",
-    }
-)
+#: Names of generation 1 that generation 3 does not have.
+_FIRST = {form.name for form in FORMATS if form.third not in (None, form.name)}
 
 
 def generation(model: ir.Graph) -> int:
     """Return 3 for a graph with nodes of domain `linger` none of which has a name of generation 1, else 1."""
     nodes = [node for node in model.graph if node.domain == "linger"]
-    return 3 if nodes and not any(node.op_type in THIRD for node in nodes) else 1
+    return 3 if nodes and not any(node.op_type in _FIRST for node in nodes) else 1
 
 
 @dataclass(frozen=True)
@@ -71,10 +49,10 @@ class Side:
         trains = name == "training" or (name is None and number == 3)
         return cls(row, number if trains else 0)
 
-    def arithmetic(self, op: Op, node: ir.Node) -> Arithmetic:
-        """Return how `op` is computed; ModelError where that is not known."""
-        trained = self.row.training.get(self.generation or 3, {}).get(op.name)
-        found = trained if self.generation else self.row.arithmetic(op.name)
+    def arithmetic(self, form: Format, node: ir.Node) -> Arithmetic:
+        """Return how `form` is computed; ModelError where that is not known."""
+        trained = self.row.training.get(self.generation or 3, {}).get(form.name)
+        found = trained if self.generation else self.row.arithmetic(form.name)
         if found is not None:
             return found
         if self.generation:

@@ -16,9 +16,9 @@ import numpy as np
 from simulator.kernel import Call, MachineError, Spec
 
 from ..errors import ConfigError, DataError, ModelError
+from ..formats import QUANT, Bound, Format, attributes, integer_format, is_quantized_domain
 from ..graph import ir
 from ..graph.batch_axes import open_axis
-from ..ops import Bound, Op, attributes, integer_op, is_quantized_domain
 from ..platforms import GENERIC, Platform, platform
 from ..platforms.arithmetic import Quantizer
 from .generations import Side
@@ -71,7 +71,7 @@ class IntRunner:
         for value in self.model.graph.inputs:
             quants = {
                 (float(ir.attr(use.node, "scale_x")), int(ir.attr(use.node, "data_bits", 8)))
-                for use in value.uses() if use.node.op_type == "Quant"
+                for use in value.uses() if use.node.op_type == QUANT.name
             }  # fmt: skip
             found[str(value.name)] = quants.pop() if len(quants) == 1 else None
         return found
@@ -184,7 +184,7 @@ class IntRunner:
                 continue
             scale, _ = self.input_scales[name]  # type: ignore[misc]
             for use in value.uses():
-                if use.node.op_type == "Quant":
+                if use.node.op_type == QUANT.name:
                     feed[str(use.node.outputs[0].name)] = given[name]
                 else:
                     feed[name] = (given[name] / scale).astype(np.float32)
@@ -324,10 +324,10 @@ def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 
 def _wide_inputs(model: ir.Graph, row: Platform) -> set[str]:
-    quantizer = row.computes("Quant", Quantizer)
+    quantizer = row.computes(QUANT.name, Quantizer)
     widest = 32 if quantizer is None else quantizer.widest
     quants = [node for node in model.graph
-              if node.op_type == "Quant" and widest < int(ir.attr(node, "data_bits", 8)) <= 32]  # fmt: skip
+              if node.op_type == QUANT.name and widest < int(ir.attr(node, "data_bits", 8)) <= 32]  # fmt: skip
     return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input()}
 
 
@@ -354,50 +354,50 @@ class _Binder:
                 continue  # a Quant whose output is fed, already quantized
             if node.op_type == "Constant" and not node.domain:
                 continue
-            op = self._integer(node)
-            if op is None:
+            form = self._integer(node)
+            if form is None:
                 self._pending.append(node)
                 continue
             waiting = {str(v.name) for n in self._pending for v in n.outputs}
             if any(v is not None and v.name in waiting for v in node.inputs):
                 self._flush()
-            self._bind(op, node)
+            self._bind(form, node)
         self._flush()
 
-    def _integer(self, node: ir.Node) -> Op | None:
-        op = integer_op(node)
+    def _integer(self, node: ir.Node) -> Format | None:
+        form = integer_format(node)
         if is_quantized_domain(node):
-            if op is None:
+            if form is None:
                 raise ModelError(f"{node.op_type} {node.name}: not an integer operator that this lingeronnx knows")
-            return op
-        if op is None or op.domain:
+            return form
+        if form is None or form.domain:
             return None
         source = str(node.inputs[0].name) if node.inputs and node.inputs[0] is not None else ""
         known = self.specs.get(source, self._consts.get(source))  # a Gather may read a constant table
-        return op if known is not None and known.dtype.kind == "i" and known.dtype.itemsize < 8 else None
+        return form if known is not None and known.dtype.kind == "i" and known.dtype.itemsize < 8 else None
 
-    def _bind(self, op: Op, node: ir.Node) -> None:
-        attrs = attributes(op, node)
+    def _bind(self, form: Format, node: ir.Node) -> None:
+        attrs = attributes(form, node)
         names = [str(v.name) if v is not None else "" for v in node.inputs]
         consts = {i: self._consts[name] for i, name in enumerate(names) if name in self._consts}
-        for index in op.operands(node):
+        for index in form.operands(node):
             if index in consts:
                 self._constant(names[index], consts[index])
             elif names[index] not in self.specs:
                 raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
-        self._check_scales(op, node, attrs, names)
+        self._check_scales(form, node, attrs, names)
         bound = Bound(
-            node, attrs, consts, self._side.arithmetic(op, node),
+            node, attrs, consts, self._side.arithmetic(form, node),
             [self.specs[name].shape if name in self.specs else () for name in names], self._batched,
             [self.specs[name].dtype if name in self.specs else None for name in names],
         )  # fmt: skip
-        fn = bound_kernel(op, bound)
-        inputs = tuple(names[i] for i in op.operands(node))
-        reals = {str(node.outputs[i].name) for i in op.reals(bound)}
+        fn = bound_kernel(form, bound)
+        inputs = tuple(names[i] for i in form.operands(node))
+        reals = {str(node.outputs[i].name) for i in form.reals(bound)}
         outputs = tuple(str(v.name) for v in node.outputs if v.name)
         held = {name: ir.free_name(f"{name}_q", self._taken) for name in outputs if name in reals}
         self._append(Call(fn, inputs, tuple(held.get(name, name) for name in outputs)))
-        scales = op.out_scales(bound, [self.scales.get(name) for name in names])
+        scales = form.out_scales(bound, [self.scales.get(name) for name in names])
         for value, scale in zip(node.outputs, scales, strict=False):
             if value.name in reals and scale is not None:
                 self._real(value.name, held[value.name], scale)
@@ -412,8 +412,8 @@ class _Binder:
         self.inner[held] = name
         self._taken.add(held)
 
-    def _check_scales(self, op: Op, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
-        for index, scale in op.read_scales(attrs).items():
+    def _check_scales(self, form: Format, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
+        for index, scale in form.read_scales(attrs).items():
             own = self.scales.get(names[index]) if index < len(names) else None
             if own is not None and own != scale:
                 raise ModelError(
@@ -444,14 +444,14 @@ class _Binder:
             self._append(Call(island, island.inputs, island.outputs))
 
 
-def bound_kernel(op: Op, bound: Bound) -> Any:
+def bound_kernel(form: Format, bound: Bound) -> Any:
     """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node.
 
     Raises InternalError for a platform's row that has an arithmetic of another kind for the operator.
     """
-    bound.how(op.kind)
+    bound.how(form.kind)
     try:
-        return op.bind(bound)
+        return form.bind(bound)
     except ModelError:
         raise
     except ValueError as error:
@@ -461,16 +461,16 @@ def bound_kernel(op: Op, bound: Bound) -> Any:
 class _Sizer(_Binder):
     """Binds what it can, whatever the scales: for the sizes of tensors in graphs that may be wrong."""
 
-    def _bind(self, op: Op, node: ir.Node) -> None:
+    def _bind(self, form: Format, node: ir.Node) -> None:
         with contextlib.suppress(ModelError, ValueError, KeyError, IndexError, TypeError):
-            super()._bind(op, node)
+            super()._bind(form, node)
 
-    def _integer(self, node: ir.Node) -> Op | None:
+    def _integer(self, node: ir.Node) -> Format | None:
         with contextlib.suppress(ModelError):
             return super()._integer(node)
         return None
 
-    def _check_scales(self, op: Op, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
+    def _check_scales(self, form: Format, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
         pass
 
     def _flush(self) -> None:

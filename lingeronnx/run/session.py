@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, DataError, nearest
+from ..formats import is_quantized_domain
 from ..graph import ir
-from ..ops import is_quantized_domain
 from ..packer.names import restored
 from ..platforms import PLATFORMS, Platform
 from ..platforms import platform as platform_row

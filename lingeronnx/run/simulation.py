@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError
+from ..formats import DEQUANT
 from ..graph import ir
 from .data import Data, Progress
 from .dump import Folder, Summary
@@ -95,7 +96,7 @@ def simulate(
 def _behind(value: ir.Value) -> str:
     """Return the name of the integer tensor that `value` dequantizes, or its own."""
     node = ir.producer(value)
-    read = node.inputs[0] if node is not None and node.op_type == "Dequant" else None
+    read = node.inputs[0] if node is not None and node.op_type == DEQUANT.name else None
     return str(value.name if read is None else read.name)
 
 

@@ -1,6 +1,6 @@
 """The integer operators as ONNX schemas, so that ONNX's own checker and shape inference understand our graphs.
 
-`register_schemas` makes every operator of `ops.OPS` known to ``onnx`` as domain `thinker`, version 1: attributes from
+`register_schemas` makes every operator of `formats` known to ``onnx`` as domain `thinker`, version 1: attributes from
 the operator's own table, types of inputs and outputs, and the types and shapes that follow from them.
 
     lo.register_schemas()
@@ -17,33 +17,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
 from ..errors import ModelError, nearest
+from ..formats import DEQUANT, FORMATS, GRU, LSTM, RENAMED, TRAINED_ONLY, Attr, Format
+from ..formats import inference as rules
+from ..formats.inference import Signature
 from ..graph import ir, onnxfile
-from ..ops import OPS, RENAMED, TRAINED_ONLY, Attr, Op
-from . import _inference as rules
 
 __all__ = ["DOMAIN", "EXEMPT", "VERSION", "as_thinker", "check_model", "register_schemas"]
 
 DOMAIN, VERSION = "thinker", 1
 
 #: Standard operators that the format uses beyond the standard -> how. Integer nodes of these are checked as thinker's.
-EXEMPT = {
-    "Relu": "on int8, which the standard allows from opset 14 on; the format is opset 12",
-    "MaxPool": "on int8 below opset 12 (the vendor's older graphs), and on int16, which the standard never allows",
-    "Squeeze": "axes as an attribute in any opset; from 13 on the standard has them as an input",
-    "Unsqueeze": "axes as an attribute in any opset; from 13 on the standard has them as an input",
-    "Split": "sizes in an attribute dims, a number or a list, beside the standard's split",
-    "ArgMax": "gives the largest integer and its position as int32 [2, 1, ..]; the standard gives int64 positions",
-}
+EXEMPT = {form.name: form.exempt for form in FORMATS if form.exempt}
 
 #: Operators that are exempt only where they have the attribute in question.
-_BY_ATTRIBUTE = {"Squeeze": "axes", "Unsqueeze": "axes", "Split": "dims"}
+_BY_ATTRIBUTE = {form.name: form.exempt_by for form in FORMATS if form.exempt_by}
 
 _INTEGERS = ("int8", "int16", "int32")
 _KINDS = {
@@ -61,149 +54,70 @@ _ATTRIBUTE = {"i": defs.OpSchema.AttrType.INT, "f": defs.OpSchema.AttrType.FLOAT
 _OPTIONAL, _VARIADIC = defs.OpSchema.FormalParameterOption.Optional, defs.OpSchema.FormalParameterOption.Variadic
 
 
-def _floats(*names: str) -> tuple[Attr, ...]:
-    return tuple(Attr(name, "f", None) for name in names)
-
-
-def _ints(*names: str) -> tuple[Attr, ...]:
-    return tuple(Attr(name, "i", None) for name in names)
-
-
 #: What the packer wants to see on nodes, without any meaning for the numbers; not in the operators' tables.
 _COMMON = tuple(Attr(name, "s", None) for name in ("platform", "platform_quant", "quant_mode", "castor_mode", "mode"))
-_WIDTHS = _ints("data_bits", "parameter_bits", "o_bits", "y_bits", "zero_point")
+_WIDTHS = tuple(Attr(name, "i", None) for name in ("data_bits", "parameter_bits", "o_bits", "y_bits", "zero_point"))
 
 #: A scale for each channel is called scale_w in a graph, as one scale is; a schema can give a name one type only.
 _CHANNELS = Attr("scales_w", "floats", None, "counts per unit, one for each output channel")
 
-#: As many inputs of iqCat as there are attributes for: a schema cannot say "one per input".
-_CAT_INPUTS = 64
-
 
 # ---- the operators -----------------------------------------------------------------------------------------------
 
+#: An operator without a signature of its own: any inputs, any outputs, attributes checked as everywhere.
+_ANY = Signature("x:any*", "any*")
 
-@dataclass(frozen=True)
-class _Form:
-    """Inputs as "name:kind" ("?" after the kind for an optional one, "*" for any number), output kind, inference."""
-
-    inputs: str
-    output: str = "integer"
-    infer: rules.Infer | None = None
-
-
-_CONV = _Form("x:integer w:weight b:bias?", "result", rules.like("Conv", rules.result))
-#: The older variants have lengths and states between x and the weights.
-_RECURRENT = _Form("x:integer rest:any*", "any*", rules.recurrent)
-_BINARY = _Form("x:integer y:integer", "integer", rules.like("Add", rules.width))
-
-_FORMS = {
-    "Quant": _Form("x:real", "integer", rules.same(rules.quantized)),
-    "Dequant": _Form("x:integer", "real", rules.same(rules.real)),
-    "Requant": _Form("x:integer", "integer", rules.same(rules.width)),
-    "Conv2dInt": _CONV,
-    "Conv1dInt": _CONV,
-    "ConvTranspose2dInt": _Form("x:integer w:weight b:bias?", "result", rules.like("ConvTranspose", rules.result)),
-    "LinearInt": _Form("x:integer w:weight b:bias?", "result", rules.linear),
-    "BmmInt": _Form("x:integer y:integer", "result", rules.like("MatMul", rules.result)),
-    "BatchNorm2dInt": _Form("x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.same(rules.width)),
-    "iqAdd": _BINARY,
-    "iqSub": _BINARY,
-    "iqMul": _BINARY,
-    "iqDiv": _Form("x:integer y:integer", "integer", rules.like("Add", rules.int32)),
-    "iqCat": _Form("x:integer*", "integer", rules.cat),
-    "iqPad": _Form("x:integer pads:index value:number?", "integer", rules.like("Pad", rules.input_type)),
-    "AvgPool2dInt": _Form("x:integer", "integer", rules.like("AveragePool", rules.width)),
-    "GluInt": _Form("x:integer", "integer", rules.glu),
-    "iqSigmoid": _Form("x:integer", "integer", rules.same(rules.width)),
-    "iqTanh": _Form("x:integer", "integer", rules.same(rules.width)),
-    "iqTable": _Form("x:integer table:weight", "integer", rules.same(rules.width)),
-    "SoftmaxInt": _Form("x:integer", "integer", rules.same(rules.width)),
-    "LogSoftmaxInt": _Form("x:integer", "integer", rules.same(rules.width)),
-    "LayerNormInt": _Form("x:integer w:weight b:bias?", "integer", rules.same(rules.width)),
-    "LSTMInt": _RECURRENT,
-    "GRUInt": _RECURRENT,
-    "ShuffleChannel": _Form("x:integer", "integer", rules.same(rules.input_type)),
-    "QGelu": _Form("x:integer", "integer", rules.same(rules.width)),
-    "QSwish": _Form("x:integer", "integer", rules.same(rules.width)),
-    "QGlobalAveragePool2d": _Form("x:integer", "integer", rules.like("GlobalAveragePool", rules.width)),
-    "Split": _Form("x:integer split:index?", "integer*", rules.split),
-    "ArgMax": _Form("x:integer", "integer", rules.argmax),
-}
-
-#: An operator without a line above: any inputs, any outputs, attributes checked as everywhere.
-_ANY = _Form("x:any*", "any*")
-
-#: `state_type` is the element type of the last states where a graph declares another than the integers': the check puts
-#: it into its copy.
-_SEQUENCE = (*_floats("scale_c", "dropout"), *_ints("has_hidden", "has_cell", "state_type"))
-
-_RECURRENT_OPS = ("LSTMInt", "GRUInt")
-
-#: Attributes that some generation writes and that change nothing here.
-_EXTRA = {
-    "iqCat": (
-        *_floats(*(f"scale_x_{i}" for i in range(_CAT_INPUTS))),
-        *_ints(*(f"x_{i}_bits" for i in range(_CAT_INPUTS))),
-    ),
-    "AvgPool2dInt": _ints("count_include_pad", "divisor_override"),
-    "LayerNormInt": (Attr("normalized_shape", "ints", None), *_ints("axis"), *_floats("scale_y_normal")),
-    "LSTMInt": _SEQUENCE,
-    "GRUInt": _SEQUENCE,
-}
-
-#: Composed operators have no integer form of their own: their name is no operator's.
-_TABLE = {op.name: op for op in (*OPS, *TRAINED_ONLY) if op.name.isidentifier()}
-_ALIAS = {alias: op.name for op in _TABLE.values() for alias in op.aliases}
+_TABLE = {form.name: form for form in (*FORMATS, *TRAINED_ONLY)}
+_ALIAS = {name: form.name for form in _TABLE.values() for name in form.names[1:]}
 
 
 def register_schemas() -> None:
     """Make the integer operators known to ``onnx`` in this process; a second call changes nothing."""
-    for op in _TABLE.values():
-        if not defs.has(op.name, DOMAIN):
-            defs.register_schema(_standard_schema(op) if _is_plain_standard(op) else _schema(op))
+    for form in _TABLE.values():
+        if not defs.has(form.name, DOMAIN):
+            defs.register_schema(_standard_schema(form) if _is_plain_standard(form) else _schema(form))
 
 
-def _is_plain_standard(op: Op) -> bool:
-    return not op.domain and op.name not in _FORMS
+def _is_plain_standard(form: Format) -> bool:
+    return not form.domain and form.signature is None
 
 
-def _schema(op: Op) -> Any:
-    form = _FORMS.get(op.name, _ANY)
-    parts = [text.split(":") for text in form.inputs.split()]
-    results = [["o", form.output]]
+def _schema(form: Format) -> Any:
+    told = form.signature or _ANY
+    parts = [text.split(":") for text in told.inputs.split()]
+    results = [["o", told.output]]
     schema = defs.OpSchema(
-        op.name, DOMAIN, VERSION, _doc(op),
+        form.name, DOMAIN, VERSION, _doc(form),
         inputs=[_parameter(name, kind) for name, kind in parts],
         outputs=[_parameter(name, kind) for name, kind in results],
         type_constraints=[_constraint(f"T_{name}", _KINDS[kind.rstrip("?*")]) for name, kind in parts + results],
-        attributes=[_attribute(a) for a in _attributes(op)],
+        attributes=[_attribute(a) for a in _attributes(form)],
     )  # fmt: skip
-    if form.infer is not None:
-        schema.set_type_and_shape_inference_function(form.infer)
+    if told.infer is not None:
+        schema.set_type_and_shape_inference_function(told.infer)
     return schema
 
 
-def _standard_schema(op: Op) -> Any:
+def _standard_schema(form: Format) -> Any:
     """Return ONNX's own schema with integer types in place of the main input's, and our attributes added."""
-    theirs = defs.get_schema(op.name, rules.OPSET, "")
+    theirs = defs.get_schema(form.name, rules.OPSET, "")
     main = theirs.inputs[0].type_str
     constraints = [
         _constraint(c.type_param_str, _INTEGERS) if c.type_param_str == main
         else (c.type_param_str, list(c.allowed_type_strs), c.description)
         for c in theirs.type_constraints
     ]  # fmt: skip
-    ours = [_attribute(a) for a in _attributes(op) if a.name not in theirs.attributes]
+    ours = [_attribute(a) for a in _attributes(form) if a.name not in theirs.attributes]
     schema = defs.OpSchema(
-        op.name, DOMAIN, VERSION, _doc(op), inputs=list(theirs.inputs), outputs=list(theirs.outputs),
+        form.name, DOMAIN, VERSION, _doc(form), inputs=list(theirs.inputs), outputs=list(theirs.outputs),
         type_constraints=constraints, attributes=[*theirs.attributes.values(), *ours],
     )  # fmt: skip
-    schema.set_type_and_shape_inference_function(rules.like(op.name, rules.input_type))
+    schema.set_type_and_shape_inference_function(rules.like(form.name, rules.input_type))
     return schema
 
 
-def _doc(op: Op) -> str:
-    return f"{(op.__doc__ or op.name).strip()} The formula is in docs/numerics.md."
+def _doc(form: Format) -> str:
+    return f"{(form.__doc__ or form.name).strip()} The formula is in docs/numerics.md."
 
 
 def _parameter(name: str, kind: str) -> Any:
@@ -218,10 +132,10 @@ def _constraint(name: str, types: Sequence[str]) -> tuple[str, list[str], str]:
     return name, [f"tensor({t})" for t in types], ""
 
 
-def _attributes(op: Op) -> list[Attr]:
+def _attributes(form: Format) -> list[Attr]:
     """Return the operator's own attributes, then those every node may carry."""
-    channels = () if op.channel_axis is None else (_CHANNELS,)
-    found = {a.name: a for a in (*_COMMON, *_WIDTHS, *_EXTRA.get(op.name, ()), *channels, *op.attributes)}
+    channels = () if form.channel_axis is None else (_CHANNELS,)
+    found = {a.name: a for a in (*_COMMON, *_WIDTHS, *form.further, *channels, *form.attributes)}
     return list(found.values())
 
 
@@ -265,13 +179,13 @@ def as_thinker(model: onnx.ModelProto) -> onnx.ModelProto:
     declared = {v.name: v.type.tensor_type.elem_type for v in (*copy.graph.value_info, *copy.graph.output)}
     for node in copy.graph.node:
         reads = bool(node.input) and node.input[0] in integers
-        op = _TABLE.get(_ALIAS.get(node.op_type, node.op_type))
-        named = op is not None and (op.domain == DOMAIN or node.op_type in _ALIAS)
+        form = _TABLE.get(_ALIAS.get(node.op_type, node.op_type))
+        named = form is not None and (form.domain == DOMAIN or node.op_type in _ALIAS)
         if node.domain in (DOMAIN, "linger") or named or (reads and _is_exempt(node)):
-            _modernise(node, op)
-            if op is not None and op.name in _RECURRENT_OPS:
+            _modernise(node, form)
+            if form in (LSTM, GRU):
                 _declare_states(node, declared)
-        if (node.domain == DOMAIN and node.op_type != "Dequant") or (not node.domain and op is not None and reads):
+        if (node.domain == DOMAIN and form is not DEQUANT) or (not node.domain and form is not None and reads):
             integers.update(node.output)
     if not any(entry.domain == DOMAIN for entry in copy.opset_import):
         copy.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
@@ -294,14 +208,14 @@ def _is_exempt(node: onnx.NodeProto) -> bool:
     return node.op_type not in _BY_ATTRIBUTE or any(a.name == _BY_ATTRIBUTE[node.op_type] for a in node.attribute)
 
 
-def _modernise(node: onnx.NodeProto, op: Op | None) -> None:
+def _modernise(node: onnx.NodeProto, form: Format | None) -> None:
     """Put a node into domain `thinker` under today's names; a number where a list belongs becomes a list of one.
 
     A list scale_w becomes scales_w, beside its first number as scale_w.
     """
     node.domain, node.op_type = DOMAIN, _ALIAS.get(node.op_type, node.op_type)
-    lists = {a.name for a in op.attributes if a.kind == "ints"} if op is not None else set()
-    channels = op is not None and op.channel_axis is not None
+    lists = {a.name for a in form.attributes if a.kind == "ints"} if form is not None else set()
+    channels = form is not None and form.channel_axis is not None
     for attribute in list(node.attribute):
         if channels and attribute.name == "scale_w" and attribute.type == onnx.AttributeProto.FLOATS:
             node.attribute.append(helper.make_attribute("scales_w", list(attribute.floats)))

@@ -194,7 +194,7 @@ class Bridge(nn.Module):
         super().__init__()
         self.model, self.row = ir.clone(model), row
         #: What of the model becomes integer; a plan with other float nodes is another bridge's.
-        self.parts = Partition.of(self.model, plan.floats)
+        self.parts = Partition.of(self.model, plan.floats, row)
         axes = {spec.name: spec.axis for spec in input_specs(model)}
         self._sizes = {name: [1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)]
                        for name, array in feed.items()}  # fmt: skip

@@ -30,9 +30,9 @@ from simulator.kernels._common import Window, image_size, magnitude
 from simulator.kernels.recurrent import Recurrent
 
 from ..errors import ModelError
+from ..formats import recurrent
+from ..formats.layers import FloatLinear
 from ..graph import ir
-from ..ops import recurrent
-from ..ops.linear import FloatLinear
 from .rounding import FLOAT32_EXACT, ratio, replaced, rescaled, rounded
 
 __all__ = ["OUT_OF_REACH", "FAKE_QUANTIZERS", "At", "counts", "held_by", "fake_quantizer"]

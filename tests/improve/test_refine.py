@@ -6,7 +6,7 @@ from lingeronnx.api import quantize
 from lingeronnx.chip.part import chip_part
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
-from lingeronnx.platforms import platform
+from lingeronnx.platforms import VENUS
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
@@ -35,7 +35,7 @@ def test_refined_integers_are_closer_on_unseen_data():
     graph = net()
     calib, test = {"x": smooth(64, 0)}, {"x": smooth(256, 1)}
     result = quantize(graph, calib)
-    plain = Session(lower(Partition.of(result.float_graph, result.plan.floats), result.plan, platform("venus")).graph)
+    plain = Session(lower(Partition.of(result.float_graph, result.plan.floats, VENUS), result.plan, VENUS).graph)
     want = next(a for n, a, _ in FloatRunner(graph, ["y"]).run(test))
     errors = []
     for session in (plain, result.session()):

@@ -6,8 +6,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.api import quantize
 from lingeronnx.errors import ModelError
+from lingeronnx.formats import FORMATS, TRAINED_ONLY
 from lingeronnx.graph import ir
-from lingeronnx.ops import OPS, TRAINED_ONLY
 from lingeronnx.platforms import ARCS, PLATFORMS, VENUS, VENUSA, platform
 from lingeronnx.run.session import Session
 from tests.nets import Net, samples
@@ -25,8 +25,8 @@ def lowered(case, row, **settings):
 @pytest.mark.parametrize("row", PLATFORMS, ids=lambda row: row.name)
 def test_operators_of_a_row_exist(row):
     """A row lists operators that are in the table, by their own names, each with an arithmetic of its kind."""
-    kinds = {op.name: op.kind for op in (*OPS, *TRAINED_ONLY)}
-    assert set(row.ops) <= {op.name for op in OPS}
+    kinds = {form.name: form.kind for form in (*FORMATS, *TRAINED_ONLY)}
+    assert set(row.ops) <= {form.name for form in FORMATS}
     tables = [{name: entry.arithmetic for name, entry in row.ops.items()}, row.also, *row.training.values()]
     for table in tables:
         wrong = {name: how for name, how in table.items() if not isinstance(how, kinds[name])}

@@ -175,7 +175,7 @@ def moved(bridge, model, row, feed, amount):
     other = ir.clone(bridge.model)
     for name, array in bridge.weights().items():
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(Partition.of(other, plan.floats), plan, platform(row)).graph)
+    runner = IntRunner(lower(Partition.of(other, plan.floats, platform(row)), plan, platform(row)).graph)
     want = list(runner.run(feed))
     assert compare(dict(bridge.integers(tensors(feed))), want) >= 3
     assert {source.name for source in bridge._sources.values()} == bridge.parameter_of.keys()
@@ -324,7 +324,7 @@ def test_other_weights_are_rounded_as_lowering_rounds_them(row):
     for name, array in bridge.weights().items():
         assert not np.array_equal(array, ir.const(other.graph.initializers[name]))
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(Partition.of(other, result.plan.floats), result.plan, platform(row)).graph)
+    runner = IntRunner(lower(Partition.of(other, result.plan.floats, platform(row)), result.plan, platform(row)).graph)
     assert compare(dict(bridge.integers(tensors(feed))), runner.run(feed)) > 5
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.flow.lower import lower, plan_of
+from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
-from lingeronnx.ops.linear import FloatLinear
 from lingeronnx.platforms import GENERIC
 from simulator import kernels as k
 from tests import nets

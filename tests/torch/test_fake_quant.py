@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-import lingeronnx.ops
+import lingeronnx.formats
 from lingeronnx.errors import ModelError
+from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
-from lingeronnx.ops.linear import FloatLinear
 from lingeronnx.platforms import PLATFORMS, arithmetic
 from lingeronnx.run.int_runner import IntRunner
 from lingeronnx.run.runners import FloatIsland
@@ -96,7 +96,7 @@ def exact(kernel, *arrays, flat=False):
 
 def kernels():
     """Return every kernel class that there is, by looking for subclasses in all modules."""
-    for package in (k, lingeronnx.ops):
+    for package in (k, lingeronnx.formats):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
     waiting, seen = [Kernel], set()

@@ -10,6 +10,7 @@ import onnx
 
 from ...fit import Fitted
 from ...fit._base import chunks
+from ...formats import ADD, AVG_POOL2D, CONCAT, CONV2D
 from ...graph import ir
 from ...packer.arguments import Choice, choose
 from ...packer.judge import Ready, Verdict, make_ready, verdict
@@ -28,7 +29,7 @@ _COUNTS = (2, 4, 8, 16, 32)
 _TRIALS = 32  # of one run, under few arguments
 _PASSED = 2  # of these, under all arguments
 _ROUNDS = 8  # runs of one graph
-_LAYERS = ("Conv2dInt", "MaxPool", "AvgPool2dInt", "iqAdd", "Relu")
+_LAYERS = (CONV2D.name, "MaxPool", AVG_POOL2D.name, ADD.name, "Relu")
 _STARTS = 4  # nodes to go back from the one that is too large
 
 
@@ -104,7 +105,7 @@ def _too_large(graph: ir.Graph, row: Platform) -> ir.Node | None:
             continue
         both = {v for v in (*node.inputs, *node.outputs) if v is not None and ir.const(v) is None}
         if sum(map(size, both)) > (row.shared_memory or 0) or (
-            node.op_type == "Conv2dInt" and any(limit(node, row) for limit in TILED)
+            node.op_type == CONV2D.name and any(limit(node, row) for limit in TILED)
         ):
             return node
     return None
@@ -183,7 +184,7 @@ def _possible(proto: onnx.ModelProto, row: Platform, left: Collection[str | None
     if ready.net is None:
         return False
     net = ready.net
-    joins = [s for s in net.steps if s.op == "iqCat"]
+    joins = [s for s in net.steps if s.op == CONCAT.name]
     cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
     ends = {*net.inputs, *(s.outputs[0] for s in joins), *(s.inputs[0] for s in net.steps if s.op == "Slice")} - cuts
     for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):

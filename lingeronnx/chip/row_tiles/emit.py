@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...formats import CONCAT, QUANT
 from ...graph import ir
 from .runs import Rows, Run, Tile
 
@@ -94,15 +95,15 @@ def _joined(run: Run, parts: Sequence[ir.Value], taken: set[str]) -> ir.Node:
     }
     attrs = {"dim": 2, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **extra}
     name = f"{run.result.name}_joined"
-    return ir.make_node("iqCat", parts, dict(sorted(attrs.items())), name=f"iqCat_{name}", output=_free(name, taken),
-                        domain="thinker", like=run.result)  # fmt: skip
+    return ir.make_node(CONCAT.name, parts, dict(sorted(attrs.items())), name=f"{CONCAT.name}_{name}",
+                        output=_free(name, taken), domain=CONCAT.domain, like=run.result)  # fmt: skip
 
 
 def _scale(value: ir.Value) -> tuple[float, ir.Node]:
     """Return the scale of a tensor and the node that says so: standard operators keep that of what they read."""
     node = value.producer()
     while node is not None:
-        for key in ("scale_o",) if node.op_type != "Quant" else ("scale_x",):
+        for key in ("scale_o",) if node.op_type != QUANT.name else ("scale_x",):
             if key in node.attributes:
                 return float(ir.attr(node, key)), node
         node = ir.source(node).producer()

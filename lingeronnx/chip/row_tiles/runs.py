@@ -12,15 +12,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...formats import ADD, AVG_POOL2D, CONCAT, CONV2D, MUL, SIGMOID, SUB, TANH, integer_format
 from ...graph import ir
-from ...ops import integer_op
 
 __all__ = ["Rows", "Run", "Tile", "runs_from", "size"]
 
 #: What slides a window over the rows, and what is computed element by element.
-_WINDOWS = ("Conv2dInt", "MaxPool", "AvgPool2dInt")
-_ROWWISE = ("Slice", "iqCat")  # along another axis than the rows
-_ELEMENTWISE = ("Relu", "Prelu", "Clip", "iqAdd", "iqSub", "iqMul", "iqSigmoid", "iqTanh")
+_WINDOWS = (CONV2D.name, "MaxPool", AVG_POOL2D.name)
+_ROWWISE = ("Slice", CONCAT.name)  # along another axis than the rows
+_ELEMENTWISE = ("Relu", "Prelu", "Clip", ADD.name, SUB.name, MUL.name, SIGMOID.name, TANH.name)
 
 Rows = tuple[int, int]
 
@@ -116,7 +116,8 @@ def _ends(nodes: Sequence[ir.Node]) -> bool:
 
 def _tileable(node: ir.Node) -> bool:
     """Whether rows of the output can be computed from rows of the inputs, all of them known and of 8 bits."""
-    if node.op_type not in (*_WINDOWS, *_ELEMENTWISE, *_ROWWISE) or integer_op(node) is None or len(node.outputs) != 1:
+    known = node.op_type in (*_WINDOWS, *_ELEMENTWISE, *_ROWWISE) and integer_format(node) is not None
+    if not known or len(node.outputs) != 1:
         return False
     shapes = [ir.shape(v) for v in (*_data(node), node.outputs[0])]
     if any(s is None or len(s) != 4 or None in s[1:] for s in shapes):
@@ -128,13 +129,13 @@ def _tileable(node: ir.Node) -> bool:
     if node.op_type in _ELEMENTWISE:
         held = [v for v in node.inputs[1:] if v is not None and ir.const(v) is not None]
         return len(set(shapes)) == 1 and all(size(v) <= 1 for v in held)
-    weight = ir.shape(node.inputs[1]) if node.op_type == "Conv2dInt" else (1, 1, *(ir.attr(node, "kernel_shape") or ()))
+    weight = ir.shape(node.inputs[1]) if node.op_type == CONV2D.name else (1, 1, *(ir.attr(node, "kernel_shape") or ()))
     return not ir.attr(node, "ceil_mode", 0) and weight is not None and len(weight) == 4
 
 
 def _axis(node: ir.Node) -> int | None:
     """Return the one axis along which a Slice or an iqCat works; None for several."""
-    if node.op_type == "iqCat":
+    if node.op_type == CONCAT.name:
         return int(ir.attr(node, "dim", ir.attr(node, "axis", 1))) % 4
     axes = ir.const(node.inputs[3]) if len(node.inputs) > 3 else None
     return int(axes[0]) % 4 if axes is not None and axes.size == 1 else None

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ...graph import ir
-from ...ops.recurrent import Lstm, given
+from ...ops.recurrent import LSTM, given
 from ...platforms import Platform
 from ...run.runners import FloatRunner
 from ..partition import Partition
@@ -25,9 +25,9 @@ def cell_notes(
 
     wide : tensors of more than 8 bits; a platform that has these does not cut the cells of a state among them.
     """
-    limit = Lstm().cell_limit(row)
+    limit = LSTM.cell_limit(row)
     layers = [node for node, op in parts.nodes
-              if isinstance(op, Lstm) and (row.bytes_only or ir.written_name(node) not in wide)]  # fmt: skip
+              if op is LSTM and (row.bytes_only or ir.written_name(node) not in wide)]  # fmt: skip
     if limit is None or not layers:
         return []
     inputs = {ir.read_name(n, i) for n in layers for i in (0, *given(n).values())}

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
+from simulator.kernel import Kernel
+
 from ..graph import ir
+from ..plan import QParams
 from ..platforms.arithmetic import Quantizer, Real, Requantizer
-from ._base import Attr, Bound, Op
+from . import inference as rules
+from ._base import Attr, Bound, Format, Unary
+from .inference import Signature
 
-__all__ = ["Dequant", "Quant", "Requant"]
+__all__ = ["FAMILY", "QUANT", "DEQUANT", "REQUANT"]
 
 
-class Quant(Op):
+class Quant(Format):
     """Real to integer: ``sat(floor(x * scale_x + 1/2))``; the training side does every step in float32."""
 
-    name = "Quant"
+    name = third = "Quant"
+    signature = Signature("x:real", "integer", rules.same(rules.quantized))
+    third_attributes = MappingProxyType({})
     kind = Quantizer
+    width = "data_bits"
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
-    def bind(self, bound: Bound) -> Any:
+    def scales(self, o: QParams) -> dict[str, Any]:
+        """Return the attributes of a node that writes `o`."""
+        return {"data_bits": o.bits, "scale_x": o.scale}
+
+    def bind(self, bound: Bound) -> Kernel:
         """Return the kernel; chips round through float32."""
         from simulator.kernels import Quant as Kernel
 
@@ -28,10 +41,14 @@ class Quant(Op):
             return Kernel(scale, int(bound.attrs["data_bits"]), rule="single", rounding=bound.rounding)
         # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
         # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
-        kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == "Dequant"
+        kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == DEQUANT.name
         luna = real is Real.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
         return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule)
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """The width is always told, and a zero point."""
+        return {"data_bits": 8, **attrs, "zero_point": 0}
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """scale_x."""
@@ -42,17 +59,30 @@ class Quant(Op):
         return {}
 
 
-class Dequant(Op):
+QUANT = Quant()
+
+
+class Dequant(Format):
     """Integer to real: ``x / scale_o``."""
 
-    name = "Dequant"
+    name = third = "Dequant"
+    signature = Signature("x:integer", "real", rules.same(rules.real))
+    third_attributes = MappingProxyType({})
     attributes = (Attr("scale_o", "f"),)
 
-    def bind(self, bound: Bound) -> Any:
+    def scales(self, scale: float) -> dict[str, Any]:
+        """Return the attributes of a node that reads integers at `scale`."""
+        return {"scale_o": scale}
+
+    def bind(self, bound: Bound) -> Kernel:
         """Return the kernel."""
         from simulator.kernels import Dequant as Kernel
 
         return Kernel(float(bound.attrs["scale_o"]))
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """As they are."""
+        return dict(attrs)
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """Real values have none."""
@@ -63,14 +93,18 @@ class Dequant(Op):
         return {0: float(attrs["scale_o"])}
 
 
-class Requant(Op):
+DEQUANT = Dequant()
+
+
+class Requant(Unary):
     """Integer to integer at another scale or width; int8 to wider types shifts left without saturation."""
 
     name = "Requant"
+    signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = Requantizer
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
 
-    def bind(self, bound: Bound) -> Any:
+    def bind(self, bound: Bound) -> Kernel:
         """Return the kernel."""
         from simulator.kernels import Requant as Kernel
 
@@ -78,3 +112,9 @@ class Requant(Op):
         rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"]), bits)
         # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
         return Kernel(rescale, saturate=not (bound.how(Requantizer).wraps and bits > 8))
+
+
+REQUANT = Requant()
+
+
+FAMILY: tuple[Format, ...] = (QUANT, DEQUANT, REQUANT)

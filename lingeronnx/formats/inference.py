@@ -1,4 +1,4 @@
-"""Types and shapes of the integer operators' outputs, for ONNX's shape inference.
+"""What the integer operators read and write: signatures, and the types and shapes of outputs for ONNX's inference.
 
 A rule is a function of ONNX's inference context that writes the outputs' types. Where the sizes are those of a
 standard operator, that operator's own rule is asked (`like`); the element type follows from a width or from the input.
@@ -7,14 +7,15 @@ standard operator, that operator's own rule is asked (`like`); the element type 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
 __all__ = [
-    "OPSET", "Infer", "argmax", "cat", "glu", "input_type", "int32", "like", "linear", "quantized", "real", "recurrent",
-    "result", "same", "split", "width",
+    "OPSET", "Infer", "Signature", "argmax", "cat", "glu", "input_type", "int32", "like", "linear", "quantized", "real",
+    "recurrent", "result", "same", "split", "width",
 ]  # fmt: skip
 
 #: The opset whose standard operators the format takes over.
@@ -22,6 +23,22 @@ OPSET = 12
 
 Context = Any
 Infer = Callable[[Context], None]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What an operator reads and writes.
+
+    inputs : "name:kind" of each, "?" after the kind of an optional one, "*" after that of any number
+    output : kind, likewise; infer : how types and sizes of the outputs follow from the inputs' (None: they do not)
+
+    Kinds: integer (int8 to int32), weight (int8, int16), bias and index (int32, int64), number (any integer), real,
+    result (integer, or real without scale_o), any.
+    """
+
+    inputs: str
+    output: str = "integer"
+    infer: Infer | None = None
 
 
 def _number(ctx: Context, name: str, default: Any) -> Any:
@@ -57,14 +74,17 @@ def result(ctx: Context) -> int:
 
 
 def quantized(ctx: Context) -> int:
+    """Return the type of `data_bits`."""
     return width(ctx, "data_bits")
 
 
 def real(ctx: Context) -> int:
+    """Return float32."""
     return TensorProto.FLOAT
 
 
 def int32(ctx: Context) -> int:
+    """Return int32, whatever is read."""
     return TensorProto.INT32
 
 

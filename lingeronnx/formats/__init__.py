@@ -1,0 +1,64 @@
+"""The integer operators, one definition each: names in every generation, attributes, scales, and the kernel.
+
+Each family has a file, and lists its operators in `FAMILY`. `integer_format(node)` finds the one that an integer node
+is, by any of its names. Stands below the rules (`ops`), which say what float operators become these.
+"""
+
+from __future__ import annotations
+
+from ..graph import ir
+from . import border, clamp, concat, curves, layers, move, pairs, pool, recurrent, rows, select, spread
+from ._base import QUANT_MODES, RENAMED, Attr, Bound, Format, attributes
+from .border import DEQUANT, QUANT, REQUANT
+from .clamp import CLIP, RELU
+from .concat import CONCAT
+from .curves import GELU, GLU, SIGMOID, SWISH, TABLE, TANH
+from .layers import BATCH_NORM2D, CONV1D, CONV2D, CONV_TRANSPOSE2D, LINEAR
+from .move import FLATTEN, RESHAPE, SQUEEZE, TRANSPOSE, UNSQUEEZE
+from .pairs import ADD, BMM, DIV, MUL, SUB
+from .pool import AVG_POOL2D, GLOBAL_AVERAGE_POOL2D, MAX_POOL
+from .recurrent import GRU, LSTM
+from .rows import LAYER_NORM, LOG_SOFTMAX, SOFTMAX
+from .select import ARG_MAX, GATHER, SLICE, SPLIT
+from .spread import EXPAND, PAD, RESIZE, SHUFFLE_CHANNEL, TILE
+
+__all__ = [
+    "ADD", "ARG_MAX", "AVG_POOL2D", "BATCH_NORM2D", "BMM", "CLIP", "CONCAT", "CONV1D", "CONV2D", "CONV_TRANSPOSE2D",
+    "DEQUANT", "DIV", "EXPAND", "FLATTEN", "FORMATS", "GATHER", "GELU", "GLOBAL_AVERAGE_POOL2D", "GLU", "GRU",
+    "LAYER_NORM", "LINEAR", "LOG_SOFTMAX", "LSTM", "MAX_POOL", "MUL", "PAD", "QUANT", "QUANT_MODES", "RELU", "RENAMED",
+    "REQUANT", "RESHAPE", "RESIZE", "SHUFFLE_CHANNEL", "SIGMOID", "SLICE", "SOFTMAX", "SPLIT", "SQUEEZE", "SUB",
+    "SWISH", "TABLE", "TANH", "TILE", "TRAINED_ONLY", "TRANSPOSE", "UNSQUEEZE", "Attr", "Bound", "Format", "attributes",
+    "integer_format", "is_quantized_domain",
+]  # fmt: skip
+
+_ALL = tuple(
+    form
+    for family in (border, layers, pairs, concat, pool, clamp, curves, rows, recurrent, move, select, spread)
+    for form in family.FAMILY
+)
+
+#: Operators of domain `thinker`, and those of ONNX's own domain that graphs have on integers.
+FORMATS: tuple[Format, ...] = tuple(form for form in _ALL if form.domain != "linger")
+
+#: Operators of generation 3 that the quantizer never writes: no chip's executor has them.
+TRAINED_ONLY: tuple[Format, ...] = tuple(form for form in _ALL if form.domain == "linger")
+
+_BY_NAME = {name: form for form in _ALL for name in form.names}
+
+_INTEGER_DOMAINS = ("thinker", "linger")
+
+
+def integer_format(node: ir.Node) -> Format | None:
+    """Return the integer operator that a node is; None for a float node or an unknown one.
+
+    A standard operator (Relu, MaxPool, Reshape ...) is an integer one only on integer tensors: the caller decides.
+    """
+    return _BY_NAME.get(node.op_type)
+
+
+def is_quantized_domain(node: ir.Node) -> bool:
+    """Whether the node's domain, or its name, is one of the quantized generations'."""
+    if node.domain in _INTEGER_DOMAINS:
+        return True
+    form = _BY_NAME.get(node.op_type)
+    return form is not None and (form.domain == "thinker" or node.op_type != form.name)

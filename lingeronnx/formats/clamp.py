@@ -1,0 +1,47 @@
+"""Relu and Clip on integers; scales pass through."""
+
+from __future__ import annotations
+
+from simulator.kernel import Kernel
+
+from ._base import Bound, Format
+
+__all__ = ["FAMILY", "RELU", "CLIP"]
+
+
+class Relu(Format):
+    """``max(0, x)``."""
+
+    name = "Relu"
+    exempt = "on int8, which the standard allows from opset 14 on; the format is opset 12"
+    domain = ""
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the kernel."""
+        from simulator.kernels import Relu as Kernel
+
+        return Kernel()
+
+
+RELU = Relu()
+
+
+class Clip(Format):
+    """``min(max(x, low), high)`` with constant bounds, quantized with the tensor's scale."""
+
+    name = "Clip"
+    domain = ""
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the kernel; absent bounds are the type's."""
+        from simulator.kernels import Clip as Kernel
+
+        low, high = (bound.consts.get(i) for i in (1, 2))
+        return Kernel(-(1 << 31) if low is None else int(low.reshape(())),
+                      (1 << 31) - 1 if high is None else int(high.reshape(())))  # fmt: skip
+
+
+CLIP = Clip()
+
+
+FAMILY: tuple[Format, ...] = (RELU, CLIP)

@@ -1,0 +1,83 @@
+"""Concatenation: iqCat, each input requantized to the output's scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simulator.kernel import Kernel
+
+from ..graph import ir
+from ..plan import QParams
+from ..platforms.arithmetic import Concat as Arithmetic
+from . import inference as rules
+from ._base import ALL_OUT, Attr, Bound, Format, with_axis
+from .inference import Signature
+
+__all__ = ["FAMILY", "CONCAT"]
+
+#: As many inputs as a schema has attributes for: it cannot say "one per input".
+_INPUTS = 64
+
+
+class Concat(Format):
+    """Concatenation along an axis other than the batch."""
+
+    name = "iqCat"
+    signature = Signature("x:integer*", "integer", rules.cat)
+    further = (
+        *(Attr(f"scale_x_{i}", "f", None) for i in range(_INPUTS)),
+        *(Attr(f"x_{i}_bits", "i", None) for i in range(_INPUTS)),
+    )
+    unsaid = ("data_bits", "o_bits")
+    kind = Arithmetic
+    third = "QCat"
+    attributes = (Attr("dim", "i", None), Attr("axis", "i", None), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
+
+    def operands(self, node: ir.Node) -> list[int]:
+        """All inputs."""
+        return list(range(len(node.inputs)))
+
+    def scales(self, inputs: Sequence[QParams], o: QParams) -> dict[str, Any]:
+        """Return the attributes of a node that reads `inputs` and writes `o`."""
+        width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
+        return {**{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)}, **width, "scale_o": o.scale}
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """The axis is called so, and every input has a width."""
+        held = with_axis(super().to_third(attrs, inputs))
+        held.pop("data_bits")
+        return {**held, **{f"x_{i}_bits": held.get(f"x_{i}_bits", 8) for i in range(inputs)}}
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """The axis is called dim."""
+        held = super().to_first(attrs, node)
+        held["dim"] = held.pop("axis")
+        return held
+
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+        """One per input."""
+        return {int(k[8:]): float(v) for k, v in attrs.items() if k.startswith("scale_x_")}
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the concatenation kernel; inputs below the output's scale are shifted left.
+
+        Where it only raises scales, an input above the output's scale becomes 0.
+        """
+        from simulator.fixed import Rescale
+        from simulator.kernels import Concat as Kernel
+
+        axis = bound.attrs["dim"] if bound.attrs["dim"] is not None else bound.attrs["axis"]
+        scales = self.read_scales(bound.attrs)
+        rescales, bits = [], int(bound.attrs["o_bits"] or 8)
+        for index in range(len(bound.node.inputs)):
+            ratio = bound.ratio(scales[index]) if index in scales else 1.0
+            lost = bound.how(Arithmetic).raises_only and ratio < 1
+            rescales.append(Rescale.from_shift(ALL_OUT, bits) if lost else bound.rescale(ratio, bits))
+        return Kernel(int(axis or 0), tuple(rescales))
+
+
+CONCAT = Concat()
+
+
+FAMILY: tuple[Format, ...] = (CONCAT,)

@@ -1,0 +1,211 @@
+"""Functions of one number: iqSigmoid and iqTanh by the chips' tables, GluInt, and iqTable with a table of its own.
+
+iqSigmoid and iqTanh write 7 fractional bits. How an input comes to the format of the table, Q11 or Q27, is a `Reading`:
+
+==============  ======================================================================================
+`RIGHT_ONLY`    int16 in; shifted right, never left: a scale below 2^11 is read as 2^11
+`SATURATED`     shifted and saturated
+`WRAPPED`       shifted without saturation, and 0 comes out beyond the table
+`NOTHING`       the executor's factor overflows to 0, so that every input reads as 0
+==============  ======================================================================================
+
+To the training side outputs are `as_told`: the table in Q11 gives Q15, rounded to any scale, the one in Q27 rounds
+once, to o_bits - 1 fractional bits. An int8 input that is read `RIGHT_ONLY` is what a Requant by 2^8 in front of it
+would make int16. QGelu and QSwish (venusA, generation 3) have tables of their own, Q27 in and out.
+
+GluInt multiplies the first half of the last axis by the sigmoid of the second. The training side gates any axis, and
+has a sigmoid for each chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator.kernel import Kernel
+
+from ..errors import ModelError
+from ..graph import ir
+from ..plan import QParams
+from ..platforms.arithmetic import Curve, Gate, Reading
+from . import inference as rules
+from ._base import Attr, Bound, Format, Unary
+from .inference import Signature
+
+__all__ = ["FAMILY", "GLU", "SIGMOID", "TANH", "GELU", "SWISH", "TABLE"]
+
+
+class Glu(Format):
+    """Gated linear unit."""
+
+    name = "GluInt"
+    signature = Signature("x:integer", "integer", rules.glu)
+    unsaid = ("data_bits", "o_bits")
+    kind = Gate
+    third = "QGLU"
+    attributes = (Attr("dim", "i", -1), Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """The last axis."""
+        last = len(ir.shape(node.inputs[0]) or ()) - 1
+        return None if int(attrs.get("dim", -1)) in (-1, last) else "it does not gate the last axis"
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the kernel, the sigmoid of every integer worked out."""
+        from simulator.kernels import Glu as Kernel
+
+        how, axis = bound.how(Gate), int(bound.attrs["dim"]) % len(bound.source_shapes[0])
+        if not how.any_axis and axis != len(bound.source_shapes[0]) - 1:
+            raise ModelError(f"{bound.where}: dim = {bound.attrs['dim']}; only the last axis is gated")
+        scale = float(bound.attrs["scale_x"])
+        gate = Kernel.gates(bound.exponent("scale_x", scale), how.table.value)
+        return Kernel(gate, bound.rescale(bound.ratio(scale, 2.0**15)), axis)
+
+
+GLU = Glu()
+
+
+#: How iqSigmoid and iqTanh write their results.
+Q7 = QParams(2.0**7)
+
+
+class Sigmoid(Format):
+    """Logistic function."""
+
+    name = "iqSigmoid"
+    signature = Signature("x:integer", "integer", rules.same(rules.width))
+    kind = Curve
+    third = "QSigmoid"
+    unsaid = ("data_bits", "o_bits")
+    function = "sigmoid"
+    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", Q7.scale), Attr("o_bits", "i", 8))
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """The width of the output is always told."""
+        return super().to_third({"o_bits": 8, **attrs}, inputs)
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """7 fractional bits."""
+        scale = attrs.get("scale_o", Q7.scale)
+        return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the table of the node's function."""
+        from simulator.fixed import rsh, sat_array
+        from simulator.kernels import Table, grid
+        from simulator.lut import piecewise
+
+        how = bound.how(Curve)
+        curve, bits, fraction = piecewise(self.function, how.table.value), bound.width(), how.table.fraction
+        x, q = grid(bits), bound.exponent("scale_x", float(bound.attrs["scale_x"]))
+        if how.as_told:
+            return Table(self._trained(bound, curve, rsh(x, q - fraction)))
+        if how.reading is Reading.NOTHING:
+            x = x * 0
+        elif how.reading is Reading.RIGHT_ONLY:
+            x = rsh(x << (16 - bits), max(q + 16 - bits - fraction, 0))
+        else:
+            x = sat_array(rsh(x, q - fraction), 32)
+        return Table(curve.rounded(x, 8).astype(np.int8))
+
+    def _trained(self, bound: Bound, curve: Any, x: np.ndarray) -> np.ndarray:
+        """Return what the training side computes for x in the format of its table."""
+        from simulator.fixed import dtype_of, sat_array
+
+        bits, scale = int(bound.attrs["o_bits"]), float(bound.attrs["scale_o"])
+        if bound.how(Curve).reading is Reading.WRAPPED:
+            return requantized(bound, curve.unsaturated(x), 2.0**15)
+        if scale != 2.0 ** (bits - 1):
+            raise ModelError(f"{bound.where}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}")
+        return curve.rounded(sat_array(x, 32), bits).astype(dtype_of(bits))
+
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+        """2^7, whatever the node says, to the executor."""
+        return Q7.scale
+
+    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+        """What the node says to the training side."""
+        return [float(bound.attrs["scale_o"])] if bound.how(Curve).as_told else super().out_scales(bound, scales)
+
+
+SIGMOID = Sigmoid()
+
+
+def requantized(bound: Bound, values: np.ndarray, scale: float) -> np.ndarray:
+    """Return integers at `scale` in the node's output format, rounded as it says."""
+    from simulator.fixed import divided, dtype_of, sat_array
+
+    bits, shift = int(bound.attrs["o_bits"]), bound.exponent("scale_o", bound.ratio(scale))
+    rounding = int(bound.rounding)
+    moved = [divided(int(v) << max(shift, 0), 1 << max(-shift, 0), rounding) for v in values]
+    return sat_array(np.array(moved, object), bits).astype(dtype_of(bits))
+
+
+class Tanh(Sigmoid):
+    """Hyperbolic tangent."""
+
+    name = "iqTanh"
+    third = "QTanh"
+    function = "tanh"
+
+
+TANH = Tanh()
+
+
+class Gelu(Format):
+    """GELU by venusA's table, in generation 3 only; it has no name that the packer knows."""
+
+    name = "QGelu"
+    signature = Signature("x:integer", "integer", rules.same(rules.width))
+    kind = Curve
+    domain = "linger"
+    function = "gelu"
+    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the table."""
+        from simulator.fixed import rsh, sat_array
+        from simulator.kernels import Table, grid
+        from simulator.lut import piecewise
+
+        table = bound.how(Curve).table
+        chip, fraction = table.value, table.fraction
+        q = bound.exponent("scale_x", float(bound.attrs["scale_x"]))
+        y = piecewise(self.function, chip).to(sat_array(rsh(grid(bound.width()), q - fraction), 32), fraction, 32)
+        return Table(requantized(bound, y, 2.0**fraction))
+
+
+GELU = Gelu()
+
+
+class Swish(Gelu):
+    """SiLU, likewise."""
+
+    name = "QSwish"
+    function = "swish"
+
+
+SWISH = Swish()
+
+
+class Table(Unary):
+    """Any function of one number."""
+
+    name = "iqTable"
+    signature = Signature("x:integer table:weight", "integer", rules.same(rules.width))
+    attributes: tuple[Attr, ...] = (Attr("function", "s", ""), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
+                                    Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the look-up."""
+        from simulator.kernels import Table as Kernel
+
+        return Kernel(bound.constant(1, "int8 int16", "table"))
+
+
+TABLE = Table()
+
+
+FAMILY: tuple[Format, ...] = (GLU, SIGMOID, TANH, GELU, SWISH, TABLE)

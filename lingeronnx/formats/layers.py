@@ -1,0 +1,224 @@
+"""Layers with a constant weight (input 1) and a bias (input 2): convolutions, LinearInt, BatchNorm2dInt.
+
+``y = sat(rescale(sum x*w + b))``, int8 by int8 into a wide accumulator, bias int32 at scale_x*scale_w, one rounding.
+
+==================  ==============================================================================================
+Conv2dInt, 1d       weight [O, I/group, k...]; pads in ONNX order, zero padding
+ConvTranspose2dInt  weight [I, O/group, k...]; the bias is required (zeros where there is none)
+LinearInt           weight [O, I], over the last axis; without scale_o the output is real
+BatchNorm2dInt      weight [C], ``y = sat(rescale(x*w[c] + b[c]))``
+==================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.kernel import Kernel, PlainKernel, Spec, require
+
+from ..graph import ir
+from ..plan import QParams
+from ..platforms.arithmetic import Arithmetic, Layer
+from . import inference as rules
+from ._base import Attr, Bound, Format
+from .inference import Signature
+
+__all__ = ["FAMILY", "CONV2D", "CONV1D", "CONV_TRANSPOSE2D", "LINEAR", "BATCH_NORM2D"]
+
+WEIGHT = (
+    Attr("data_bits", "i", 8),
+    Attr("parameter_bits", "i", 8),
+    Attr("o_bits", "i", None),
+    Attr("scale_x", "f", unit="counts per unit"),
+    Attr("scale_w", "f", unit="counts per unit"),
+    Attr("scale_o", "f", None, unit="counts per unit"),
+)
+
+
+def sum_scale(attrs: Mapping[str, Any], repeats: int = 1) -> Any:
+    """Return the scale of sums, scale_x * scale_w: one, or a tuple with one for each output channel.
+
+    repeats : how often the channels' scales stand one after another (the groups of a transposed convolution).
+    """
+    x, w = attrs["scale_x"], attrs["scale_w"]
+    return tuple(x * scale for scale in w) * repeats if isinstance(w, Sequence) else x * w
+
+
+class WeightFormat(Format):
+    """What convolution and linear share: weight at input 1, bias at input 2."""
+
+    kind: type[Arithmetic] = Layer
+    channel_axis: int | None = 0
+    leaves = True
+
+    def scales(self, x: QParams, w: QParams, o: QParams | None) -> dict[str, Any]:
+        """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`; None: real numbers."""
+        found = {"data_bits": x.bits, "parameter_bits": w.bits, "scale_x": x.scale, "scale_w": w.scale}
+        return found if o is None else {**found, "o_bits": o.bits, "scale_o": o.scale}
+
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+        """Input and weight."""
+        scales = {0: float(attrs["scale_x"])}
+        return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: float(attrs["scale_w"])}
+
+
+class Conv2d(WeightFormat):
+    """Two-dimensional convolution, grouped and depthwise included."""
+
+    name = "Conv2dInt"
+    signature = Signature("x:integer w:weight b:bias?", "result", rules.like("Conv", rules.result))
+    third = "QConv2d"
+    aliases = ("QConvBN2d",)
+    attributes = (
+        Attr("kernel_shape", "ints", None), Attr("strides", "ints", None), Attr("pads", "ints", None),
+        Attr("dilations", "ints", None), Attr("group", "i", 1), *WEIGHT,
+    )  # fmt: skip
+
+    def whole(self, node: ir.Node) -> bool:
+        """The weight has the axes of a kernel, too."""
+        return super().whole(node) and len(ir.shape(node.inputs[1]) or ()) > 2
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the convolution kernel."""
+        from simulator.kernels import Conv
+
+        weight = bound.constant(1, "int8 int16", "weight")
+        rank, a = weight.ndim - 2, bound.attrs
+        return Conv(
+            weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)),
+            strides=tuple(a["strides"] or [1] * rank), pads=tuple(a["pads"] or [0] * 2 * rank),
+            dilations=tuple(a["dilations"] or [1] * rank), group=int(a["group"]),
+        )  # fmt: skip
+
+
+CONV2D = Conv2d()
+
+
+class Conv1d(Conv2d):
+    """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between two reshapes."""
+
+    name = "Conv1dInt"
+    third = "QConv1d"
+    aliases = ("QConvBN1d",)
+
+
+CONV1D = Conv1d()
+
+
+class ConvTranspose2d(WeightFormat):
+    """Two-dimensional transposed convolution."""
+
+    name = "ConvTranspose2dInt"
+    signature = Signature("x:integer w:weight b:bias?", "result", rules.like("ConvTranspose", rules.result))
+    third = "QConvTranspose2d"
+    aliases = ("QConvTranspose1d",)
+    channel_axis = 1  # channels at the same place of different groups share one
+    attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """Images."""
+        return "of lines" if node.op_type == "QConvTranspose1d" else None
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the kernel."""
+        from simulator.kernels import ConvTranspose
+
+        weight, a = bound.constant(1, "int8 int16", "weight"), bound.attrs
+        channels, group = weight.shape[1], int(a["group"])
+        return ConvTranspose(
+            weight, bound.bias(2, channels * group), bound.weighted_rescale(channels, group), strides=a["strides"],
+            pads=a["pads"], dilations=a["dilations"], output_padding=a["output_padding"], group=group,
+        )  # fmt: skip
+
+
+CONV_TRANSPOSE2D = ConvTranspose2d()
+
+
+@dataclass(frozen=True, eq=False)
+class FloatLinear(PlainKernel):
+    """``y = (sum x*w + b) / scale`` in float32: the layer that leaves the integers without rounding to any.
+
+    weight : integers [O, I]. bias : int64 [O] or None. scale : of the accumulator, scale_x * scale_w, one or [O].
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+    scale: float | np.ndarray
+
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+        """Map x [..., I] -> y [..., O]."""
+        (x,) = specs
+        require(x.dtype.kind == "i" and x.shape[-1:] == self.weight.shape[1:],
+                f"weights {list(self.weight.shape)} do not fit {x}")  # fmt: skip
+        return (Spec((*x.shape[:-1], len(self.weight)), np.dtype(np.float32)),)
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Accumulate in int64, divide in float64."""
+        total = arrays[0].astype(np.int64) @ self.weight.T.astype(np.int64)
+        return (((total if self.bias is None else total + self.bias) / self.scale).astype(np.float32),)
+
+
+class Linear(WeightFormat):
+    """Linear layer with constant weight."""
+
+    name = "LinearInt"
+    signature = Signature("x:integer w:weight b:bias?", "result", rules.linear)
+    third = "QLinear"
+    attributes = WEIGHT
+
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+        """scale_o; without one the output is float."""
+        return None if attrs["scale_o"] is None else float(attrs["scale_o"])
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the matrix kernel."""
+        from simulator.kernels import Linear as Kernel
+
+        weight = bound.constant(1, "int8 int16", "weight")
+        if bound.attrs["scale_o"] is None:
+            scale = sum_scale(bound.attrs)
+            held = np.array(scale) if isinstance(scale, tuple) else float(scale)
+            return FloatLinear(weight, bound.bias(2, len(weight)), held)
+        return Kernel(weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)))
+
+
+LINEAR = Linear()
+
+
+class BatchNorm2d(WeightFormat):
+    """Batch normalisation that no layer could take up.
+
+    Its integer weight is ``gamma / sqrt(var + eps)``, kept in the plan under the name of gamma.
+    """
+
+    name = "BatchNorm2dInt"
+    signature = Signature("x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.same(rules.width))
+    channel_axis = None  # its weight has one number for a channel
+    leaves = False
+    third = "QBatchNorm2d"
+    aliases = ("QBatchNorm1d",)
+    attributes = tuple(a if a.name.startswith("scale") else Attr(a.name, a.kind, 8) for a in WEIGHT)
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """Images."""
+        lines = node.op_type == "QBatchNorm1d" and len(ir.shape(node.inputs[0]) or ()) != 4
+        return "its input does not have four axes" if lines else None
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the per-channel kernel; a fourth and fifth input (running statistics) are not read."""
+        from simulator.kernels import Affine
+
+        weight = bound.constant(1, "int8 int16", "weight").reshape(-1)
+        rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_w"]))
+        bias = bound.bias(2, len(weight))
+        return Affine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale)
+
+
+BATCH_NORM2D = BatchNorm2d()
+
+
+FAMILY: tuple[Format, ...] = (CONV2D, CONV1D, CONV_TRANSPOSE2D, LINEAR, BATCH_NORM2D)

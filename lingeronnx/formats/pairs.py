@@ -1,0 +1,176 @@
+"""Arithmetic on two activations: iqAdd, iqSub, iqMul, iqDiv, BmmInt.
+
+On shifting platforms iqAdd requantizes each operand to the output's scale first (two roundings), then adds with
+saturation; `generic` adds in a common accumulator and rounds once. iqMul and BmmInt, ``y = sat(rescale(x @ y))`` over
+the last two axes, round the product once. The training side rounds each operand as well, but saturates the sum only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.kernel import Kernel
+
+from ..graph import ir
+from ..plan import QParams
+from ..platforms.arithmetic import Division, Layer, Operands, Product, Quotient, Sum
+from . import inference as rules
+from ._base import Attr, Bound, Format
+from .inference import Signature
+
+__all__ = ["FAMILY", "ADD", "SUB", "MUL", "DIV", "BMM"]
+
+#: Bits in which no operand of a sum is cut.
+_WIDE = 60
+
+
+_SCALES = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
+
+
+class PairFormat(Format):
+    """Two activations in, scales of both and of the output as attributes."""
+
+    attributes: tuple[Attr, ...] = _SCALES
+    signature = Signature("x:integer y:integer", "integer", rules.like("Add", rules.width))
+
+    def operands(self, node: ir.Node) -> list[int]:
+        """Both."""
+        return [0, 1]
+
+    def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
+        """Return the attributes of a node that reads `x` and `y` and writes `o`."""
+        width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
+        return {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """The second operand has a width, too."""
+        return {"y_bits": 8, **super().to_third(attrs, inputs)}
+
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+        """Both operands."""
+        return {0: float(attrs["scale_x"]), 1: float(attrs["scale_y"])}
+
+
+class Add(PairFormat):
+    """Sum of two activations."""
+
+    name = "iqAdd"
+    kind = Sum
+    third: str | None = "QAdd"
+    unsaid: tuple[str, ...] = ("data_bits", "y_bits", "o_bits")
+    sign = 1
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the adder of the platform."""
+        from simulator.kernels import AddScaled, AddShift
+
+        rx, ry = bound.ratio(bound.attrs["scale_x"]), bound.ratio(bound.attrs["scale_y"])
+        bits = int(bound.attrs["o_bits"])
+        operands = bound.how(Sum).operands
+        if operands is Operands.FINE:
+            return AddScaled.from_ratios(rx, ry, bits, self.sign)
+        if operands is Operands.WIDE:
+            from simulator.fixed import Rescale
+
+            return AddScaled(bound.rescale(rx, _WIDE), bound.rescale(ry, _WIDE), Rescale.from_shift(0, bits), self.sign)
+        shift_x, shift_y = (bound.rescale(r).pow2_shift for r in (rx, ry))
+        return AddShift(shift_x, shift_y, sign=self.sign)
+
+
+ADD = Add()
+
+
+class Sub(Add):
+    """Difference of two activations.
+
+    The chips' iqSub is right only with all tensors in external memory, where pooling is not. So on images the sum with
+    the negated operand takes its place there.
+    """
+
+    name = "iqSub"
+    third = None
+
+    sign = -1
+
+
+SUB = Sub()
+
+
+class Mul(PairFormat):
+    """Product of two activations."""
+
+    name = "iqMul"
+    kind = Product
+    third = "QMul"
+    unsaid = ("data_bits", "y_bits", "o_bits")
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the multiplier."""
+        from simulator.kernels import Mul as Kernel
+
+        return Kernel(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"])))
+
+
+MUL = Mul()
+
+
+class Div(PairFormat):
+    """Quotient of int32 activations, in vendors' graphs only: the NPU's reciprocal division."""
+
+    name = "iqDiv"
+    signature = Signature("x:integer y:integer", "integer", rules.like("Add", rules.int32))
+    kind = Division
+    aliases = ("QDiv",)
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the division."""
+        from simulator.kernels import Div as Kernel
+        from simulator.kernels import DivSingle
+
+        quotient = bound.how(Division).quotient
+        if quotient is Quotient.SINGLE:
+            x, y, o = (float(bound.attrs[key]) for key in ("scale_x", "scale_y", "scale_o"))
+            return DivSingle(x, y, o, int(bound.attrs["o_bits"]), bound.rounding)
+        if quotient is Quotient.UNSCALED:
+            return Kernel(0, by_sign=True)
+        x, y, o = (bound.exponent(key, float(bound.attrs[key])) for key in ("scale_x", "scale_y", "scale_o"))
+        return Kernel(o + y - x)
+
+
+DIV = Div()
+
+
+class Bmm(PairFormat):
+    """Matrix product, sample by sample."""
+
+    name = "BmmInt"
+    leaves = True
+    signature = Signature("x:integer y:integer", "result", rules.like("MatMul", rules.result))
+    kind = Layer
+    third = "QBmm"
+    unsaid = ("y_bits",)
+    aliases = ("QMatmul",)
+    attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
+                  Attr("o_bits", "i", 8))  # fmt: skip
+
+    def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
+        """Widths are always told."""
+        return {**super().scales(x, y, o), "data_bits": x.bits, "o_bits": o.bits}
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """QMatmul takes any axes."""
+        ranks = [len(ir.shape(value) or ()) for value in node.inputs[:2]]
+        return "its factors do not both have three axes" if node.op_type == "QMatmul" and ranks != [3, 3] else None
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the matrix kernel."""
+        from simulator.kernels import MatMul
+
+        return MatMul(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"])))
+
+
+BMM = Bmm()
+
+
+FAMILY: tuple[Format, ...] = (ADD, SUB, MUL, DIV, BMM)

@@ -1,0 +1,157 @@
+"""Pooling: MaxPool on integers and AvgPool2dInt.
+
+Average pooling sums the window, padded zeros included, and divides by the whole area; the training side honours how
+the padding counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from simulator.kernel import Kernel
+
+from ..graph import ir
+from ..platforms.arithmetic import Average, Divisor
+from . import inference as rules
+from ._base import Attr, Bound, Format, Unary
+from .inference import Signature
+
+__all__ = ["FAMILY", "MAX_POOL", "AVG_POOL2D", "GLOBAL_AVERAGE_POOL2D"]
+
+#: How a chip divides a window's sum, in the words of `simulator.kernels.luna_average`.
+_DIVISIONS: dict[Divisor, Literal["venus", "arcs"]] = {Divisor.AREA_IN_A_BYTE: "venus", Divisor.AREA: "arcs"}
+
+
+_WINDOW = (Attr("kernel_shape", "ints"), Attr("strides", "ints", None), Attr("pads", "ints", None),
+           Attr("ceil_mode", "i", 0))  # fmt: skip
+
+
+class MaxPool(Format):
+    """Largest of a window; padding never wins."""
+
+    name = "MaxPool"
+    exempt = "on int8 below opset 12 (the vendor's older graphs), and on int16, which the standard never allows"
+    domain = ""
+    attributes = (*_WINDOW, Attr("dilations", "ints", None))
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the kernel."""
+        from simulator.kernels import MaxPool as Kernel
+
+        a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
+        return Kernel(tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank),
+                      ceil_mode=bool(a["ceil_mode"]))  # fmt: skip
+
+
+MAX_POOL = MaxPool()
+
+
+class AvgPool2d(Unary):
+    """Mean of a window."""
+
+    name = "AvgPool2dInt"
+    signature = Signature("x:integer", "integer", rules.like("AveragePool", rules.width))
+    kind = Average
+    third = "QAvgPool2d"
+    aliases = ("QAvgPool1d",)
+    attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
+                  Attr("scale_o", "f", None), Attr("count_include_pad", "i", 1),
+                  Attr("divisor_override", "i", -1))  # fmt: skip
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """Padding counts."""
+        held = super().to_third(attrs, inputs)
+        return {"scale_o": held["scale_x"], **held, "count_include_pad": 1, "divisor_override": -1}
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """Padding counts without a word."""
+        held = super().to_first(attrs, node)
+        return {key: value for key, value in held.items() if key not in ("count_include_pad", "divisor_override")}
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """Images, padding that counts, the whole window."""
+        if node.op_type == "QAvgPool1d":
+            return "of lines"
+        if any(attrs.get("pads") or [0]) and not attrs.get("count_include_pad", 1):
+            return "its padding does not count"
+        divisor = int(attrs.get("divisor_override", -1))
+        return f"it divides by {divisor}" if divisor > 0 else None
+
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+        """scale_o, by default scale_x."""
+        return float(attrs["scale_o"] or attrs["scale_x"])
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the kernel with the platform's division."""
+        from simulator.kernels import AvgPool, luna_average
+
+        a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
+        area = math.prod(a["kernel_shape"])
+        x, o = float(a["scale_x"]), float(a["scale_o"] or a["scale_x"])
+        divisor = bound.how(Average).divisor
+        if divisor is Divisor.COUNTED:
+            return _mean(bound, bound.exponent("scale_o / scale_x", o / x), a["kernel_shape"], a["strides"], a["pads"])
+        if divisor is Divisor.ONE_ROUNDING:
+            rule = bound.rescale(o / (x * area))
+        else:
+            q_x, q_o = (bound.exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o)))
+            rule = luna_average(_DIVISIONS[divisor], area, q_x, q_o)
+        window = (tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank))
+        return AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"]))
+
+
+AVG_POOL2D = AvgPool2d()
+
+
+class GlobalAveragePool2d(Format):
+    """Mean of the whole map, in generation 3 only; it has no name that the packer knows."""
+
+    name = "QGlobalAveragePool2d"
+    signature = Signature("x:integer", "integer", rules.like("GlobalAveragePool", rules.width))
+    kind = Average
+    domain = "linger"
+    attributes = (Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"), Attr("scale_o", "f", None))
+
+    @property
+    def first(self) -> Format:
+        """An average of a window as large as the map."""
+        return AVG_POOL2D
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """The window is the map."""
+        window = {"kernel_shape": list((ir.shape(node.inputs[0]) or ())[2:]), "strides": [1, 1], "pads": [0] * 4}
+        return {**AVG_POOL2D.to_first(attrs, node), **window, "ceil_mode": 0}
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """Images of known sizes."""
+        shape = ir.shape(node.inputs[0]) or ()
+        known = len(shape) == 4 and None not in shape[2:]
+        return AVG_POOL2D.obstacle(attrs, node) if known else "the size of its map is not known"
+
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+        """scale_o, by default scale_x."""
+        return float(attrs["scale_o"] or attrs["scale_x"])
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the mean."""
+        x = float(bound.attrs["scale_x"])
+        shift = bound.exponent("scale_o / scale_x", float(bound.attrs["scale_o"] or x) / x)
+        return _mean(bound, shift, None, None, None)
+
+
+GLOBAL_AVERAGE_POOL2D = GlobalAveragePool2d()
+
+
+def _mean(bound: Bound, shift: int, kernel: Any, strides: Any, pads: Any) -> Any:
+    """Return what the training side computes."""
+    from simulator.kernels import Mean
+
+    a = bound.attrs
+    return Mean(kernel, strides, pads, shift, int(a["o_bits"] or 8), bound.rounding,
+                ceil_mode=bool(a.get("ceil_mode", 0)), padded=bool(a.get("count_include_pad", 1)),
+                divisor=max(int(a.get("divisor_override", -1)), 0))  # fmt: skip
+
+
+FAMILY: tuple[Format, ...] = (AVG_POOL2D, MAX_POOL, GLOBAL_AVERAGE_POOL2D)

@@ -1,0 +1,272 @@
+"""Recurrent layers: LSTMInt and GRUInt, one direction each.
+
+Weights [G*H, I] and [G*H, H] in the gate order i, f, g, o and r, z, n; biases int32 at scale_x*scale_iw and
+scale_o*scale_hw (the state that goes round is the output).
+
+Between x and the weights stand lengths, the state as integers of the output's scale and the cell as int32 with 15
+fractional bits, each absent where it is not given. Chips begin at zero and walk to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simulator.kernel import Kernel
+
+from ..errors import ModelError
+from ..graph import ir
+from ..platforms import arithmetic as kinds
+from . import inference as rules
+from . import recurrent_trained
+from ._base import Attr, Bound, Format
+from .inference import Signature
+
+__all__ = ["FAMILY", "LSTM", "GRU"]
+
+#: What a layer may be given besides x, in the order of all its forms.
+GIVEN = ("lengths", "h", "c")
+
+
+_ATTRIBUTES = (
+    Attr("input_size", "i"),
+    Attr("hidden_size", "i"),
+    Attr("num_layers", "i", 1),
+    Attr("batch_first", "i", 0),
+    Attr("go_forward", "i", 1),
+    Attr("data_bits", "i", 8),
+    Attr("parameter_bits", "i", 8),
+    Attr("o_bits", "i", None),
+    Attr("scale_x", "f"),
+    Attr("scale_h", "f"),
+    Attr("scale_iw", "f"),
+    Attr("scale_hw", "f"),
+    Attr("scale_o", "f", None),
+)
+
+
+#: `state_type` is the element type of the last states where a graph declares another than the integers': a check of
+#: types puts it into its copy.
+_FURTHER = (
+    *(Attr(name, "f", None) for name in ("scale_c", "dropout")),
+    *(Attr(name, "i", None) for name in ("has_hidden", "has_cell", "state_type")),
+)
+
+
+def _array(value: ir.Value | None) -> np.ndarray | None:
+    """Return a constant of an integer graph: an initializer, or what a Constant node holds."""
+    maker = ir.producer(value)
+    return np.asarray(ir.attr(maker, "value")) if maker is not None and maker.op_type == "Constant" else ir.const(value)
+
+
+def _weights(node: ir.Node) -> list[int]:
+    """Return the indices of the two weights of an integer node, in any variant."""
+    arrays = {index: _array(value) for index, value in enumerate(node.inputs) if index and value is not None}
+    return [index for index, a in arrays.items() if a is not None and a.ndim == 2 and a.dtype.kind == "i"
+            and a.dtype.itemsize < 8]  # fmt: skip
+
+
+def _extras(node: ir.Node) -> dict[str, int]:
+    """Return {what: index} of what an integer node is given between x and its weights."""
+    end = (_weights(node) or [len(node.inputs)])[0]
+    keys = GIVEN[1:] if ir.attr(node, "has_hidden", 0) else GIVEN  # generation 3 has no lengths
+    return {key: index for index, key in enumerate(keys, 1) if index < end and node.inputs[index] is not None}
+
+
+def places(node: ir.Node) -> dict[str, int]:
+    """Return {what: input index} of all that an integer node has besides x: of `GIVEN`, and the kernel's constants."""
+    first = (_weights(node) or [len(node.inputs)])[0]
+    fields = zip(("weight_x", "weight_h", "bias_x", "bias_h"), range(first, len(node.inputs)), strict=False)
+    return {**_extras(node), **dict(fields)}
+
+
+class Recurrent(Format):
+    """What LSTMInt and GRUInt share."""
+
+    attributes: tuple[Attr, ...] = _ATTRIBUTES
+    #: The older variants have lengths and states between x and the weights.
+    signature = Signature("x:integer rest:any*", "any*", rules.recurrent)
+    further = _FURTHER
+    leaves = True
+    weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
+    kernel_gates: ClassVar[str]  # the simulator's order
+    kind: type[kinds.Lstm] | type[kinds.Gru]
+    #: What a node gives besides the sequence, with its width (0: the sequence's).
+    states: ClassVar[Mapping[str, int]]
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """As they are."""
+        return dict(attrs)
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """What is given stands among the inputs, not in attributes."""
+        gone = ("has_hidden", "has_cell", "scale_c")
+        return {**{k: v for k, v in super().to_first(attrs, node).items() if k not in gone}, "dropout": 0.0}
+
+    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+        """The output is the state."""
+        o, h = attrs.get("scale_o"), attrs.get("scale_h")
+        return f"scale_o = {o}, scale_h = {h}" if o != h else None
+
+    def operands(self, node: ir.Node) -> list[int]:
+        """The input, lengths and states, but for constants."""
+        return [0, *(index for index in _extras(node).values() if _array(node.inputs[index]) is None)]
+
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+        """The sequence's."""
+        return self.state_scale(attrs)
+
+    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+        """The state's, and the training side's cell."""
+        if not bound.how(self.kind).trained:
+            return super().out_scales(bound, scales)
+        state = recurrent_trained.state_scale(bound)
+        return [state, state, recurrent_trained.cell_scale(bound)]
+
+    def reals(self, bound: Bound) -> list[int]:
+        """To the training side the last states are real numbers, unless the graph declares integers."""
+        types = [value.dtype.name if value.dtype is not None else "FLOAT" for value in bound.node.outputs]
+        return [i for i, kind in enumerate(types) if i and kind == "FLOAT" and bound.how(self.kind).trained]
+
+    def state_scale(self, attrs: Any) -> float:
+        """Return the scale of the state that goes round: scale_o, and scale_h only where that is missing."""
+        return float(attrs["scale_o"] or attrs["scale_h"])
+
+    def parts(self, bound: Bound) -> dict[str, Any]:
+        """Return what every recurrent kernel takes, found among the inputs of any variant."""
+        attrs, kept = bound.attrs, tuple(i for i, v in enumerate(bound.node.outputs) if v.name)
+        weights = _weights(bound.node)
+        if len(weights) != 2 or weights[1] != weights[0] + 1:
+            raise ModelError(f"{bound.where}: its two weights must be constants")
+        if int(attrs["num_layers"]) != 1:
+            raise ModelError(f"{bound.where}: num_layers = {attrs['num_layers']}; one layer per node is computed")
+        extras = _extras(bound.node)
+        steps = bound.source_shapes[0][self.time_axis(bound)]
+        fixed = {key: bound.consts[index] for key, index in extras.items() if index in bound.consts}
+        fixed = {key: a for key, a in fixed.items() if (a != (steps if key == "lengths" else 0)).any()}
+        run_time = tuple(key for key, index in extras.items() if index not in bound.consts)
+        if bound.how(self.kind).from_zero and (run_time or fixed):
+            key = (*run_time, *fixed)[0]
+            what = "lengths other than the whole input's" if key == "lengths" else "initial states other than zero"
+            raise ModelError(f"{bound.where}: it is given {what} (input {extras[key]}), which is not simulated")
+        inner, outer = (bound.constant(i, "int8 int16", "weight") for i in weights)
+        biases = [bound.bias(weights[1] + i, len(inner)) for i in (1, 2)]
+        zero = np.zeros(len(inner), np.int64)
+        held = (inner, outer, *(zero if bias is None else bias for bias in biases))
+        named = dict(zip(("weight_x", "weight_h", "bias_x", "bias_h"), map(self._kernel_order(bound), held),
+                         strict=True))  # fmt: skip
+        return {**named, "kept": kept, "given": run_time, "fixed": fixed, "time_axis": self.time_axis(bound)}
+
+    def _kernel_order(self, bound: Bound) -> Callable[[np.ndarray], np.ndarray]:
+        """Return what puts the gates of a weight or bias into the order of the kernels."""
+        gates = bound.how(self.kind).gates
+        order = [gates.index(gate) for gate in self.kernel_gates]
+        return lambda a: a.reshape(len(gates), -1, *a.shape[1:])[order].reshape(a.shape)
+
+    def time_axis(self, bound: Bound) -> int:
+        """Return the axis of time: 1 with batch_first."""
+        return 1 if bound.attrs["batch_first"] else 0
+
+    def sums(self, bound: Bound, bits: int, left: bool) -> dict[str, Any]:
+        """Return the rescalings of both sums to `bits` fractional bits; `left`: whether one may go to the left."""
+        from simulator.fixed import Chain, Rescale
+
+        a = bound.attrs
+        found: dict[str, Any] = {}
+        for key, scales in (("rescale_x", ("scale_x", "scale_iw")), ("rescale_h", ("", "scale_hw"))):
+            first = float(a[scales[0]]) if scales[0] else self.state_scale(a)
+            product = first * float(a[scales[1]])
+            if not bound.arithmetic.requantize.shifts:
+                found[key] = Rescale.from_ratio(2.0**bits / product, 32)
+                continue
+            shift = bound.exponent(" * ".join(scales), product) - bits
+            held = Rescale.from_shift(0, 32)  # the accumulator leaves the matrix unit in 32 bits
+            found[key] = Chain(held, Rescale.from_shift(shift if left else max(shift, 0), 32))
+        return found
+
+
+class Lstm(Recurrent):
+    """Long short-term memory."""
+
+    name = "LSTMInt"
+    third = "QLSTM"
+    aliases = ("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
+    kernel_gates, kind = "ifgo", kinds.Lstm
+    states = MappingProxyType({"h": 0, "c": 32})
+
+    def time_axis(self, bound: Bound) -> int:
+        """The chips take [1, T, I] for either value of batch_first."""
+        flat = bound.source_shapes[0][0] == 1 and not bound.how(kinds.Lstm).trained
+        return 1 if bound.attrs["batch_first"] or flat else 0
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the kernel in the arithmetic of the row."""
+        from simulator.kernels import Lstm as Kernel
+
+        how = bound.how(kinds.Lstm)
+        if how.trained:
+            return recurrent_trained.lstm(bound, how, self.parts(bound))
+        bits, table, scale = int(bound.attrs["o_bits"] or 8), how.table.value, self.state_scale(bound.attrs)
+        narrow = how.form is kinds.LstmForm.WIDE and bits <= 8
+        arithmetic = kinds.LstmForm.Q27.value if narrow else how.form.value
+        return Kernel(
+            **self.parts(bound), **self.sums(bound, Kernel.formats[arithmetic][0], True),
+            rescale_o=Kernel.output(arithmetic, scale, bits),
+            forward=bool(bound.attrs["go_forward"]), arithmetic=arithmetic, table=table,
+        )  # fmt: skip
+
+    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+        """The cell has 15 fractional bits, or is packed and no plain tensor."""
+        how = bound.how(kinds.Lstm)
+        if how.trained:
+            return super().out_scales(bound, scales)
+        scale = self.out_scale(bound.attrs, scales)
+        return [scale, scale, None if how.form is kinds.LstmForm.Q11 else 2.0**15]
+
+
+LSTM = Lstm()
+
+
+class Gru(Recurrent):
+    """Gated recurrent unit."""
+
+    name = "GRUInt"
+    third = "QGRU"
+    aliases = ("GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
+    kernel_gates, kind = "rzn", kinds.Gru
+    states = MappingProxyType({"h": 0})
+    attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """Generation 3 has one place for the reset gate."""
+        return {**super().to_first(attrs, node), "linear_before_reset": 1}
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the operator's kernel, or the executor's."""
+        from simulator.kernels import ExecutorGru
+        from simulator.kernels import Gru as Kernel
+
+        how = bound.how(kinds.Gru)
+        if how.trained:
+            return recurrent_trained.gru(bound, how, self.parts(bound))
+        bits, scale = int(bound.attrs["o_bits"] or 8), self.state_scale(bound.attrs)
+        if how.form is not kinds.GruForm.DEFINED:
+            from simulator.fixed import Rescale
+
+            out = Rescale.from_shift(14 - bound.exponent("scale_o", scale), bits)
+            return ExecutorGru(**self.parts(bound), **self.sums(bound, 11, False), rescale_o=out,
+                               table=how.table.value, joined=how.form is kinds.GruForm.HALVED)  # fmt: skip
+        return Kernel(
+            **self.parts(bound), **self.sums(bound, 27, True), rescale_o=Kernel.output(scale, bits),
+            forward=bool(bound.attrs["go_forward"]), reset_after=bool(bound.attrs["linear_before_reset"]),
+            gate_bits=32 if bits <= 8 else 16,
+        )  # fmt: skip
+
+
+GRU = Gru()
+
+
+FAMILY: tuple[Format, ...] = (LSTM, GRU)

@@ -1,0 +1,159 @@
+"""Operators on rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt.
+
+A softmax's input is brought to Q25, the result of the integer algorithm has 15 fractional bits and is rounded once to
+the output's scale. To the executor a row has all axes from `axis` on, to the training side that axis alone.
+
+Layer normalisation, over the last axis or axes, is ``y = sat(rescale(n * gamma + beta))``, n the normalised row with 10
+fractional bits; gamma int8 (int16 on some chips), beta int32 at 2^10 * scale_w. The result does not depend on the
+input's scale but for epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from simulator.kernel import Kernel
+
+from ..errors import ModelError
+from ..graph import ir
+from ..plan import QParams
+from ..platforms.arithmetic import Norm, Row, Rows
+from . import inference as rules
+from ._base import Attr, Bound, Format, Unary, with_axis
+from .inference import Signature
+
+__all__ = ["FAMILY", "SOFTMAX", "LOG_SOFTMAX", "LAYER_NORM"]
+
+#: What ONNX adds to the variance by default.
+EPSILON = 1e-5
+
+
+#: Fractional bits of a normalised number, and those that it has in generation 3.
+FRACTION, THIRD_FRACTION = 10, 15
+
+
+class LayerNorm(Format):
+    """Layer normalisation with factor and summand."""
+
+    name = "LayerNormInt"
+    signature = Signature("x:integer w:weight b:bias?", "integer", rules.same(rules.width))
+    further = (Attr("normalized_shape", "ints", None), Attr("axis", "i", None))
+    kind = Norm
+    third = "QLayerNorm"
+    aliases = ("QLayerNorm2d",)
+    attributes = (Attr("data_bits", "i", 8), Attr("parameter_bits", "i", 8), Attr("o_bits", "i", 8),
+                  Attr("epsilon", "f", EPSILON), Attr("scale_y_normal", "f", None), Attr("scale_x", "f"),
+                  Attr("scale_w", "f"), Attr("scale_o", "f"))  # fmt: skip
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """A normalised number has 15 fractional bits."""
+        return {**super().to_third(attrs, inputs), "scale_y_normal": 2.0**THIRD_FRACTION}
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """A normalised number has 10."""
+        held = super().to_first(attrs, node)
+        held.pop("scale_y_normal", None)
+        return held
+
+    def scales(self, x: QParams, w: QParams, o: QParams) -> dict[str, Any]:
+        """Return the attributes of a node that reads `x`, has a factor `w` and writes `o`."""
+        return {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits,
+                "scale_x": x.scale, "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the row kernel; a row is as many elements as there are factors.
+
+        Graphs of generation 3 say by `scale_y_normal` how many fractional bits the normalised number has.
+        """
+        from simulator.kernels import LayerNorm as Kernel
+
+        a = bound.attrs
+        gamma = bound.constant(1, "int8 int16", "factor")
+        beta = bound.bias(2, gamma.size)
+        shape, axes = bound.source_shapes[0], 1
+        while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < gamma.size:
+            axes += 1
+        fraction = FRACTION if a["scale_y_normal"] is None else bound.exponent("scale_y_normal", a["scale_y_normal"])
+        return Kernel(
+            gamma.astype(np.int64).reshape(-1), np.zeros(gamma.size, np.int64) if beta is None else beta,
+            Kernel.epsilon_of(float(a["epsilon"]), float(a["scale_x"]), gamma.size),
+            bound.rescale(bound.ratio(2.0**fraction, a["scale_w"])), axes=axes, fraction=fraction,
+        )  # fmt: skip
+
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+        """Input and factor."""
+        return {0: float(attrs["scale_x"]), 1: float(attrs["scale_w"])}
+
+
+LAYER_NORM = LayerNorm()
+
+
+class Softmax(Unary):
+    """Exponentials over their sum."""
+
+    name = "SoftmaxInt"
+    leaves = True
+    signature = Signature("x:integer", "integer", rules.same(rules.width))
+    kind = Rows
+    third: str | None = "QSoftmax"
+    attributes = (Attr("axis", "i", None), Attr("dim", "i", None), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
+                  Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
+
+    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+        """The axis is called so."""
+        return with_axis(super().to_third(attrs, inputs))
+
+    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+        """The axis is called dim as well."""
+        held = super().to_first(attrs, node)
+        return {**held, "dim": held["axis"]}
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the row kernel."""
+        from simulator.kernels import Softmax as Kernel
+
+        return self.kernel(bound, Kernel)
+
+    def kernel(self, bound: Bound, kind: Any) -> Any:
+        """Return a kernel of class `kind` for the node."""
+        from simulator.kernels import softmax_entry
+
+        a, how = bound.attrs, bound.how(Rows)
+        axis = a["axis"] if a["axis"] is not None else a["dim"] if a["dim"] is not None else -1
+        rank = len(bound.source_shapes[0])
+        if not -rank <= axis < rank:
+            raise ModelError(f"{bound.where}: axis = {axis}; its input has {rank} axes")
+        if how.row is Row.FROM_FIRST and axis > 0:
+            axis = 1  # the executor reads no other
+        scale = float(a["scale_x"])
+        if how.requantize.shifts:
+            bound.exponent("scale_x", scale)
+        entry = softmax_entry(2.0**25 / scale, 8 if int(a["data_bits"]) <= 8 else 16)  # as it is stored
+        return kind(entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=how.shares.value,
+                    alone=how.row is Row.AXIS)  # fmt: skip
+
+
+SOFTMAX = Softmax()
+
+
+class LogSoftmax(Softmax):
+    """The logarithm of a softmax."""
+
+    name = "LogSoftmaxInt"
+    third = None
+
+    def bind(self, bound: Bound) -> Kernel:
+        """Return the row kernel."""
+        from simulator.kernels import LogSoftmax as Kernel
+
+        return self.kernel(bound, Kernel)
+
+
+LOG_SOFTMAX = LogSoftmax()
+
+
+FAMILY: tuple[Format, ...] = (SOFTMAX, LOG_SOFTMAX, LAYER_NORM)
