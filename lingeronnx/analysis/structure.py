@@ -19,9 +19,9 @@ from typing import Any
 from ..flow import QuantizedModel
 from ..flow.assign import Choice
 from ..flow.lower import plan_of
+from ..formats import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, integer_format
 from ..graph import ir
-from ..ops import Violation, integer_op
-from ..ops._base import qparams_text
+from ..ops import Violation
 from ..plan import Plan, QParams
 from .suspicions import LIMITED, Suspicion, in_integers, in_model
 from .text import framed
@@ -129,7 +129,7 @@ def _scales(q: QParams | None) -> str:
     """Return a scale, counts per real unit, as people read it."""
     if q is None:
         return "-"
-    return f"{min(q.scale):g} to {max(q.scale):g}" if q.axis is not None else qparams_text(q)
+    return f"{min(q.scale):g} to {max(q.scale):g}" if q.axis is not None else q.text
 
 
 def _observer(choice: Choice | None) -> Callable[[str, QParams | None], str]:
@@ -212,15 +212,13 @@ def _pairs(graph: ir.Graph) -> list[tuple[str, ...]]:
         before = ir.producer(node.inputs[0]) if node.inputs else None
         if before is None:
             continue
-        op, other = integer_op(node), integer_op(before)
+        op, other = integer_format(node), integer_format(before)
         if op is None or other is None:
             continue
-        if op.name == "Quant" and other.name == "Dequant":
+        if op is QUANT and other is DEQUANT:
             found.append((str(node.name), node.op_type, f"it quantizes what {before.name} dequantizes: one Requant"))
-        elif op.name == other.name == "Requant":
+        elif op is other is REQUANT:
             found.append((str(node.name), node.op_type, f"it follows the Requant {before.name}: one will do"))
-        elif (
-            op.name == "BatchNorm2dInt" and other.channel_axis is not None and ir.sole_consumer(ir.source(node)) is node
-        ):
+        elif op is BATCH_NORM2D and other.channel_axis is not None and ir.sole_consumer(ir.source(node)) is node:
             found.append((str(node.name), node.op_type, f"{before.name} alone is read: fold it into its weights"))
     return found

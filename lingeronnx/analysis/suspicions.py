@@ -24,8 +24,9 @@ from ..flow import QuantizedModel
 from ..flow.assign import tie_classes, wishes
 from ..flow.observe import TensorStats
 from ..flow.partition import Partition
+from ..formats import CONCAT, DEQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
-from ..ops import Violation, attributes, integer_op, is_quantized_domain
+from ..ops import Violation, rule_of
 from .outliers import LIMIT, SHARE, rows_of
 
 __all__ = ["LIMITED", "Suspicion", "in_integers", "in_model"]
@@ -52,7 +53,7 @@ class Suspicion:
 
 def in_model(result: QuantizedModel, violations: Sequence[Violation] = ()) -> list[Suspicion]:
     """Return what looks wrong in a quantized float model."""
-    parts = Partition.of(result.float_graph, result.plan.floats)
+    parts = Partition.of(result.float_graph, result.plan.floats, result.platform)
     return [*_outputs(parts, result), *_biases(result.graph), *_cut(parts, result), *_dead(result),
             *_outliers(parts, result.basis.stats), *_concats(parts, result), *_integers(result.graph),
             *map(_limit, violations)]  # fmt: skip
@@ -123,7 +124,7 @@ def _cut(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
 def _weights(graph: ir.Graph) -> Iterator[tuple[ir.Node, np.ndarray]]:
     """Yield the integer layers with their weights, output channels on axis 0."""
     for node in graph.graph:
-        op = integer_op(node) if is_quantized_domain(node) else None
+        op = integer_format(node) if is_quantized_domain(node) else None
         array = ir.const(node.inputs[1]) if op is not None and len(node.inputs) > 1 else None
         if op is not None and op.channel_axis is not None and array is not None and array.ndim > 1:
             yield node, np.moveaxis(array, op.channel_axis, 0)
@@ -189,7 +190,7 @@ def _concats(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     choice, stats = result.basis.choice, result.basis.stats
     for node, op in parts.nodes:
         q = result.plan.tensors.get(ir.written_name(node))
-        if op.name != "iqCat" or q is None or choice is None:
+        if op.format is not CONCAT or q is None or choice is None:
             continue
         for value in node.inputs:
             name = "" if value is None else str(value.name)
@@ -206,8 +207,8 @@ def _concats(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
 def _read_scales(graph: ir.Graph) -> Iterator[Suspicion]:
     """The same, as the attributes of an integer graph show it."""
     for node in graph.graph:
-        op = integer_op(node) if is_quantized_domain(node) else None
-        if op is None or op.name != "iqCat":
+        op = integer_format(node) if is_quantized_domain(node) else None
+        if op is None or op is not CONCAT:
             continue
         attrs = attributes(op, node)
         for index, scale in op.read_scales(attrs).items():
@@ -221,10 +222,11 @@ def _integers(graph: ir.Graph) -> Iterator[Suspicion]:
     """Outputs of an integer graph that no Dequant writes."""
     for value in graph.graph.outputs:
         node = ir.producer(value)
-        op = None if node is None else integer_op(node)
+        op = None if node is None else integer_format(node)
         small = value.dtype is not None and value.dtype.name in ("INT8", "INT16", "INT32")
-        if node is None or op is None or op.name == "Dequant" or not (small or is_quantized_domain(node)):
+        if node is None or op is None or op is DEQUANT or not (small or is_quantized_domain(node)):
             continue
-        if small or (value.dtype is None and not op.wide):
+        rule = rule_of(op)
+        if small or (value.dtype is None and not (rule is not None and rule.wide)):
             yield Suspicion(str(value.name), "no Dequant", f"{node.op_type} {node.name} writes the output as integers",
                             "outputs are real values", "lingeronnx fix-dequant puts the Dequant in")  # fmt: skip

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph import ir
 from ..formats.spread import nearest_places
+from ..graph import ir
 from ..platforms import Platform
 from ._base import Maker
 

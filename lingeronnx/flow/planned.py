@@ -140,7 +140,7 @@ def assign_scales(seen: Observed) -> Planned:
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
     wide = wide_states(parts, conf.state, row) if conf.bits < 16 else []
-    choice = chosen(seen.prepared.selectors(parts.graph), conf, wide)
+    choice = chosen(seen.prepared.selectors(parts.graph), parts.ops, conf, wide)
     parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
     both = factors.combine(seen.even, ranged)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})

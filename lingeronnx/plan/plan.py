@@ -59,6 +59,11 @@ class QParams:
         return None if self.axis is not None else _exponent(self.scale)
 
     @property
+    def text(self) -> str:
+        """The scale where there is one, as people read it: ``2^7`` or ``93.5``."""
+        return f"2^{self.exponent}" if self.exponent is not None else f"{self.scale:.6g}"
+
+    @property
     def power_of_two(self) -> bool:
         """Whether every scale is a power of two."""
         return all(_exponent(scale) is not None for scale in self.scales)
