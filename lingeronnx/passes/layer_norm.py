@@ -125,7 +125,7 @@ def _ends(root: ir.Node, x: ir.Value, place: dict[int, int]) -> list[tuple[ir.Va
     Nobody else reads what lies between, but sizes.
     """
     first = ir.producer(x)
-    behind = sorted(_behind(x), key=lambda node: place[id(node)])
+    behind = sorted((n for n in _behind(x) if id(n) in place), key=lambda n: place[id(n)])  # not inside of subgraphs
     after = [node for node in behind if first is None or place[id(node)] > place[id(first)]]
     known, joined, found = {id(x)}, list[ir.Node](), list[tuple[ir.Value, list[ir.Node]]]()
     for node in after:

@@ -115,3 +115,15 @@ def test_other_ways_to_write_it(text, arrays, atol, opset):
 def test_an_axis_that_is_not_the_last_is_turned_there():
     text = HEAD + CORE.replace("[-1]", "[1]") + "y = Div(d, s) }"
     fires(graph(text, **held(text)), layer_norm, 1, ["Transpose", "LayerNormalization", "Transpose"], atol=1e-5)
+
+
+def test_readers_inside_of_subgraphs():
+    """What a branch reads stays, and nothing is taken for a part of the normalisation that is not in the main graph."""
+    text = (
+        HEAD.replace("=> (", "=> (float[N,4,6] z, ")
+        + CORE
+        + """y = Div(d, s)
+        z = If (flag) <then_branch = a () => (float[N,4,6] p) { p = Mul(d, d) },
+                       else_branch = b () => (float[N,4,6] r) { r = Mul(x, x) }> }"""
+    )
+    stays(graph(text, flag=np.array(True), **held(text)), layer_norm)
