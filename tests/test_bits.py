@@ -13,6 +13,7 @@ from lingeronnx.plan import Plan
 from tests import nets
 from tests.naive.conv import conv, linear
 from tests.naive.fixed import multiplier_of, sat
+from tests.passes.helpers import graph, rand
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 WIDTHS = [(16, 16), (16, 8), (8, 4), (4, 8), (4, 4)]
@@ -203,3 +204,32 @@ def test_what_cannot_be_had_is_refused(platform, overrides, words):
         lo.quantize(model, nets.samples(model), platform=platform, overrides=overrides)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# ---- every operator keeps the width ----------------------------------------------------------------------------------
+
+WIDE = {
+    "PRelu": ("y = PRelu(x, s)", {"s": np.array([0.03, 0.3, 1.5], np.float32).reshape(3, 1, 1)}),
+    "LeakyRelu": ("y = LeakyRelu<alpha = 0.03>(x)", {}),
+    "Add": ("y = Add(x, x)", {}),
+    "Sub of a constant": ("y = Sub(k, x)", {"k": np.array([1.5, -0.3, 0.1], np.float32).reshape(3, 1, 1)}),
+    "Mul": ("y = Mul(x, x)", {}),
+    "Sigmoid": ("s = Sigmoid(x) y = Relu(s)", {}),
+    "Tanh": ("t = Tanh(x) y = Neg(t)", {}),
+    "Gelu": ("y = Gelu(x)", {}),
+    "mean": ("y = ReduceMean<keepdims = 1>(x, a)", {"a": np.array([2, 3])}),
+    "Concat": ("y = Concat<axis = 1>(x, x)", {}),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_sixteen_bits_are_kept(name):
+    """Nothing on the way of an operator, put together of others or not, falls back to eight bits."""
+    text, held = WIDE[name]
+    model = graph(f"g (float[N,3,4,8] x) => (float y) {{ {text} }}", opset=20, **held)
+    feed = {"x": rand(8, 3, 4, 8)}
+    result = lo.quantize(model, feed, platform="generic", bits=16, weight_bits=16)
+    widths = {array.dtype for _, array, scale in result.session().taps(feed) if scale is not None}
+    assert widths == {np.dtype(np.int16)}
+    assert not result.report.float_nodes
+    assert result.report.outputs["y"]["sqnr"] > 60

@@ -83,7 +83,7 @@ class Gated(Op):
             q = _with_room(x, factor)
             inner = _multiplied(node, low, value, shape, x, q, factor)
         gate = SIGMOID.insert(node, low, inner, q, shape)
-        low.emit(formats.MUL, node, [value, gate], {"scale_x": x.scale, "scale_y": Q7.scale, "scale_o": o.scale})
+        low.emit(formats.MUL, node, [value, gate], formats.MUL.scales(x, Q7, o))
 
     def _glu(self, node: ir.Node, low: Lowering) -> None:
         """LinearInt, GluInt."""

@@ -67,6 +67,6 @@ class LeakyRelu(Op):
         mirrored = scaled_channels(low, node, "mirrored", value, x, x, QParams(1.0), -1.0)
         lower = low.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
         top = float(np.abs(slopes).max(initial=0)) or 1.0
-        w = QParams(2.0 ** min(np.floor(np.log2(127 / top)), low.row.exponents[1]))
+        w = QParams(2.0 ** min(np.floor(np.log2(((1 << (x.bits - 1)) - 1) / top)), low.row.exponents[1]), x.bits)
         scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -slopes)
-        low.emit(formats.ADD, node, [upper, scaled], {"scale_x": x.scale, "scale_y": o.scale, "scale_o": o.scale})
+        low.emit(formats.ADD, node, [upper, scaled], formats.ADD.scales(x, o, o))

@@ -70,7 +70,8 @@ def scaled_channels(
     """
     shape = ir.shape(node.outputs[0]) or ()
     channels = int(shape[1] or 1)
-    held = np.clip(np.floor(np.broadcast_to(factors, (channels,)) * w.scale + 0.5), w.low, w.high).astype(np.int8)
+    held = np.clip(np.floor(np.broadcast_to(factors, (channels,)) * w.scale + 0.5), w.low, w.high)
+    held = held.astype(np.int8 if w.bits <= 8 else np.int16)
     base = f"{node.outputs[0].name}_{what}"
     given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(channels, np.int32))]
     return low.insert(formats.BATCH_NORM2D, node, what, [value, *given], formats.BATCH_NORM2D.scales(x, w, o), shape, o)

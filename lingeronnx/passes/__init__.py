@@ -48,7 +48,7 @@ from .refuse import refuse
 from .reshape import constant_reshape
 from .rows import rows
 from .scaled_product import scaled_product
-from .sequence_mean import sequence_mean
+from .sequence_pool import sequence_pool
 from .sequences import sequences
 from .shapes import trace_shapes
 from .softmax import softmax
@@ -129,7 +129,7 @@ PASSES = (
     Pass("fold-affine", fold_affine, _ALL),
     Pass("min-max", min_max, _ALL),
     Pass("clip", clip, _LINE),
-    Pass("sequence-mean", sequence_mean, _ALL),
+    Pass("sequence-pool", sequence_pool, _ALL),
     Pass("average-pool", average_pool, _ALL),
     Pass("split", split, _ALL),
     Pass("merge-axes", merge_axes, _ALL),

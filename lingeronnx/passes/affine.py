@@ -1,8 +1,9 @@
 """Fold multiplication and addition by constants, one per channel, into the layer in front of them.
 
 Mul, Div, Add and Sub with one constant operand of one value, or one value per output channel, right after a Conv or
-Linear whose output nobody else reads. Elsewhere, on four-dimensional tensors, they become a BatchNormalization, which
-the NPU has as an operator (`y = a*x + c` per channel: mean 0, variance 1, epsilon 0).
+Linear whose output nobody else reads; a Squeeze, an Unsqueeze or a Transpose may stand between. Elsewhere, on
+four-dimensional tensors, they become a BatchNormalization, which the NPU has as an operator (`y = a*x + c` per
+channel: mean 0, variance 1, epsilon 0).
 """
 
 from __future__ import annotations
@@ -27,17 +28,53 @@ def fold_affine(model: ir.Graph) -> Answer:
             continue
         source, array, flipped = found
         layer = ir.producer(source)
-        if layer is not None and is_layer(layer) and ir.sole_consumer(source) is node:
-            factors = _factors(node.op_type, array, flipped, ir.shape(source), channel_axis(layer))
-            if factors is not None and scale_layer(model, layer, *factors):
-                ir.absorb(model, layer, node)
-                folded += 1
-                continue
+        if _fold(model, node, source, array, flipped):
+            folded += 1
+            continue
         alone = _as_batch_norm(model, node, source, array, flipped)
         folded += alone
         if not alone:
             why.append(refused(node, _reason(node, layer, source, array, flipped)))
     return Answer(folded, why)
+
+
+def _fold(model: ir.Graph, node: ir.Node, source: ir.Value, array: np.ndarray, flipped: bool) -> bool:
+    """Fold `node`, which combines `source` and the constant `array`, into the layer that `source` comes from."""
+    value, moved, user = source, array, node
+    between: list[ir.Value] = []
+    while (maker := ir.producer(value)) is not None and ir.sole_consumer(value) is user:
+        if is_layer(maker):
+            factors = _factors(node.op_type, moved, flipped, ir.shape(value), channel_axis(maker))
+            if factors is None or not scale_layer(model, maker, *factors):
+                return False
+            for inner in between:  # these are no longer what the user called so
+                inner.name = ir.fresh_name(model, f"{inner.name}_folded")
+            ir.absorb(model, ir.producer(source) or maker, node)
+            return True
+        before = _before(maker, moved)
+        if before is None:
+            return False
+        value, moved, user = ir.source(maker), before, maker
+        between.append(value)
+    return False
+
+
+def _before(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
+    """Return a constant beside the input of `node` that does what `array` does beside its output."""
+    rank = len(ir.shape(node.outputs[0]) or ())
+    if node.domain or array.ndim > rank or node.op_type not in ("Squeeze", "Transpose", "Unsqueeze"):
+        return None
+    full = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    if node.op_type == "Transpose":
+        order = ir.attr(node, "perm") or list(range(rank))[::-1]
+        return full.transpose(np.argsort(order))
+    axes, wide = ir.axes(node), max(rank, len(ir.shape(node.inputs[0]) or ()))
+    if axes is None:
+        return None
+    places = tuple(sorted(axis % wide for axis in axes))
+    if node.op_type == "Squeeze":
+        return np.expand_dims(full, places)
+    return np.squeeze(full, places) if all(full.shape[place] == 1 for place in places) else None
 
 
 def _reason(node: ir.Node, layer: ir.Node | None, source: ir.Value, array: np.ndarray, flipped: bool) -> str:

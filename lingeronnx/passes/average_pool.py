@@ -1,6 +1,7 @@
-"""Averages over space as AveragePool: GlobalAveragePool and ReduceMean over the last two axes of a 4-D tensor.
+"""Averages and maxima over space as pools: GlobalAveragePool and ReduceMean over the last two axes of a 4-D tensor.
 
-``ReduceMean(axes=(2, 3), keepdims=0)`` is an AveragePool over the whole map and a Flatten. Needs static spatial
+``ReduceMean(axes=(2, 3), keepdims=0)`` is an AveragePool over the whole map and a Flatten; GlobalMaxPool and ReduceMax
+are a MaxPool likewise. Needs static spatial
 dimensions. A ceil_mode that changes nothing is dropped.
 """
 
@@ -11,7 +12,7 @@ from ._pass import Answer, Reason, refused
 
 
 def average_pool(model: ir.Graph) -> Answer:
-    """Rewrite spatial averages of `model`."""
+    """Rewrite spatial averages and maxima of `model`."""
     changed, why = 0, list[Reason]()
     for node in list(model.graph):
         if node.domain:
@@ -20,7 +21,7 @@ def average_pool(model: ir.Graph) -> Answer:
             changed += _drop_ceil_mode(node)
             if ir.attr(node, "ceil_mode", 0):
                 why.append(refused(node, "its windows reach beyond the map: ceil_mode counts"))
-        keep = _spatial_mean(node)
+        keep = _over_space(node)
         source = node.inputs[0] if node.inputs else None
         shape = ir.shape(source) if source is not None else None
         if keep is None:
@@ -29,8 +30,8 @@ def average_pool(model: ir.Graph) -> Answer:
             why.append(refused(node, "its input is not four-dimensional with static spatial dimensions"))
             continue
         size = [int(shape[2]), int(shape[3])]
-        pool = ir.make_node("AveragePool", [source], {"kernel_shape": size, "strides": size}, of=node,
-                            output="")  # fmt: skip
+        kind = "MaxPool" if "Max" in node.op_type else "AveragePool"
+        pool = ir.make_node(kind, [source], {"kernel_shape": size, "strides": size}, of=node, output="")
         if keep:
             pool.outputs[0].shape, pool.outputs[0].type = node.outputs[0].shape, node.outputs[0].type
             ir.replace(model, [node], [pool])
@@ -45,11 +46,14 @@ def average_pool(model: ir.Graph) -> Answer:
     return Answer(changed, why)
 
 
-def _spatial_mean(node: ir.Node) -> bool | None:
-    """Return keepdims of a mean over space, or None when `node` is none."""
-    if node.op_type == "GlobalAveragePool":
+def _over_space(node: ir.Node) -> bool | None:
+    """Return keepdims of a mean or maximum over space, or None when `node` is none."""
+    kind = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
+    if kind is None or kind.name != "FLOAT":
+        return None
+    if node.op_type in ("GlobalAveragePool", "GlobalMaxPool"):
         return True
-    if node.op_type != "ReduceMean":
+    if node.op_type not in ("ReduceMean", "ReduceMax"):
         return None
     axes = ir.axes(node)
     if axes is None or sorted(a % 4 for a in axes) != [2, 3]:

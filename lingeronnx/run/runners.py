@@ -209,6 +209,10 @@ class FloatIsland(PlainKernel):
         except Exception as error:
             raise ModelError(f"onnxruntime failed on float node {self.names[0]}: {_clean(error)}") from error
 
+    def together(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs of one run on `arrays` as they are; ModelError where that fails."""
+        return self._run(arrays)
+
     def one_by_one(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether the inputs `arrays`, batch on axis 0, are several samples that must be computed one by one."""
         count = arrays[0].shape[0] if arrays and arrays[0].ndim else 1

@@ -30,6 +30,33 @@ def test_constant_first(operator):
     fires(model, fold_affine, 1, ["Conv"], atol=TOLERANCE)
 
 
+MOVES = {
+    "Squeeze": ("float[N,3,4]", "s = Squeeze(c, axis)", (3, 1)),
+    "Unsqueeze": ("float[N,1,3,1,4]", "s = Unsqueeze(c, front)", (3, 1, 1)),
+    "Transpose": ("float[N,1,4,3]", "s = Transpose<perm = [0, 2, 3, 1]>(c)", (3,)),
+    "both": ("float[N,4,3]", "t = Squeeze(c, axis) s = Transpose<perm = [0, 2, 1]>(t)", (1, 1, 3)),
+}
+
+
+@pytest.mark.parametrize("operator", ("Mul", "Sub"))
+@pytest.mark.parametrize("move", MOVES)
+def test_behind_what_only_moves(move, operator):
+    """As TensorFlow's one-dimensional convolutions: the bias stands behind a Squeeze."""
+    shape, step, size = MOVES[move]
+    text = f"g (float[N,4,3,6] x) => ({shape} y) {{ c = Conv(x, w) {step} y = {operator}(s, k) }}"
+    held = {"axis": np.array([2]), "front": np.array([1])}
+    model = graph(text, w=WEIGHT, k=positive(*size), **{k: v for k, v in held.items() if k in text})
+    fires(model, fold_affine, 1, ["Conv", *(["Squeeze", "Transpose"] if move == "both" else [move])], atol=TOLERANCE)
+
+
+def test_not_behind_what_is_read_elsewhere():
+    """Then another reader would see the constant, too."""
+    text = """g (float[N,4,3,6] x) => (float[N,3,4] y, float[N,3,4] z) {
+        c = Conv(x, w) s = Squeeze(c, a) y = Add(s, k) z = Relu(s)
+    }"""
+    stays(graph(text, w=WEIGHT, k=positive(3, 1), a=np.array([2])), fold_affine)
+
+
 def test_chain_of_four():
     """All four in a row end in one convolution."""
     text = """g (float[N,4,6,6] x) => (float[N,3,4,4] y) {

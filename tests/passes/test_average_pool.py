@@ -37,6 +37,12 @@ def test_axes_as_input():
     fires(model, average_pool, 1, ["AveragePool", "Flatten"], atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("text", ("GlobalMaxPool(x)", "ReduceMax<axes = [2, 3], keepdims = 1>(x)"))
+def test_maximum(text):
+    """What takes the largest instead is a MaxPool."""
+    fires(graph(f"{IN} => (float[N,3,1,1] y) {{ y = {text} }}"), average_pool, 1, ["MaxPool"], atol=0)
+
+
 def test_two_readers():
     """Everybody who read the mean reads the pool."""
     text = f"{IN} => (float[N,3,1,1] y, float[N,3,1,1] z) {{ m = GlobalAveragePool(x) y = Relu(m) z = Exp(m) }}"

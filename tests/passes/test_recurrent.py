@@ -40,8 +40,8 @@ LAYER = f"{TURN} y4, h = {{L}}>(t, w, r, b)"
 STEPS = f"{LAYER} y3 = Squeeze(y4, one)"
 BODIES = {  # what is read of one direction
     "sequence": (f"{STEPS} y = Transpose <perm=[1,0,2]> (y3)", "float[N,5,3] y"),
-    "maximum": (
-        f"{STEPS} z = Transpose <perm=[1,0,2]> (y3) a = Abs(z) y = ReduceMax <axes=[1], keepdims=0> (a)",
+    "smallest": (
+        f"{STEPS} z = Transpose <perm=[1,0,2]> (y3) a = Abs(z) y = ReduceMin <axes=[1], keepdims=0> (a)",
         "float[N,3] y",
     ),
     "last of the sequence": (f"{STEPS} y = Gather <axis=0> (y3, last)", "float[N,3] y"),

@@ -1,0 +1,31 @@
+"""The mean and the maximum over a sequence as pooling over a line."""
+
+import pytest
+
+from lingeronnx.passes.sequence_pool import sequence_pool
+from tests.passes.helpers import fires, graph, stays
+
+
+@pytest.mark.parametrize("kind, pool", (("ReduceMean", "AveragePool"), ("ReduceMax", "MaxPool")))
+@pytest.mark.parametrize("axis, shape", ((1, "[N,6]"), (1, "[N,1,6]"), (2, "[N,5]"), (-1, "[N,5,1]")))
+def test_reduced(kind, pool, axis, shape):
+    keep = int(shape.count(",") == 2)
+    text = f"g (float[N,5,6] x) => (float{shape} y) {{ y = {kind}<axes = [{axis}], keepdims = {keep}>(x) }}"
+    left = [*(["Transpose"] if axis == 1 else []), "Reshape", pool, "Reshape"]
+    fires(graph(text), sequence_pool, 1, left, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind, pool", (("GlobalAveragePool", "AveragePool"), ("GlobalMaxPool", "MaxPool")))
+def test_global(kind, pool):
+    text = f"g (float[N,5,6] x) => (float[N,5,1] y) {{ y = {kind}(x) }}"
+    fires(graph(text), sequence_pool, 1, ["Reshape", pool, "Reshape"], atol=1e-6)
+
+
+@pytest.mark.parametrize("axes", ("[1, 2]", "[0]"))
+@pytest.mark.parametrize("kind", ("ReduceMean", "ReduceMax"))
+def test_other_axes(kind, axes):
+    stays(graph(f"g (float[N,5,6] x) => (float y) {{ y = {kind}<axes = {axes}>(x) }}"), sequence_pool)
+
+
+def test_whole_numbers_are_not_pooled():
+    stays(graph("g (int64[N,5,6] x) => (int64[N,1,6] y) { y = ReduceMax<axes = [1]>(x) }"), sequence_pool)
