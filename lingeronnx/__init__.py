@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .analysis.check import Check as Check
     from .analysis.comparison import Comparison as Comparison
+    from .analysis.ranking import Sensitivity as Sensitivity
     from .api import check as check
     from .api import compare as compare
     from .api import convert as convert
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .api import fix_dequant as fix_dequant
     from .api import profile as profile
     from .api import quantize as quantize
+    from .api import sensitivity as sensitivity
     from .api import verify as verify
     from .api import wb_analyse as wb_analyse
     from .compat import Dumper as Dumper
@@ -74,6 +76,7 @@ _HOME = {
     "QuantConfig": "plan.config",
     "QuantizedModel": "flow",
     "RepairError": "errors",
+    "Sensitivity": "analysis.ranking",
     "Session": "run.session",
     "Verification": "deployment",
     "Violation": "ops",
@@ -89,6 +92,7 @@ _HOME = {
     "fix_dequant": "api",
     "profile": "api",
     "quantize": "api",
+    "sensitivity": "api",
     "reference_ops": "reference",
     "register_schemas": "schemas",
     "verify": "api",

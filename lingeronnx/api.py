@@ -14,6 +14,8 @@ from .analysis.compare import Comparison, compare
 from .analysis.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
 from .analysis.packed import check_packed, read_packable
 from .analysis.profiling import profile
+from .analysis.ranking import Sensitivity
+from .analysis.sensitivity import sensitivity
 from .analysis.structure import Structure, of_integers, of_model
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
@@ -47,6 +49,7 @@ __all__ = [
     "Evaluation",
     "Progress",
     "QuantizedModel",
+    "Sensitivity",
     "Simulation",
     "Verification",
     "analyse_outputs",
@@ -61,6 +64,7 @@ __all__ = [
     "fix_dequant",
     "profile",
     "quantize",
+    "sensitivity",
     "simulate",
     "structure",
     "verify",

@@ -32,6 +32,7 @@ from .fix_dequant import fix_dequant
 from .platforms import platforms
 from .profile import profile
 from .quantize import quantize
+from .sensitivity import sensitivity
 from .simulate import simulate
 from .verify import verify
 from .warmup import warmup
@@ -82,7 +83,7 @@ def main() -> None:
 
 _COMMANDS = (
     quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
-    deploy, verify, analyze, profile, compare,
+    deploy, verify, analyze, profile, compare, sensitivity,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -22,7 +22,7 @@ from .leaky import LeakyRelu
 from .linear import Linear
 from .lut import Gelu, Sigmoid, Swish, Tanh
 from .matmul import Bmm
-from .norm import BatchNorm2d, parameter_values
+from .norm import BatchNorm2d, parameter_values, with_parameter
 from .pool import AvgPool2d, GlobalAveragePool2d, MaxPool
 from .recurrent import Gru, Lstm
 from .select import ArgMax, Gather, Slice, Split
@@ -46,6 +46,7 @@ __all__ = [
     "is_relu",
     "parameter_values",
     "rule_text",
+    "with_parameter",
 ]
 
 OPS: tuple[Op, ...] = (

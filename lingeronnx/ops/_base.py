@@ -262,6 +262,8 @@ class Op:
     factor = "passes"
     #: Whether it only moves data: between float operators there is no point in quantizing it.
     moves = False
+    #: Whether its results are integers of its inputs, chosen or cut off: it rounds nothing.
+    keeps = False
     #: The attributes that hold the scales of constant inputs, with the indices of these.
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
     #: The axis of its weight (input 1) along which there may be a scale for each element, None where there is none.

@@ -44,6 +44,7 @@ class Relu(Op):
     name = "Relu"
     domain = ""
     floats = (("", "Relu"),)
+    keeps = True
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """The output's statistics count when nobody else reads the input."""
@@ -62,6 +63,7 @@ class Clip(Op):
     name = "Clip"
     domain = ""
     floats = (("", "Clip"),)
+    keeps = True
 
     def available(self, row: Platform) -> bool:
         """Everywhere: by saturation where there is no Clip."""

@@ -130,6 +130,7 @@ class MaxPool(Op):
     name = "MaxPool"
     domain = ""
     floats = (("", "MaxPool"),)
+    keeps = True
     attributes = (*_WINDOW, Attr("dilations", "ints", None))
     constraints = limits("MaxPool")
 
