@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .analysis.badcase import BadCase as BadCase
     from .analysis.check import Check as Check
     from .analysis.comparison import Comparison as Comparison
     from .analysis.ranking import Sensitivity as Sensitivity
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .api import convert as convert
     from .api import deploy as deploy
     from .api import export as export
+    from .api import find_bad_case as find_bad_case
     from .api import fix_dequant as fix_dequant
     from .api import profile as profile
     from .api import quantize as quantize
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "BadCase": "analysis.badcase",
     "Check": "analysis.check",
     "Comparison": "analysis.comparison",
     "ConfigError": "errors",
@@ -89,6 +92,7 @@ _HOME = {
     "evaluate": "run.evaluation",
     "finetune": "tuning",
     "export": "api",
+    "find_bad_case": "api",
     "fix_dequant": "api",
     "profile": "api",
     "quantize": "api",

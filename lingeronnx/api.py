@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .analysis.badcase import BadCase, find_bad_case
 from .analysis.check import Check, check_float
 from .analysis.compare import Comparison, compare
 from .analysis.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from .torch.lstmp_layouts import Converted as ConvertedCheckpoint
 
 __all__ = [
+    "BadCase",
     "Check",
     "Comparison",
     "Deployment",
@@ -60,6 +62,7 @@ __all__ = [
     "deploy",
     "evaluate",
     "export",
+    "find_bad_case",
     "finetune",
     "fix_dequant",
     "profile",

@@ -30,6 +30,7 @@ from ..graph import ir
 from ..platforms import Platform
 from ..run.cluster import spread
 from ..run.data import Batch, Data, Progress
+from ..run.segments import Segments
 from ..run.streaming import unrolled
 from .journal import DIGEST, Journal
 from .layers import Layer, layers, option, rounding
@@ -38,7 +39,7 @@ from .metrics import METRICS
 from .ranking import Advice, Ranked, Sensitivity
 from .trial import Engine, Rounding, Setting, TrialModel
 
-__all__ = ["JOURNAL", "sensitivity"]
+__all__ = ["JOURNAL", "Trials", "block_of", "evaluation_data", "sensitivity"]
 
 JOURNAL = "sensitivity.jsonl"
 KINDS = ("both", "weight", "activation", "all")
@@ -97,8 +98,8 @@ def sensitivity(
     trials = [_Trial(layer, kind, setting) for layer in every for kind, setting in layer.kinds(what).items()]
     if not trials:
         raise ConfigError(f"what = {what}: no operator of the model has that; choose another")
-    run = _Run(planned, rounding(planned, every, looked_at), _data(planned, calib, eval_data), names, function,
-               (workers, cluster), progress)  # fmt: skip
+    run = _Run(planned, rounding(planned, every, looked_at), evaluation_data(planned, calib, eval_data), names,
+               function, (workers, cluster), progress)  # fmt: skip
     header = {"model": _hash(ir.to_bytes(prepared.original)), "plan (calibration data, settings)": run.key,
               "metric": names, "what": what, "all_but_one": all_but_one, "output": looked_at,
               "samples of a block": run.block, "limit": prepared.conf.limit,
@@ -167,7 +168,7 @@ def _tried(worst: Sequence[Layer], row: Platform) -> list[list[Layer]]:
     return [able[:number] for number in _FIRST if number <= len(able)]
 
 
-def _data(planned: Planned, calib: Any, eval_data: Any) -> Data:
+def evaluation_data(planned: Planned, calib: Any, eval_data: Any) -> Data:
     """Return what is measured on: of a model that is fed its own states, calls with the float model's states."""
     prepared = planned.prepared
     source = calib if eval_data is None else eval_data
@@ -178,6 +179,14 @@ def _data(planned: Planned, calib: Any, eval_data: Any) -> Data:
     if conf.state:
         source, fixed = unrolled(prepared.original, source, conf.state, fixed).items, {}
     return Data(source, specs, limit=conf.limit, what="evaluation data", fixed=fixed)
+
+
+def block_of(planned: Planned, segments: Segments) -> int:
+    """Return how many samples' tensors, as the pieces show them, fit the memory set aside; at most the batch."""
+    shown = {name for piece in segments.pieces for name in piece.outputs}
+    sizes = [ir.shape(v) for v in ir.values(planned.graph) if v.name in shown]
+    sample = sum(4 * math.prod(int(d or 1) for d in size[1:]) for size in sizes if size)
+    return int(np.clip(_MEMORY // max(sample, 1), 1, planned.prepared.conf.batch))
 
 
 # ---- the work ------------------------------------------------------------------------------------------------------
@@ -204,11 +213,8 @@ class _Run:
         self._place, self._progress = place, progress
         segments = given.engine().segments
         self.macs = segments.macs
-        shown = {name for piece in segments.pieces for name in piece.outputs}
-        sizes = [ir.shape(v) for v in ir.values(planned.graph) if v.name in shown]
-        sample = sum(4 * math.prod(int(d or 1) for d in size[1:]) for size in sizes if size)
         #: Samples of a block.
-        self.block = int(np.clip(_MEMORY // max(sample, 1), 1, planned.prepared.conf.batch))
+        self.block = block_of(planned, segments)
         self.key = _hash(given.model, planned.plan.to_json().encode())
         self._labels_are_classes: bool | None = None
 
@@ -241,7 +247,7 @@ class _Run:
                 self._progress(part, done.samples, None)
 
         digests: deque[str] = deque()
-        job = _Trials(self._given, base, tuple(settings), tuple(names))
+        job = Trials(self._given, base, tuple(settings), tuple(names))
         for found in spread(job, self._left(journal, part, take, digests), *self._place):
             record = {"part": part, "data": digests.popleft(), **found}
             journal.add(record)
@@ -298,7 +304,7 @@ def _hash(*parts: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class _Trials:
+class Trials:
     """Trials on blocks of samples, measured against the float model and on labels."""
 
     rounding: Rounding
