@@ -15,16 +15,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .analysis.badcase import BadCase as BadCase
     from .analysis.check import Check as Check
     from .analysis.comparison import Comparison as Comparison
+    from .analysis.ranking import Sensitivity as Sensitivity
     from .api import check as check
     from .api import compare as compare
     from .api import convert as convert
     from .api import deploy as deploy
     from .api import export as export
+    from .api import find_bad_case as find_bad_case
     from .api import fix_dequant as fix_dequant
     from .api import profile as profile
     from .api import quantize as quantize
+    from .api import sensitivity as sensitivity
     from .api import verify as verify
     from .api import wb_analyse as wb_analyse
     from .compat import Dumper as Dumper
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "BadCase": "analysis.badcase",
     "Check": "analysis.check",
     "Comparison": "analysis.comparison",
     "ConfigError": "errors",
@@ -74,6 +79,7 @@ _HOME = {
     "QuantConfig": "plan.config",
     "QuantizedModel": "flow",
     "RepairError": "errors",
+    "Sensitivity": "analysis.ranking",
     "Session": "run.session",
     "Verification": "deployment",
     "Violation": "ops",
@@ -86,9 +92,11 @@ _HOME = {
     "evaluate": "run.evaluation",
     "finetune": "tuning",
     "export": "api",
+    "find_bad_case": "api",
     "fix_dequant": "api",
     "profile": "api",
     "quantize": "api",
+    "sensitivity": "api",
     "reference_ops": "reference",
     "register_schemas": "schemas",
     "verify": "api",

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .analysis.badcase import BadCase, find_bad_case
 from .analysis.check import Check, check_float
 from .analysis.compare import Comparison, compare
 from .analysis.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
 from .analysis.packed import check_packed, read_packable
 from .analysis.profiling import profile
+from .analysis.ranking import Sensitivity
+from .analysis.sensitivity import sensitivity
 from .analysis.structure import Structure, of_integers, of_model
 from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
@@ -41,12 +44,14 @@ if TYPE_CHECKING:
     from .torch.lstmp_layouts import Converted as ConvertedCheckpoint
 
 __all__ = [
+    "BadCase",
     "Check",
     "Comparison",
     "Deployment",
     "Evaluation",
     "Progress",
     "QuantizedModel",
+    "Sensitivity",
     "Simulation",
     "Verification",
     "analyse_outputs",
@@ -57,10 +62,12 @@ __all__ = [
     "deploy",
     "evaluate",
     "export",
+    "find_bad_case",
     "finetune",
     "fix_dequant",
     "profile",
     "quantize",
+    "sensitivity",
     "simulate",
     "structure",
     "verify",

@@ -8,6 +8,8 @@ data into batches matters; such a bin goes whole into the one of those asked for
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +62,27 @@ class Histogram:
         index = np.flatnonzero(other._bins)
         places = ((index + other._first) >> (self._exponent - other._exponent)) - self._first
         np.add.at(self._bins, places, other._bins[index])
+
+    @property
+    def state(self) -> list[Any]:
+        """All it holds, in types that JSON has; `of` makes an equal one of it."""
+        if self._kept is not None:
+            return [value for values in self._kept for value in values.tolist()]
+        index = np.flatnonzero(self._bins)
+        counts = self._bins[index].tolist()
+        return [self.low, self.high, self.count, self._exponent, self._first, index.tolist(), counts]
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> Histogram:
+        """Return what had the `state`."""
+        found = cls()
+        if len(state) != 7 or not isinstance(state[-1], list):
+            found.add(np.array(state, np.float64))
+            return found
+        found._kept = None
+        found.low, found.high, found.count, found._exponent, found._first, index, counts = state
+        found._bins[index] = counts
+        return found
 
     def bins(self, low: float, high: float, number: int = BINS) -> np.ndarray:
         """Return int64 [number]: how many values lie in each of `number` equal bins over [low, high].

@@ -17,6 +17,7 @@ An element that is infinite or not a number on either side is left out of everyt
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +111,19 @@ class Spread:
         self.histogram.merge(other.histogram)
         self._join(other)
 
+    def state(self, histogram: bool) -> list[Any]:
+        """Return all it holds, in types that JSON has, with the histogram or without; `of` makes an equal one of it."""
+        held = [self.count, self.skipped, self.low, self.high, self.mean, self.absolute, self._squares]
+        return [*held, self.histogram.state if histogram else None]
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> Spread:
+        """Return what had the `state`."""
+        found = cls()
+        found.count, found.skipped, found.low, found.high, found.mean, found.absolute, found._squares = state[:7]
+        found.histogram = Histogram() if state[7] is None else Histogram.of(state[7])
+        return found
+
     @property
     def variance(self) -> float:
         """The population's variance; nan without values."""
@@ -201,6 +215,23 @@ class Pair:
         self.x.histogram.merge(other.x.histogram)
         self.y.histogram.merge(other.y.histogram)
         self._join(other)
+
+    def state(self, histograms: bool) -> list[Any]:
+        """Return what it has seen of float tensors, in types that JSON has; `of` makes an equal one of it.
+
+        histograms : also what KL needs, which is most of it.
+        """
+        sides = [self.x.state(histograms), self.y.state(histograms)]
+        return [*sides, self.skipped, self.atol, self.rtol, [float(total) for total in self._sums]]
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> Pair:
+        """Return what had the `state`."""
+        found = cls()
+        found.x, found.y = (Spread.of(side) for side in state[:2])
+        found.skipped, found.atol, found.rtol = state[2:5]
+        found._sums = np.array(state[5], np.float64)
+        return found
 
     def _take(self, a: np.ndarray, b: np.ndarray) -> None:
         """Take in finite float64 values [n] of both."""

@@ -19,6 +19,7 @@ from .. import __version__
 from ..errors import LingerOnnxError
 from ._shared import examples
 from .analyze import analyze
+from .badcase import badcase
 from .check import check
 from .checkpoint import checkpoint
 from .compare import compare
@@ -32,6 +33,7 @@ from .fix_dequant import fix_dequant
 from .platforms import platforms
 from .profile import profile
 from .quantize import quantize
+from .sensitivity import sensitivity
 from .simulate import simulate
 from .verify import verify
 from .warmup import warmup
@@ -82,7 +84,7 @@ def main() -> None:
 
 _COMMANDS = (
     quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
-    deploy, verify, analyze, profile, compare,
+    deploy, verify, analyze, profile, compare, sensitivity, badcase,
 )  # fmt: skip
 
 for _command in _COMMANDS:

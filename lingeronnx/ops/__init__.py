@@ -22,7 +22,7 @@ from .leaky import LeakyRelu
 from .linear import LINEAR
 from .lut import SIGMOID, TANH
 from .matmul import Bmm
-from .norm import BatchNorm2d, parameter_values
+from .norm import BatchNorm2d, parameter_values, with_parameter
 from .pool import AVERAGE, MaxPool
 from .recurrent import LSTM, Gru
 from .select import Gather, Slice
@@ -31,7 +31,18 @@ from .softmax import LogSoftmax, Softmax
 from .spread import Expand, Pad, Resize, Tile
 from .table import TABLE
 
-__all__ = ["OPS", "Op", "Tie", "Violation", "float_op", "is_relu", "parameter_values", "rule_of", "rule_text"]
+__all__ = [
+    "OPS",
+    "Op",
+    "Tie",
+    "Violation",
+    "float_op",
+    "is_relu",
+    "parameter_values",
+    "rule_of",
+    "rule_text",
+    "with_parameter",
+]
 
 OPS: tuple[Op, ...] = (
     CONV2D, Conv1d(), ConvTranspose2d(), LINEAR, Bmm(), BatchNorm2d(), AddConstant(), MulConstant(), Add(), Sub(),

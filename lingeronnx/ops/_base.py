@@ -66,6 +66,8 @@ class Op:
     factor = "passes"
     #: Whether it only moves data: between float operators there is no point in quantizing it.
     moves = False
+    #: Whether its results are integers of its inputs, chosen or cut off: it rounds nothing.
+    keeps = False
     #: Whether the host does it, in float, where no integer operator follows.
     head = False
     #: Whether an output that leaves the integers may be wider than the rest, or float.

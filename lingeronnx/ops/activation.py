@@ -43,6 +43,7 @@ class Relu(Op):
 
     format = formats.RELU
     floats = (("", "Relu"),)
+    keeps = True
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """The output's statistics count when nobody else reads the input."""
@@ -54,6 +55,7 @@ class Clip(Op):
 
     format = formats.CLIP
     floats = (("", "Clip"),)
+    keeps = True
 
     def available(self, row: Platform) -> bool:
         """Everywhere: by saturation where there is no Clip."""

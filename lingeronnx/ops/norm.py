@@ -12,7 +12,7 @@ from ..graph import ir
 from ..plan import QParams
 from .conv import WeightLayer
 
-__all__ = ["BatchNorm2d", "factors", "parameter_values", "scaled_channels"]
+__all__ = ["BatchNorm2d", "factors", "parameter_values", "scaled_channels", "with_parameter"]
 
 
 def factors(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
@@ -83,3 +83,16 @@ def parameter_values(node: ir.Node, index: int) -> np.ndarray | None:
         found = factors(node)
         return None if found is None else found[0]
     return ir.const(node.inputs[index])
+
+
+def with_parameter(node: ir.Node, index: int, values: np.ndarray) -> dict[int, np.ndarray]:
+    """Return the inputs of `node`, by index, with which quantized parameter `index` has the real `values`."""
+    old = ir.const(node.inputs[index])
+    assert old is not None
+    if node.op_type != "BatchNormalization" or node.domain:
+        return {index: values.astype(old.dtype)}
+    found = factors(node)
+    assert found is not None
+    beta, mean, var = (np.asarray(ir.const(value), np.float64) for value in node.inputs[2:5])
+    gamma = values * np.sqrt(var + ir.attr(node, "epsilon", 1e-5))
+    return {1: gamma.astype(old.dtype), 2: (beta + mean * (values - found[0])).astype(old.dtype)}

@@ -125,6 +125,7 @@ class MaxPool(Op):
 
     format = formats.MAX_POOL
     floats = (("", "MaxPool"),)
+    keeps = True
     constraints = limits(formats.MAX_POOL.name)
 
     def reject(self, node: ir.Node) -> str | None:

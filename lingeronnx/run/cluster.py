@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import pickle
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
@@ -27,6 +28,7 @@ __all__ = ["Job", "spread"]
 _AHEAD = 2  # items for each worker that are on their way: one is worked on, one waits
 _TRIES = 4  # how often an item is given out whose worker went away
 _ANSWER = 10  # seconds in which a cluster answers
+_PAUSE = 0.5  # seconds before data are sent again
 
 
 class Job(Protocol):
@@ -180,11 +182,19 @@ class _Sent:
 
     def __init__(self, client: Any, job: _Packed) -> None:
         self._client, self._job = client, job
-        self._given = client.scatter(job, broadcast=True, hash=False)
+        self._given = self._scattered(job, broadcast=True)
+
+    def _scattered(self, data: Any, broadcast: bool = False) -> Any:
+        """Bring data to one worker, or to all; again where the one that was chosen is just going away."""
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(OSError):
+                return self._client.scatter(data, broadcast=broadcast, hash=False)
+            time.sleep(_PAUSE)
+        return self._client.scatter(data, broadcast=broadcast, hash=False)
 
     def submit(self, item: Any) -> Future[Any]:
         """Send the item to one worker."""
-        return self._client.submit(_on_worker, self._given, self._client.scatter(item, hash=False), pure=False)
+        return self._client.submit(_on_worker, self._given, self._scattered(item), pure=False)
 
     def result(self, item: Any, future: Any) -> Any:
         """Return what became of the item; it goes to another worker where the one that had it is gone."""
@@ -194,7 +204,7 @@ class _Sent:
             try:
                 return future.result()
             except (CancelledError, KilledWorker):  # data die with the worker that holds them
-                self._given = self._client.scatter(self._job, broadcast=True, hash=False)
+                self._given = self._scattered(self._job, broadcast=True)
                 future = self.submit(item)
         try:
             return future.result()

@@ -21,7 +21,9 @@ from ..graph import ir
 from ..graph.batch_axes import batch_axes, open_axis
 from .data import InputSpec
 
-__all__ = ["FloatIsland", "FloatRunner", "Item", "Stream", "input_specs", "reads"]
+__all__ = [
+    "FloatIsland", "FloatRunner", "Item", "Stream", "constant", "input_specs", "ort_session", "reads", "submodel",
+]  # fmt: skip
 
 Item = tuple[str, np.ndarray, float | None]
 Stream = Iterator[Item]
@@ -140,12 +142,40 @@ def reads(node: ir.Node) -> Iterator[ir.Value | None]:
                     yield value
 
 
-def _constant(value: ir.Value) -> np.ndarray | None:
+def constant(value: ir.Value) -> np.ndarray | None:
     """Return what a value holds: an initializer, or the value of a Constant node."""
     maker = value.producer()
     if maker is not None and maker.op_type == "Constant" and not maker.domain:
         return np.asarray(ir.attr(maker, "value")) if "value" in maker.attributes else None
     return ir.const(value)
+
+
+def _held(value: ir.Value) -> np.ndarray:
+    array = constant(value)
+    assert array is not None
+    return array
+
+
+def submodel(
+    model: ir.Graph, nodes: Sequence[ir.Node], inputs: Mapping[str, ir.Value], outputs: Sequence[str],
+    constants: Mapping[str, np.ndarray],
+) -> onnx.ModelProto:  # fmt: skip
+    """Return `nodes` of `model` as a model of their own, of open shapes; inputs and constants by name."""
+    graph = onnx.GraphProto(name="island")
+    graph.node.extend(ir.node_proto(node) for node in nodes)
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    for name, value in inputs.items():
+        kind = onnx.TensorProto.FLOAT if value.dtype is None else int(value.dtype)
+        graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    proto = onnx.ModelProto(ir_version=max(model.ir_version or 8, 8), graph=graph)
+    used = {node.domain for node in nodes}
+    for domain, version in model.opset_imports.items():
+        if domain in used or domain in ("", "ai.onnx"):
+            proto.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    for function in model.functions.values():
+        proto.functions.append(ir.function_proto(function))
+    return proto
 
 
 class FloatIsland(PlainKernel):
@@ -167,39 +197,17 @@ class FloatIsland(PlainKernel):
             for value in reads(node):
                 if value is None or value.name in inside:
                     continue
-                (constants if _constant(value) is not None else seen)[str(value.name)] = value
+                (constants if constant(value) is not None else seen)[str(value.name)] = value
         self.inputs = tuple(seen)
         self.outputs = tuple(str(o.name) for node in nodes for o in node.outputs if o.name in outside_reads)
         self.names = tuple(str(node.name) for node in nodes)
         #: The nodes as a model of their own.
-        self.proto = self._model(model, nodes, seen, constants)
+        self.proto = submodel(model, nodes, seen, self.outputs, {n: _held(v) for n, v in constants.items()})
         self._session: Any = None
         self._mixes: bool | None = None
         self._specs: tuple[Spec, ...] = ()
         #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.
         self._whole = any(node.op_type in ("Shape", "Size", "NonZero") and not node.domain for node in nodes)
-
-    def _model(
-        self, model: ir.Graph, nodes: Sequence[ir.Node], seen: Mapping[str, ir.Value], constants: Mapping[str, ir.Value]
-    ) -> onnx.ModelProto:
-        graph = onnx.GraphProto(name="island")
-        graph.node.extend(ir.node_proto(node) for node in nodes)
-        for name, value in constants.items():
-            array = _constant(value)
-            assert array is not None
-            graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-        for name, value in seen.items():
-            kind = onnx.TensorProto.FLOAT if value.dtype is None else int(value.dtype)
-            graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
-        graph.output.extend(onnx.ValueInfoProto(name=name) for name in self.outputs)
-        proto = onnx.ModelProto(ir_version=max(model.ir_version or 8, 8), graph=graph)
-        used = {node.domain for node in nodes}
-        for domain, version in model.opset_imports.items():
-            if domain in used or domain in ("", "ai.onnx"):
-                proto.opset_import.append(onnx.helper.make_opsetid(domain, version))
-        for function in model.functions.values():
-            proto.functions.append(ir.function_proto(function))
-        return proto
 
     def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self._session is None:

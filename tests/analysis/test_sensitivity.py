@@ -1,0 +1,448 @@
+"""Trials against whole runs, rankings with known answers, runs that are killed, workers, the command."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lingeronnx import api, cli
+from lingeronnx.analysis.fake import fake_quantized
+from lingeronnx.analysis.layers import layers, rounding
+from lingeronnx.analysis.metrics import Pair
+from lingeronnx.analysis.sensitivity import JOURNAL, sensitivity
+from lingeronnx.analysis.trial import Setting
+from lingeronnx.errors import ConfigError, DataError
+from lingeronnx.flow import plan_for, prepare
+from lingeronnx.graph import ir
+from lingeronnx.plan.config import merge_overrides
+from lingeronnx.run.runners import FloatRunner
+from lingeronnx.run.segments import Segments
+from tests import nets
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ROOT / "models"
+FILES = ("sensitive_ops.txt", "sensitive_ops.json", JOURNAL)
+NETS = ("plain", "residual", "depthwise", "concat", "asymmetric", "branches")
+
+
+def data(net, count=24, seed=3):
+    """Return samples for the net's input x."""
+    shape = [1 if i == 0 else d for i, d in enumerate(ir.shape(net.graph.inputs[0]))]
+    return np.random.default_rng(seed).standard_normal((count, *shape[1:])).astype(np.float32)
+
+
+def planned(net, **more):
+    return plan_for(prepare(net, data(net), None, {"effort": "fast", **more}, hold=False))
+
+
+def engine_of(net, **more):
+    plan = planned(net, **more)
+    every = layers(plan)
+    outputs = [str(v.name) for v in plan.graph.graph.outputs]
+    return plan, every, rounding(plan, every, outputs).engine()
+
+
+def union(every):
+    found = Setting()
+    for layer in every:
+        found |= layer.whole
+    return found
+
+
+# ---- trials --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_pieces_are_the_model(name):
+    """Law: the pieces, one after another, give what the whole model gives."""
+    net = getattr(nets, name)()
+    plan, _, engine = engine_of(net)
+    x = data(net, 5)
+    whole = {n: a for n, a, _ in FloatRunner(plan.graph, engine.wanted).run({"x": x})}
+    base = engine.base(Setting(), {"x": x})
+    for output in engine.wanted:
+        np.testing.assert_allclose(base.tensors[output], whole[output], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_everything_rounded_is_the_plan_in_float(name):
+    """The graph with rounding nodes, run whole, gives the same as rounding between the pieces, but for ties."""
+    net = getattr(nets, name)()
+    plan, every, engine = engine_of(net)
+    if any(node.op_type == "BatchNormalization" for node in plan.graph.graph):
+        pytest.skip("a batch normalisation's weight is no constant of the graph")
+    x = data(net, 5)
+    graph, users = fake_quantized(plan.graph, plan.plan)
+    found = engine.base(union(every), {"x": x}).tensors
+    names = {user: tensor for tensor, user in users.items() if user in engine.wanted}
+    for tensor, array, _ in FloatRunner(graph, set(names.values())).run({"x": x}):
+        output = users[tensor]
+        off = np.abs(found[output] - array)
+        assert np.mean(off > 1e-4) < 0.02, output  # float32 sums in another order tip over ties
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_from_any_base(draw):
+    """Law: a trial is what its whole run gives, to the last bit, whatever base it starts from."""
+    net = draw.draw(st.sampled_from(NETS))
+    if net not in _ENGINES:
+        _ENGINES[net] = engine_of(getattr(nets, net)())
+    plan, every, engine = _ENGINES[net]
+    one = st.builds(Setting, st.frozensets(st.sampled_from(sorted(union(every).tensors))),
+                    st.frozensets(st.sampled_from(sorted(union(every).weights))))  # fmt: skip
+    now, then = draw.draw(one), draw.draw(one)
+    feeds = {"x": data(plan.prepared.original, 3)}
+    found = engine.outputs(now, engine.base(then, feeds), feeds)
+    want = engine.base(now, feeds).tensors
+    for name in engine.wanted:
+        assert np.array_equal(found[name], want[name])
+
+
+_ENGINES: dict = {}
+
+
+def test_only_what_lies_behind_is_run():
+    """A trial runs the pieces that a walk from its change reaches."""
+    _, every, engine = engine_of(nets.residual())
+    feeds = {"x": data(nets.residual(), 2)}
+    base = engine.base(Setting(), feeds)
+    pieces, less = engine.segments.pieces, 0
+    for layer in every:
+        for setting in layer.kinds("all").values():
+            changed = set(setting.tensors)
+            want = 0
+            for piece in pieces:
+                if changed & set(piece.inputs) or setting.weights & set(piece.nodes):
+                    changed |= set(piece.outputs)
+                    want += piece.macs * 2
+            engine.macs = 0
+            engine.outputs(setting, base, feeds)
+            assert engine.macs == want
+            less += want < engine.segments.macs * 2
+    assert less > len(every) / 2
+
+
+def test_no_piece_hides_a_cut():
+    net = nets.residual()
+    graph = planned(net).graph
+    names = [str(v.name) for v in ir.values(graph)][1:]
+    pieces = Segments(graph, names, [str(v.name) for v in graph.graph.outputs], ()).pieces
+    assert {name for piece in pieces for name in piece.outputs} == set(names)
+    joined = Segments(graph, (), [str(v.name) for v in graph.graph.outputs], ()).pieces
+    assert sum(piece.macs for piece in joined) == sum(piece.macs for piece in pieces) > 0
+    assert len(joined) < len(pieces)
+
+
+def test_state_of_a_pair():
+    """Law: a pair written down and read again is the same, with or without its histograms, and goes on the same."""
+    rng = np.random.default_rng(0)
+    for size in (0, 9, 5000):
+        one, two = Pair(), Pair()
+        first, second = (rng.standard_normal((2, size)) for _ in range(2))
+        one.add(*first)
+        other = Pair.of(json.loads(json.dumps(one.state(True))))
+        two.add(*second)
+        for pair in (one, other):
+            pair.merge(two)
+        assert str(one.to_dict()) == str(other.to_dict())
+        short = Pair.of(json.loads(json.dumps(one.state(False))))
+        assert (short.l1, short.sqnr, short.cosine) == (one.l1, one.sqnr, one.cosine)
+
+
+# ---- rankings ------------------------------------------------------------------------------------------------------
+
+
+def run(net, **more):
+    return sensitivity(net, data(net), **{"effort": "fast", **more})
+
+
+#: The output of a convolution of `nets.residual`, held in steps of 1 where 1/16 would do.
+COARSE = {"platform": "generic", "overrides": {"t7": {"scale": 1.0}}}
+
+
+@pytest.mark.parametrize("metric", ("L1", "mse", "KL", "Cosine", "SQNR"))
+@pytest.mark.parametrize("all_but_one", (False, True))
+def test_the_spoiled_layer_comes_first(metric, all_but_one):
+    found = run(nets.residual(), metric=metric, all_but_one=all_but_one, **COARSE)
+    if metric != "KL":  # which sees little but the grid of the last layer
+        assert found.ranking[0].name == "Conv_t7"
+        assert "Conv_t7" in found.best.operators
+        assert found.gain(found.best) > 5  # dB
+    values = [row.values[0] for row in found.ranking]
+    falling = (metric in ("L1", "mse", "KL")) != all_but_one
+    assert values == sorted(values, reverse=falling)
+
+
+def test_reserve_is_the_other_way_round():
+    found, back = (run(nets.residual(), reserve=reserve) for reserve in (False, True))
+    assert back.ranking == found.ranking[::-1]
+    assert back.advice == found.advice
+
+
+def test_values_are_those_of_the_formulas():
+    """The values of one trial, with numpy from two whole runs."""
+    net = nets.residual()
+    plan, every, engine = engine_of(net)
+    x = data(net)
+    layer = next(layer for layer in every if layer.weight.weights)
+    a = engine.base(Setting(), {"x": x}).tensors["y"].astype(np.float64)
+    b = engine.base(layer.whole, {"x": x}).tensors["y"].astype(np.float64)
+    names = ("L1", "MSE", "Cosine", "SQNR")
+    found = run(net, metric=names, batch=7)
+    row = next(row for row in found.ranking if row.name == layer.name)
+    want = (np.abs(a - b).mean(), np.square(a - b).mean(), (a * b).sum() / math.sqrt((a * a).sum() * (b * b).sum()),
+            10 * math.log10((a * a).sum() / np.square(a - b).sum()))  # fmt: skip
+    np.testing.assert_allclose(row.values, want, rtol=1e-4)
+    assert list(found.metrics) == list(names)
+    assert found.samples == len(x)
+
+
+def test_kinds_and_what():
+    """Every operator once; three rows for one with weights under "all"; only the first input begins as integers."""
+    rows = {what: run(nets.residual(), what=what).ranking for what in ("both", "weight", "activation", "all")}
+    convs = {row.name for row in rows["weight"]}
+    assert {row.kind for row in rows["weight"]} == {"weight"}
+    assert {row.kind for row in rows["activation"]} == {"activation"}
+    assert {(row.name, row.kind) for row in rows["both"]} == {
+        (row.name, "both" if row.name in convs else "activation") for row in rows["activation"]}  # fmt: skip
+    assert len(rows["all"]) == 3 * len(convs) + len(rows["activation"]) - len(convs)
+    kinds = {row.name: row.op_type for row in rows["both"]}
+    assert kinds["x"] == "Quant"
+    assert set(kinds.values()) == {"Quant", "Conv", "Add", "GlobalAveragePool", "Gemm"}  # no Relu, no Flatten
+    by_pair = {(row.name, row.kind): row.values for row in rows["all"]}
+    for part in ("both", "weight", "activation"):
+        assert all(by_pair[row.name, row.kind] == row.values for row in rows[part])
+
+
+@pytest.mark.parametrize("model", ("digits_lstm", "digits_gru", "digits_attention"))
+def test_other_kinds_of_nets(model):
+    found = sensitivity(MODELS / f"{model}.onnx", MODELS / "digits_calib.npz", limit=24, what="all", metric="SQNR",
+                        effort="fast")  # fmt: skip
+    assert all(math.isfinite(value) or value > 0 for row in found.ranking for value in row.values)
+    assert found.macs < 0.9 * found.whole
+    assert found.advised_by == "top1"
+
+
+def test_the_options_work():
+    """What stands at the end can be pasted, and what is predicted comes: a chip skips, elsewhere 16 bits are given."""
+    net = nets.residual()
+
+    def sqnr(**more):
+        return api.quantize(net, data(net), effort="fast", **more).report.outputs["y"]["sqnr"]
+
+    chip, other = (run(net, metric="SQNR", **more) for more in ({}, COARSE))
+    skip, override = (shlex.split(" ".join(found.advice[0].options)) for found in (chip, other))
+    assert skip == ["--skip", chip.ranking[0].name]
+    assert abs(sqnr(skip=skip[1:]) - sqnr() - chip.gain(chip.advice[0])) < 4  # dB
+    assert override == ["--override", "Conv_t7=bits:16,weight_bits:16"]
+    wide = sqnr(platform="generic", overrides=merge_overrides(override[1:]))
+    assert abs(wide - sqnr(**COARSE) - other.gain(other.advice[0])) < 4  # dB
+
+
+# ---- metrics of the user's -----------------------------------------------------------------------------------------
+
+
+def test_own_metric_and_order(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import numpy as np\ndef right(outputs, labels):\n    return float((outputs.argmax(1) == labels).mean())\n"
+        "def wrong(outputs, labels):\n    return 1 - right(outputs, labels)\n"
+    )
+    net = nets.residual()
+    x = data(net, 64)
+    (y,) = (a for n, a, _ in FloatRunner(net, ["y"]).run({"x": x}))
+    given = [({"x": x}, y.argmax(1))]
+    right = sensitivity(net, x, given, metric=[f"{tmp_path}/own.py:right", "top1"], effort="fast", **COARSE)
+    assert right.ranking[0].name == "Conv_t7"
+    for row in right.ranking:
+        assert row.values[1] == pytest.approx(100 * row.values[0])
+    wrong = sensitivity(net, x, given, metric=f"{tmp_path}/own.py:wrong", order="descending", effort="fast", **COARSE)
+    assert wrong.ranking[0].name == "Conv_t7"
+    assert right.exact == 1.0
+    assert right.advised_by.endswith("own.py:right")
+    with pytest.raises(DataError, match="top1 needs labels: the data have no 'labels' array"):
+        run(net, metric="top1")
+
+
+def minus_error(model):
+    """Return a number that is the larger the closer the model is to itself in float: a user's evaluation."""
+    x = data(nets.residual(), 16, seed=9)
+    (want,) = (a for n, a, _ in FloatRunner(nets.residual(), ["y"]).run({"x": x}))
+    assert model.inputs[0].name == "x"
+    assert np.array_equal(model(x), model.run(["y"], {"x": x})[0])
+    return -float(np.abs(model(x) - want).mean())
+
+
+def test_function_of_the_users():
+    found = run(nets.residual(), function=minus_error, **COARSE)
+    assert found.ranking[0].name == "Conv_t7"
+    assert list(found.metrics) == ["value"]
+    assert -1e-5 < found.exact <= 0
+    assert found.quantized < found.ranking[-1].values[0]
+    assert run(nets.residual(), function=minus_error, workers=2, **COARSE) == found
+
+
+def fails(model):
+    raise RuntimeError("no test data")
+
+
+@pytest.mark.parametrize("more, said", [
+    ({"metric": "sqnrr"}, "unknown metric 'sqnrr'; did you mean 'sqnr'"),
+    ({"what": "weights"}, "what = 'weights'; did you mean 'weight'"),
+    ({"order": "up"}, "order = 'up'"),
+    ({"output": "z"}, "no output 'z'"),
+    ({"function": fails}, r"the evaluation function failed \(RuntimeError: no test data\)"),
+    ({"function": fails, "metric": "KL"}, "give one of the two"),
+    ({"function": lambda model: 1.0, "workers": 2}, "cannot be sent to other processes"),
+])  # fmt: skip
+def test_refused(more, said):
+    with pytest.raises(ConfigError, match=said):
+        run(nets.residual(), **more)
+
+
+def test_a_generator_is_read_once():
+    net = nets.residual()
+    for sources in ([iter([data(net)])], [data(net), iter([data(net)])]):
+        with pytest.raises(DataError, match="read more than once: pass a list or a function"):
+            sensitivity(net, *sources, effort="fast")
+    assert sensitivity(net, iter([data(net)]), [data(net)], effort="fast").samples == 24
+
+
+# ---- killed runs, workers ------------------------------------------------------------------------------------------
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def test_killed_anywhere_and_resumed(tmp_path):
+    """Law: cut off at any byte, the run goes on and ends with the same files, and computes only what is missing."""
+    net = nets.residual()
+    more = {"metric": ["SQNR", "KL"], "batch": 4}
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    found = run(net, folder=whole, **more)
+    want = contents(whole)
+    lines = want[JOURNAL].splitlines(keepends=True)
+    rng = np.random.default_rng(4)
+    for cut in (0, 5, len(lines[0]), len(want[JOURNAL]), *rng.integers(0, len(want[JOURNAL]), 6)):
+        folder = tmp_path / f"cut{cut}"
+        folder.mkdir(exist_ok=True)
+        (folder / JOURNAL).write_bytes(want[JOURNAL][:cut])
+        assert run(net, folder=folder, resume=True, **more) == found
+        assert contents(folder) == want
+
+
+def test_what_is_there_is_not_computed_again(tmp_path, monkeypatch):
+    net = nets.residual()
+    run(net, folder=tmp_path, batch=4)
+    monkeypatch.setattr(Segments, "run", lambda *_: pytest.fail("a piece is run"))
+    run(net, folder=tmp_path, batch=4, resume=True)
+    with pytest.raises(pytest.fail.Exception):
+        run(net, folder=tmp_path, batch=4)
+
+
+def test_results_of_something_else(tmp_path):
+    net = nets.residual()
+    run(net, folder=tmp_path, metric="L1", batch=8)
+    same = {"folder": tmp_path, "resume": True, "metric": "L1", "batch": 8}
+    for more, said in (
+        ({"metric": "KL"}, r'results of metric = \["L1"\], not \["KL"\]; drop --resume'),
+        ({"what": "all"}, 'results of what = "both", not "all"'),
+        ({"all_but_one": True}, "results of all_but_one = false, not true"),
+        ({"calibrator": "max", "bits": 8, "mode": "q-value", "effort": "normal"}, r"another plan \(calibration"),
+        ({"batch": 4}, "results of samples of a block = 8, not 4"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            run(net, **{**same, **more})
+    with pytest.raises(ConfigError, match="results of another model"):
+        sensitivity(nets.plain(), data(nets.plain()), effort="fast", **same)
+    for other, said in ((data(net, seed=5), "other data"), (data(net, 16), "more data")):
+        with pytest.raises(ConfigError, match=f"results of {said}"):
+            sensitivity(net, data(net), other, effort="fast", **same)
+    (tmp_path / JOURNAL).write_text("no journal\n")
+    with pytest.raises(ConfigError, match="is damaged; drop --resume"):
+        run(net, **same)
+    assert run(net, **{**same, "resume": False}).samples == 24
+
+
+def test_workers_write_the_same_files(tmp_path):
+    net = nets.residual()
+    for name, more in (("one", {}), ("two", {"workers": 2})):
+        (tmp_path / name).mkdir()
+        run(net, folder=tmp_path / name, batch=4, metric=["SQNR", "KL"], what="all", **more)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_cluster_writes_the_same_files(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    net = nets.residual()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    run(net, folder=tmp_path / "one", batch=2)
+    with distributed.LocalCluster(
+        n_workers=2, processes=True, threads_per_worker=1, dashboard_address=None, silence_logs=50
+    ) as cluster:
+        killed = []
+
+        def kill_one(part, done, total):
+            if part == "ranking" and done >= 4 and not killed:
+                killed.append(next(iter(cluster.workers.values())).pid)
+                os.kill(killed[0], signal.SIGKILL)
+
+        run(net, folder=tmp_path / "two", batch=2, cluster=cluster.scheduler_address, progress=kill_one)
+    assert killed
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def test_command(tmp_path):
+    line = ["sensitivity", MODELS / "digits_cnn.onnx", "--calib", MODELS / "digits_calib.npz", "--eval",
+            MODELS / "digits_test.npz", "--limit", 48, "--effort", "fast", "-o", tmp_path / "out"]  # fmt: skip
+    done = CliRunner().invoke(cli.main, [str(word) for word in (*line, "--json", "--metric", "SQNR", "--metric", "L1")])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    listed = json.loads((tmp_path / "out/sensitive_ops.json").read_text())
+    assert found["sensitive_ops"] == listed
+    assert [type(item) for item in listed[0]] == [str, str, str, float, float]
+    text = (tmp_path / "out/sensitive_ops.txt").read_text()
+    assert text.split()[:5] == ["op_name", "sensitive_type", "op_type", "SQNR", "L1"]
+    assert "with everything rounded" in text
+    assert found["macs"] < found["macs_of_whole_runs"]
+    refused = CliRunner().invoke(cli.main, [str(word) for word in (*line, "--resume")])
+    assert refused.exit_code == 1
+    assert refused.stderr.splitlines()[-1].startswith(f"error: {tmp_path}/out/{JOURNAL} holds results of metric")
+
+
+@pytest.mark.slow
+def test_a_real_kill(tmp_path):
+    """The process is killed with -9 while it works; --resume goes on and ends with the files of a whole run."""
+    line = [sys.executable, "-m", "lingeronnx", "sensitivity", str(MODELS / "digits_cnn.onnx"), "--calib",
+            str(MODELS / "digits_calib.npz"), "--effort", "fast", "--batch", "1", "--what", "all"]  # fmt: skip
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    subprocess.run([*line, "-o", str(tmp_path / "whole")], check=True, capture_output=True, cwd=ROOT)
+    process = subprocess.Popen([*line, "-o", str(tmp_path / "killed")], stdout=subprocess.DEVNULL, cwd=ROOT)
+    path = tmp_path / "killed" / JOURNAL
+    while process.poll() is None and not (path.exists() and path.stat().st_size > 20000):
+        time.sleep(0.005)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed/sensitive_ops.txt").exists()
+    subprocess.run([*line, "--resume", "-o", str(tmp_path / "killed")], check=True, capture_output=True, cwd=ROOT)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
