@@ -51,11 +51,11 @@ class Quant(Format):
         return {"data_bits": 8, **attrs, "zero_point": 0}
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
-        """scale_x."""
+        """Return scale_x."""
         return float(attrs["scale_x"])
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
-        """The input is real."""
+        """Return none: the input is real."""
         return {}
 
 
@@ -75,21 +75,21 @@ class Dequant(Format):
         return {"scale_o": scale}
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the kernel."""
+        """Return the kernel with scale_o."""
         from simulator.kernels import Dequant as Kernel
 
         return Kernel(float(bound.attrs["scale_o"]))
 
     def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
-        """As they are."""
+        """Return the attributes unchanged."""
         return dict(attrs)
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
-        """Real values have none."""
+        """Return none: real values have no scale."""
         return None
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
-        """The integer input."""
+        """Return the scale of the integer input."""
         return {0: float(attrs["scale_o"])}
 
 
@@ -105,7 +105,7 @@ class Requant(Unary):
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the kernel."""
+        """Return the kernel with the ratio of both scales."""
         from simulator.kernels import Requant as Kernel
 
         bits = int(bound.attrs["o_bits"])

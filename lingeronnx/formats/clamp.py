@@ -10,14 +10,14 @@ __all__ = ["FAMILY", "RELU", "CLIP"]
 
 
 class Relu(Format):
-    """``max(0, x)``."""
+    """Negative integers become 0: ``max(0, x)``."""
 
     name = "Relu"
     exempt = "on int8, which the standard allows from opset 14 on; the format is opset 12"
     domain = ""
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the kernel."""
+        """Return the kernel, which needs no scale."""
         from simulator.kernels import Relu as Kernel
 
         return Kernel()

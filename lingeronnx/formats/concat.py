@@ -35,7 +35,7 @@ class Concat(Format):
     attributes = (Attr("dim", "i", None), Attr("axis", "i", None), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
 
     def operands(self, node: ir.Node) -> list[int]:
-        """All inputs."""
+        """Return all inputs."""
         return list(range(len(node.inputs)))
 
     def scales(self, inputs: Sequence[QParams], o: QParams) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Concat(Format):
         return held
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
-        """One per input."""
+        """Return one scale for each input."""
         return {int(k[8:]): float(v) for k, v in attrs.items() if k.startswith("scale_x_")}
 
     def bind(self, bound: Bound) -> Kernel:

@@ -38,7 +38,7 @@ __all__ = ["FAMILY", "GLU", "SIGMOID", "TANH", "GELU", "SWISH", "TABLE"]
 
 
 class Glu(Format):
-    """Gated linear unit."""
+    """Gated linear unit: one half of an axis times the sigmoid of the other half."""
 
     name = "GluInt"
     signature = Signature("x:integer", "integer", rules.glu)
@@ -48,7 +48,7 @@ class Glu(Format):
     attributes = (Attr("dim", "i", -1), Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
 
     def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
-        """The last axis."""
+        """Return why it gates another axis than the last, or None."""
         last = len(ir.shape(node.inputs[0]) or ()) - 1
         return None if int(attrs.get("dim", -1)) in (-1, last) else "it does not gate the last axis"
 
@@ -72,7 +72,7 @@ Q7 = QParams(2.0**7)
 
 
 class Sigmoid(Format):
-    """Logistic function."""
+    """Logistic function by a table of straight pieces."""
 
     name = "iqSigmoid"
     signature = Signature("x:integer", "integer", rules.same(rules.width))
@@ -87,7 +87,7 @@ class Sigmoid(Format):
         return super().to_third({"o_bits": 8, **attrs}, inputs)
 
     def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
-        """7 fractional bits."""
+        """Return why the output has another scale than 2^7, or None."""
         scale = attrs.get("scale_o", Q7.scale)
         return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
 
@@ -144,7 +144,7 @@ def requantized(bound: Bound, values: np.ndarray, scale: float) -> np.ndarray:
 
 
 class Tanh(Sigmoid):
-    """Hyperbolic tangent."""
+    """Hyperbolic tangent by a table of straight pieces."""
 
     name = "iqTanh"
     third = "QTanh"
@@ -165,7 +165,7 @@ class Gelu(Format):
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the table."""
+        """Return the table of the node's function."""
         from simulator.fixed import rsh, sat_array
         from simulator.kernels import Table, grid
         from simulator.lut import piecewise
@@ -181,7 +181,7 @@ GELU = Gelu()
 
 
 class Swish(Gelu):
-    """SiLU, likewise."""
+    """SiLU by venusA's table, in generation 3 only."""
 
     name = "QSwish"
     function = "swish"
@@ -199,7 +199,7 @@ class Table(Unary):
                                     Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the look-up."""
+        """Return the table that the node holds."""
         from simulator.kernels import Table as Kernel
 
         return Kernel(bound.constant(1, "int8 int16", "table"))

@@ -61,7 +61,7 @@ class WeightFormat(Format):
         return found if o is None else {**found, "o_bits": o.bits, "scale_o": o.scale}
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
-        """Input and weight."""
+        """Return the scales of input and weight."""
         scales = {0: float(attrs["scale_x"])}
         return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: float(attrs["scale_w"])}
 
@@ -110,7 +110,7 @@ CONV1D = Conv1d()
 
 
 class ConvTranspose2d(WeightFormat):
-    """Two-dimensional transposed convolution."""
+    """Transposed convolution in two dimensions."""
 
     name = "ConvTranspose2dInt"
     signature = Signature("x:integer w:weight b:bias?", "result", rules.like("ConvTranspose", rules.result))
@@ -120,11 +120,11 @@ class ConvTranspose2d(WeightFormat):
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
 
     def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
-        """Images."""
+        """Return why it is one of lines, which generation 1 does not have, or None."""
         return "of lines" if node.op_type == "QConvTranspose1d" else None
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the kernel."""
+        """Return the kernel of the transposed convolution."""
         from simulator.kernels import ConvTranspose
 
         weight, a = bound.constant(1, "int8 int16", "weight"), bound.attrs
@@ -204,7 +204,7 @@ class BatchNorm2d(WeightFormat):
     attributes = tuple(a if a.name.startswith("scale") else Attr(a.name, a.kind, 8) for a in WEIGHT)
 
     def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
-        """Images."""
+        """Return why its input is not an image, or None."""
         lines = node.op_type == "QBatchNorm1d" and len(ir.shape(node.inputs[0]) or ()) != 4
         return "its input does not have four axes" if lines else None
 

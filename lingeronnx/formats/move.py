@@ -43,7 +43,7 @@ class Reshape(_Move):
     name = "Reshape"
 
     def target(self, bound: Bound) -> list[int]:
-        """The constant."""
+        """Return the constant target."""
         array = bound.consts.get(1)
         if array is None:
             raise ModelError(f"{bound.where}: its target must be a constant")
@@ -60,7 +60,7 @@ class Flatten(_Move):
     attributes = (Attr("axis", "i", 1),)
 
     def target(self, bound: Bound) -> list[int]:
-        """Two axes."""
+        """Return a target of two axes."""
         shape = self.source_shape(bound)
         axis = int(bound.attrs["axis"]) % (len(shape) + 1)
         return [0, -1] if axis == 1 else [int(np.prod(shape[:axis], dtype=int)), -1]
@@ -115,7 +115,7 @@ class Transpose(_Move):
     attributes = (Attr("perm", "ints", None),)
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the permutation."""
+        """Return the kernel that permutes the axes."""
         from simulator.kernels import Transpose as Kernel
 
         rank = len(self.source_shape(bound))

@@ -35,7 +35,7 @@ class PairFormat(Format):
     signature = Signature("x:integer y:integer", "integer", rules.like("Add", rules.width))
 
     def operands(self, node: ir.Node) -> list[int]:
-        """Both."""
+        """Return both operands."""
         return [0, 1]
 
     def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
@@ -48,12 +48,12 @@ class PairFormat(Format):
         return {"y_bits": 8, **super().to_third(attrs, inputs)}
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
-        """Both operands."""
+        """Return the scales of both operands."""
         return {0: float(attrs["scale_x"]), 1: float(attrs["scale_y"])}
 
 
 class Add(PairFormat):
-    """Sum of two activations."""
+    """Sum of two integer tensors, each with a scale of its own."""
 
     name = "iqAdd"
     kind = Sum
@@ -98,7 +98,7 @@ SUB = Sub()
 
 
 class Mul(PairFormat):
-    """Product of two activations."""
+    """Product of two integer tensors."""
 
     name = "iqMul"
     kind = Product
@@ -106,7 +106,7 @@ class Mul(PairFormat):
     unsaid = ("data_bits", "y_bits", "o_bits")
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the multiplier."""
+        """Return the kernel that multiplies."""
         from simulator.kernels import Mul as Kernel
 
         return Kernel(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"])))
@@ -124,7 +124,7 @@ class Div(PairFormat):
     aliases = ("QDiv",)
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the division."""
+        """Return the kernel that divides as the platform does."""
         from simulator.kernels import Div as Kernel
         from simulator.kernels import DivSingle
 
@@ -155,11 +155,11 @@ class Bmm(PairFormat):
                   Attr("o_bits", "i", 8))  # fmt: skip
 
     def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
-        """Widths are always told."""
+        """Return the scales of both factors and the output, and the widths."""
         return {**super().scales(x, y, o), "data_bits": x.bits, "o_bits": o.bits}
 
     def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
-        """QMatmul takes any axes."""
+        """Return why its factors have other axes than generation 1 takes, or None."""
         ranks = [len(ir.shape(value) or ()) for value in node.inputs[:2]]
         return "its factors do not both have three axes" if node.op_type == "QMatmul" and ranks != [3, 3] else None
 

@@ -37,7 +37,7 @@ class MaxPool(Format):
     attributes = (*_WINDOW, Attr("dilations", "ints", None))
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the kernel."""
+        """Return the kernel for the node's window."""
         from simulator.kernels import MaxPool as Kernel
 
         a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
@@ -49,7 +49,7 @@ MAX_POOL = MaxPool()
 
 
 class AvgPool2d(Unary):
-    """Mean of a window."""
+    """Mean of each window of a map."""
 
     name = "AvgPool2dInt"
     signature = Signature("x:integer", "integer", rules.like("AveragePool", rules.width))
@@ -61,7 +61,7 @@ class AvgPool2d(Unary):
                   Attr("divisor_override", "i", -1))  # fmt: skip
 
     def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
-        """Padding counts."""
+        """Return the attributes; padding counts as elements of a window."""
         held = super().to_third(attrs, inputs)
         return {"scale_o": held["scale_x"], **held, "count_include_pad": 1, "divisor_override": -1}
 
@@ -80,7 +80,7 @@ class AvgPool2d(Unary):
         return f"it divides by {divisor}" if divisor > 0 else None
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
-        """scale_o, by default scale_x."""
+        """Return scale_o, by default scale_x."""
         return float(attrs["scale_o"] or attrs["scale_x"])
 
     def bind(self, bound: Bound) -> Kernel:
@@ -131,11 +131,11 @@ class GlobalAveragePool2d(Format):
         return AVG_POOL2D.obstacle(attrs, node) if known else "the size of its map is not known"
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
-        """scale_o, by default scale_x."""
+        """Return scale_o, by default scale_x."""
         return float(attrs["scale_o"] or attrs["scale_x"])
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the mean."""
+        """Return the mean of the whole map."""
         x = float(bound.attrs["scale_x"])
         shift = bound.exponent("scale_o / scale_x", float(bound.attrs["scale_o"] or x) / x)
         return _mean(bound, shift, None, None, None)

@@ -98,7 +98,7 @@ class Recurrent(Format):
     states: ClassVar[Mapping[str, int]]
 
     def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
-        """As they are."""
+        """Return the attributes unchanged."""
         return dict(attrs)
 
     def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Recurrent(Format):
         return [0, *(index for index in _extras(node).values() if _array(node.inputs[index]) is None)]
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
-        """The sequence's."""
+        """Return the scale of the sequence."""
         return self.state_scale(attrs)
 
     def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
@@ -189,7 +189,7 @@ class Recurrent(Format):
 
 
 class Lstm(Recurrent):
-    """Long short-term memory."""
+    """Long short-term memory of one direction."""
 
     name = "LSTMInt"
     third = "QLSTM"
@@ -231,7 +231,7 @@ LSTM = Lstm()
 
 
 class Gru(Recurrent):
-    """Gated recurrent unit."""
+    """Gated recurrent unit of one direction."""
 
     name = "GRUInt"
     third = "QGRU"

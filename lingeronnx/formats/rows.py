@@ -85,7 +85,7 @@ class LayerNorm(Format):
         )  # fmt: skip
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
-        """Input and factor."""
+        """Return the scales of input and factor."""
         return {0: float(attrs["scale_x"]), 1: float(attrs["scale_w"])}
 
 
@@ -93,7 +93,7 @@ LAYER_NORM = LayerNorm()
 
 
 class Softmax(Unary):
-    """Exponentials over their sum."""
+    """Exponentials over their sum, row by row."""
 
     name = "SoftmaxInt"
     leaves = True
@@ -113,7 +113,7 @@ class Softmax(Unary):
         return {**held, "dim": held["axis"]}
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the row kernel."""
+        """Return the softmax over rows."""
         from simulator.kernels import Softmax as Kernel
 
         return self.kernel(bound, Kernel)
@@ -147,7 +147,7 @@ class LogSoftmax(Softmax):
     third = None
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the row kernel."""
+        """Return the log-softmax over rows."""
         from simulator.kernels import LogSoftmax as Kernel
 
         return self.kernel(bound, Kernel)

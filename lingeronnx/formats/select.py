@@ -113,7 +113,7 @@ class Gather(Format):
         return {"parameter_bits": q.bits, "scale_x": q.scale, "scale_o": q.scale}
 
     def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
-        """As they are."""
+        """Return the attributes unchanged."""
         return dict(attrs)
 
     def operands(self, node: ir.Node) -> list[int]:
@@ -153,7 +153,7 @@ class ArgMax(Format):
     attributes = (Attr("axis", "i", 0),)
 
     def bind(self, bound: Bound) -> Kernel:
-        """Return the search."""
+        """Return the search for the largest integer."""
         from simulator.kernels import ArgMax as Kernel
 
         return Kernel(int(bound.attrs["axis"]))

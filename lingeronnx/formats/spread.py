@@ -49,12 +49,12 @@ class _Spread(Format):
 
 
 class Tile(_Spread):
-    """Repeat along axes."""
+    """Repetition of the whole tensor along its axes."""
 
     name = "Tile"
 
     def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
-        """One after the other."""
+        """Return all positions, again and again."""
         return np.tile(np.arange(size), self.constants(bound, 1, "number of repeats")[axis])
 
 

@@ -39,7 +39,7 @@ def _tie_to_output(node: ir.Node) -> list[Tie]:
 
 
 class Relu(Op):
-    """``max(0, x)``."""
+    """Negative numbers become 0: ``max(0, x)``."""
 
     format = formats.RELU
     floats = (("", "Relu"),)
@@ -62,7 +62,7 @@ class Clip(Op):
         return True
 
     def reject(self, node: ir.Node) -> str | None:
-        """Constant bounds only."""
+        """Return why the bounds are not constants, or None."""
         return "its bounds are computed at run time" if bounds(node) is None else None
 
     def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
@@ -75,7 +75,7 @@ class Clip(Op):
                           f"Clip{limits}", "use Clip(0, b) or leave the node in float")]  # fmt: skip
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """As Relu."""
+        """Return the tie of Relu: input and output share one scale."""
         return _tie_to_output(node)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:

@@ -26,7 +26,7 @@ class Concat(Op):
     floats = (("", "Concat"),)
 
     def data(self, node: ir.Node) -> list[int]:
-        """All inputs."""
+        """Return all inputs: each is an activation."""
         return list(range(len(node.inputs)))
 
     def reject(self, node: ir.Node) -> str | None:

@@ -45,7 +45,7 @@ class AddConstant(Binary):
         return [i for i, value in enumerate(node.inputs) if ir.const(value) is None][:1]
 
     def parameters(self, node: ir.Node) -> list[int]:
-        """The other one."""
+        """Return the constant operand."""
         return [i for i, value in enumerate(node.inputs) if ir.const(value) is not None]
 
     def reject(self, node: ir.Node) -> str | None:
@@ -63,7 +63,7 @@ class AddConstant(Binary):
         return None
 
     def available(self, row: Platform) -> bool:
-        """Where the operator is."""
+        """Whether the platform has the operator it becomes."""
         return row.runs((formats.BATCH_NORM2D if self._by_channels(row) else self.format).name)
 
     def _by_channels(self, row: Platform) -> bool:

@@ -78,11 +78,11 @@ class WeightLayer(Op):
     factor = "absorbed"
 
     def parameters(self, node: ir.Node) -> list[int]:
-        """The weight."""
+        """Return the weight, input 1."""
         return [1]
 
     def reject(self, node: ir.Node) -> str | None:
-        """Weights and biases must be constants."""
+        """Return why weight or bias is not a constant, or None."""
         if ir.const(node.inputs[1]) is None:
             return "its weight is computed at run time"
         if len(node.inputs) > 2 and node.inputs[2] is not None and ir.const(node.inputs[2]) is None:
@@ -153,7 +153,7 @@ class Conv1d(Conv2d):
     constraints = limits(formats.CONV1D.name)
 
     def available(self, row: Platform) -> bool:
-        """Either form will do."""
+        """Whether the platform runs one of the two forms."""
         return row.runs(self.name) or row.runs(CONV2D.name)
 
     def violations(self, node: ir.Node, row: Platform) -> list[Violation]:

@@ -18,7 +18,7 @@ __all__ = ["ConvTranspose2d"]
 
 
 class ConvTranspose2d(WeightLayer):
-    """Two-dimensional transposed convolution."""
+    """A transposed convolution in two dimensions becomes ConvTranspose2dInt."""
 
     format = formats.CONV_TRANSPOSE2D
     floats = (("", "ConvTranspose"),)

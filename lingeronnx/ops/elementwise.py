@@ -53,7 +53,7 @@ class Binary(Op):
     format: PairFormat
 
     def data(self, node: ir.Node) -> list[int]:
-        """Both."""
+        """Return both operands."""
         return [0, 1]
 
     def reject(self, node: ir.Node) -> str | None:
@@ -63,7 +63,7 @@ class Binary(Op):
         return None
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None."""
+        """Return none: input and output have scales of their own."""
         return []
 
     def lower(self, node: ir.Node, low: Lowering) -> None:

@@ -54,11 +54,11 @@ class Gated(Op):
         return None if 0 < _factor(node) < 1.98 else "its factor is not between 0 and 1.98"
 
     def available(self, row: Platform) -> bool:
-        """As sigmoid."""
+        """Whether the platform has a sigmoid."""
         return SIGMOID.available(row)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None."""
+        """Return none: input and output have scales of their own."""
         return []
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
@@ -66,7 +66,7 @@ class Gated(Op):
         return exponent(ir.read_name(node)) + 7
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit the row's way."""
+        """Emit what the platform has for it."""
         if low.row.runs(TABLE.name):
             TABLE.lower(node, low)
         elif SIGMOID.tabled(low.row):
@@ -75,7 +75,7 @@ class Gated(Op):
             self._glu(node, low)
 
     def _product(self, node: ir.Node, low: Lowering) -> None:
-        """BatchNorm2dInt, iqSigmoid, iqMul."""
+        """Emit BatchNorm2dInt, iqSigmoid and iqMul."""
         x, o, factor = low.read(node, 0), low.written(node), _factor(node)
         shape, value = [int(d or 1) for d in ir.shape(node.outputs[0]) or ()], low.integer(node, 0)
         inner, q = value, x
@@ -86,7 +86,7 @@ class Gated(Op):
         low.emit(formats.MUL, node, [value, gate], formats.MUL.scales(x, Q7, o))
 
     def _glu(self, node: ir.Node, low: Lowering) -> None:
-        """LinearInt, GluInt."""
+        """Emit LinearInt and GluInt."""
         x, o, factor = low.read(node, 0), low.written(node), _factor(node)
         shape = list(ir.shape(node.outputs[0]) or ())
         count, q = int(shape[-1] or 1), _with_room(x, factor)

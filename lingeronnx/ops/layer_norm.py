@@ -51,7 +51,7 @@ class LayerNorm(Op):
     constraints = (norm_row, epsilon_fixed, norm_axes)
 
     def parameters(self, node: ir.Node) -> list[int]:
-        """The factor."""
+        """Return the factor, input 1."""
         return [1]
 
     def reject(self, node: ir.Node) -> str | None:

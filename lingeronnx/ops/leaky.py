@@ -45,13 +45,13 @@ class LeakyRelu(Op):
         return all(row.runs(form.name) for form in (formats.RELU, formats.ADD, formats.BATCH_NORM2D))
 
     def reject(self, node: ir.Node) -> str | None:
-        """Images, constant slopes."""
+        """Return why it is not an image with constant slopes, or None."""
         if len(ir.shape(node.inputs[0]) or ()) != 4:
             return "its input is not four-dimensional"
         return None if _slopes(node) is not None else "its slope is computed at run time or differs within a channel"
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None."""
+        """Return none: input and output have scales of their own."""
         return []
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:

@@ -31,7 +31,7 @@ class Linear(WeightLayer):
         return [] if node.domain == ir.DOMAIN else super().violations(node, row)
 
     def macs(self, node: ir.Node) -> int:
-        """Rows times weight."""
+        """Return the rows times the size of the weight."""
         result, weight = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[1]) or ()
         return math.prod(int(d or 1) for d in result[1:]) * int(weight[1] or 1)
 

@@ -40,7 +40,7 @@ def gated_axis(node: ir.Node, row: Platform) -> Any:
 
 
 class Sigmoid(Op):
-    """Logistic function."""
+    """The logistic function by the chip's table, or by what stands in for it."""
 
     format = formats.SIGMOID
     floats: tuple[tuple[str, str], ...] = (("", "Sigmoid"),)
@@ -60,7 +60,7 @@ class Sigmoid(Op):
         return (self.fault and row.fault(self.fault)) or super().absence(node, row)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None."""
+        """Return none: input and output have scales of their own."""
         return []
 
     def ceiling(self, node: ir.Node, exponent: Any) -> int | None:
@@ -126,7 +126,7 @@ class Sigmoid(Op):
 
 
 class Tanh(Sigmoid):
-    """Hyperbolic tangent."""
+    """The hyperbolic tangent by the chip's table."""
 
     format = formats.TANH
     floats = (("", "Tanh"),)

@@ -135,12 +135,12 @@ class MaxPool(Op):
         return _reject(node)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit on integers."""
+        """Emit the same operator on integers."""
         low.emit(formats.MAX_POOL, node, low.inputs(node), _window(node))
 
 
 class AvgPool2d(Op):
-    """Mean of a window."""
+    """The mean of each window becomes AvgPool2dInt."""
 
     format = formats.AVG_POOL2D
     floats = (("", "AveragePool"),)

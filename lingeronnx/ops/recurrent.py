@@ -158,7 +158,7 @@ class _Recurrent(Op):
         return [0, 1] if node.domain == ir.DOMAIN and "lengths" in given(node) and _is_read(node, 1) else [0]
 
     def parameters(self, node: ir.Node) -> list[int]:
-        """Both weights."""
+        """Return the weights of inputs and states."""
         return [1, 2]
 
     def reject(self, node: ir.Node) -> str | None:
@@ -175,7 +175,7 @@ class _Recurrent(Op):
         ]
 
     def macs(self, node: ir.Node) -> int:
-        """Steps times weights."""
+        """Return the steps times the size of both weights."""
         steps = int((ir.shape(node.inputs[0]) or (1, 1))[1] or 1)
         return steps * sum(math.prod(int(d or 1) for d in ir.shape(v) or ()) for v in node.inputs[1:3])
 
@@ -291,7 +291,7 @@ class _Recurrent(Op):
 
 
 class Lstm(_Recurrent):
-    """Long short-term memory."""
+    """A long short-term memory of one direction becomes LSTMInt."""
 
     format = formats.LSTM
     floats = ((ir.DOMAIN, "LSTM"), ("", "LSTM"))
@@ -312,7 +312,7 @@ LSTM = Lstm()
 
 
 class Gru(_Recurrent):
-    """Gated recurrent unit."""
+    """A gated recurrent unit of one direction becomes GRUInt."""
 
     format = formats.GRU
     floats = ((ir.DOMAIN, "GRU"), ("", "GRU"))

@@ -86,7 +86,7 @@ class Gather(Op):
     floats = (("", "Gather"),)
 
     def data(self, node: ir.Node) -> list[int]:
-        """None for an embedding."""
+        """Return the table, or nothing where it is a constant that a computed index reads."""
         return [] if ir.const(node.inputs[0]) is not None else [0]
 
     def reject(self, node: ir.Node) -> str | None:

@@ -79,7 +79,7 @@ class Flatten(_Move):
         return super().reject(node) if axis == 1 or axis == 1 - rank else "it flattens the batch axis"
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit with axis 1."""
+        """Emit it with axis 1, the only one that keeps the samples apart."""
         low.emit(formats.FLATTEN, node, low.inputs(node), {"axis": 1})
 
 

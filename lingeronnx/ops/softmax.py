@@ -28,7 +28,7 @@ def row_length(node: ir.Node, row: Platform) -> Any:
 
 
 class Softmax(Op):
-    """Exponentials over their sum."""
+    """Exponentials over their sum, along one axis, become SoftmaxInt."""
 
     format = formats.SOFTMAX
     floats: tuple[tuple[str, str], ...] = (("", "Softmax"),)
@@ -56,7 +56,7 @@ class Softmax(Op):
         return row.fault(self.fault) or super().absence(node, row)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None."""
+        """Return none: input and output have scales of their own."""
         return []
 
     def lower(self, node: ir.Node, low: Lowering) -> None:

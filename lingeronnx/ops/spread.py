@@ -33,13 +33,13 @@ class _Spread(Op):
 
 
 class Tile(_Spread):
-    """Repeat along axes."""
+    """Repetition along axes becomes Tile on integers."""
 
     format = formats.TILE
     floats = (("", "Tile"),)
 
     def reject(self, node: ir.Node) -> str | None:
-        """Constant repeats."""
+        """Return why the repeats are not constants, or None."""
         return "its repeats are computed at run time" if ir.const(node.inputs[1]) is None else super().reject(node)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:

@@ -148,13 +148,13 @@ class Table(Op):
         return None if fits else "one operand is a constant that no layer could take up"
 
     def absence(self, node: ir.Node, row: Platform) -> str:
-        """Nothing else will do."""
+        """Return the reason: the platform has no table for this function."""
         if len(node.inputs) > 1:
             return "one operand is a constant that no layer could take up"
         return f"{node.op_type.partition('_')[0]} has no integer form"
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
-        """None."""
+        """Return none: input and output have scales of their own."""
         return []
 
     def lower(self, node: ir.Node, low: Lowering) -> None:

@@ -61,7 +61,7 @@ class Split(Standard):
         return "dims" in attributes
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """Return the parts."""
+        """Return the parts of x."""
         x, axis, parts = inputs[0], int(a.get("axis") or 0), len(self.onnx_node.output)
         sizes = a.get("split") or a["dims"]
         sizes = [x.shape[axis] // parts] * parts if isinstance(sizes, int) else list(sizes)
