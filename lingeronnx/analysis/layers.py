@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..flow import Planned
 from ..flow.selectors import select
+from ..formats import QUANT
 from ..graph import ir
 from ..ops import Op, parameter_values, with_parameter
 from ..platforms import Platform
@@ -78,7 +79,7 @@ def _begins(planned: Planned) -> list[Layer]:
     """Return an entry for every tensor that comes from the host and is made integers."""
     made = {str(value.name) for node, _ in planned.parts.nodes for value in node.outputs}
     names = [n for n in planned.parts.activations if n not in made and n in planned.plan.tensors]
-    return [Layer(name, "Quant", Setting(tensors=frozenset([name])), Setting(), "") for name in names]
+    return [Layer(name, QUANT.name, Setting(tensors=frozenset([name])), Setting(), "") for name in names]
 
 
 def _seen(planned: Planned, name: str) -> str:
@@ -106,7 +107,7 @@ def _selector(planned: Planned, names: Sequence[str]) -> str:
 def option(layer: Layer, row: Platform) -> str:
     """Return the option of `quantize` that takes the operator's loss back, or nothing where there is none."""
     wide = max(row.bits)
-    if not layer.selector and layer.op_type != "Quant":
+    if not layer.selector and layer.op_type != QUANT.name:
         return ""
     if wide > 8:
         weights = f",weight_bits:{wide}" if layer.weight.weights else ""
