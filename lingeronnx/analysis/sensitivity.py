@@ -32,6 +32,7 @@ from ..run.cluster import spread
 from ..run.data import Batch, Data, Progress
 from ..run.segments import Segments
 from ..run.streaming import unrolled
+from .histograms import check_matplotlib, draw
 from .journal import DIGEST, Journal
 from .layers import Layer, layers, option, rounding
 from .measures import Makers, canonical, worse_first
@@ -67,6 +68,7 @@ def sensitivity(
     output: str | None = None,
     function: Function | None = None,
     resume: bool = False,
+    plots: int = 0,
     workers: int | None = None,
     cluster: str | None = None,
     progress: Progress | None = None,
@@ -84,10 +86,15 @@ def sensitivity(
         least sensitive last becomes first: those to take back to 8 bits.
     output : the graph output that is looked at, default the first. function : in place of a metric, a function of
         something that is called as a `Session`; its data are its own affair, and larger is better.
+    plots : draw histograms of so many layers, the best and the worst, into `folder`; see `histograms`.
     workers, cluster : as `cluster.spread`; each worker computes with one thread.
     Raises ModelError, DataError, ConfigError, also where `folder` holds results of something else.
     """
     names = _names(what, order, function, metric)
+    if plots:
+        check_matplotlib()
+        if folder is None:
+            raise ConfigError("plots are files: give a folder")
     if isinstance(calib if eval_data is None else eval_data, Iterator):
         raise DataError("the data are read more than once: pass a list or a function instead of a generator")
     prepared = prepare(model, calib, settings.pop("config", None), settings, hold=False)
@@ -106,6 +113,8 @@ def sensitivity(
               "function": None if function is None else f"{function.__module__}.{function.__qualname__}"}  # fmt: skip
     with Journal(None if folder is None else Path(folder) / JOURNAL, header, resume) as journal:
         found = _found(run, journal, every, trials, all_but_one, order)
+    if plots and folder is not None:
+        run.draw(Path(folder), every, found.ranking, plots)
     if reserve:
         found = replace(found, ranking=found.ranking[::-1])
     if folder is not None:
@@ -222,6 +231,16 @@ class _Run:
     def notes(self) -> Sequence[str]:
         """What a user should know of the data."""
         return self._data.notes
+
+    def draw(self, folder: Path, every: Sequence[Layer], worst_first: Sequence[Ranked], number: int) -> None:
+        """Draw the best and the worst layers, with the outputs that the first block has."""
+        engine, by_name = self._given.engine(), {layer.name: layer for layer in every}
+        feeds, _ = next(self._data.batches(self.block))
+        runs = [engine.base(Setting(), part).tensors for _, _, part in engine.parts(feeds)]
+        seen = {name: np.concatenate([run[name].reshape(-1) for run in runs]) for name in self._given.tensors
+                if name in runs[0]}  # fmt: skip
+        draw(folder, self.planned, [by_name[name] for name in dict.fromkeys(row.name for row in worst_first)], seen,
+             number)  # fmt: skip
 
     def accuracy(self) -> str:
         """Return the metric of the advice: accuracy of some kind where there are labels, else SQNR."""

@@ -53,6 +53,8 @@ _SHOWN = 20  # rows on the screen; the file has all
 @click.option("--reserve", is_flag=True, help="The other way round: the operators to take back to 8 bits first.")
 @click.option("--tensor", "output", metavar="OUTPUT", help="The graph output to look at.  [default: the first]")
 @click.option("--resume", is_flag=True, help="Go on where a run into the same folder was broken off.")
+@click.option("--plots", type=click.IntRange(0), default=0, metavar="N",
+              help="Draw histograms of the N best and worst layers, as PDF files.  [default: none]")  # fmt: skip
 @quantizing
 @click.option("--state", multiple=True, metavar="OUT=IN",
               help="A state output that a caller feeds back into a state input; items of the data are calls. "

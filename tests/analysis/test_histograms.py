@@ -1,0 +1,73 @@
+"""Pages of histograms: what is cut off, and the files."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+from lingeronnx.analysis.histograms import cut_off, figure
+from lingeronnx.analysis.sensitivity import sensitivity
+from lingeronnx.errors import ConfigError
+from lingeronnx.plan import QParams
+from tests.nets import residual
+
+X = np.random.default_rng(3).standard_normal((24, 4, 12, 12)).astype(np.float32)
+FILES = [f"{side}_{kind}_hist_result.pdf" for side in ("best", "worst") for kind in ("weight", "act")]
+
+
+@pytest.mark.parametrize(
+    "q", (QParams(32.0), QParams(100.0, 8), QParams(4.0, 4), QParams((64.0, 8.0, 32.0, 16.0), 8, 1))
+)
+def test_what_is_cut_off(q):
+    """Counted one by one in plain Python: what rounds to an integer beyond the ends."""
+    values = X[:2] * 3
+    scales = q.scales if q.axis is not None else (q.scale,) * 4
+    beyond = 0
+    for channel in range(4):
+        for value in values[:, channel].reshape(-1).tolist():
+            beyond += not q.low <= int(np.floor(value * scales[channel] + 0.5)) <= q.high
+    assert cut_off(values, q) == pytest.approx(beyond / values.size)
+
+
+def test_a_page_marks_grid_and_ends():
+    pytest.importorskip("matplotlib")
+    values, q = np.array([-5.0, -1.0, 0.0, 0.5, 3.0]), QParams(4.0, 4)  # -2 to 1.75 in steps of 1/4
+    (axes,) = figure("layer", values, q).axes
+    ends = sorted(line.get_xdata()[0] for line in axes.lines)
+    assert ends == [-2.0, 1.75]
+    (grid,) = [found for found in axes.collections if hasattr(found, "get_segments")]
+    assert [segment[0][0] for segment in grid.get_segments()] == [k / 4 for k in range(-8, 8)]
+    assert "40 % cut off" in axes.texts[0].get_text()
+    (inside,) = figure("layer", np.array([-0.5, 0.25]), q).axes
+    assert not inside.lines
+    assert "\n0 % cut off" in inside.texts[0].get_text()
+
+
+def test_files(tmp_path):
+    pytest.importorskip("matplotlib")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of matplotlib's own imports
+        sensitivity(residual(), X, folder=tmp_path, plots=2, effort="fast")
+        pages = {name: (tmp_path / name).read_bytes() for name in FILES}
+        for content in pages.values():
+            assert content.startswith(b"%PDF")
+            assert len(re.findall(rb"/Type /Page\b", content)) == 2
+        sensitivity(residual(), X, folder=tmp_path, plots=2, effort="fast", resume=True)
+    assert pages == {name: (tmp_path / name).read_bytes() for name in FILES}
+
+
+def test_without_matplotlib(tmp_path, monkeypatch):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "matplotlib" else there(name, *a))
+    with pytest.raises(ConfigError, match=r"histograms need matplotlib: pip install 'lingeronnx\[report\]'"):
+        sensitivity(residual(), X, folder=tmp_path, plots=1, effort="fast")
+
+
+def test_a_folder_is_needed(monkeypatch):
+    monkeypatch.setattr("lingeronnx.analysis.sensitivity.check_matplotlib", lambda: None)
+    with pytest.raises(ConfigError, match="plots are files: give a folder"):
+        sensitivity(residual(), X, plots=1, effort="fast")
