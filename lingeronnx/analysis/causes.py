@@ -23,7 +23,7 @@ from .join import Join, Row
 __all__ = ["Finding", "broken", "costs_little", "held_wrong", "inputs", "large", "same_scale", "weights"]
 
 _CLIPPED = 0.005  # share of values that a scale may cut off
-_USED = 0.19  # share of the integers that is too little
+_USED = 0.2  # share of the integers that is too little
 _POOR = 25.0  # dB: above that a coarse scale does no harm
 _BITS = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
 _COUNTS = 3.0  # root mean square error of a channel, in counts, that rounding does not explain
