@@ -16,7 +16,8 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 def run(line):
     """Run a command of the page with --json; return the object."""
-    words = shlex.split(line.replace("../shared", str(SHARED)))[1:]
+    line = line.replace("cifar_", f"{SHARED}/models/cifar_").replace("loaders.py", f"{SHARED}/data/loaders.py")
+    words = shlex.split(line)[1:]
     done = CliRunner().invoke(main, [*words, "--json"])
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
