@@ -20,6 +20,10 @@ from .join import Join, Row
 
 __all__ = ["Finding", "advise", "options", "parents"]
 
+_FOLLOWS = (
+    0.5  # of its weight is left to a finding whose like stands right before it: the chip's rules may bind the two
+)
+
 
 def advise(join: Join, feeds: Mapping[str, np.ndarray]) -> list[Finding]:
     """Return what is wrong with the analysed model, the worst first.
@@ -35,7 +39,7 @@ def advise(join: Join, feeds: Mapping[str, np.ndarray]) -> list[Finding]:
         return any(p in found and found[p].order <= order for p in before[name])
 
     for name, row in rows.items():
-        if name not in found and (finding := held_wrong(row, [rows[p] for p in before[name]])) is not None:
+        if name not in found and (finding := held_wrong(row, {p: rows[p] for p in before[name]}, found)) is not None:
             found[name] = finding
     for name, row in rows.items():
         if name not in found and not explained(name, 1) and (finding := large(row, join)) is not None:
@@ -111,7 +115,11 @@ def _grouped(
                         head = root
         heads[name] = head
         members.setdefault(head, []).append(name)
-    for group in members.values():
+    place = {name: i for i, name in enumerate(rows)}
+    for group in (sorted(names, key=place.__getitem__) for names in members.values()):
         concat = [name for name in group if rows[name].kinds[0] == "Concat"]
         lead = concat[0] if concat else group[0]
-        yield replace(found[lead], also=tuple(name for name in group if name != lead))
+        behind = {p for name in group for p in parents[name]} - set(group)
+        follows = any(p in found and found[p].kind == found[lead].kind for p in behind)
+        weight = found[lead].weight * (_FOLLOWS if follows else 1)
+        yield replace(found[lead], weight=weight, also=tuple(name for name in group if name != lead))

@@ -23,7 +23,7 @@ from .join import Join, Row
 __all__ = ["Finding", "broken", "costs_little", "held_wrong", "inputs", "large", "same_scale", "weights"]
 
 _CLIPPED = 0.005  # share of values that a scale may cut off
-_USED = 0.15  # share of the integers that is too little
+_USED = 0.2  # share of the integers that is too little
 _POOR = 25.0  # dB: above that a coarse scale does no harm
 _BITS = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
 _COUNTS = 3.0  # root mean square error of a channel, in counts, that rounding does not explain
@@ -129,13 +129,18 @@ _KEEPS = frozenset({"Relu", "Clip", "MaxPool", "AveragePool", "GlobalAveragePool
                     "Split"})  # fmt: skip
 
 
-def held_wrong(row: Row, before: Sequence[Row]) -> Finding | None:
+def held_wrong(row: Row, before: Mapping[str, Row], found: Mapping[str, Finding]) -> Finding | None:
     """Return whether the scale cuts values off, or leaves most integers unused.
 
-    before : the rows that it is computed from.
+    before : the rows that it is computed from. found : what is known of them.
     """
-    if row.kinds[0] in _KEEPS and any(same_scale(row, other) for other in before):
-        return None
+    finding = _of_scale(row)
+    own = row.kinds[0] not in _KEEPS or not any(same_scale(row, other) for other in before.values())
+    known = finding is not None and any(name in found and found[name].kind == finding.kind for name in before)
+    return finding if own or known else None
+
+
+def _of_scale(row: Row) -> Finding | None:
     pair, held = row.judged, row.held
     if held is None or pair.clipped is None or pair.used is None or not pair.count:
         return None

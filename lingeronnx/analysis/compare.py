@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..files import write_text
-from ..run.data import Progress
+from ..run.cluster import spread
+from ..run.data import Batch, Progress
 from .advice import advise
 from .comparison import COLUMNS, MORE_COLUMNS, Comparison, number
-from .join import Join, batches
+from .join import Join, Part, batches
 from .page import page
-from .sources import source
+from .sources import Dump, Source, source
 
 __all__ = ["Comparison", "compare", "write"]
 
@@ -38,28 +40,64 @@ def compare(
     state: Mapping[str, str] | None = None,
     batch: int | None = None,
     limit: int | None = None,
+    workers: int | None = None,
+    cluster: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two models tensor by tensor in one pass over `data`, and say what is wrong with the second.
 
     float_model, quant_model : paths, graphs or sessions, float or integer; a `QuantizedModel`; the folder of a dump;
         or a `Source`. data : as everywhere. out : a folder for the files, see `write`. state : {output:
-        input} fed back from call to call; an item of the data is a call then.
+        input} fed back from call to call; an item of the data is a call then. workers, cluster : where the batches are
+        computed, see `run.cluster.spread`; the result is the same to the last bit.
     Raises DataError where the data do not fit or the models have nothing in common, ConfigError for wrong settings.
     """
     base, other = source(float_model), source(quant_model)
+    ordered = state is not None or any(isinstance(side, Dump) for side in (base, other))
+    if ordered and (workers is not None or cluster is not None):
+        raise ConfigError("with state, and with a dump, samples follow one another: leave workers and cluster out")
     found = Join(base, other, state=state)
     few: dict[str, np.ndarray] = {}
-    for feeds, labels in batches(list(base.inputs), data, found, state, batch, limit):
-        few = few or {name: array[:_CLOSER] if array.ndim else array for name, array in feeds.items()}
-        found.add(feeds, labels)
+
+    def noted() -> Iterator[Batch]:
+        for feeds, labels in batches(list(base.inputs), data, found, state, batch, limit):
+            few.update({} if few else {n: array[:_CLOSER] if array.ndim else array for n, array in feeds.items()})
+            yield feeds, labels
+
+    def tell() -> None:
         if progress is not None:
             progress("comparing", found.samples, None)
+
+    if ordered:
+        for item in noted():
+            found.add(*item)
+            tell()
+    else:
+        for part in spread(_Joining(base, other), noted(), workers, cluster):
+            found.merge(part)
+            tell()
     result = Comparison(found, advise(found, few), (_name(float_model), _name(quant_model)), found.accuracy,
                         found.outputs)  # fmt: skip
     if out is not None:
         write(result, out)
     return result
+
+
+@dataclass(frozen=True)
+class _Joining:
+    """The work of one batch, for whoever does it."""
+
+    base: Source
+    other: Source
+
+    def start(self) -> Callable[[Batch], Part]:
+        """Return what joins both on one batch."""
+        return self._join
+
+    def _join(self, item: Batch) -> Part:
+        one = Join(self.base, self.other)
+        one.add(*item)
+        return one.part
 
 
 def _name(given: Any) -> str:

@@ -26,7 +26,7 @@ from .channels import Channels
 from .metrics import Held, Pair
 from .sources import Dump, Integer, Source
 
-__all__ = ["Join", "Row", "join", "samples_at_once"]
+__all__ = ["Join", "Part", "Row", "batches", "join", "samples_at_once"]
 
 _MEMORY = 64 << 20  # bytes of the baseline's tensors that are held at a time
 _MOST = 16  # samples
@@ -89,6 +89,17 @@ class Row:
         if other.seen is not None:
             self.seen = self.seen or Pair()
             self.seen.merge(other.seen)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a `Join` found on some samples; it can be sent elsewhere. hits : the sums of `TopK` of both models."""
+
+    rows: dict[str, Row]
+    unpaired: Sequence[str]
+    samples: int
+    labelled: int
+    hits: Sequence[Sequence[float]]
 
 
 class Join:
@@ -178,8 +189,13 @@ class Join:
                 top.add(labels, scores)
             self._labelled += len(labels)
 
-    def merge(self, other: Join) -> None:
-        """Take in what another, of the same sources, has counted on further samples."""
+    @property
+    def part(self) -> Part:
+        """What was found so far, without the models."""
+        return Part(self.rows, self.unpaired, self.samples, self._labelled, tuple(top.sums for top in self._top))
+
+    def merge(self, other: Part) -> None:
+        """Take in what another, of the same sources, has found on further samples."""
         for name, row in other.rows.items():
             if name in self.rows:
                 self.rows[name].merge(row)
@@ -187,9 +203,9 @@ class Join:
                 self.rows[name] = row
         self.unpaired += [name for name in other.unpaired if name not in self.unpaired]
         self.samples += other.samples
-        self._labelled += other._labelled
-        for top, more in zip(self._top, other._top, strict=True):
-            top.merge(more.sums)
+        self._labelled += other.labelled
+        for top, sums in zip(self._top, other.hits, strict=True):
+            top.merge(sums)
 
     def _real(self, items: Iterator[Any]) -> Iterator[tuple[str, np.ndarray]]:
         for name, array, held in items:

@@ -26,6 +26,7 @@ from ..run.runners import FloatRunner
 from ..run.session import Session
 from .fake import cut, fake_quantized
 from .metrics import Held
+from .profiling import Recorded
 
 __all__ = ["Dump", "Float", "Integer", "Item", "Planned", "Source", "source"]
 
@@ -79,6 +80,9 @@ class Float:
         self.graph: ir.Graph = session.model
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Float, (self.session,)
+
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor of a batch."""
         for name, array, _ in self.session.taps(feeds):
@@ -97,10 +101,10 @@ class Integer:
     """An integer graph in the simulator."""
 
     kind = "integer"
-    apart = True
 
     def __init__(self, session: Session) -> None:
         self.session, self.inputs = session, session.inputs
+        self.apart = not isinstance(session, Recorded)
         self.graph: ir.Graph = session.model
         #: What the graph's attributes say of every tensor.
         self.plan = plan_of(self.graph)
@@ -117,6 +121,9 @@ class Integer:
                 continue  # the float tensor beside the integers that hold it, or a second copy of these
             self.users[name] = user
         self._streams = {user: name for name, user in self.users.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Integer, (self.session,)
 
     def stream(self, name: str) -> str:
         """Return what the user's tensor `name` is called in the graph."""
@@ -185,6 +192,9 @@ class Planned:
         self._cut: tuple[FloatRunner, dict[str, str], dict[str, str]] | None = None
         self._nodes = {str(v.name): node for node in graph.graph for v in node.outputs}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _planned, (ir.to_bytes(self.graph), self.plan)
+
     def node(self, name: str) -> ir.Node | None:
         """Return the node that writes a tensor."""
         return self._nodes.get(name)
@@ -211,6 +221,10 @@ class Planned:
     def _held(self, user: str) -> Held | None:
         q, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
         return None if q is None else Held(q.scale, q.bits, (1.0,) if moved is None else tuple(moved.factor))
+
+
+def _planned(content: bytes, plan: Plan) -> Planned:
+    return Planned(ir.from_bytes(content), plan)
 
 
 class Dump:

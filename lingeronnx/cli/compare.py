@@ -17,6 +17,7 @@ from ._shared import (
     json_option,
     pairs,
     pictures,
+    places,
     print_json,
     progress_bar,
 )
@@ -39,6 +40,7 @@ __all__ = ["compare"]
               help="A state output that is fed back: items of DATA are calls. Repeatable.")  # fmt: skip
 @pictures
 @amounts
+@places
 @json_option
 def compare(
     float_model: Path, quant_model: Path, data: str, output: Path, state: Sequence[str], as_json: bool, **options: Any

@@ -19,6 +19,7 @@ from .report import Report, describe
 
 __all__ = ["complete"]
 
+_FEW = 8  # calibration samples that the result keeps
 _SEEN = 256  # calibration samples whose moments are noted in the graph
 
 
@@ -38,7 +39,9 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)
-    result = QuantizedModel(lowered, plan, report, planned.graph, row, planned.ranges, planned.basis, prepared.reasons)
+    few = next(iter(prepared.data.peek(_FEW)))[0]
+    result = QuantizedModel(lowered, plan, report, planned.graph, row, planned.ranges, planned.basis, prepared.reasons,
+                            few)  # fmt: skip
     seen = fidelity(prepared, lowered, planned.graph, result.session(), progress)
     return replace(result, report=replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings))
 

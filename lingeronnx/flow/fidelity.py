@@ -18,7 +18,7 @@ from ..run.streaming import Stream
 from .improve.refine import samples_that_fit
 from .prepared import Prepared
 
-__all__ = ["Fidelity", "fidelity"]
+__all__ = ["Fidelity", "fidelity", "per_tensor"]
 
 _SAMPLES = 64  # calibration samples that are taken where none were held back
 _FEW = 16  # samples that are held in memory at a time
@@ -186,7 +186,7 @@ class _Moves:
 def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Session) -> str:
     """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
     feed, _ = next(iter(prepared.data.peek(_FEW)))
-    seen = _per_tensor(lowered, exact, session, feed)
+    seen = per_tensor(lowered, exact, session, feed)
     worst, most, ends = "", 0.0, 0.0
     reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of
     for node in exact.graph:
@@ -202,7 +202,7 @@ def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Ses
     return f"; it breaks at {writer.op_type} {writer.name} ('{worst}': {ends:.1f} dB, {ends + most:.1f} dB before it)"
 
 
-def _per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed) -> dict[str, float]:
+def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed) -> dict[str, float]:
     """Return {tensor of `exact`: SQNR in dB} of those that the integer graph holds."""
     takes = {spec.name for spec in session.inputs}
     floats = float_names(lowered)

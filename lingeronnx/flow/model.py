@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..chip.part import chip_part
 from ..conversion import convert
 from ..errors import ConstraintError
@@ -23,6 +25,8 @@ from ..passes import Reason
 from ..plan import Plan
 from ..platforms import Platform
 from ..run.session import Session, lowered_session
+from .fidelity import per_tensor
+from .notebook import notebook_html
 from .planned import Basis
 from .report import Report, packer_line
 
@@ -60,7 +64,7 @@ class QuantizedModel:
     graph : the integer graph. plan : its scales. report : what was done. float_graph : the normalised float graph that
     the plan speaks of, with ranges fitted. platform : what the graph is for. ranges : {tensor of that: smallest
     and largest value that calibration saw}. basis : what the plan was made from. reasons : why passes left nodes alone
-    that they are made for.
+    that they are made for. samples : a few of the calibration data, by input.
     """
 
     graph: ir.Graph
@@ -71,6 +75,16 @@ class QuantizedModel:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     basis: Basis = field(default_factory=Basis)
     reasons: Sequence[Reason] = ()
+    samples: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def layers(self) -> Mapping[str, float]:
+        """{tensor: its SQNR in dB against the float model} on `samples`; nothing without samples."""
+        return per_tensor(self.graph, self.float_graph, self.runner, self.samples) if self.samples else {}
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the report's main facts and the worst layers."""
+        return notebook_html(self.report, self.layers)
 
     @cached_property
     def chip(self) -> ir.Graph | None:

@@ -157,3 +157,15 @@ def test_scales_that_are_wrong_are_named_with_the_option(tmp_path):
     mended = quantized(model, overrides={selector: {"scale": 2.0 ** int(scale)}})
     assert not lo.compare(model, mended, samples(model, 32, seed=2)).findings
     assert first.options[0] in (tmp_path / "abnormal_layer_advisor.txt").read_text()
+
+
+def test_workers_change_no_bit(compared, tmp_path):
+    """Two processes write the same files; what follows one another is not spread."""
+    folder, _, model, q, data = compared
+    labels = lo.Session(model).run(None, data)[0].argmax(axis=1)
+    labels[:6] = (labels[:6] + 1) % 5
+    lo.compare(model, q, [(data, labels)], tmp_path, batch=7, workers=2)
+    for name in ("compare_per_layer_out.csv", "abnormal_layer_advisor.txt", "profiler.html"):
+        assert (tmp_path / name).read_text() == (folder / name).read_text()
+    with pytest.raises(lo.ConfigError, match="leave workers and cluster out"):
+        lo.compare(model, q, data, state={"y": "x"}, workers=2)

@@ -83,7 +83,7 @@ def test_parts_merged_in_order_are_the_whole_to_the_bit():
         whole.add({"x": part})
         one = Join(*sides)
         one.add({"x": part})
-        merged.merge(one)
+        merged.merge(one.part)
     assert merged.samples == whole.samples == 12
     for name, row in whole.rows.items():
         other = merged.rows[name]
