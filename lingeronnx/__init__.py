@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .api import wb_analyse as wb_analyse
     from .compat import Dumper as Dumper
     from .compat import ModelProfiler as ModelProfiler
+    from .compat import QuantAnalysis as QuantAnalysis
     from .compat import check_qat_model as check_qat_model
     from .deployment import Deployment as Deployment
     from .deployment import Verification as Verification
@@ -76,6 +77,7 @@ _HOME = {
     "Pictures": "run.pictures",
     "Plan": "plan",
     "QParams": "plan",
+    "QuantAnalysis": "compat",
     "QuantConfig": "plan.config",
     "QuantizedModel": "flow",
     "RepairError": "errors",

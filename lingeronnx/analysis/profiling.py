@@ -29,8 +29,9 @@ from ..run.runners import Stream
 from ..run.session import Session
 from .profile import Profile, Recorder, folder
 from .saved import FILE, load_profile, save_profile
+from .sources import Float, Integer, Item, Source
 
-__all__ = ["TENSORS", "Recorded", "profile"]
+__all__ = ["TENSORS", "Recorded", "kept", "profile"]
 
 #: The folder with the tensors, in a profile's folder.
 TENSORS = "tensors"
@@ -140,6 +141,25 @@ class Recorded(Session):
             for array in arrays:
                 found.update(np.ascontiguousarray(array[place]).tobytes())
             yield found.digest()
+
+
+class _Kept(Integer):
+    """An integer graph whose tensors were kept: its layers cannot be computed one by one."""
+
+    apart = False
+
+    def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+        """Yield nothing."""
+        return iter(())
+
+
+def kept(model: str | os.PathLike[str] | ir.Graph | Session, path: str | os.PathLike[str]) -> tuple[Source, Recorded]:
+    """Return what `compare` takes for a model whose tensors were kept in the profile's folder `path`, and the session.
+
+    Raises as `Recorded` does.
+    """
+    session = Recorded(model if isinstance(model, Session) else Session(model), path)
+    return _Kept(session) if session.is_integer else Float(session), session
 
 
 def _read(home: Path) -> dict[str, tuple[np.ndarray, float | None]]:

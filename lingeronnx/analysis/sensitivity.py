@@ -27,6 +27,7 @@ import numpy as np
 from ..errors import ConfigError, DataError, LingerOnnxError, nearest
 from ..flow import Planned, plan_for, prepare
 from ..graph import ir
+from ..plan import Plan
 from ..platforms import Platform
 from ..run.cluster import spread
 from ..run.data import Batch, Data, Progress
@@ -67,8 +68,10 @@ def sensitivity(
     order: str | None = None,
     output: str | None = None,
     function: Function | None = None,
+    plan: Plan | None = None,
     resume: bool = False,
     plots: int = 0,
+    journal: str = JOURNAL,
     workers: int | None = None,
     cluster: str | None = None,
     progress: Progress | None = None,
@@ -78,7 +81,9 @@ def sensitivity(
 
     calib, settings : those of `quantize`, for the plan whose grids are rounded to. eval_data : what is measured on,
         default calib. `batch` is the most samples of a block, `limit` holds for both.
-    folder : for the results as they come, and for the files; see `write`. resume : go on with what is there.
+    plan : one made elsewhere, whose grids are rounded to; nothing is calibrated then.
+    folder : for the results as they come, in its file `journal`, and for the files; see `write`. resume : go on with
+        what is there.
     metric : one or several of L1, MSE, KL, Cosine, SQNR (of the output against the float model's), top1, top5,
         ``module:function`` of (outputs, labels); see `measures`. The first ranks. order : "ascending" or "descending",
         which of its values is the most sensitive first; default what the metric says, a function's least.
@@ -98,7 +103,7 @@ def sensitivity(
     if isinstance(calib if eval_data is None else eval_data, Iterator):
         raise DataError("the data are read more than once: pass a list or a function instead of a generator")
     prepared = prepare(model, calib, settings.pop("config", None), settings, hold=False)
-    planned = plan_for(prepared, None, progress)
+    planned = plan_for(prepared, plan, progress)
     every = layers(planned)
     outputs = [str(v.name) for v in prepared.original.graph.outputs]
     looked_at = outputs if function is not None else [_output(output, outputs)]
@@ -111,8 +116,8 @@ def sensitivity(
               "metric": names, "what": what, "all_but_one": all_but_one, "output": looked_at,
               "samples of a block": run.block, "limit": prepared.conf.limit,
               "function": None if function is None else f"{function.__module__}.{function.__qualname__}"}  # fmt: skip
-    with Journal(None if folder is None else Path(folder) / JOURNAL, header, resume) as journal:
-        found = _found(run, journal, every, trials, all_but_one, order)
+    with Journal(None if folder is None else Path(folder) / journal, header, resume) as results:
+        found = _found(run, results, every, trials, all_but_one, order)
     if plots and folder is not None:
         run.draw(Path(folder), every, found.ranking, plots)
     if reserve:

@@ -191,9 +191,9 @@ class TrialModel:
         runs = [self._part(part) for _, _, part in self._engine.parts(checked)]
         return [np.concatenate([run[name] for run in runs]) if len(runs) > 1 else runs[0][name] for name in wanted]
 
-    def __call__(self, array: Any) -> Any:
-        """Run a model with a single input; the output itself where there is one, else a list."""
-        found = self.run(None, {self.inputs[0].name: array})
+    def __call__(self, given: Any) -> Any:
+        """Run a batch, feeds or the array of a single input; the output itself where there is one, else a list."""
+        found = self.run(None, given if isinstance(given, Mapping) else {self.inputs[0].name: given})
         return found[0] if len(found) == 1 else found
 
     def _part(self, part: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

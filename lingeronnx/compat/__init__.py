@@ -5,6 +5,7 @@ well where PyTorch is installed: it is exported first. `docs/coming-from.md` say
 
     tables        Dumper, ModelProfiler    (wb_analyse is `api`'s own)
     checked       check_qat_model
+    two_models    QuantAnalysis
 
 Must not know: how anything is computed.
 """
@@ -12,5 +13,6 @@ Must not know: how anything is computed.
 from ..api import wb_analyse
 from .checked import check_qat_model
 from .tables import Dumper, ModelProfiler
+from .two_models import QuantAnalysis
 
-__all__ = ["Dumper", "ModelProfiler", "check_qat_model", "wb_analyse"]
+__all__ = ["Dumper", "ModelProfiler", "QuantAnalysis", "check_qat_model", "wb_analyse"]

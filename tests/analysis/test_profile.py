@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -20,6 +24,7 @@ from lingeronnx.analysis.saved import load_profile, save_profile
 from lingeronnx.graph import ir
 from tests.nets import plain
 
+ROOT = Path(__file__).parents[2]
 HEAD = "Index | Op Name | Mod Name | Attr | Dtype | Scale | Min | Max | Mean | Var | Shape"
 
 
@@ -328,3 +333,22 @@ def test_the_command(made, tmp_path, monkeypatch) -> None:
         "profile.npz", "statistic.txt", "tensorboard", "tensors"]  # fmt: skip
     wrong = CliRunner().invoke(cli.main, [str(word) for word in [*call[:4], "-o", "no/where"]])
     assert (wrong.exit_code, wrong.output.count("\n")) == (1, 1)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_data(tmp_path) -> None:
+    """Law: the peak with 2,048 samples is that with 64, to a tenth; each run has a process of its own."""
+    digits = ROOT / "models" / "digits_cnn.onnx"
+    code = (
+        "import resource, sys, numpy as np, lingeronnx as lo\n"
+        "def data():\n"
+        "    rng = np.random.default_rng(0)\n"
+        "    for _ in range(int(sys.argv[2]) // 64):\n"
+        "        yield rng.standard_normal((64, 1, 8, 8)).astype(np.float32)\n"
+        "lo.profile(sys.argv[1], data, 'out', tensorboard=True)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    peaks = [int(subprocess.run([sys.executable, "-c", code, str(digits), str(count)], cwd=tmp_path, check=True,
+                                capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout)
+             for count in (64, 2048)]  # fmt: skip
+    assert peaks[1] <= 1.1 * peaks[0]
