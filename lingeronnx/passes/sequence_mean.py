@@ -7,9 +7,8 @@ so that no operator but pooling divides.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..graph import ir
+from ..graph.builder import Builder
 from ._pass import Answer, Reason, refused
 
 
@@ -24,28 +23,14 @@ def sequence_mean(model: ir.Graph) -> Answer:
             why.append(refused(node, "the length of the sequence, or the number of channels, is not known"))
             continue
         length, channels = int(shape[1] or 1), int(shape[2] or 1)
-        source, base, kind = ir.source(node), node.outputs[0].name, node.outputs[0].type
-        batch = source.shape[0]  # type: ignore[index]
-        target = [0, 1, channels] if ir.attr(node, "keepdims", 1) else [0, channels]
-        sizes = {"line": [0, channels, 1, length], "back": target}
-        line, back = (
-            ir.add_initializer(model, ir.fresh_name(model, f"{base}_{key}_shape"), np.array(dims, np.int64))
-            for key, dims in sizes.items()
-        )
-        steps: tuple[tuple[str, str, list[ir.Value], dict[str, list[int]], list[object]], ...] = (
-            ("turned", "Transpose", [], {"perm": [0, 2, 1]}, [batch, channels, length]),
-            ("line", "Reshape", [line], {}, [batch, channels, 1, length]),
-            ("mean", "AveragePool", [], {"kernel_shape": [1, length], "strides": [1, length]}, [batch, channels, 1, 1]),
-        )
-        made, value = [], source
-        for what, op_type, extra, attrs, dims in steps:
-            new = ir.make_node(op_type, [value, *extra], attrs, of=node, what=what,
-                               output=ir.fresh_name(model, f"{base}_{what}"))  # fmt: skip
-            value = new.outputs[0]
-            value.type, value.shape = kind, ir.oir_shape(dims)
-            made.append(new)
-        made.append(ir.make_node("Reshape", [value, back], of=node, output="", like=node.outputs[0]))
-        ir.replace(model, [node], made)
+        source, build = ir.source(node), Builder(model, node)
+        batch = source.shape[0] if source.shape is not None else "N"
+        value = build("Transpose", [source], [batch, channels, length], "turned", {"perm": [0, 2, 1]})
+        value = build.reshape(value, [channels, 1, length], "line")
+        window = {"kernel_shape": [1, length], "strides": [1, length]}
+        value = build("AveragePool", [value], [batch, channels, 1, 1], "mean", window)
+        build.reshape(value, [1, channels] if ir.attr(node, "keepdims", 1) else [channels], "back")
+        build.done()
         changed += 1
     return Answer(changed, why)
 
