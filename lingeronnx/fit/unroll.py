@@ -44,7 +44,7 @@ def _is_joined(units: int, row: Platform) -> bool:
 
 def unroll(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Write the layer out step by step."""
-    kind = node.op_type.partition("_")[0]
+    kind = ir.kind(node)
     shape = ir.shape(node.inputs[0])
     if node.domain != ir.DOMAIN or kind not in ("GRU", "LSTM") or "lengths" in given(node):
         return None

@@ -52,7 +52,7 @@ def _composed(graph: ir.Graph, made: Lowered) -> list[Fitted]:
 
     An operator that only moves or bounds integers, of ONNX itself, is exact; another rounds what it gives once.
     """
-    kinds = {str(node.name): node.op_type.partition("_")[0] for node in graph.graph}
+    kinds = {str(node.name): ir.kind(node) for node in graph.graph}
     found = []
     for name, forms in made.forms.items():
         if len(forms) > 1:
