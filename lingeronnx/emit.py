@@ -41,12 +41,14 @@ class Lowered:
     floats : integer tensor -> the float tensor it holds, where the two have different names.
     layers : tensor -> the first output of the float node that it was made for.
     sources : the integer initializers that hold a float one.
+    forms : float node -> the integer operators that stand for it, in their order.
     """
 
     graph: ir.Graph
     floats: Mapping[str, str]
     layers: Mapping[str, str]
     sources: Mapping[str, Source]
+    forms: Mapping[str, Sequence[Format]]
 
 
 class Rule(Protocol):
@@ -80,6 +82,7 @@ class Lowering:
         self._sources: dict[str, Source] = {}
         self._float_names: dict[str, str] = {}
         self._layers: dict[str, str] = {}
+        self._forms: dict[str, list[Format]] = {}
         #: What was made on the way to a node's output, by that output's name and by what it is.
         self._made: dict[tuple[str, str], ir.Value] = {}
         self._taken = ir.names(model)
@@ -218,6 +221,7 @@ class Lowering:
         The output is float where it `leaves_in_float`. domain : where it is not the format's.
         also : further outputs that nobody reads but the format has: (what, shape, bits).
         """
+        self._forms.setdefault(str(node.name), []).append(form)
         name = ir.written_name(node)
         if self.leaves_in_float(node):
             self._layers[name] = name
@@ -235,6 +239,7 @@ class Lowering:
         shape: Sequence[int | None], q: QParams, also: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:  # fmt: skip
         """Append a node on the way to the float `node`'s output; return its output, `<node's output>_<what>`."""
+        self._forms.setdefault(str(node.name), []).append(form)
         like = ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
         name = ir.written_name(node)
         own, title = self._free(f"{name}_{what}"), ir.free_name(f"{node.name}_{what}", self._taken_by_nodes)
@@ -354,7 +359,7 @@ class Lowering:
             else:
                 self._copy(node)
         outputs = [self._floats[str(value.name)] for value in self.model.graph.outputs]
-        return Lowered(self._finish(inputs, outputs), self._float_names, self._layers, self._sources)
+        return Lowered(self._finish(inputs, outputs), self._float_names, self._layers, self._sources, self._forms)
 
     def _copy(self, node: ir.Node) -> None:
         """Take over a float node as it is."""

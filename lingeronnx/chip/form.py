@@ -32,7 +32,7 @@ from ..formats import CONV2D, GLU, LINEAR, PAD, QUANT, SOFTMAX, is_quantized_dom
 from ..graph import ir
 from ..platforms import Fault, Platform
 from .lstm import lstm_area, lstm_state
-from .nodes import ONE, joined
+from .nodes import ONE, free, joined, part
 
 __all__ = ["REMEDIED", "chip_form"]
 
@@ -234,21 +234,14 @@ _COPIES = 5
 
 def _softmax_of(graph: ir.Graph, node: ir.Node, long: ir.Value, axis: int, start: int, end: int) -> ir.Value:
     """Insert a copy of the SoftmaxInt `node` on start .. end-1 of `long` along `axis`; return its output."""
-    shape = [*(ir.shape(node.inputs[0]) or ())]
-    shape[axis] = end - start
-    bounds = [ir.add_initializer(graph, ir.fresh_name(graph, f"{node.outputs[0].name}_{what}{start}"),
-                                 np.array([number], np.int64))
-              for what, number in (("start", start), ("end", end), ("axis", axis), ("step", 1))]  # fmt: skip
-    name = ir.fresh_name(graph, f"{node.outputs[0].name}_rows{start}")
-    cut = ir.make_node("Slice", [long, *bounds], name=f"Slice_{name}", output=name, like=long)
-    name = ir.fresh_name(graph, f"{node.outputs[0].name}_part{start}")
-    part = ir.make_node(node.op_type, [cut.outputs[0]], name=f"{node.name}_part{start}", output=name,
-                        domain=node.domain, like=node.outputs[0])  # fmt: skip
-    part.attributes.update(node.attributes)
-    for made in (cut, part):
-        made.outputs[0].shape = ir.oir_shape(shape)
-        graph.graph.insert_before(node, made)
-    return part.outputs[0]
+    taken, base = ir.names(graph), f"{node.outputs[0].name}"
+    rows = part(graph, long, axis, start, end, f"{base}_rows{start}", taken)
+    some = ir.make_node(node.op_type, [rows.outputs[0]], name=f"{node.name}_part{start}", domain=node.domain,
+                        output=free(f"{base}_part{start}", taken), like=node.outputs[0])  # fmt: skip
+    some.attributes.update(node.attributes)
+    some.outputs[0].shape = rows.outputs[0].shape
+    graph.graph.insert_before(node, [rows, some])
+    return some.outputs[0]
 
 
 def _own_constants(graph: ir.Graph, row: Platform) -> list[Fitted]:

@@ -43,7 +43,7 @@ def lstm_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
                             output=name, domain="thinker", like=y)  # fmt: skip
         made.outputs[0].shape = ir.oir_shape([*shape[:2], wide])
         graph.graph.insert_after(node, made)
-        same = made.outputs[0] if wide == units else cut(graph, made, 2, 0, units, shape)
+        same = made.outputs[0] if wide == units else cut(graph, made, 2, 0, units)
         for reader, index in readers:
             reader.replace_input_with(index, same)
         areas.append(shape[1] * wide)
@@ -68,8 +68,7 @@ def lstm_state(graph: ir.Graph, row: Platform) -> list[Fitted]:
         readers, half = list(y.uses()), shape[1] // 2
         if not readers or half < _STEPS:
             continue
-        parts = [cut(graph, node, 1, start, end, [shape[0], end - start, shape[2]])
-                 for start, end in ((0, half), (half, shape[1]))]  # fmt: skip
+        parts = [cut(graph, node, 1, start, end) for start, end in ((0, half), (half, shape[1]))]
         scale = float(ir.attr(node, "scale_o"))
         first = next(n for n in graph.graph if any(n is reader for reader, _ in readers))
         whole = joined(graph, node, parts, 1, scale, f"{y.name}_whole", before=first)

@@ -9,22 +9,53 @@ import numpy as np
 from ..formats import CONCAT
 from ..graph import ir
 
-__all__ = ["ONE", "cut", "joined"]
+__all__ = ["ONE", "cut", "free", "join", "joined", "part"]
 
 #: The weight of an identity convolution or layer, and its scale.
 ONE = 64
 
+#: Attributes that say where a node runs.
+_PLACE = ("platform", "platform_quant", "quant_mode")
 
-def cut(graph: ir.Graph, node: ir.Node, axis: int, start: int, end: int, shape: list[int]) -> ir.Value:
-    """Insert a Slice of the positions `start` .. `end` - 1 of the first output of `node` behind it.
 
-    shape : that of its output, which is returned.
+def free(base: str, taken: set[str]) -> str:
+    """Return `base`, with a number where it is in `taken`, to which it is added."""
+    name = ir.free_name(base, taken)
+    taken.add(name)
+    return name
+
+
+def part(graph: ir.Graph, value: ir.Value, axis: int, start: int, end: int, base: str, taken: set[str]) -> ir.Node:
+    """Return a Slice of the positions `start` .. `end` - 1 of `value`, to be inserted.
+
+    base : of the name of its output. taken : names that tensors have; the new ones are added.
     """
-    name = ir.fresh_name(graph, f"{node.outputs[0].name}_cut")
-    bounds = [ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{what}"), np.array([number], np.int64))
+    name = free(base, taken)
+    bounds = [ir.add_initializer(graph, free(f"{name}_{what}", taken), np.array([number], np.int64))
               for what, number in (("start", start), ("end", end), ("axis", axis), ("step", 1))]  # fmt: skip
-    made = ir.make_node("Slice", [node.outputs[0], *bounds], name=f"Slice_{name}", output=name, like=node.outputs[0])
+    made = ir.make_node("Slice", [value, *bounds], name=f"Slice_{name}", output=name, like=value)
+    shape = list(ir.shape(value) or ())
+    shape[axis] = end - start
     made.outputs[0].shape = ir.oir_shape(shape)
+    return made
+
+
+def join(parts: Sequence[ir.Value], axis: int, scale: float, like: ir.Node, name: str, output: str) -> ir.Node:
+    """Return an iqCat of `parts`, all held at `scale`, to be inserted; where it runs is taken from `like`."""
+    place = {key: ir.attr(like, key) for key in _PLACE if key in like.attributes}
+    attrs = {"dim": axis, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **place}
+    made = ir.make_node(CONCAT.name, parts, dict(sorted(attrs.items())), name=f"{CONCAT.name}_{name}", output=output,
+                        domain=CONCAT.domain, like=parts[0])  # fmt: skip
+    shape = list(parts[0].shape or ())
+    shape[axis] = sum(int((ir.shape(each) or ())[axis] or 0) for each in parts)
+    made.outputs[0].shape = ir.oir_shape(shape)
+    return made
+
+
+def cut(graph: ir.Graph, node: ir.Node, axis: int, start: int, end: int) -> ir.Value:
+    """Insert a Slice of the positions `start` .. `end` - 1 of the first output of `node` behind it; return its own."""
+    value = node.outputs[0]
+    made = part(graph, value, axis, start, end, f"{value.name}_cut", ir.names(graph))
     graph.graph.insert_after(node, made)
     return made.outputs[0]
 
@@ -37,15 +68,7 @@ def joined(
 
     Where it runs is taken from `node`.
     """
-    extra = {key: node.attributes[key].value for key in ("platform", "platform_quant", "quant_mode")
-             if key in node.attributes}  # fmt: skip
-    attrs = {"dim": axis, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **extra}
-    what = name or f"{node.outputs[0].name}_joined"
-    made = ir.make_node(CONCAT.name, parts, dict(sorted(attrs.items())), name=f"{CONCAT.name}_{what}",
-                        output=ir.fresh_name(graph, name) if name else "", domain=node.domain,
-                        like=parts[0])  # fmt: skip
-    shape = list(parts[0].shape or ())
-    shape[axis] = sum(int((ir.shape(part) or ())[axis] or 0) for part in parts)
-    made.outputs[0].shape = ir.oir_shape(shape)
+    output = ir.fresh_name(graph, name) if name else ""
+    made = join(parts, axis, scale, node, name or f"{node.outputs[0].name}_joined", output)
     graph.graph.insert_before(before or node, made)
     return made.outputs[0]

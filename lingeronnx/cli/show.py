@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..api import Comparison, Deployment, Evaluation, Simulation, Verification
     from ..demo import Demo
     from ..deployment import Difference
+    from ..fit import Fitted
     from ..flow import Written
     from ..flow.report import FloatNode, Report
     from ..run.dump import Summary
@@ -105,8 +106,7 @@ def show_report(console: Console, model: Path, done: Written) -> None:
     _float_table(console, "Float nodes between integer ones", report.float_nodes)
     _float_table(console, "Host part: float nodes before the first or after the last integer one", report.host_part)
     if report.fitted:
-        _table(console, "Rewritten to fit the chip", ["node", "what", "cost"],
-               [(f.node, f.what, f.cost) for f in report.fitted])  # fmt: skip
+        _table(console, "Written otherwise", ["node", "what", "cost"], _alike(report.fitted))
     if report.cost is not None:
         console.print("\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold")
         for line in report.cost.table(8, totals=False):
@@ -123,6 +123,15 @@ def show_report(console: Console, model: Path, done: Written) -> None:
     _line(console, "written", f"{done.graph} ({_size(done.graph)})")
     if done.chip is not None:
         _line(console, "for the packer", f"{done.chip} ({_size(done.chip)}), without the host part")
+
+
+def _alike(fitted: Sequence[Fitted]) -> list[tuple[str, str, str]]:
+    """Return rows of what was written otherwise; nodes for which the same was done share one."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in fitted:
+        groups.setdefault((each.what, each.cost), []).append(each.node)
+    return [(nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more", what, cost)
+            for (what, cost), nodes in groups.items()]  # fmt: skip
 
 
 def _report_rows(report: Report) -> list[tuple[str, str, str]]:

@@ -43,13 +43,8 @@ def split_depthwise(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str,
         parts.append(make("Conv", inputs, [batch, channels, height, width], f"part{number}", attributes))
     joined = make("Concat", parts, [batch, many * channels, height, width], "joined", {"axis": 1})
     area = height * width
-    woven = _reshape(make, joined, [batch, many, channels, area], "by_filter")
+    woven = make.reshape(joined, [many, channels, area], "by_filter")
     woven = make("Transpose", [woven], [batch, channels, many, area], "woven", {"perm": [0, 2, 1, 3]})
-    _reshape(make, woven, [batch, many * channels, height, width], "restored")
+    make.reshape(woven, [many * channels, height, width], "restored")
     make.done()
     return f"{channels} channels of {many} filters as {many} depthwise convolutions, woven together", "exact"
-
-
-def _reshape(make: Maker, value: ir.Value, shape: list[Any], what: str) -> ir.Value:
-    target = np.array([0, *shape[1:]], np.int64)
-    return make("Reshape", [value, make.constant(target, f"{what}_shape")], shape, what)

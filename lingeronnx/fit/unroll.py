@@ -16,12 +16,12 @@ rounded to 8 bits, which the layer itself would not do: that is the cost. What b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ..formats.select import slices
 from ..graph import ir
+from ..graph.builder import Builder
 from ..ops import float_op
 from ..ops.lut import SIGMOID, TANH
 from ..ops.recurrent import given
@@ -44,7 +44,7 @@ def _is_joined(units: int, row: Platform) -> bool:
 
 def unroll(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Write the layer out step by step."""
-    kind = node.op_type.partition("_")[0]
+    kind = ir.kind(node)
     shape = ir.shape(node.inputs[0])
     if node.domain != ir.DOMAIN or kind not in ("GRU", "LSTM") or "lengths" in given(node):
         return None
@@ -53,8 +53,8 @@ def unroll(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | N
     maker = (_Gru if kind == "GRU" else _Lstm)(model, node, TANH.available(row))
     maker.joined = _is_joined(maker.units, row)
     maker.run()
-    if any((op := float_op(made, row)[0]) is None or op.violations(made, row) for made in maker.nodes):
-        maker.undo()
+    if any((op := float_op(made, row)[0]) is None or op.violations(made, row) for made in maker.build.nodes):
+        maker.build.undo()
         return None
     maker.done()
     curve = "" if maker.has_tanh else ", tanh made of sigmoid"
@@ -66,8 +66,7 @@ class _Layer:
 
     def __init__(self, model: ir.Graph, node: ir.Node, has_tanh: bool) -> None:
         self.model, self.node, self.has_tanh = model, node, has_tanh
-        self.nodes: list[ir.Node] = []
-        self._made: list[ir.Value] = []
+        self.build = Builder(model, node)
         arrays = [ir.const(value) for value in node.inputs[1:4]]
         assert arrays[0] is not None
         assert arrays[1] is not None
@@ -92,9 +91,7 @@ class _Layer:
         self.joined = True
         #: What the names of the current step's nodes begin with.
         self._at = ""
-        self._taken = ir.names(model)
         self._doubles: dict[float, _Weight] = {}
-        self._numbers: dict[int, ir.Value] = {}
 
     def run(self) -> None:
         """Make the nodes, in the order of time, and what is read of them."""
@@ -120,39 +117,24 @@ class _Layer:
 
     # ---- nodes ----
 
-    def make(self, op_type: str, inputs: Sequence[ir.Value], what: str, sizes: Sequence[int], domain: str = "",
-             attributes: dict[str, Any] | None = None) -> ir.Value:  # fmt: skip
+    def make(
+        self, op_type: str, inputs: Sequence[ir.Value], what: str, sizes: Sequence[int], domain: str = ""
+    ) -> ir.Value:
         """Append a node called `<layer>_<what>`, with the step before `what`; return its output [N, *sizes]."""
-        made = ir.make_node(op_type, inputs, attributes, of=self.node, what=self._at + what,
-                            output=self._name(self._at + what), domain=domain, like=self.node.outputs[0])  # fmt: skip
-        ir.mark_shared(made, f"{ir.written_name(self.node)}_{what}")
-        made.outputs[0].shape = ir.oir_shape([self.batch, *sizes])
-        self.nodes.append(made)
-        return made.outputs[0]
+        return self.note(self.build(op_type, inputs, [self.batch, *sizes], self._at + what, domain=domain), what)
 
-    def constant(self, array: np.ndarray, what: str) -> ir.Value:
-        """Return an initializer called after the layer."""
-        value = ir.add_initializer(self.model, self._name(what), array)
-        self._made.append(value)
+    def note(self, value: ir.Value, what: str) -> ir.Value:
+        """Note what the node that makes `value` has in common with those of other steps; return `value`."""
+        maker = ir.producer(value)
+        assert maker is not None
+        ir.mark_shared(maker, f"{ir.written_name(self.node)}_{what}")
         return value
-
-    def _name(self, what: str) -> str:
-        """Return a free name for a tensor of the layer."""
-        name = ir.free_name(f"{ir.written_name(self.node)}_{what}", self._taken)
-        self._taken.add(name)
-        return name
-
-    def number(self, n: int) -> ir.Value:
-        """Return the integer `n` as an initializer [1] that all nodes share."""
-        if n not in self._numbers:
-            self._numbers[n] = self.constant(np.array([n], np.int64), f"number{n}")
-        return self._numbers[n]
 
     def weight(self, array: np.ndarray, what: str, bias: np.ndarray | None = None) -> _Weight:
         """Return weight [O, I] and bias (default zeros) as initializers that all steps share."""
         held = np.ascontiguousarray(array, np.float32)
         zero = np.zeros(len(held)) if bias is None else bias
-        return self.constant(held, f"{what}_weight"), self.constant(zero.astype(np.float32), f"{what}_bias")
+        return self.build.constant(held, f"{what}_weight"), self.build.constant(zero.astype(np.float32), f"{what}_bias")
 
     def of_step(self, whole: ir.Value, parts: _Weight, inner: np.ndarray, t: int, what: str) -> ir.Value:
         """Return the products with x at step `t`, of `whole`; those of the first step with a constant state added."""
@@ -161,7 +143,7 @@ class _Layer:
             return self.crop(whole, 1, t, t + 1, what)
         bias = ir.const(parts[1])
         assert bias is not None
-        moved = self.constant((bias + added).astype(np.float32), f"{what}_first_bias")
+        moved = self.build.constant((bias + added).astype(np.float32), f"{what}_first_bias")
         return self.linear(self.crop(self.x, 1, t, t + 1, f"{what}_in"), (parts[0], moved), what)
 
     def times(self, gate: ir.Value, value: np.ndarray, what: str) -> ir.Value | None:
@@ -185,11 +167,8 @@ class _Layer:
 
     def crop(self, x: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:
         """Append a Slice; `x` itself where that is all of it."""
-        sizes = _sizes(x)
-        if (start, end) == (0, sizes[axis - 1]):
-            return x
-        sizes[axis - 1] = end - start
-        return self.make("Slice", [x, self.number(start), self.number(end), self.number(axis)], what, sizes)
+        part = self.build.crop(x, axis, start, end, self._at + what)
+        return part if part is x else self.note(part, what)
 
     def gates(self, total: ir.Value, keys: str) -> list[ir.Value]:
         """Append sigmoids of the sums of all gates, and return them one by one."""
@@ -215,19 +194,11 @@ class _Layer:
 
     # ---- in place of the layer ----
 
-    def undo(self) -> None:
-        """Forget what was made."""
-        for made in self.nodes:
-            for index in range(len(made.inputs)):
-                made.replace_input_with(index, None)
-        for value in self._made:
-            del self.model.graph.initializers[str(value.name)]
-
     def done(self) -> None:
         """Put the nodes where the layer was."""
         model, node = self.model, self.node
         declare(model)
-        model.graph.insert_before(node, self.nodes)
+        model.graph.insert_before(node, self.build.nodes)
         y = node.outputs[0]
         for use in list(y.uses()):
             t = _single_step(use.node) if use.idx == 0 else None
@@ -242,7 +213,7 @@ class _Layer:
         for value, key in zip(node.outputs[1:], "hc", strict=False):
             self._instead(value, self.last[key])
         model.graph.remove(node, safe=True)
-        for made in reversed(self.nodes):  # the first step has no use for some gates
+        for made in reversed(self.build.nodes):  # the first step has no use for some gates
             if not any(v.uses() or v.is_graph_output() for v in made.outputs):
                 model.graph.remove(made, safe=True)
 
@@ -251,7 +222,7 @@ class _Layer:
         if not old.uses() and not old.is_graph_output():
             return
         if old.is_graph_output() and new.is_graph_output():  # one tensor has one name
-            size = self.constant(np.array([0, *_sizes(new)], np.int64), "same_shape")
+            size = self.build.constant(np.array([0, *_sizes(new)], np.int64), "same_shape")
             same = ir.make_node("Reshape", [new, size], of=self.node, what="same", output="", like=old)
             self.model.graph.insert_before(self.node, same)
             new = same.outputs[0]

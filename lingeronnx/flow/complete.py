@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from ..chip.form import chip_form
 from ..chip.row_tiles import row_tiles
+from ..emit import Lowered
 from ..errors import ConstraintError
+from ..fit import Fitted
 from ..graph import ir
 from ..platforms import Platform
 from ..run.data import Progress
@@ -29,13 +32,14 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     Raises ConstraintError with require_chip where the result is not chip-ready.
     """
     prepared, plan, row = planned.prepared, planned.plan, planned.prepared.row
-    lowered = lower(planned.parts.on(exact), plan, row).graph
+    made = lower(planned.parts.on(exact), plan, row)
+    lowered = made.graph
     notes = [*prepared.notes, *planned.notes]
     formed = chip_form(lowered, row)
     lowered, tiled = row_tiles(lowered, row)
     if not prepared.synthetic:
         note_inputs(lowered, next(iter(prepared.data.peek(_SEEN)))[0])
-    fitted = [*prepared.fitted, *formed, *tiled]
+    fitted = [*prepared.fitted, *_composed(planned.graph, made), *formed, *tiled]
     report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
     if prepared.conf.require_chip and not report.chip_ready:
         raise _not_ready(report, row)
@@ -44,6 +48,23 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
                             few)  # fmt: skip
     seen = fidelity(prepared, lowered, planned.graph, result.session(), progress)
     return replace(result, report=replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings))
+
+
+def _composed(graph: ir.Graph, made: Lowered) -> list[Fitted]:
+    """Return how the nodes of the float `graph` are written that no single integer operator serves.
+
+    An operator that only moves or bounds integers, of ONNX itself, is exact; another rounds what it gives once.
+    """
+    kinds = {str(node.name): ir.kind(node) for node in graph.graph}
+    found = []
+    for name, forms in made.forms.items():
+        if len(forms) > 1:
+            counts = Counter(form.name for form in forms)
+            words = [operator if count == 1 else f"{count} {operator}" for operator, count in counts.items()]
+            rounding = sum(bool(form.domain) for form in forms)
+            cost = "exact" if rounding < 2 else f"{rounding} operators, one rounding each at most"
+            found.append(Fitted(name, f"{kinds[name]} written as {', '.join(words)}", cost))
+    return found
 
 
 def _not_ready(report: Report, row: Platform) -> ConstraintError:

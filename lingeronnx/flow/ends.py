@@ -67,7 +67,7 @@ def _kinds(model: ir.Graph) -> Callable[[ir.Node], set[str]]:
     bodies = {name[:2]: {inner.op_type for inner in body} for name, body in model.functions.items()}
 
     def of(node: ir.Node) -> set[str]:
-        composed = node.op_type.partition("_")[0] == "Curve" and node.domain == ir.DOMAIN
+        composed = ir.kind(node) == "Curve" and node.domain == ir.DOMAIN
         return bodies.get((node.domain, node.op_type), set()) if composed else {node.op_type}
 
     return of

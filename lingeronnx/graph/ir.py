@@ -192,6 +192,11 @@ def opset(model: Graph) -> int:
     return model.opset_imports.get("") or OPSET
 
 
+def kind(node: Node) -> str:
+    """Return what `node` computes: its operator, of a function of ours without what tells bodies of a kind apart."""
+    return node.op_type.partition("_")[0] if node.domain == DOMAIN else str(node.op_type)
+
+
 def axes(node: Node, index: int = 1) -> list[int] | None:
     """Return the axes of a node, an attribute or from opset 13 on its input `index`; None when absent or computed."""
     given = attr(node, "axes")

@@ -66,8 +66,7 @@ def float_op(node: ir.Node, row: Platform) -> tuple[Op | None, str]:
     has, else the first: no rule needs to know of the others. Its `available` and `violations` say what is against it.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
-    kind = node.op_type.partition("_")[0] if domain == ir.DOMAIN else node.op_type  # Curve_2 is a second Curve
-    candidates = _BY_FLOAT.get((domain, kind), [])
+    candidates = _BY_FLOAT.get((domain, ir.kind(node)), [])
     if not candidates:
         return None, f"{node.op_type} has no integer form"
     reasons = [op.reject(node) for op in candidates]

@@ -33,7 +33,7 @@ _WEIGHT = QParams(2.0**6)
 
 def _factor(node: ir.Node) -> float:
     """Return what x is multiplied by in the gate."""
-    kind = node.op_type.partition("_")[0]
+    kind = ir.kind(node)
     return 1.702 if kind == "Gelu" else float(ir.attr(node, "alpha", 1.0)) if kind == "Swish" else 1.0
 
 

@@ -20,7 +20,7 @@ def _size(value: ir.Value | None) -> list[int]:
 
 def macs(node: ir.Node) -> int:
     """Return the multiply-accumulates of one sample; 0 for operators that are not sums of products."""
-    kind = node.op_type
+    kind = ir.kind(node)
     if kind == "Conv":
         return CONV2D.macs(node)
     if kind == "Linear" and node.domain == ir.DOMAIN:
@@ -29,7 +29,7 @@ def macs(node: ir.Node) -> int:
         left = _size(node.inputs[0])
         inner = left[0 if kind == "Gemm" and ir.attr(node, "transA", 0) else -1] if left else 1
         return math.prod(_size(node.outputs[0])) * inner
-    if node.domain == ir.DOMAIN and kind.partition("_")[0] in ("LSTM", "GRU"):
+    if node.domain == ir.DOMAIN and kind in ("LSTM", "GRU"):
         return LSTM.macs(node)
     if kind == "ConvTranspose":
         weight = ir.shape(node.inputs[1]) or ()

@@ -2,8 +2,8 @@
 and r, z, n, biases int32 at scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the output).
 
 The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.recurrent`): x [N, T, I], W, R and B in
-ONNX's gate order, then lengths, a state and a cell where they are `given` -> y [N, T, H], of an LSTM the last state and
-cell too. `obstacle` says what keeps an ONNX LSTM or GRU from becoming one.
+ONNX's gate order, then lengths, a state and a cell as the attribute `given` names them -> y [N, T, H], of an LSTM the
+last state and cell too. `obstacle` says what keeps an ONNX LSTM or GRU from becoming one.
 
 The integer operators take the same between x and the weights: lengths, the state as integers of the output's scale, the
 cell as int32 with 15 fractional bits, each absent where it is not given. Chips begin at zero and walk to the end.
@@ -49,8 +49,7 @@ def directions(node: ir.Node) -> list[str]:
 def given(node: ir.Node) -> dict[str, int]:
     """Return {what: input index} of the lengths and states that a float layer is given, in ONNX's form or ours."""
     if node.domain == ir.DOMAIN:
-        letters = node.op_type.partition("_")[2]
-        return {key: 4 + i for i, key in enumerate(k for k in GIVEN if k[0] in letters)}
+        return {key: 4 + i for i, key in enumerate(ir.attr(node, "given", []))}
     return {key: index for index, key in enumerate(GIVEN, 4) if len(node.inputs) > index and node.inputs[index]}
 
 

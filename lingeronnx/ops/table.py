@@ -168,7 +168,7 @@ class Table(Op):
         held = np.clip(np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5),
                        o.low, o.high)  # fmt: skip
         table = low.array(f"{node.outputs[0].name}_table", held.astype(np.int8 if o.bits <= 8 else np.int16))
-        attrs = {"function": node.op_type.partition("_")[0], **formats.TABLE.scales(x, o)}
+        attrs = {"function": ir.kind(node), **formats.TABLE.scales(x, o)}
         low.emit(formats.TABLE, node, [low.integer(node, index), table], attrs)
 
 

@@ -47,8 +47,7 @@ def backward(model: ir.Graph) -> int:
 
 
 def _is_layer(node: ir.Node) -> bool:
-    kind = node.op_type.partition("_")[0]
-    return node.domain == ir.DOMAIN and kind in ("LSTM", "GRU") and "lengths" not in given(node)
+    return node.domain == ir.DOMAIN and ir.kind(node) in ("LSTM", "GRU") and "lengths" not in given(node)
 
 
 def _length(node: ir.Node) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..graph import ir
+from ..graph.builder import Builder
 from ._pass import Answer, Reason, refused
 
 _FEW = 4
@@ -51,25 +52,21 @@ def _rewrite(model: ir.Graph, node: ir.Node, groups: list[list[int]], shape: lis
     before = sorted(groups)
     perm = [before.index(group) for group in groups]
     merged = [math.prod(shape[a] for a in group) for group in before[1:]]
-    source, result = node.inputs[0], node.outputs[0]
+    source, result = ir.source(node), node.outputs[0]
     first = _reshape_before(source)
     if first is not None:
-        source = first.inputs[0]  # a reshape of a reshape is one
+        source = ir.source(first)  # a reshape of a reshape is one
     apart = ir.sole_consumer(result)
-    narrow = _reshape(model, node, source, merged, "merged")
+    build = Builder(model, node)
+    narrow = build.reshape(source, merged, "merged")
     batch = result.shape[0] if result.shape is not None else "N"
-    turned = ir.make_node("Transpose", narrow.outputs, {"perm": perm}, of=node, what="turned",
-                          output=ir.fresh_name(model, f"{result.name}_turned"), like=result)  # fmt: skip
-    turned.outputs[0].shape = ir.oir_shape([batch, *(merged[p - 1] for p in perm[1:])])
-    sizes = [shape[axis] for group in groups[1:] for axis in group]
-    wide = _reshape(model, node, turned.outputs[0], sizes, "apart")
-    wide.outputs[0].shape, wide.outputs[0].type = result.shape, result.type
-    wide.outputs[0].name = ""
-    ir.replace(model, [node], [narrow, turned, wide])
+    turned = build("Transpose", [narrow], [batch, *(merged[p - 1] for p in perm[1:])], "turned", {"perm": perm})
+    build.reshape(turned, [shape[axis] for group in groups[1:] for axis in group], "apart")
+    build.done()
     target = ir.const(apart.inputs[1]) if apart is not None and apart.op_type == "Reshape" else None
     if apart is not None and target is not None and not np.any(target.reshape(-1)[1:] == 0):
-        apart.replace_input_with(0, turned.outputs[0])
-        model.graph.remove(wide, safe=True)
+        apart.replace_input_with(0, turned)
+        model.graph.remove(build.nodes[-1], safe=True)
     if first is not None and not first.outputs[0].uses() and not first.outputs[0].is_graph_output():
         model.graph.remove(first, safe=True)
 
@@ -82,14 +79,3 @@ def _reshape_before(value: ir.Value | None) -> ir.Node | None:
     sizes = [list((ir.shape(v) or (None, None))[1:]) for v in (node.inputs[0], value)]
     known = [math.prod(d for d in each if d is not None) for each in sizes if None not in each]
     return node if len(known) == 2 and known[0] == known[1] else None
-
-
-def _reshape(model: ir.Graph, node: ir.Node, source: ir.Value | None, sizes: list[int], what: str) -> ir.Node:
-    """Return a Reshape that keeps the batch."""
-    base = f"{node.outputs[0].name}_{what}"
-    target = ir.add_initializer(model, ir.fresh_name(model, f"{base}_shape"), np.array([0, *sizes], np.int64))
-    made = ir.make_node("Reshape", [source, target], of=node, what=what, output=ir.fresh_name(model, base),
-                        like=node.outputs[0])  # fmt: skip
-    old = node.outputs[0].shape
-    made.outputs[0].shape = ir.oir_shape([old[0] if old is not None else "N", *sizes])
-    return made

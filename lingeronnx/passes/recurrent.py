@@ -1,9 +1,10 @@
 """LSTM and GRU as one model-local function per direction, batch first: ``lingeronnx.LSTM(x, W, R, B) -> y, h, c``.
 
 x [N, T, I] -> y [N, T, H] and, of an LSTM, the last state and cell [N, 1, H]; W, R and B keep ONNX's gate order; states
-start at zero. Where the node is given lengths, a state or a cell, they are further inputs, and the function's name says
-which: ``LSTM_lhc(x, W, R, B, lengths [N], h [N, 1, H], c [N, 1, H])``; states that are the same for every sample are
-constants [1, 1, H]. Functions of that kind all give h.
+start at zero. Where the node is given lengths [N], a state h or a cell c [N, 1, H], they are further inputs, and the
+attribute `given` names them: ``LSTM_lhc <given=["lengths", "h", "c"]> (x, W, R, B, lengths, h, c)``. Such a function
+has a body, and so a name, of its own; nobody reads the name. States that are the same for every sample are constants
+[1, 1, H]. Functions of that kind all give h.
 
 What else the ONNX operator gives is made of y, h and c: Y by a Concat of the directions and Transposes, Y_h by a Slice
 of the last step (the first one of the reverse direction), or h where lengths are given. The Transposes meet those of
@@ -19,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from ..formats.recurrent import GIVEN
 from ..graph import ir
 from ..ops.recurrent import directions, full_length, given, obstacle
 
@@ -89,13 +89,11 @@ class _Rewrite:
         self._more = given(node)
         if full_length(node):
             del self._more["lengths"]
-        letters = "".join(key[0] for key in GIVEN if key in self._more)
-        self._function = node.op_type + (f"_{letters}" if letters else "")
+        self._function = declare(model, node.op_type, list(self._more))
 
     def run(self) -> None:
         """Put the functions and what their outputs need in place of the node."""
         model, node = self._model, self._node
-        declare(model, self._function)
         x = self._batch_first()
         states = {key: self._states(index) for key, index in self._more.items() if key != "lengths"}
         kinds = directions(node)
@@ -185,6 +183,8 @@ class _Rewrite:
         attrs: dict[str, Any] = {"direction": direction, "hidden_size": self._units}
         if node.op_type == "GRU":
             attrs["linear_before_reset"] = int(ir.attr(node, "linear_before_reset", 0))
+        if self._more:
+            attrs["given"] = list(self._more)
         for key, index in self._more.items():
             weights.append(ir.source(node, index) if key == "lengths" else states[key][number])
         what, sizes = f"y_{direction}" if many else "y", (int(self._sizes[0] or 0), self._units)
@@ -336,14 +336,14 @@ def _flat_output(node: ir.Node) -> ir.Value:
 # ---- the functions -----------------------------------------------------------------------------------------------
 
 
-def declare(model: ir.Graph, function: str) -> None:
-    """Add the function to the model, once: an operator's name, and the letters of what it is given."""
+def declare(model: ir.Graph, kind: str, more: Sequence[str]) -> str:
+    """Add the function of an LSTM or GRU that is given `more` to the model, once; return its name."""
+    function = "_".join(filter(None, (kind, "".join(key[0] for key in more))))
     if any(f.domain == ir.DOMAIN and f.name == function for f in model.functions.values()):
-        return
-    kind, _, letters = function.partition("_")
+        return function
     version = ir.opset(model)
     x, w, r, b = (ir.Value(name=name) for name in ("x", "w", "r", "b"))
-    more = {key: ir.Value(name=key) for key in GIVEN if key[0] in letters}
+    further = {key: ir.Value(name=key) for key in more}
     nodes: list[ir.Node] = []
 
     def add(op_type: str, inputs: Sequence[ir.Value | None], output: str, attrs: dict[str, Any] | None = None
@@ -361,17 +361,17 @@ def declare(model: ir.Graph, function: str) -> None:
 
     turned = add("Transpose", [x], "x_t", {"perm": [1, 0, 2]})
     wide = [axes("Unsqueeze", value, 0, f"{value.name}_d") for value in (w, r, b)]
-    lengths = more.get("lengths")
+    lengths = further.get("lengths")
     states: list[ir.Value | None] = [None, None]
-    if letters.strip("l"):  # a constant state has one row for all samples
+    if further.keys() - {"lengths"}:  # a constant state has one row for all samples
         size = add("Shape", [x], "x_shape")
         first, ones = (add("Constant", [], name, {"value": ir.tensor(np.array(value, np.int64))})
                        for name, value in (("first", 0), ("ones", [1, 1])))  # fmt: skip
         rows = axes("Unsqueeze", add("Gather", [size, first], "count", {"axis": 0}), 0, "rows")
         target = add("Concat", [rows, ones], "state_shape", {"axis": 0})
         for index, key in enumerate("hc"):
-            if key in more:
-                full = add("Expand", [more[key], target], f"{key}_full")
+            if key in further:
+                full = add("Expand", [further[key], target], f"{key}_full")
                 states[index] = add("Transpose", [full], f"{key}_t", {"perm": [1, 0, 2]})
     behind = [lengths, *states]
     while behind and behind[-1] is None:
@@ -379,7 +379,7 @@ def declare(model: ir.Graph, function: str) -> None:
     kinds = {"hidden_size": ir.AttributeType.INT, "direction": ir.AttributeType.STRING}
     if kind == "GRU":
         kinds["linear_before_reset"] = ir.AttributeType.INT
-    count = 3 if kind == "LSTM" else 2 if letters else 1
+    count = 3 if kind == "LSTM" else 2 if more else 1
     steps = ir.Node("", kind, [turned, *wide, *behind], [ir.RefAttr(name, name, of) for name, of in kinds.items()],
                      num_outputs=count)  # fmt: skip
     for value, name in zip(steps.outputs, ("y_td", "h_d", "c_d"), strict=False):
@@ -388,11 +388,13 @@ def declare(model: ir.Graph, function: str) -> None:
     flat = axes("Squeeze", steps.outputs[0], 1, "y_t")
     y = add("Transpose", [flat], "y", {"perm": [1, 0, 2]})
     # all outputs are passed on: one without a reader would lose its name
-    ends = ("h_last", "c_last") if letters else ("h", "c")
+    ends = ("h_last", "c_last") if more else ("h", "c")
     last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], ends, strict=False)]
-    body = ir.Body([x, w, r, b, *more.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
-    options = [ir.Attr(name, of, None) for name, of in kinds.items()]
+    body = ir.Body([x, w, r, b, *further.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function)
+    told = {"given": ir.AttributeType.STRINGS} if more else {}
+    options = [ir.Attr(name, of, None) for name, of in (kinds | told).items()]
     made = ir.Function(ir.DOMAIN, function, graph=body, attributes=options)
     model.functions[made.identifier()] = made
     model.graph.opset_imports[ir.DOMAIN] = 1
     model.ir_version = max(model.ir_version or 8, 8)
+    return function

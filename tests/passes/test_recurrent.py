@@ -5,6 +5,7 @@ import onnx
 import pytest
 
 from lingeronnx.graph import ir
+from lingeronnx.ops.recurrent import given as given_to
 from lingeronnx.ops.recurrent import obstacle
 from lingeronnx.passes import accept, normalize, straighten
 from lingeronnx.passes.recurrent import recurrent, time_first
@@ -191,7 +192,7 @@ GIVEN = {
 @pytest.mark.parametrize("direction", ("forward", "reverse"))
 @pytest.mark.parametrize("name", GIVEN)
 def test_what_is_given(name, direction):
-    """Lengths, states and cells are further inputs of a function that is named after them; Y_h is its output then."""
+    """Lengths, states and cells are further inputs, which an attribute names; Y_h is its output then."""
     letters, more, given, arrays = GIVEN[name]
     text = f"{TURN} y4, y, c = {{L}}>(t, w, r, b, {more}) z = Squeeze(y4, one)"
     if name == "a constant state":
@@ -208,7 +209,10 @@ def test_what_is_given(name, direction):
     for key, want in outputs(after, feed).items():
         np.testing.assert_allclose(want, before[key], rtol=0, atol=1e-6)
     (layer,) = [node for node in after.graph if node.domain == ir.DOMAIN]
-    assert (layer.op_type, len(layer.inputs)) == (f"LSTM_{letters}", 4 + len(letters))
+    keys = [key for key in ("lengths", "h", "c") if key[0] in letters]
+    layer.op_type = "LSTM_7"  # a name says nothing
+    assert (ir.kind(layer), given_to(layer)) == ("LSTM", {key: 4 + i for i, key in enumerate(keys)})
+    assert len(layer.inputs) == 4 + len(keys)
     assert ("Slice" in [node.op_type for node in after.graph]) == ("l" not in letters)
     if name == "a constant state":
         assert ir.const(layer.inputs[4]).shape == (1, 1, H)

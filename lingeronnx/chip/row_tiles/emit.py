@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from ...formats import CONCAT, QUANT
+from ...formats import QUANT
 from ...graph import ir
+from ..nodes import free, join, part
 from .runs import Rows, Run, Tile
 
 __all__ = ["emit"]
@@ -53,23 +52,14 @@ def _slice(
 ) -> ir.Value:
     if have == rows:
         return value
-    name = _free(f"{value.name}_rows{number}", taken)
-    bounds = []
-    for what, position in (("start", rows[0] - have[0]), ("end", rows[1] - have[0]), ("axis", 2), ("step", 1)):
-        label = _free(f"{name}_{what}", taken)
-        bounds.append(ir.add_initializer(graph, label, np.array([position], np.int64)))
-    node = ir.make_node("Slice", [value, *bounds], name=f"Slice_{name}", output=name, like=value)
-    shape = list(ir.shape(value) or ())
-    shape[2] = rows[1] - rows[0]
-    node.outputs[0].shape = ir.oir_shape(shape)
-    made.append(node)
-    return node.outputs[0]
+    made.append(part(graph, value, 2, rows[0] - have[0], rows[1] - have[0], f"{value.name}_rows{number}", taken))
+    return made[-1].outputs[0]
 
 
 def _copy(node: ir.Node, inputs: Sequence[ir.Value | None], tile: Tile, taken: set[str], number: int) -> ir.Value:
     """Return the output of a copy of `node` on a tile."""
     value = node.outputs[0]
-    name = _free(f"{value.name}_tile{number}", taken)
+    name = free(f"{value.name}_tile{number}", taken)
     label = (
         f"{node.name}_tile{number}" if number else node.name
     )  # the first stands for the layer where layers are named
@@ -90,13 +80,8 @@ def _copy(node: ir.Node, inputs: Sequence[ir.Value | None], tile: Tile, taken: s
 def _joined(run: Run, parts: Sequence[ir.Value], taken: set[str]) -> ir.Node:
     """Return the iqCat of the parts, which are all held at the scale of the result."""
     scale, maker = _scale(run.result)
-    extra = {
-        key: ir.attr(maker, key) for key in ("platform", "platform_quant", "quant_mode") if key in maker.attributes
-    }
-    attrs = {"dim": 2, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **extra}
     name = f"{run.result.name}_joined"
-    return ir.make_node(CONCAT.name, parts, dict(sorted(attrs.items())), name=f"{CONCAT.name}_{name}",
-                        output=_free(name, taken), domain=CONCAT.domain, like=run.result)  # fmt: skip
+    return join(parts, 2, scale, maker, name, free(name, taken))
 
 
 def _scale(value: ir.Value) -> tuple[float, ir.Node]:
@@ -108,9 +93,3 @@ def _scale(value: ir.Value) -> tuple[float, ir.Node]:
                 return float(ir.attr(node, key)), node
         node = ir.source(node).producer()
     raise AssertionError(f"no node says the scale of '{value.name}'")
-
-
-def _free(base: str, taken: set[str]) -> str:
-    name = ir.free_name(base, taken)
-    taken.add(name)
-    return name

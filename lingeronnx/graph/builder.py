@@ -1,0 +1,94 @@
+"""Makes the nodes that take a node's place, or stand on the way to it: named after it, of known sizes.
+
+Knows what moves data (Slice, Reshape) and nothing else of operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import ir
+
+__all__ = ["Builder"]
+
+
+class Builder:
+    """Nodes and constants made for `node`, which they are marked to come from.
+
+    A node is called ``<node>_<what>`` (`ir.name_nodes` makes that unique); what it writes and constants
+    ``<base>_<what>``, with a number where that is taken. base : default the name of the node's first output. Nodes are
+    kept in `nodes`; they come into the graph with `done`, or by the caller's hand. Outputs have the type of the node's
+    first one.
+    """
+
+    def __init__(self, model: ir.Graph, node: ir.Node, base: str = "") -> None:
+        self.model, self.node = model, node
+        self.result = node.outputs[0]
+        self.nodes: list[ir.Node] = []
+        self._base = base or str(self.result.name)
+        self._constants: list[ir.Value] = []
+        self._numbers: dict[int, ir.Value] = {}
+        self._taken = ir.names(model)
+
+    def __call__(
+        self, op_type: str, inputs: Sequence[ir.Value | None], shape: Sequence[Any], what: str,
+        attributes: Mapping[str, Any] | None = None, domain: str = "",
+    ) -> ir.Value:  # fmt: skip
+        """Append a node; return its output, of size `shape`."""
+        made = ir.make_node(op_type, inputs, attributes, of=self.node, what=what, output=self._name(what),
+                            domain=domain, like=self.result)  # fmt: skip
+        made.outputs[0].shape = ir.oir_shape(list(shape))
+        self.nodes.append(made)
+        return made.outputs[0]
+
+    def _name(self, what: str) -> str:
+        name = ir.free_name(f"{self._base}_{what}", self._taken)
+        self._taken.add(name)
+        return name
+
+    def constant(self, array: np.ndarray, what: str) -> ir.Value:
+        """Return an initializer with `array`."""
+        value = ir.add_initializer(self.model, self._name(what), array)
+        self._constants.append(value)
+        return value
+
+    def number(self, n: int) -> ir.Value:
+        """Return the integer `n` as an initializer [1], one for all nodes."""
+        if n not in self._numbers:
+            self._numbers[n] = self.constant(np.array([n], np.int64), f"number{n}")
+        return self._numbers[n]
+
+    def crop(self, source: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:
+        """Return the positions start..end-1 of `source` along `axis`; `source` itself where that is all of it."""
+        shape: list[Any] = list(source.shape or ())
+        if (start, end) == (0, shape[axis]):
+            return source
+        shape[axis] = end - start
+        return self("Slice", [source, *map(self.number, (start, end, axis))], shape, what)
+
+    def reshape(self, source: ir.Value, sizes: Sequence[int], what: str) -> ir.Value:
+        """Return `source` as [batch, *sizes]."""
+        batch = source.shape[0] if source.shape is not None else "N"
+        target = self.constant(np.array([0, *sizes], np.int64), f"{what}_shape")
+        return self("Reshape", [source, target], [batch, *sizes], what)
+
+    def undo(self) -> None:
+        """Forget what was made."""
+        for node in self.nodes:
+            for index in range(len(node.inputs)):
+                node.replace_input_with(index, None)
+        for value in self._constants:
+            del self.model.graph.initializers[str(value.name)]
+        self.nodes.clear()
+
+    def done(self) -> None:
+        """Put the nodes where the old one was: the last one takes over its name and its output's."""
+        self.nodes[-1].name = self.node.name
+        for index, value in enumerate(self.node.inputs):
+            if value is not None and value.is_initializer() and len(value.uses()) == 1 and not value.is_graph_input():
+                self.node.replace_input_with(index, None)
+                del self.model.graph.initializers[str(value.name)]
+        ir.replace(self.model, [self.node], self.nodes)
