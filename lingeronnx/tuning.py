@@ -91,8 +91,9 @@ def finetune(
     # Soft rounding decides anew where each weight goes; everything else begins where refinement ends.
     start = ready.graph if recipe.rounding == "soft" else refined(ready)
     bridge = Bridge(start, ready.plan, prepared.row, prepared.data.first())
-    limits = _limits(ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output},
-                     constraints or {})  # fmt: skip
+    limits = _limits(
+        ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output}, constraints or {}
+    )
     frozen = frozenset(_parameters(ready, bridge, freeze))
 
     def measure() -> float:
@@ -101,11 +102,17 @@ def finetune(
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 
-    tuner = Tuner(bridge, ready.graph, Samples(prepared.data, recipe.device), recipe,
-                  Constraints(limits["weight"] | limits["bias"], limits["output"], frozen),
-                  evaluate=None if eval_data is None else measure,
-                  checkpoint=None if checkpoint is None else Path(checkpoint), resume=resume,
-                  progress=progress)  # fmt: skip
+    tuner = Tuner(
+        bridge,
+        ready.graph,
+        Samples(prepared.data, recipe.device),
+        recipe,
+        Constraints(limits["weight"] | limits["bias"], limits["output"], frozen),
+        evaluate=None if eval_data is None else measure,
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        resume=resume,
+        progress=progress,
+    )
     history = tuner.run()
     notes = [*ready.notes, *_untrained(bridge)]
     tuned = replace(ready, plan=bridge.plan, notes=notes)
@@ -118,8 +125,10 @@ def _untrained(bridge: Any) -> list[str]:
     names = bridge.untrained
     if not names:
         return []
-    return [f"not trained, since integer layers hold them in another form: {', '.join(names[:5])}"
-            + (f" and {len(names) - 5} more" if len(names) > 5 else "")]  # fmt: skip
+    return [
+        f"not trained, since integer layers hold them in another form: {', '.join(names[:5])}"
+        + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    ]
 
 
 def with_weights(graph: ir.Graph, weights: Mapping[str, np.ndarray]) -> ir.Graph:
@@ -150,16 +159,19 @@ def _parameters(ready: Planned, bridge: Any, selectors: Iterable[str]) -> list[s
 
 
 def _limits(
-    ready: Planned, bridge: Any, everywhere: Mapping[str, float | str | None],
+    ready: Planned,
+    bridge: Any,
+    everywhere: Mapping[str, float | str | None],
     single: Mapping[str, Mapping[str, float | str] | None],
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+) -> dict[str, dict[str, Any]]:
     """Return {kind: {name: limit}} of weights, biases and outputs."""
     own: dict[int, dict[str, float | str | None]] = {}
     for selector, given in single.items():
         for key in given or {}:
             if key not in _KINDS:
-                raise ConfigError(f"constraint '{selector}': unknown key '{key}'{nearest(key, _KINDS)}; known: "
-                                  f"{', '.join(_KINDS)}")  # fmt: skip
+                raise ConfigError(
+                    f"constraint '{selector}': unknown key '{key}'{nearest(key, _KINDS)}; known: {', '.join(_KINDS)}"
+                )
         for node in _layers(ready, selector):
             own.setdefault(id(node), {}).update(dict.fromkeys(_KINDS) if given is None else given)
     found: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
@@ -170,8 +182,11 @@ def _limits(
             if value is None or not held:
                 continue
             checked = _checked(kind, value)
-            names = [ir.written_name(node)] if kind == "output" else [
-                n for n in held if (n in ready.plan.tensors) == (kind == "weight")]  # fmt: skip
+            names = (
+                [ir.written_name(node)]
+                if kind == "output"
+                else [n for n in held if (n in ready.plan.tensors) == (kind == "weight")]
+            )
             found[kind].update(dict.fromkeys(names, checked))
     return found
 
@@ -198,8 +213,10 @@ def reestimate(model: ir.Graph, data: Data) -> None:
     nodes = [node for node in model.graph if node.op_type == "BatchNormalization" and not node.domain]
     nodes = [node for node in nodes if all(ir.const(v) is not None for v in node.inputs[1:5])]
     if not nodes:
-        raise ConfigError("batch_norm reestimate: the model has no BatchNormalization with constant statistics; "
-                          "it was exported folded")  # fmt: skip
+        raise ConfigError(
+            "batch_norm reestimate: the model has no BatchNormalization with constant statistics; "
+            "it was exported folded"
+        )
     for node in nodes:  # one after another: each sees what the ones before it give now
         name, count, total, squares = ir.read_name(node), 0, 0.0, 0.0
         runner = FloatRunner(model, [name])

@@ -49,8 +49,10 @@ def operators_markdown() -> str:
 
 
 def _table() -> list[str]:
-    lines = [f"| operator | from ONNX | {' | '.join(row.name for row in PLATFORMS)} |",
-             f"|---|---|{'---|' * len(PLATFORMS)}"]  # fmt: skip
+    lines = [
+        f"| operator | from ONNX | {' | '.join(row.name for row in PLATFORMS)} |",
+        f"|---|---|{'---|' * len(PLATFORMS)}",
+    ]
     entries = [(form.name, rule_of(form)) for form in FORMATS] + [(op.name, op) for op in OPS if op.title]
     for name, op in entries:
         source = ", ".join(_SOURCES.get(kind, kind) for _, kind in op.floats) if op is not None else ""

@@ -135,8 +135,9 @@ def verify(
         first = replace(first, causes=(*first.causes, *_findings(graph, first.nodes, packer_args)))
     hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name}}
     unseen = [n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden]
-    return Verification(not different, tuple(pairs), tuple(different), first, tuple(unknown), tuple(unseen),
-                        (*notes, *more))  # fmt: skip
+    return Verification(
+        not different, tuple(pairs), tuple(different), first, tuple(unknown), tuple(unseen), (*notes, *more)
+    )
 
 
 def _read(graph: Graph, ours: Run, dump: Any, log: Any, output: Any) -> tuple[list[Dumped], list[str]]:
@@ -196,14 +197,28 @@ def _explained(
     causes = _causes(graph, layer, tensor, ours, others, shown, have)
     place = _place(want, have) if have is not None else _words(shown, want)
     nodes = [n.name for n in layer.nodes] if layer is not None else [node.name]
-    return Difference(tensor, node.name, node.op_type, shown.where, **place, size=want.size, nodes=nodes, causes=causes,
-                      remarks=remarks)  # fmt: skip
+    return Difference(
+        tensor,
+        node.name,
+        node.op_type,
+        shown.where,
+        **place,
+        size=want.size,
+        nodes=nodes,
+        causes=causes,
+        remarks=remarks,
+    )
 
 
 def _causes(
-    graph: Graph, layer: Layer | None, tensor: str, ours: Run, others: Mapping[str, Run], shown: Dumped,
+    graph: Graph,
+    layer: Layer | None,
+    tensor: str,
+    ours: Run,
+    others: Mapping[str, Run],
+    shown: Dumped,
     have: np.ndarray | None,
-) -> list[Cause]:  # fmt: skip
+) -> list[Cause]:
     found: list[Suspect] = []
     tried = suspects(graph, layer, tensor, ours, others, have)
     want = ours.integers[tensor]
@@ -232,8 +247,13 @@ def _place(want: np.ndarray, have: np.ndarray) -> dict[str, Any]:
     off = np.flatnonzero(want.reshape(-1) != have.reshape(-1))
     index = np.unravel_index(int(off[0]), want.shape)
     gap = np.abs(have.astype(np.int64) - want.astype(np.int64))
-    return {"index": tuple(map(int, index)), "expected": int(want[index]), "found": int(have[index]),
-            "differing": len(off), "largest": int(gap.max())}  # fmt: skip
+    return {
+        "index": tuple(map(int, index)),
+        "expected": int(want[index]),
+        "found": int(have[index]),
+        "differing": len(off),
+        "largest": int(gap.max()),
+    }
 
 
 def _words(shown: Dumped, want: np.ndarray) -> dict[str, Any]:

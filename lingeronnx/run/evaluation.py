@@ -33,8 +33,14 @@ class Evaluation:
     def accuracy(self) -> dict[str, Any]:
         """The value of an integer model beside that of the float one, the baseline, as reports hold it."""
         drop = None if self.baseline is None else self.baseline - self.value
-        return {"metric": self.metric, "unit": self.unit, "float": self.baseline, "integer": self.value, "drop": drop,
-                "samples": self.samples}  # fmt: skip
+        return {
+            "metric": self.metric,
+            "unit": self.unit,
+            "float": self.baseline,
+            "integer": self.value,
+            "drop": drop,
+            "samples": self.samples,
+        }
 
 
 def evaluate(

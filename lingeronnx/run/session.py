@@ -55,9 +55,11 @@ class Session:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | ir.Graph, arithmetic: str | None = None,
+        self,
+        path: str | os.PathLike[str] | ir.Graph,
+        arithmetic: str | None = None,
         platform: str | Platform | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model = restored(ir.load(path) if isinstance(path, str | os.PathLike) else path)
         self.is_integer = is_integer_graph(self.model)
         for what, given in (("arithmetic", arithmetic), ("platform", platform)):
@@ -139,9 +141,11 @@ class Session:
         return Stream(self, state, start)
 
     def taps(
-        self, feeds: Mapping[str, Any], names: Sequence[str] | None = None,
+        self,
+        feeds: Mapping[str, Any],
+        names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
-    ) -> Tensors:  # fmt: skip
+    ) -> Tensors:
         """Yield `(name, array, scale or None)` for all tensors, or the named ones, in graph order.
 
         Integer tensors come as integers with their scale (counts per real unit), float ones with None.

@@ -38,9 +38,15 @@ def emit(graph: ir.Graph, run: Run, tiles: Sequence[tuple[Rows, Tile]]) -> None:
 
 
 def _rows(
-    graph: ir.Graph, made: list[ir.Node], held: dict[ir.Value, ir.Value], value: ir.Value, tile: Tile, rows: Rows,
-    taken: set[str], number: int,
-) -> ir.Value:  # fmt: skip
+    graph: ir.Graph,
+    made: list[ir.Node],
+    held: dict[ir.Value, ir.Value],
+    value: ir.Value,
+    tile: Tile,
+    rows: Rows,
+    taken: set[str],
+    number: int,
+) -> ir.Value:
     """Return the `rows` of a tensor: what the tile holds of it, or a Slice of that."""
     shape = list(ir.shape(value) or ())
     if value not in held:  # from outside: what all readers in the tile need
@@ -73,8 +79,14 @@ def _copy(node: ir.Node, inputs: Sequence[ir.Value | None], tile: Tile, taken: s
     label = (
         f"{node.name}_tile{number}" if number else node.name
     )  # the first stands for the layer where layers are named
-    made = ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()), name=label,
-                   outputs=[ir.Value(name=name, type=value.type)])  # fmt: skip
+    made = ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        list(node.attributes.values()),
+        name=label,
+        outputs=[ir.Value(name=name, type=value.type)],
+    )
     made.metadata_props.update(node.metadata_props)
     pads = ir.attr(node, "pads")
     if pads is not None:
@@ -95,8 +107,15 @@ def _joined(run: Run, parts: Sequence[ir.Value], taken: set[str]) -> ir.Node:
     }
     attrs = {"dim": 2, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **extra}
     name = f"{run.result.name}_joined"
-    return ir.make_node(CONCAT.name, parts, dict(sorted(attrs.items())), name=f"{CONCAT.name}_{name}",
-                        output=_free(name, taken), domain=CONCAT.domain, like=run.result)  # fmt: skip
+    return ir.make_node(
+        CONCAT.name,
+        parts,
+        dict(sorted(attrs.items())),
+        name=f"{CONCAT.name}_{name}",
+        output=_free(name, taken),
+        domain=CONCAT.domain,
+        like=run.result,
+    )
 
 
 def _scale(value: ir.Value) -> tuple[float, ir.Node]:
