@@ -173,7 +173,7 @@ def _reachable(net: Net) -> list[Finding]:
             n,
             "every tensor that is read is written by a node, or is a graph input or a constant",
             f"'{n}'",
-            "mend the graph",
+            "correct the graph",
         )
         for n in missing
     ]
@@ -205,7 +205,7 @@ def infer(net: Net) -> list[Finding]:
         try:
             made = output_tensors(step, [net.tensors[n] for n in step.inputs], net.arrays)
         except Unknown as error:
-            return [Finding("packs", step.name, "the shapes of a node's inputs fit", str(error), "mend the graph")]
+            return [Finding("packs", step.name, "the shapes of a node's inputs fit", str(error), "correct the graph")]
         except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
             return [
                 Finding(
@@ -213,7 +213,7 @@ def infer(net: Net) -> list[Finding]:
                     step.name,
                     "the shapes of a node's inputs fit its attributes",
                     "they do not",
-                    "mend the graph",
+                    "correct the graph",
                 )
             ]
         for tensor in made:

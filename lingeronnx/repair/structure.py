@@ -41,12 +41,12 @@ def _find_duplicates(view: View) -> list[Finding]:
                         apply=partial(delete, graph, node),
                     )
                 )
-            text += ", which does the same" if same else "; which of them is meant cannot be told"
+            text += ", which does the same" if same else "; it is not clear which of them is meant"
             found.append(
                 Finding("duplicates", text, label(node), shared[0], level="wrong" if same else "fatal", edits=edits)
             )
         for name in _written_and_given(graph):
-            text = f"'{name}' is written by a node and is a graph input or initializer; which is meant cannot be told"
+            text = f"'{name}' is written by a node and is a graph input or initializer; it is not clear which is meant"
             found.append(Finding("duplicates", text, tensor=name, level="fatal"))
         found += [_listed(graph, kind, entries) for kind, entries in _listed_twice(graph)]
     return found + _find_namesakes(view)
@@ -56,7 +56,7 @@ def _listed(graph: GraphProto, kind: str, entries: list[ValueInfoProto]) -> Find
     """Return what is wrong with `entries` of one name in a list of `graph`."""
     name, twice = entries[0].name, f"{kind} '{entries[0].name}' is listed {len(entries)} times"
     if any(e.SerializeToString() != entries[0].SerializeToString() for e in entries[1:]):
-        text = f"{twice}, and not the same each time; which is meant cannot be told"
+        text = f"{twice}, and not the same each time; it is not clear which is meant"
         return Finding("duplicates", text, tensor=name, level="fatal")
     edit = Edit(
         "duplicates", "drop", f"{kind} '{name}': listed once", tensor=name, apply=partial(_list_once, graph, kind, name)
@@ -161,7 +161,7 @@ def _namesakes(view: View) -> list[tuple[NodeProto, str]]:
 
 def _find_order(view: View) -> list[Finding]:
     if view.cycle is not None:
-        text = "it depends on its own output; where the cycle should be cut cannot be told"
+        text = "it depends on its own output; it is not clear where to cut the cycle"
         return [Finding("order", text, view.cycle.label, level="fatal")]
     found = []
     for number, scope in enumerate(view.scopes):
