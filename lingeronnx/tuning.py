@@ -51,20 +51,40 @@ def finetune(
     progress: Progress | None = None,
     **settings: Any,
 ) -> QuantizedModel:
-    """Quantize `model`, train weights, biases and scales through the chip's arithmetic, and lower the result.
+    """Quantize `model`, train it through the chip's arithmetic, and write the integer graph of the result.
 
-    train, eval_data : as `data.Data` takes them. Labels are needed for the loss "labels" only; without `eval_data` the
-        last epoch counts, with them the one that is best by `metric` (as `evaluate` has it).
-    loss : "distill" (the float model's outputs), "labels", a function or ``file.py:function`` of (outputs, targets,
+    Parameters
+    ----------
+    model
+        A path, or a float model in memory, which is left as it is.
+    train
+        What to train on, as `quantize` takes calibration data. Only the loss "labels" needs labels.
+    eval_data, metric
+        The best epoch is kept, or the start where none is better: by `metric` on `eval_data`, as by `evaluate`; without
+        `eval_data` by the loss over the training samples.
+    loss
+        "distill" (the float model's outputs), "labels", or a function or ``file.py:function`` of (outputs, targets,
         labels), dicts of tensors by name, that returns a scalar tensor.
-    clamp_weight, clamp_bias, clamp_output : largest |value| in all layers; "p99.9" is that percentile of a parameter's
-        own values. Outputs are clamped while training only. constraints : selector -> {"weight", "bias", "output":
-        value} for some layers, None for layers without any. freeze : layers whose parameters stay.
-    batch_norm : "frozen", or "reestimate": its statistics are taken anew from `train` before it is folded.
-    state_dict : a checkpoint of the user's torch model that is put onto the graph first.
-    settings : those of `quantize`, and the fields of `lingeronnx.torch.finetune.Recipe`.
+    clamp_weight, clamp_bias, clamp_output
+        Largest |value| in all layers; "p99.9" is that percentile of a parameter's own values. Outputs are clamped
+        during training only.
+    constraints
+        Selector -> {"weight", "bias", "output": value} for some layers; None for layers without any limit.
+    freeze
+        Selectors of layers that are not trained.
+    batch_norm
+        "frozen", or "reestimate": its statistics are taken anew from `train` before it is folded.
+    checkpoint, resume
+        A file that keeps the state of training, and whether to go on from it.
+    state_dict
+        A checkpoint of the user's torch model that is put onto the graph first.
+    settings
+        Those of `quantize`, and the fields of `lingeronnx.torch.finetune.Recipe`.
 
-    Raises ConfigError also where PyTorch is not installed, or where the loss is not a number any more.
+    Raises
+    ------
+    ConfigError
+        For wrong settings, where PyTorch is not installed, and where the loss becomes NaN or infinite.
     """
     from .torch.bridge import Bridge
     from .torch.finetune import Constraints, Recipe, Tuner

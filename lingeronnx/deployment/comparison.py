@@ -104,13 +104,28 @@ def verify(
 ) -> Verification:
     """Compare what a device computed with what the simulator computes for the same sample.
 
-    model : the integer graph, whole or its chip part. data : as everywhere; integers of a Quant's type are taken as
-    quantized. Give one of dump (the executor's folder), log (a board's lines of checksums; their form was never tried
-    on silicon) and output (a raw file of all outputs). sample : which of the data was run last. state : {output:
-    input} of states that were fed back from zeros; then an item of the data is a call. packer_args : what the packer
-    was told, to judge its plan by; default what `quantize` says.
+    Parameters
+    ----------
+    model
+        The integer graph, whole or its chip part.
+    data
+        What the device was fed, as everywhere; integers of a Quant's type are taken as quantized.
+    dump, log, output
+        Give one of them: the executor's folder of dumps; a board's log with lines of checksums (their form was never
+        tried on a real chip); a file of all outputs.
+    sample
+        Which sample of the data was run last, counted from 0.
+    state
+        {output: input} of states that were fed back, from zeros; then an item of the data is a call.
+    packer_args
+        What the packer was told, to judge its plan by; default what `quantize` says.
 
-    Raises DataError for files that are no dump, ConfigError where none or several are given.
+    Raises
+    ------
+    DataError
+        For files that are no dump.
+    ConfigError
+        Where none or several of dump, log and output are given.
     """
     given = [item for item in (dump, log, output) if item is not None]
     if len(given) != 1:
