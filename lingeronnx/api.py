@@ -90,16 +90,48 @@ def quantize(
     progress: Progress | None = None,
     **settings: Any,
 ) -> QuantizedModel:
-    """Quantize a float ONNX model and return the integer graph, its plan and a report.
+    """Quantize a float ONNX model.
 
-    model : a path or an in-memory model, which is left as it is.
-    calib : calibration data as `data.Data` takes it; None runs on synthetic inputs, and the report says so.
-        With the setting state = {output: input}, an item is one call of a model that is fed its own states
-        (`streaming`).
-    platform : a platform's name, or a row of one's own.
-    config : a `QuantConfig` or a YAML file; the other settings win over it. plan : use these scales; nothing is
-        calibrated. eval_data : measure the accuracy on it, by `metric` as `evaluate` has it, against the float model.
-    Raises ModelError, DataError, ConfigError; ConstraintError with require_chip where the result is not chip-ready.
+    Parameters
+    ----------
+    model
+        A path, or a model in memory, which is left as it is.
+    calib
+        Calibration data: a path, a dict of arrays, an iterable of feeds or a function; see `run.data.Data`. None runs
+        on random inputs, and the report says so.
+    platform
+        A platform's name, or a `Platform` of your own; default venus.
+    mode
+        "q-value": scales are powers of two. "max-value": scales may be any number.
+    skip
+        Selectors of what stays in float: a node, a tensor, a glob, "type:Conv", "NAME.." or "..NAME".
+    overrides
+        Selector -> other settings for what it names, such as {"bits": 16}.
+    config
+        A `QuantConfig` or the path of a YAML file; settings given here win over it.
+    plan
+        Scales to use; then nothing is calibrated.
+    eval_data
+        Data on which the accuracy is measured, float against integer.
+    metric
+        How it is measured, as by `evaluate`.
+    progress
+        Called with (what is being done, samples done, samples in all or None).
+    settings
+        Further fields of `QuantConfig`, such as bits or effort. With state = {output: input}, an item of `calib` is one
+        call of a model that is fed its own states.
+
+    Returns
+    -------
+    QuantizedModel
+        The integer graph, its plan and a report; `save` or `write` writes the files.
+
+    Raises
+    ------
+    ModelError, DataError, ConfigError
+        For a model, data or settings that cannot be used.
+    ConstraintError
+        With require_chip, where the result is not chip-ready.
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     prepared = prepare(model, calib, config, {**given, **settings})
@@ -123,13 +155,26 @@ def check(
     calib: Any = None,
     packer_args: str | Sequence[str] | None = None,
 ) -> Check:
-    """Return every limit of a platform that a model breaks, float (normalised as `quantize` would) or integer.
+    """Return every limit of a platform that a model breaks.
 
-    Of an integer graph also what the chip's packer and executor make of it: `.packs`, `.runs_right`, `.findings`.
+    A float model is judged as `quantize` would rewrite it. Of an integer graph, the result also says what the chip's
+    packer and executor make of it: `.packs`, `.runs_right`, `.findings`.
 
-    platform : default the one an integer graph was made for, else venus. calib : data that give the sizes of inputs
-    where the file leaves them open. packer_args : the packer's arguments, words or a line; default those that are
-    chosen for the graph. Raises ModelError and ConfigError for what cannot be judged at all.
+    Parameters
+    ----------
+    model
+        A path or a model in memory, float or integer.
+    platform
+        Default: the one an integer graph was made for, else venus.
+    calib
+        Data that give the sizes of inputs, where the file leaves them open.
+    packer_args
+        The packer's arguments, as words or as a line; default those that are chosen for the graph.
+
+    Raises
+    ------
+    ModelError, ConfigError
+        For what cannot be judged at all.
     """
     if isinstance(model, str | os.PathLike):
         proto = read_packable(model)
@@ -197,10 +242,21 @@ def wb_analyse(model: Any, log: str | os.PathLike[str] | None = "./wb_analyse.lo
 
 
 def convert(model: str | os.PathLike[str] | ir.Graph, to: str) -> Converted:
-    """Return an integer graph in the other generation's names and attributes; `model` is left as it is.
+    """Return an integer graph in the other generation's names and attributes.
 
-    to : "thinker" (generation 1) or "linger" (generation 3). Raises ConfigError for another word; ModelError for a
-    float graph, and where nodes have no counterpart, all of them named.
+    Parameters
+    ----------
+    model
+        A path or a graph in memory, which is left as it is.
+    to
+        "thinker" (generation 1) or "linger" (generation 3).
+
+    Raises
+    ------
+    ConfigError
+        For another word.
+    ModelError
+        For a float graph, and where nodes have no counterpart; all of them are named.
     """
     from .conversion import convert as run
 
@@ -223,10 +279,29 @@ def deploy(
 ) -> Deployment:
     """Write everything a board needs into `folder`, as a whole or not at all.
 
-    model : an integer graph, or a float one, which is quantized first; calib and settings are those of `quantize`.
-    data : for the golden vectors of the first `samples` samples, default calib. stem : of the files' names.
-    state : {output: input} fed back from call to call. Raises ConstraintError where the graph is not chip-ready,
-    ConfigError for a folder that holds other files and for settings of a graph that is quantized already.
+    Parameters
+    ----------
+    model
+        An integer graph, or a float model, which is quantized first.
+    folder
+        A new folder, or one that `deploy` wrote before.
+    calib, settings
+        Those of `quantize`, for a float model.
+    data
+        Samples for the golden vectors; default calib.
+    stem
+        Beginning of the files' names.
+    samples
+        Number of golden samples.
+    state
+        {output: input} of states that are fed back from call to call.
+
+    Raises
+    ------
+    ConstraintError
+        Where the graph is not chip-ready.
+    ConfigError
+        For a folder that holds other files, and for settings of a graph that is quantized already.
     """
     check_folder(Path(folder))
     data = calib if data is None else data
@@ -248,10 +323,25 @@ def deploy(
 
 
 def export(model: Any, args: Any = None, path: str | os.PathLike[str] = "model.onnx", **settings: Any) -> Exported:
-    """Export a torch module to a clean float ONNX file; see `lingeronnx.torch.export.export` for all settings.
+    """Export a torch module to a clean float ONNX file.
 
-    model : a torch.nn.Module or ``file.py:name``. args : what its forward takes. Raises ModelError, and ConfigError
-    also where PyTorch is not installed.
+    `lingeronnx.torch.export.export` has all settings.
+
+    Parameters
+    ----------
+    model
+        A torch.nn.Module or ``file.py:name``.
+    args
+        What its forward takes.
+    path
+        The file to write.
+
+    Raises
+    ------
+    ModelError
+        Where the module cannot be exported, or the file does not compute what torch computes.
+    ConfigError
+        For wrong settings, and where PyTorch is not installed.
     """
     from .torch.export import export as run
 
@@ -261,10 +351,22 @@ def export(model: Any, args: Any = None, path: str | os.PathLike[str] = "model.o
 def convert_checkpoint(
     source: str | os.PathLike[str], path: str | os.PathLike[str], to: str, layout: str = "auto"
 ) -> ConvertedCheckpoint:
-    """Write a checkpoint of LSTM layers with projection in another layout: asr, plain, torch or ub.
+    """Write a checkpoint of LSTM layers with projection in another layout.
 
-    See `lingeronnx.torch.lstmp_layouts`. Raises ModelError for what is not in `layout`, and ConfigError also where
-    PyTorch is not installed.
+    Parameters
+    ----------
+    source, path
+        The checkpoint to read and the one to write.
+    to, layout
+        The layout to write and the one to read: asr, plain, torch or ub; see `lingeronnx.torch.lstmp_layouts`. "auto"
+        finds the layout to read.
+
+    Raises
+    ------
+    ModelError
+        For what is not in `layout`.
+    ConfigError
+        For another word, and where PyTorch is not installed.
     """
     from .torch.lstmp_layouts import convert_checkpoint as run
 
@@ -277,9 +379,21 @@ def convert_checkpoint(
 def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
     """Repair a legacy quantized graph: missing, misplaced or wrong Dequants, lost edges, wrong types.
 
-    Nothing is written before ``save``. check : run the repaired graph on random inputs; ``checked`` tells how it went.
-    Raises ModelError for a file that is no graph, and RepairError, whose ``report`` holds all findings, for a graph
-    that cannot be repaired or where there is more than one way.
+    Nothing is written before `save`.
+
+    Parameters
+    ----------
+    path
+        The file to repair, which is left as it is.
+    check
+        Whether to run the repaired graph on random inputs; `checked` tells how it went.
+
+    Raises
+    ------
+    ModelError
+        For a file that is no graph.
+    RepairError
+        For a graph that cannot be repaired, or where there is more than one way; its `report` holds all findings.
     """
     from .repair import fix_dequant as run
 

@@ -290,8 +290,9 @@ def _put_requant_before(work: _Work, form: Format, node: ir.Node, attrs: dict[st
     if not _reads_wide(work.row, form) or ir.attr(node, "x_bits", 8) > 8:
         return
     source = ir.source(node)
-    known = next((use.node for use in source.uses() if use.node.op_type == REQUANT.name
-                  and _widens_for_curves(use.node)), None)  # fmt: skip
+    known = next(
+        (use.node for use in source.uses() if use.node.op_type == REQUANT.name and _widens_for_curves(use.node)), None
+    )
     scale = float(attrs["scale_x"])
     if known is None:
         output = ir.fresh_name(work.model, f"{source.name}_q16")

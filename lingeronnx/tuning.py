@@ -51,20 +51,40 @@ def finetune(
     progress: Progress | None = None,
     **settings: Any,
 ) -> QuantizedModel:
-    """Quantize `model`, train weights, biases and scales through the chip's arithmetic, and lower the result.
+    """Quantize `model`, train it through the chip's arithmetic, and write the integer graph of the result.
 
-    train, eval_data : as `data.Data` takes them. Labels are needed for the loss "labels" only; without `eval_data` the
-        last epoch counts, with them the one that is best by `metric` (as `evaluate` has it).
-    loss : "distill" (the float model's outputs), "labels", a function or ``file.py:function`` of (outputs, targets,
+    Parameters
+    ----------
+    model
+        A path, or a float model in memory, which is left as it is.
+    train
+        What to train on, as `quantize` takes calibration data. Only the loss "labels" needs labels.
+    eval_data, metric
+        The best epoch is kept, or the start where none is better: by `metric` on `eval_data`, as by `evaluate`; without
+        `eval_data` by the loss over the training samples.
+    loss
+        "distill" (the float model's outputs), "labels", or a function or ``file.py:function`` of (outputs, targets,
         labels), dicts of tensors by name, that returns a scalar tensor.
-    clamp_weight, clamp_bias, clamp_output : largest |value| in all layers; "p99.9" is that percentile of a parameter's
-        own values. Outputs are clamped while training only. constraints : selector -> {"weight", "bias", "output":
-        value} for some layers, None for layers without any. freeze : layers whose parameters stay.
-    batch_norm : "frozen", or "reestimate": its statistics are taken anew from `train` before it is folded.
-    state_dict : a checkpoint of the user's torch model that is put onto the graph first.
-    settings : those of `quantize`, and the fields of `lingeronnx.torch.finetune.Recipe`.
+    clamp_weight, clamp_bias, clamp_output
+        Largest |value| in all layers; "p99.9" is that percentile of a parameter's own values. Outputs are clamped
+        during training only.
+    constraints
+        Selector -> {"weight", "bias", "output": value} for some layers; None for layers without any limit.
+    freeze
+        Selectors of layers that are not trained.
+    batch_norm
+        "frozen", or "reestimate": its statistics are taken anew from `train` before it is folded.
+    checkpoint, resume
+        A file that keeps the state of training, and whether to go on from it.
+    state_dict
+        A checkpoint of the user's torch model that is put onto the graph first.
+    settings
+        Those of `quantize`, and the fields of `lingeronnx.torch.finetune.Recipe`.
 
-    Raises ConfigError also where PyTorch is not installed, or where the loss is not a number any more.
+    Raises
+    ------
+    ConfigError
+        For wrong settings, where PyTorch is not installed, and where the loss becomes NaN or infinite.
     """
     from .torch.bridge import Bridge
     from .torch.finetune import Constraints, Recipe, Tuner
@@ -91,8 +111,9 @@ def finetune(
     # Soft rounding decides anew where each weight goes; everything else begins where refinement ends.
     start = ready.graph if recipe.rounding == "soft" else refined(ready)
     bridge = Bridge(start, ready.plan, prepared.row, prepared.data.first())
-    limits = _limits(ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output},
-                     constraints or {})  # fmt: skip
+    limits = _limits(
+        ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output}, constraints or {}
+    )
     frozen = frozenset(_parameters(ready, bridge, freeze))
 
     def measure() -> float:
@@ -101,11 +122,17 @@ def finetune(
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 
-    tuner = Tuner(bridge, ready.graph, Samples(prepared.data, recipe.device), recipe,
-                  Constraints(limits["weight"] | limits["bias"], limits["output"], frozen),
-                  evaluate=None if eval_data is None else measure,
-                  checkpoint=None if checkpoint is None else Path(checkpoint), resume=resume,
-                  progress=progress)  # fmt: skip
+    tuner = Tuner(
+        bridge,
+        ready.graph,
+        Samples(prepared.data, recipe.device),
+        recipe,
+        Constraints(limits["weight"] | limits["bias"], limits["output"], frozen),
+        evaluate=None if eval_data is None else measure,
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        resume=resume,
+        progress=progress,
+    )
     history = tuner.run()
     notes = [*ready.notes, *_untrained(bridge)]
     tuned = replace(ready, plan=bridge.plan, notes=notes)
@@ -118,8 +145,10 @@ def _untrained(bridge: Any) -> list[str]:
     names = bridge.untrained
     if not names:
         return []
-    return [f"not trained, since integer layers hold them in another form: {', '.join(names[:5])}"
-            + (f" and {len(names) - 5} more" if len(names) > 5 else "")]  # fmt: skip
+    return [
+        f"not trained, since integer layers hold them in another form: {', '.join(names[:5])}"
+        + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    ]
 
 
 def with_weights(graph: ir.Graph, weights: Mapping[str, np.ndarray]) -> ir.Graph:
@@ -150,16 +179,19 @@ def _parameters(ready: Planned, bridge: Any, selectors: Iterable[str]) -> list[s
 
 
 def _limits(
-    ready: Planned, bridge: Any, everywhere: Mapping[str, float | str | None],
+    ready: Planned,
+    bridge: Any,
+    everywhere: Mapping[str, float | str | None],
     single: Mapping[str, Mapping[str, float | str] | None],
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+) -> dict[str, dict[str, Any]]:
     """Return {kind: {name: limit}} of weights, biases and outputs."""
     own: dict[int, dict[str, float | str | None]] = {}
     for selector, given in single.items():
         for key in given or {}:
             if key not in _KINDS:
-                raise ConfigError(f"constraint '{selector}': unknown key '{key}'{nearest(key, _KINDS)}; known: "
-                                  f"{', '.join(_KINDS)}")  # fmt: skip
+                raise ConfigError(
+                    f"constraint '{selector}': unknown key '{key}'{nearest(key, _KINDS)}; known: {', '.join(_KINDS)}"
+                )
         for node in _layers(ready, selector):
             own.setdefault(id(node), {}).update(dict.fromkeys(_KINDS) if given is None else given)
     found: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
@@ -170,8 +202,11 @@ def _limits(
             if value is None or not held:
                 continue
             checked = _checked(kind, value)
-            names = [ir.written_name(node)] if kind == "output" else [
-                n for n in held if (n in ready.plan.tensors) == (kind == "weight")]  # fmt: skip
+            names = (
+                [ir.written_name(node)]
+                if kind == "output"
+                else [n for n in held if (n in ready.plan.tensors) == (kind == "weight")]
+            )
             found[kind].update(dict.fromkeys(names, checked))
     return found
 
@@ -198,8 +233,10 @@ def reestimate(model: ir.Graph, data: Data) -> None:
     nodes = [node for node in model.graph if node.op_type == "BatchNormalization" and not node.domain]
     nodes = [node for node in nodes if all(ir.const(v) is not None for v in node.inputs[1:5])]
     if not nodes:
-        raise ConfigError("batch_norm reestimate: the model has no BatchNormalization with constant statistics; "
-                          "it was exported folded")  # fmt: skip
+        raise ConfigError(
+            "batch_norm reestimate: the model has no BatchNormalization with constant statistics; "
+            "it was exported folded"
+        )
     for node in nodes:  # one after another: each sees what the ones before it give now
         name, count, total, squares = ir.read_name(node), 0, 0.0, 0.0
         runner = FloatRunner(model, [name])

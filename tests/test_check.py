@@ -81,7 +81,7 @@ def test_a_float_island_is_a_violation():
     found = lo.check(net.graph(net.conv(net.node("Mod", a, net.const(np.float32(3)), out="b", fmod=1), (4, 4, 3, 3),
                                         out="y")))  # fmt: skip
     assert [(v.node, v.rule) for v in found] == [("Mod_b", "no float operator stands between integer ones")]
-    assert "--fit can mend none of it" in found.lines()
+    assert "--fit can change none of it" in found.lines()
 
 
 def test_the_model_is_left_as_it_is():

@@ -122,7 +122,7 @@ class Check(Sequence[Violation]):
         if self.violations and self.kind == "float":
             found += [f"--fit would: {f.node}: {f.what} ({f.cost})" for f in self.fitted]
             left = [f"would remain: {v}" for v in self.remaining] if self.fitted else []
-            found += left or (["with --fit nothing would remain"] if self.fitted else ["--fit can mend none of it"])
+            found += left or (["with --fit nothing would remain"] if self.fitted else ["--fit can change none of it"])
         found += [f"host part: {n.op_type} {n.node}: {n.why}" for n in self.host_part]
         found += [f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults]
         return [*found, *self._packed(), *(f"note: {note}" for note in self.notes)]

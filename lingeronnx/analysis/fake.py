@@ -82,8 +82,10 @@ def _steps(model: ir.Graph, value: ir.Value, q: QParams, taken: set[str]) -> lis
         ("Mul", (scale,)), ("Add", (0.5,)), ("Floor", ()), ("Clip", (q.low, q.high)), ("Div", (scale,)),
     )  # fmt: skip
     for op_type, operands in steps:
-        held = [ir.add_initializer(model, _new(f"{value.name}_{op_type}", taken), np.array(operand, np.float32))
-                for operand in operands]  # fmt: skip
+        held = [
+            ir.add_initializer(model, _new(f"{value.name}_{op_type}", taken), np.array(operand, np.float32))
+            for operand in operands
+        ]
         output = _new(f"{value.name}_rounded", taken)
         nodes.append(ir.make_node(op_type, [last, *held], output=output, name=output, like=value))
         last = nodes[-1].outputs[0]

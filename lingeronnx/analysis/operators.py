@@ -20,15 +20,17 @@ END = "<!-- end -->"
 
 _HEAD = """# Operators
 
-What each platform computes in integers, and within which limits. A layer outside a limit stays in float, unless a
-rewrite of `--fit` (the default on chips) mends it; `lingeronnx check MODEL` lists what a model breaks.
+This page says what each platform computes in integers, and within which limits. A layer outside a limit stays in float,
+unless a rewrite of `--fit` (the default on chips) can help. `lingeronnx check MODEL` lists what a model breaks.
 """
 
-
 _KEY = (
-    "**yes**: in integers, whatever its sizes. **limits**: within the limits below. **composed**: written as other "
-    "operators. **no**: it stays in float, or on the chip's host. An operator that comes from no ONNX operator stands "
-    "at a border, in another one's stead, or is run where a graph has it."
+    "- **yes**: in integers, whatever its sizes.\n"
+    "- **limits**: in integers within the limits below.\n"
+    "- **composed**: written as other operators.\n"
+    "- **no**: it stays in float, or on the chip's host.\n\n"
+    "Some operators come from no ONNX operator. They stand at the borders of the integer part, take the place of "
+    "another operator, or are run where a graph has them."
 )
 
 #: Composite operators of our own, by what they are made from.
@@ -49,11 +51,13 @@ def operators_markdown() -> str:
 
 
 def _table() -> list[str]:
-    lines = [f"| operator | from ONNX | {' | '.join(row.name for row in PLATFORMS)} |",
-             f"|---|---|{'---|' * len(PLATFORMS)}"]  # fmt: skip
+    lines = [
+        f"| operator | from ONNX | {' | '.join(row.name for row in PLATFORMS)} |",
+        f"|---|---|{'---|' * len(PLATFORMS)}",
+    ]
     entries = [(form.name, rule_of(form)) for form in FORMATS] + [(op.name, op) for op in OPS if op.title]
     for name, op in entries:
-        source = ", ".join(_SOURCES.get(kind, kind) for _, kind in op.floats) if op is not None else ""
+        source = ", ".join(dict.fromkeys(_SOURCES.get(kind, kind) for _, kind in op.floats)) if op is not None else ""
         lines.append(f"| {name} | {source} | {' | '.join(_cell(name, op, row) for row in PLATFORMS)} |")
     return lines
 
@@ -100,7 +104,7 @@ def _faults() -> list[str]:
     lines = [
         "## Faults of the executors",
         "",
-        "The quantizer works around them; `check` names those a model meets.",
+        "The quantizer works around these faults. `lingeronnx check` names those that a model meets.",
         "",
     ]
     for row in PLATFORMS:

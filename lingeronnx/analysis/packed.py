@@ -75,8 +75,9 @@ def _named(proto: onnx.ModelProto) -> Platform:
 def _has_host_part(graph: ir.Graph) -> bool:
     """Whether float nodes stand before the first or behind the last integer one, and none between them."""
     whole = {id(node) for node in graph.graph if is_quantized_domain(node)}
-    integers = {str(v.name) for node in graph.graph if id(node) in whole and node.op_type != DEQUANT.name
-                for v in node.outputs}  # fmt: skip
+    integers = {
+        str(v.name) for node in graph.graph if id(node) in whole and node.op_type != DEQUANT.name for v in node.outputs
+    }
     for node in graph.graph:  # standard operators on integers
         if id(node) not in whole and any(v is not None and v.name in integers for v in node.inputs):
             whole.add(id(node))

@@ -99,8 +99,10 @@ def _role(node: ir.Node, index: int, value: ir.Value) -> str:
 
 
 #: A line of a stack as either exporter of torch writes it: File "net.py", line 7, in forward; net.py(7): forward
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<where>\w+)|'
-                    r"(?P<file2>\S+)\((?P<line2>\d+)\): (?P<where2>\w+)")  # fmt: skip
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<where>\w+)|'
+    r"(?P<file2>\S+)\((?P<line2>\d+)\): (?P<where2>\w+)"
+)
 
 
 def origin(node: ir.Node) -> str:
@@ -128,9 +130,12 @@ class Recorder:
     """
 
     def __init__(
-        self, session: Session, *, per_channel: bool = False,
+        self,
+        session: Session,
+        *,
+        per_channel: bool = False,
         on_tensor: Callable[[str, np.ndarray, float | None], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.session, self._per_channel, self._on_tensor = session, per_channel, on_tensor
         self._real = Real(session)
         self.entries = entries(session.model)
@@ -188,8 +193,11 @@ def _constant_scales(model: ir.Graph) -> dict[str, tuple[_SCALES, int]]:
         if form is None:
             continue
         attrs = attributes(form, node)
-        biases = [i for i, value in enumerate(node.inputs)
-                  if value is not None and ir.const(value) is not None and _role(node, i, value) == "bias"]  # fmt: skip
+        biases = [
+            i
+            for i, value in enumerate(node.inputs)
+            if value is not None and ir.const(value) is not None and _role(node, i, value) == "bias"
+        ]
         for (key, index), sums in zip(form.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
             if key not in attrs:
                 continue
@@ -242,14 +250,28 @@ class Profile:
             seen = self.seen[entry.tensor]
             spread = seen.spread
             numbers = [f"{value:.6g}" for value in (spread.low, spread.high, spread.mean, spread.variance)]
-            rows.append([str(index), entry.op, entry.module, entry.attr, seen.dtype, _scale_text(seen.scale), *numbers,
-                         str(list(seen.shape)), *([entry.stack or "unknown"] if with_stack else [])])  # fmt: skip
+            rows.append(
+                [
+                    str(index),
+                    entry.op,
+                    entry.module,
+                    entry.attr,
+                    seen.dtype,
+                    _scale_text(seen.scale),
+                    *numbers,
+                    str(list(seen.shape)),
+                    *([entry.stack or "unknown"] if with_stack else []),
+                ]
+            )
         return framed((*COLUMNS, *([STACK] if with_stack else [])), rows)
 
     def table(
-        self, out_dir: str | os.PathLike[str], prefixes: Sequence[str] | None = None,
-        types: Sequence[str] | None = None, with_stack: bool = False,
-    ) -> Path:  # fmt: skip
+        self,
+        out_dir: str | os.PathLike[str],
+        prefixes: Sequence[str] | None = None,
+        types: Sequence[str] | None = None,
+        with_stack: bool = False,
+    ) -> Path:
         """Write `statistic.txt` into the folder `out_dir` and return its path."""
         text = self.text(prefixes, types, with_stack)
         path = folder(out_dir) / STATISTIC
@@ -257,9 +279,12 @@ class Profile:
         return path
 
     def tensorboard(
-        self, out_dir: str | os.PathLike[str], prefixes: Sequence[str] | None = None,
-        types: Sequence[str] | None = None, force_per_channel: bool = False,
-    ) -> Path:  # fmt: skip
+        self,
+        out_dir: str | os.PathLike[str],
+        prefixes: Sequence[str] | None = None,
+        types: Sequence[str] | None = None,
+        force_per_channel: bool = False,
+    ) -> Path:
         """Write histograms of inputs, outputs, weights and biases into `out_dir`/tensorboard; return that folder.
 
         A tag is ``operator/attr/tensor``. force_per_channel : one for every channel, ``operator/attr/tensor/channel``;
@@ -289,9 +314,20 @@ class Profile:
         found = []
         for entry in self.chosen(prefixes, types):
             seen, spread = self.seen[entry.tensor], self.seen[entry.tensor].spread
-            found.append({**vars(entry), "dtype": seen.dtype, "scale": seen.scale, "shape": list(seen.shape),
-                          "min": spread.low, "max": spread.high, "mean": spread.mean, "var": spread.variance,
-                          "count": spread.count, "skipped": spread.skipped})  # fmt: skip
+            found.append(
+                {
+                    **vars(entry),
+                    "dtype": seen.dtype,
+                    "scale": seen.scale,
+                    "shape": list(seen.shape),
+                    "min": spread.low,
+                    "max": spread.high,
+                    "mean": spread.mean,
+                    "var": spread.variance,
+                    "count": spread.count,
+                    "skipped": spread.skipped,
+                }
+            )
         return found
 
 

@@ -51,8 +51,11 @@ class Seen:
 
     def reads(self) -> dict[int, float]:
         """Return the scale at which each input is read, as the node says, else as its producer says."""
-        found = {i: self.scales[str(v.name)] for i, v in enumerate(self.node.inputs)
-                 if v is not None and v.name in self.scales}  # fmt: skip
+        found = {
+            i: self.scales[str(v.name)]
+            for i, v in enumerate(self.node.inputs)
+            if v is not None and v.name in self.scales
+        }
         return {**found, **self.form.read_scales(self.attrs)}
 
     @property
@@ -69,8 +72,11 @@ def powers_of_two(seen: Seen, row: Platform) -> Any:
     """scales are powers of two | quantize with --mode q-value."""
     if not row.power_of_two:
         return None
-    wrong = [f"{key} = {value:g}" for key, value in sorted(seen.attrs.items())
-             if key.startswith("scale_") and value is not None and not _power(value)]  # fmt: skip
+    wrong = [
+        f"{key} = {value:g}"
+        for key, value in sorted(seen.attrs.items())
+        if key.startswith("scale_") and value is not None and not _power(value)
+    ]
     return ", ".join(wrong) or None
 
 

@@ -26,7 +26,6 @@ from ..run.runners import FloatRunner
 from ..run.session import Session
 from .fake import cut, fake_quantized
 from .metrics import Held
-from .profiling import Recorded
 
 __all__ = ["Dump", "Float", "Integer", "Item", "Planned", "Source", "source"]
 
@@ -101,10 +100,10 @@ class Integer:
     """An integer graph in the simulator."""
 
     kind = "integer"
+    apart = True
 
     def __init__(self, session: Session) -> None:
         self.session, self.inputs = session, session.inputs
-        self.apart = not isinstance(session, Recorded)
         self.graph: ir.Graph = session.model
         #: What the graph's attributes say of every tensor.
         self.plan = plan_of(self.graph)

@@ -21,6 +21,13 @@ def show_result(model: Path, done: Written, as_json: bool, deployed: Deployment 
     if deployed is not None:
         show_deployment(console_for(as_json), deployed)
     if as_json:
-        print_json({"model": model, "output": done.graph, "chip_part": done.chip, "plan": done.plan,
-                    **done.report.to_dict(),
-                    **({} if deployed is None else {"deployment": deployed.to_dict()})})  # fmt: skip
+        print_json(
+            {
+                "model": model,
+                "output": done.graph,
+                "chip_part": done.chip,
+                "plan": done.plan,
+                **done.report.to_dict(),
+                **({} if deployed is None else {"deployment": deployed.to_dict()}),
+            }
+        )

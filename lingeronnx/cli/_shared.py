@@ -61,8 +61,9 @@ def places(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option("--cluster", metavar="ADDRESS", help="Work on a Dask cluster, such as tcp://host:8786.")(
         command
     )
-    return click.option("--workers", type=click.IntRange(1), metavar="N",
-                        help="Work in N processes.  [default: in this one]")(command)  # fmt: skip
+    return click.option(
+        "--workers", type=click.IntRange(1), metavar="N", help="Work in N processes.  [default: in this one]"
+    )(command)
 
 
 _PICTURES = (

@@ -44,8 +44,9 @@ def analyze() -> None:
     )
 )
 @click.argument("model", metavar="MODEL.onnx|CHECKPOINT.pt", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="LOG", default=Path("wb_analyse.log"), show_default=True,
-              help="The table.")  # fmt: skip
+@click.option(
+    "-o", "--output", type=PATH, metavar="LOG", default=Path("wb_analyse.log"), show_default=True, help="The table."
+)
 @json_option
 def weights(model: Path, output: Path, as_json: bool) -> None:
     """Write mean, largest and 0.99 quantile of every weight's absolute values.
@@ -69,8 +70,15 @@ def weights(model: Path, output: Path, as_json: bool) -> None:
 @click.argument("model", type=PATH)
 @click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA}.")
 @click.option("--match", metavar="REGEX", help="Only layers in whose names this is found.")
-@click.option("-o", "--output", type=PATH, metavar="LOG", default=Path("Analyse_layer_output.log"), show_default=True,
-              help="The table.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="LOG",
+    default=Path("Analyse_layer_output.log"),
+    show_default=True,
+    help="The table.",
+)
 @pictures
 @amounts
 @json_option
@@ -95,8 +103,11 @@ def _tell(rows: Sequence[Row], model: Path, output: Path, as_json: bool) -> None
     """Print the outliers' rows, and with --json all."""
     outliers = [row for row in rows if row.outlier]
     for row in outliers:
-        click.echo(f"{row.name}: its largest value {row.largest:.4g} is {row.versu:.3g} times its 0.99 quantile "
-                   f"{row.dynamic:.4g}; clamp or normalise this layer", err=as_json)  # fmt: skip
+        click.echo(
+            f"{row.name}: its largest value {row.largest:.4g} is {row.versu:.3g} times its 0.99 quantile "
+            f"{row.dynamic:.4g}; clamp or normalise this layer",
+            err=as_json,
+        )
     click.echo(f"{output}: {len(rows)} rows, {len(outliers)} with an outlier's range", err=as_json)
     if as_json:
         print_json({"model": model, "output": output, "rows": [row.to_dict() for row in rows]})

@@ -36,7 +36,7 @@ def check(
 ) -> None:
     """List every limit of a platform that a model breaks: node, value, limit and remedy.
 
-    Takes float models and integer graphs. Says of float models which rewrites of --fit would mend it and what would
+    Takes float models and integer graphs. Says of float models which rewrites of --fit would help and what would
     remain; of both whether the packer takes them with its arguments (chosen where none are given), whether the chip
     then computes the same integers, and the cost: MACs, bytes, memory, DMA. Exit code 0 where nothing is wrong, else 1.
 

@@ -36,10 +36,22 @@ def checkpoint(checkpoint_file: Path, output: Path, layout: str, to: str, as_jso
     from .. import api
 
     done = api.convert_checkpoint(checkpoint_file, output, to, layout)
-    click.echo(f"{checkpoint_file} ({done.layout}) -> {output} ({to}): {len(done.layers)} layers, "
-               f"{len(done.kept)} other tensors as they were", err=as_json)  # fmt: skip
+    click.echo(
+        f"{checkpoint_file} ({done.layout}) -> {output} ({to}): {len(done.layers)} layers, "
+        f"{len(done.kept)} other tensors as they were",
+        err=as_json,
+    )
     for line in (*done.layers, *(f"note: {note}" for note in done.notes)):
         click.echo(f"  {line}", err=as_json)
     if as_json:
-        print_json({"checkpoint": checkpoint_file, "output": output, "from": done.layout, "to": to,
-                    "layers": list(done.layers), "kept": list(done.kept), "notes": list(done.notes)})  # fmt: skip
+        print_json(
+            {
+                "checkpoint": checkpoint_file,
+                "output": output,
+                "from": done.layout,
+                "to": to,
+                "layers": list(done.layers),
+                "kept": list(done.kept),
+                "notes": list(done.notes),
+            }
+        )

@@ -38,8 +38,7 @@ __all__ = ["deploy"]
 @click.option("-o", "--output", type=PATH, metavar="DIR", required=True, help="New, or deployed to before.")
 @click.option("--calib", metavar="DATA", help=f"Of a float model, calibration data: {DATA}.")
 @click.option("--input", "data", metavar="DATA", help="Samples for the golden vectors.  [default: those of --calib]")
-@click.option("--samples", type=click.IntRange(1), default=3, show_default=True, metavar="N",
-              help="Number of samples.")  # fmt: skip
+@click.option("--samples", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Number of samples.")
 @click.option("--state", multiple=True, metavar="OUT=IN", help="A state output that is fed back. Repeatable.")
 @quantizing
 @click.option("--fix", multiple=True, metavar="INPUT=VALUE", help="As for quantize. Repeatable.")
@@ -48,9 +47,18 @@ __all__ = ["deploy"]
 @amounts
 @json_option
 def deploy(
-    model: Path, output: Path, calib: str | None, data: str | None, samples: int, state: Sequence[str],
-    fix: Sequence[str], batch_axis: Sequence[str], overrides: Sequence[str], as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    model: Path,
+    output: Path,
+    calib: str | None,
+    data: str | None,
+    samples: int,
+    state: Sequence[str],
+    fix: Sequence[str],
+    batch_axis: Sequence[str],
+    overrides: Sequence[str],
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Write everything a board needs into one folder.
 
     A float model is quantized first, with the options of quantize; an integer graph is taken as it is. The folder gets
@@ -62,10 +70,19 @@ def deploy(
         from .. import api
         from ..plan.config import merge_overrides
 
-        done = api.deploy(model, output, source(calib), data=source(data), samples=samples,
-                          state=pairs("--state", state, "OUT=IN") or None, overrides=merge_overrides(overrides),
-                          fix=pairs("--fix", fix, "INPUT=VALUE") or None, batch_axis=axes(batch_axis) or None,
-                          progress=progress, **options)  # fmt: skip
+        done = api.deploy(
+            model,
+            output,
+            source(calib),
+            data=source(data),
+            samples=samples,
+            state=pairs("--state", state, "OUT=IN") or None,
+            overrides=merge_overrides(overrides),
+            fix=pairs("--fix", fix, "INPUT=VALUE") or None,
+            batch_axis=axes(batch_axis) or None,
+            progress=progress,
+            **options,
+        )
     show_deployment(console_for(as_json), done)
     if as_json:
         print_json({"model": model, **done.to_dict()})

@@ -53,6 +53,15 @@ def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options
     show_evaluation(console_for(as_json), found, model, options["baseline"])
     if as_json:
         drop = None if found.baseline is None else found.baseline - found.value
-        print_json({"model": model, "baseline_model": options["baseline"], "metric": found.metric, "unit": found.unit,
-                     "value": found.value, "baseline": found.baseline, "drop": drop,
-                     "samples": found.samples})  # fmt: skip
+        print_json(
+            {
+                "model": model,
+                "baseline_model": options["baseline"],
+                "metric": found.metric,
+                "unit": found.unit,
+                "value": found.value,
+                "baseline": found.baseline,
+                "drop": drop,
+                "samples": found.samples,
+            }
+        )

@@ -25,24 +25,46 @@ Shape = tuple[str | None, tuple[int, ...], str]
 )
 @click.argument("model", metavar="FILE.py:NAME")
 @click.option("-o", "--output", type=PATH, required=True, metavar="OUT", help="The ONNX file to write.")
-@click.option("--input-shape", "shapes", multiple=True, metavar="NAME=1,3,224,224[:DTYPE]",
-              help="An input: a parameter of forward; other names are taken in order. Repeatable.")  # fmt: skip
-@click.option("--dynamic-axes", "axes", multiple=True, metavar="NAME=0:N,2:T|NAME=0,2|none",
-              help="Axes whose size may change. Repeatable.  [default: axis 0 of all inputs]")  # fmt: skip
+@click.option(
+    "--input-shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=1,3,224,224[:DTYPE]",
+    help="An input: a parameter of forward; other names are taken in order. Repeatable.",
+)
+@click.option(
+    "--dynamic-axes",
+    "axes",
+    multiple=True,
+    metavar="NAME=0:N,2:T|NAME=0,2|none",
+    help="Axes whose size may change. Repeatable.  [default: axis 0 of all inputs]",
+)
 @click.option("--output-name", "output_names", multiple=True, metavar="NAME", help="An output, in order. Repeatable.")
 @click.option("--opset", type=int, metavar="N", help="ONNX operator set.  [default: 18]")
-@click.option("--exporter", type=click.Choice(["dynamo", "torchscript"]),
-              help="Which of torch's exporters.  [default: dynamo; below opset 18 torchscript]")  # fmt: skip
+@click.option(
+    "--exporter",
+    type=click.Choice(["dynamo", "torchscript"]),
+    help="Which of torch's exporters.  [default: dynamo; below opset 18 torchscript]",
+)
 @click.option("--checkpoint", type=PATH, metavar="FILE", help="Load these weights first (tensors only, no pickles).")
 @click.option("--scopes/--no-scopes", default=True, help="Node names tell the module path.  [default: scopes]")
-@click.option("--tolerance", type=click.FloatRange(0), metavar="X",
-              help="Largest difference from torch, as a share of an output's range.  [default: 1e-4]")  # fmt: skip
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    metavar="X",
+    help="Largest difference from torch, as a share of an output's range.  [default: 1e-4]",
+)
 @click.option("--debug-dump", type=PATH, metavar="DIR", help="Write every intermediate graph into this folder.")
 @json_option
 def export(
-    model: str, output: Path, shapes: Sequence[str], axes: Sequence[str], output_names: Sequence[str], as_json: bool,
+    model: str,
+    output: Path,
+    shapes: Sequence[str],
+    axes: Sequence[str],
+    output_names: Sequence[str],
+    as_json: bool,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Export a PyTorch model to a clean float ONNX file, compared with torch in onnxruntime.
 
     FILE.py:NAME (or module:NAME) is a torch.nn.Module, or a class or function without arguments that returns one, or
@@ -66,8 +88,12 @@ def export(
         for name, sizes in tensors.items():
             console.print(f"  {what} {name} [{', '.join(map(str, sizes))}]", soft_wrap=True, markup=False)
     runs = "; ".join(", ".join(f"{symbol} {size}" for symbol, size in run.items()) for run in done.sizes if run)
-    console.print(f"same as torch in onnxruntime: differs by at most {done.difference:.1e} of an output's range"
-                  f"{f' ({runs})' if runs else ''}", soft_wrap=True, markup=False)  # fmt: skip
+    console.print(
+        f"same as torch in onnxruntime: differs by at most {done.difference:.1e} of an output's range"
+        f"{f' ({runs})' if runs else ''}",
+        soft_wrap=True,
+        markup=False,
+    )
     for note in done.notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False)
     if as_json:

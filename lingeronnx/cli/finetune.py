@@ -39,8 +39,11 @@ __all__ = ["finetune"]
 @click.option("-o", "--output", required=True, type=PATH, metavar="OUT", help="The integer graph.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure every epoch on this data and keep the best.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
-@click.option("--method", type=click.Choice(["blocks", "whole", "both"]),
-              help="Train block by block, all at once, or one after the other.  [default: whole]")  # fmt: skip
+@click.option(
+    "--method",
+    type=click.Choice(["blocks", "whole", "both"]),
+    help="Train block by block, all at once, or one after the other.  [default: whole]",
+)
 @click.option("--epochs", type=click.IntRange(0), metavar="N", help="Epochs of training as a whole.  [default: 10]")
 @click.option("--block-epochs", type=click.IntRange(0), metavar="N", help="Epochs of each block.  [default: 10]")
 @click.option("--lr", type=float, metavar="X", help="Adam's step, relative to a parameter's size.  [default: 0.0003]")
@@ -63,13 +66,19 @@ __all__ = ["finetune"]
 @click.option("--clamp-weight", metavar="V", help="Largest |weight|, or p99.9: a percentile of its own values.")
 @click.option("--clamp-bias", metavar="V", help="Largest |bias|, or p99.9: a percentile of its own values.")
 @click.option("--clamp-output", metavar="V", help="Largest |output| of a layer during training.")
-@click.option("--clamp", "clamps", multiple=True, metavar="SELECTOR=KIND:V,...",
-              help="Other limits of weight, bias or output for some layers. Repeatable.")  # fmt: skip
+@click.option(
+    "--clamp",
+    "clamps",
+    multiple=True,
+    metavar="SELECTOR=KIND:V,...",
+    help="Other limits of weight, bias or output for some layers. Repeatable.",
+)
 @click.option("--no-clamp", multiple=True, metavar="SELECTOR", help="No limits for these layers. Repeatable.")
 @click.option("--freeze", multiple=True, metavar="SELECTOR", help="Do not train these layers. Repeatable.")
 @click.option("--state-dict", type=PATH, metavar="FILE.pt", help="Put a torch checkpoint onto the graph first.")
-@click.option("--patience", type=click.IntRange(1), metavar="N",
-              help="With --eval: stop after N epochs without a better one.")  # fmt: skip
+@click.option(
+    "--patience", type=click.IntRange(1), metavar="N", help="With --eval: stop after N epochs without a better one."
+)
 @click.option("--checkpoint", type=PATH, metavar="FILE", help="Save the state here after every block and epoch.")
 @click.option("--resume", is_flag=True, help="Go on from the file of --checkpoint.")
 @click.option("--device", metavar="NAME", help="cpu | cuda | cuda:1 ...  [default: cpu]")
@@ -79,9 +88,17 @@ __all__ = ["finetune"]
 @pictures
 @json_option
 def finetune(
-    model: Path, output: Path, train: str, eval_data: str | None, save_plan: Path | None, overrides: Sequence[str],
-    clamps: Sequence[str], no_clamp: Sequence[str], as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    model: Path,
+    output: Path,
+    train: str,
+    eval_data: str | None,
+    save_plan: Path | None,
+    overrides: Sequence[str],
+    clamps: Sequence[str],
+    no_clamp: Sequence[str],
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Quantize a float model and train it through the chip's own arithmetic.
 
     Without labels it learns to give what the float model gives. Needs PyTorch: pip install 'lingeronnx[torch]'.
@@ -105,8 +122,15 @@ def finetune(
         from .. import api
         from ..plan.config import merge_overrides
 
-        result = api.finetune(model, source(train), source(eval_data), overrides=merge_overrides(overrides),
-                              constraints=_constraints(clamps, no_clamp), progress=progress, **given)  # fmt: skip
+        result = api.finetune(
+            model,
+            source(train),
+            source(eval_data),
+            overrides=merge_overrides(overrides),
+            constraints=_constraints(clamps, no_clamp),
+            progress=progress,
+            **given,
+        )
         done = result.write(output, plan=save_plan)
     show_result(model, done, as_json)
 

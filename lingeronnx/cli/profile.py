@@ -33,11 +33,16 @@ __all__ = ["profile"]
 @click.argument("model", type=PATH)
 @click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA}.")
 @click.option("-o", "--output", "out_dir", type=PATH, required=True, metavar="DIR", help="The folder to write into.")
-@click.option("--prefix", "prefixes", multiple=True, metavar="P",
-              help="Only operators whose node's name begins so. Repeatable.")  # fmt: skip
+@click.option(
+    "--prefix", "prefixes", multiple=True, metavar="P", help="Only operators whose node's name begins so. Repeatable."
+)
 @click.option("--type", "types", multiple=True, metavar="T", help="Only operators of this type. Repeatable.")
-@click.option("--stack", "with_stack", is_flag=True,
-              help="A column with the place in the source, where torch's exporter noted it.")  # fmt: skip
+@click.option(
+    "--stack",
+    "with_stack",
+    is_flag=True,
+    help="A column with the place in the source, where torch's exporter noted it.",
+)
 @click.option("--tensorboard", is_flag=True, help="Write histograms into DIR/tensorboard.")
 @click.option("--per-channel", is_flag=True, help="With --tensorboard: a histogram for each channel.")
 @click.option("--keep", is_flag=True, help="Write every tensor into DIR/tensors too, to compare without running again.")
@@ -63,7 +68,9 @@ def profile(model: Path, data: str, out_dir: Path, as_json: bool, batch: int | N
         found = api.profile(model, source(data), out_dir, progress=progress, **options)
     chosen = found.to_dict(options["prefixes"], options["types"])
     files = sorted(str(path.relative_to(out_dir)) for path in out_dir.iterdir())
-    click.echo(f"{out_dir}: {len(chosen)} rows of {len({row['module'] for row in chosen})} operators; "
-               f"{', '.join(files)}", err=as_json)  # fmt: skip
+    click.echo(
+        f"{out_dir}: {len(chosen)} rows of {len({row['module'] for row in chosen})} operators; {', '.join(files)}",
+        err=as_json,
+    )
     if as_json:
         print_json({"model": model, "output": out_dir, "rows": chosen})

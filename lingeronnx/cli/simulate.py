@@ -65,11 +65,27 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
     show_simulation(console_for(as_json), result, output, options["dump"])
     if as_json:
         made_of = {key: name for name, key in result.outputs.items()}
-        tensors = [{"name": name, "output": made_of.get(name), "dtype": str(array.dtype), "shape": list(array.shape),
-                    "scale": result.scales[name]} for name, array in result.arrays.items()]  # fmt: skip
-        print_json({"model": model, "output": output, "dump": options["dump"], "samples": result.samples,
-                     "tensors": tensors, "at": result.at.to_dict() if result.at else None,
-                     "notes": list(result.notes)})  # fmt: skip
+        tensors = [
+            {
+                "name": name,
+                "output": made_of.get(name),
+                "dtype": str(array.dtype),
+                "shape": list(array.shape),
+                "scale": result.scales[name],
+            }
+            for name, array in result.arrays.items()
+        ]
+        print_json(
+            {
+                "model": model,
+                "output": output,
+                "dump": options["dump"],
+                "samples": result.samples,
+                "tensors": tensors,
+                "at": result.at.to_dict() if result.at else None,
+                "notes": list(result.notes),
+            }
+        )
 
 
 def _check_folder(path: Path | None, data: str) -> None:

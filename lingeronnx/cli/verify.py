@@ -24,14 +24,34 @@ __all__ = ["verify"]
 @click.argument("model", type=PATH)
 @click.option("--input", "data", required=True, metavar="DATA", help=f"What the device was fed: {DATA}.")
 @click.option("--device-dump", "dump", type=PATH, metavar="DIR", help="The executor's dumps, text or binary.")
-@click.option("--device-log", "log", type=PATH, metavar="FILE",
-              help="A board's log with a line of checksums per tensor; its form was not tried on silicon.")  # fmt: skip
-@click.option("--device-output", "output", type=PATH, metavar="FILE",
-              help="All outputs one after another: raw, or .txt with an integer per line.")  # fmt: skip
-@click.option("--sample", type=click.IntRange(0), default=0, show_default=True, metavar="N",
-              help="The sample of DATA that was run last, counted from 0.")  # fmt: skip
-@click.option("--state", multiple=True, metavar="OUT=IN",
-              help="A state output that was fed back: items of DATA are calls. Repeatable.")  # fmt: skip
+@click.option(
+    "--device-log",
+    "log",
+    type=PATH,
+    metavar="FILE",
+    help="A board's log with a line of checksums per tensor; its form was not tried on silicon.",
+)
+@click.option(
+    "--device-output",
+    "output",
+    type=PATH,
+    metavar="FILE",
+    help="All outputs one after another: raw, or .txt with an integer per line.",
+)
+@click.option(
+    "--sample",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="The sample of DATA that was run last, counted from 0.",
+)
+@click.option(
+    "--state",
+    multiple=True,
+    metavar="OUT=IN",
+    help="A state output that was fed back: items of DATA are calls. Repeatable.",
+)
 @click.option("--packer-args", metavar="ARGS", help="What the packer was told, to judge its plan by.")
 @pictures
 @json_option

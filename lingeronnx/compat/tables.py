@@ -130,16 +130,22 @@ class InfoManager:
         self._recorder, self._out_dir = recorder, out_dir
 
     def table(
-        self, out_dir: str | os.PathLike[str] | None = None, prefixes: Sequence[str] | None = None,
-        types: Sequence[str] | None = None, with_stack: bool = False,
-    ) -> Path:  # fmt: skip
+        self,
+        out_dir: str | os.PathLike[str] | None = None,
+        prefixes: Sequence[str] | None = None,
+        types: Sequence[str] | None = None,
+        with_stack: bool = False,
+    ) -> Path:
         """Write statistic.txt; of operators whose name begins with one of `prefixes` and whose type is in `types`."""
         return self._recorder.profile().table(out_dir or self._out_dir, prefixes, types, with_stack)
 
     def tensorboard(
-        self, out_dir: str | os.PathLike[str] | None = None, prefixes: Sequence[str] | None = None,
-        types: Sequence[str] | None = None, force_per_channel: bool = False,
-    ) -> Path:  # fmt: skip
+        self,
+        out_dir: str | os.PathLike[str] | None = None,
+        prefixes: Sequence[str] | None = None,
+        types: Sequence[str] | None = None,
+        force_per_channel: bool = False,
+    ) -> Path:
         """Write histograms into `out_dir`/tensorboard; force_per_channel : one for each channel."""
         found = self._recorder.profile()
         if force_per_channel:  # from the tensors that were kept: nobody asked for channels before

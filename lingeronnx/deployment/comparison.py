@@ -104,13 +104,28 @@ def verify(
 ) -> Verification:
     """Compare what a device computed with what the simulator computes for the same sample.
 
-    model : the integer graph, whole or its chip part. data : as everywhere; integers of a Quant's type are taken as
-    quantized. Give one of dump (the executor's folder), log (a board's lines of checksums; their form was never tried
-    on silicon) and output (a raw file of all outputs). sample : which of the data was run last. state : {output:
-    input} of states that were fed back from zeros; then an item of the data is a call. packer_args : what the packer
-    was told, to judge its plan by; default what `quantize` says.
+    Parameters
+    ----------
+    model
+        The integer graph, whole or its chip part.
+    data
+        What the device was fed, as everywhere; integers of a Quant's type are taken as quantized.
+    dump, log, output
+        Give one of them: the executor's folder of dumps; a board's log with lines of checksums (their form was never
+        tried on a real chip); a file of all outputs.
+    sample
+        Which sample of the data was run last, counted from 0.
+    state
+        {output: input} of states that were fed back, from zeros; then an item of the data is a call.
+    packer_args
+        What the packer was told, to judge its plan by; default what `quantize` says.
 
-    Raises DataError for files that are no dump, ConfigError where none or several are given.
+    Raises
+    ------
+    DataError
+        For files that are no dump.
+    ConfigError
+        Where none or several of dump, log and output are given.
     """
     given = [item for item in (dump, log, output) if item is not None]
     if len(given) != 1:
@@ -135,8 +150,9 @@ def verify(
         first = replace(first, causes=(*first.causes, *_findings(graph, first.nodes, packer_args)))
     hidden = {**graph.entries, **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name}}
     unseen = [n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden]
-    return Verification(not different, tuple(pairs), tuple(different), first, tuple(unknown), tuple(unseen),
-                        (*notes, *more))  # fmt: skip
+    return Verification(
+        not different, tuple(pairs), tuple(different), first, tuple(unknown), tuple(unseen), (*notes, *more)
+    )
 
 
 def _read(graph: Graph, ours: Run, dump: Any, log: Any, output: Any) -> tuple[list[Dumped], list[str]]:
@@ -196,14 +212,28 @@ def _explained(
     causes = _causes(graph, layer, tensor, ours, others, shown, have)
     place = _place(want, have) if have is not None else _words(shown, want)
     nodes = [n.name for n in layer.nodes] if layer is not None else [node.name]
-    return Difference(tensor, node.name, node.op_type, shown.where, **place, size=want.size, nodes=nodes, causes=causes,
-                      remarks=remarks)  # fmt: skip
+    return Difference(
+        tensor,
+        node.name,
+        node.op_type,
+        shown.where,
+        **place,
+        size=want.size,
+        nodes=nodes,
+        causes=causes,
+        remarks=remarks,
+    )
 
 
 def _causes(
-    graph: Graph, layer: Layer | None, tensor: str, ours: Run, others: Mapping[str, Run], shown: Dumped,
+    graph: Graph,
+    layer: Layer | None,
+    tensor: str,
+    ours: Run,
+    others: Mapping[str, Run],
+    shown: Dumped,
     have: np.ndarray | None,
-) -> list[Cause]:  # fmt: skip
+) -> list[Cause]:
     found: list[Suspect] = []
     tried = suspects(graph, layer, tensor, ours, others, have)
     want = ours.integers[tensor]
@@ -232,8 +262,13 @@ def _place(want: np.ndarray, have: np.ndarray) -> dict[str, Any]:
     off = np.flatnonzero(want.reshape(-1) != have.reshape(-1))
     index = np.unravel_index(int(off[0]), want.shape)
     gap = np.abs(have.astype(np.int64) - want.astype(np.int64))
-    return {"index": tuple(map(int, index)), "expected": int(want[index]), "found": int(have[index]),
-            "differing": len(off), "largest": int(gap.max())}  # fmt: skip
+    return {
+        "index": tuple(map(int, index)),
+        "expected": int(want[index]),
+        "found": int(have[index]),
+        "differing": len(off),
+        "largest": int(gap.max()),
+    }
 
 
 def _words(shown: Dumped, want: np.ndarray) -> dict[str, Any]:

@@ -100,7 +100,10 @@ def _value(whole: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.name == name and value.type.HasField("tensor_type"):
             return value
-    if any(name in (node.input if node.op_type == QUANT.name else node.output)
-           for node in graph.node if node.op_type in (QUANT.name, DEQUANT.name)):  # fmt: skip
+    if any(
+        name in (node.input if node.op_type == QUANT.name else node.output)
+        for node in graph.node
+        if node.op_type in (QUANT.name, DEQUANT.name)
+    ):
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
     raise ModelError(f"tensor '{name}' between the parts of the host has no type in the model; quantize it again")

@@ -164,8 +164,18 @@ def sums_of(layer: Layer) -> Sums | None:
     bias = np.zeros(len(weight), np.int64) if bias is None else bias.astype(np.int64).reshape(-1)
     patches = _rows(x) if kind == LINEAR.name else _patches(x, weight, attrs)
     axis = want.ndim - 1 if kind == LINEAR.name else 1
-    found = Sums(patches, weight.reshape(len(weight), -1).astype(np.int64), bias, int(shift), want.shape, want.dtype,
-                 axis, weight.shape[1:], weight.dtype, relu)  # fmt: skip
+    found = Sums(
+        patches,
+        weight.reshape(len(weight), -1).astype(np.int64),
+        bias,
+        int(shift),
+        want.shape,
+        want.dtype,
+        axis,
+        weight.shape[1:],
+        weight.dtype,
+        relu,
+    )
     same = found.arranged(found.finished(found.rounded(found.accumulators)))
     return found if np.array_equal(same, want) else None
 

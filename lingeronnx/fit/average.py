@@ -32,7 +32,8 @@ def split_average(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, s
     rows = before.outputs[0]
     rows.shape = ir.oir_shape([dims[0] or "N", dims[1], int(dims[2] or 1) * (height // first), dims[3]])
     rest = [height // first, 1]
-    after = ir.make_node("AveragePool", [rows], {"kernel_shape": rest, "strides": rest}, of=node, output="",
-                         like=result)  # fmt: skip
+    after = ir.make_node(
+        "AveragePool", [rows], {"kernel_shape": rest, "strides": rest}, of=node, output="", like=result
+    )
     ir.replace(model, [node], [before, after])
     return f"average over {height}x{width} in two steps, {first}x{width} and {rest[0]}x1", "half a step at most"

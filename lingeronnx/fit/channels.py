@@ -41,8 +41,12 @@ def _fits(row: Platform, g: Geometry, inputs: int, outputs: int, group: int) -> 
 
 
 def _attributes(g: Geometry) -> dict[str, Any]:
-    return {"kernel_shape": list(g.kernel), "strides": list(g.strides), "pads": list(g.pads),
-            "dilations": list(g.dilations)}  # fmt: skip
+    return {
+        "kernel_shape": list(g.kernel),
+        "strides": list(g.strides),
+        "pads": list(g.pads),
+        "dilations": list(g.dilations),
+    }
 
 
 def _count(total: int, align: int, fits: Any) -> list[tuple[int, int]] | None:
@@ -94,9 +98,14 @@ def _bias(make: Maker, number: int, start: int, end: int) -> Sequence[ir.Value |
 
 
 def _part(
-    make: Maker, source: ir.Value, weight: np.ndarray, number: int, bias: Sequence[ir.Value | None], g: Geometry,
+    make: Maker,
+    source: ir.Value,
+    weight: np.ndarray,
+    number: int,
+    bias: Sequence[ir.Value | None],
+    g: Geometry,
     group: int,
-) -> ir.Value:  # fmt: skip
+) -> ir.Value:
     held = make.constant(np.ascontiguousarray(weight), f"part{number}_weight")
     shape = list(make.result.shape or ())
     shape[1] = len(weight)

@@ -45,9 +45,14 @@ class _Window:
         if ir.attr(node, "auto_pad", "NOTSET") != "NOTSET" or ir.attr(node, "ceil_mode", 0) or len(kernel) != 2:
             return None
         ones, zeros = [1, 1], [0] * 4
-        return cls(_numbers(source[1:]), _numbers(result[2:]), _numbers(kernel),
-                   _numbers(ir.attr(node, "strides") or ones), _numbers(ir.attr(node, "pads") or zeros),
-                   _numbers(ir.attr(node, "dilations") or ones))  # fmt: skip
+        return cls(
+            _numbers(source[1:]),
+            _numbers(result[2:]),
+            _numbers(kernel),
+            _numbers(ir.attr(node, "strides") or ones),
+            _numbers(ir.attr(node, "pads") or zeros),
+            _numbers(ir.attr(node, "dilations") or ones),
+        )
 
     def tile(self, axis: int, first: int, last: int) -> tuple[int, int, int, int]:
         """Return where the outputs first .. last-1 along `axis` begin and end in the map, and their two paddings."""
@@ -151,8 +156,9 @@ def _emit(model: ir.Graph, node: ir.Node, window: _Window, ranges: Sequence[Sequ
                 tile = make.crop(band, 3, left, right, "columns")
                 shape = [batch, outputs or last - first, rows[1] - rows[0], columns[1] - columns[0]]
                 pads = [above[0], beside[0], above[1], beside[1]]
-                of_columns.append(make(node.op_type, [tile, *node.inputs[1:]], shape, "tile",
-                                       {**_attributes(node), "pads": pads}))  # fmt: skip
+                of_columns.append(
+                    make(node.op_type, [tile, *node.inputs[1:]], shape, "tile", {**_attributes(node), "pads": pads})
+                )
             of_rows.append(joined(of_columns, 3))
         of_channels.append(joined(of_rows, 2))
     joined(of_channels, 1)

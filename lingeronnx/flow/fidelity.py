@@ -107,8 +107,10 @@ def _parts(prepared: Prepared, feed: _Feed) -> Iterator[dict[str, np.ndarray]]:
     count = max(specs[name].count(array) if specs[name].batched else 1 for name, array in feed.items())
     few = samples_that_fit(prepared.graph, _FEW)
     for start in range(0, count, few):
-        yield {name: specs[name].samples(array, start, start + few) if specs[name].batched else array
-               for name, array in feed.items()}  # fmt: skip
+        yield {
+            name: specs[name].samples(array, start, start + few) if specs[name].batched else array
+            for name, array in feed.items()
+        }
 
 
 class _FloatFace:
@@ -162,8 +164,9 @@ class _Moves:
         if not self._ranges or any(low.shape != a.shape for (low, _), a in zip(self._ranges, pair, strict=True)):
             self._ranges = [(a, a) for a in pair]
             return
-        self._ranges = [(np.minimum(low, a), np.maximum(high, a))
-                        for (low, high), a in zip(self._ranges, pair, strict=True)]  # fmt: skip
+        self._ranges = [
+            (np.minimum(low, a), np.maximum(high, a)) for (low, high), a in zip(self._ranges, pair, strict=True)
+        ]
 
     def warnings(self, name: str) -> list[str]:
         """Return a line where elements that move in the float model do not in integers."""

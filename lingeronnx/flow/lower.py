@@ -69,8 +69,9 @@ def plan_of(graph: ir.Graph) -> Plan:
     transforms = {name: Transform(tuple(_factors(entry))) for name, entry in found.items()}
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_format(n) is None}
     powers = all(q.power_of_two for q in tensors.values())
-    return Plan(platform=chip, mode="q-value" if powers else "max-value", tensors=tensors, transforms=transforms,
-                floats=floats)  # fmt: skip
+    return Plan(
+        platform=chip, mode="q-value" if powers else "max-value", tensors=tensors, transforms=transforms, floats=floats
+    )
 
 
 def _factors(entry: list[Any]) -> list[float]:

@@ -69,10 +69,11 @@ class Partition:
     def touching(self, tensors: Collection[str]) -> list[str]:
         """Return the integer nodes that read or write one of `tensors` as integers."""
         return [
-            str(node.name) for node, op in self.nodes
+            str(node.name)
+            for node, op in self.nodes
             if any(ir.read_name(node, index) in tensors for index in op.data(node))
             or any(str(node.outputs[index].name) in tensors for index in op.results(node))
-        ]  # fmt: skip
+        ]
 
     def without(self, more: Mapping[str, str]) -> Partition:
         """Return the partition with some more nodes in float: {node: why}, and those that only moved data for them."""

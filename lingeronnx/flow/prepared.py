@@ -109,8 +109,9 @@ def prepare(
     skip = {**apart(graph, conf.state, row), **selectors.skipped(conf.skip)}
     parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
-    return Prepared(original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
-                    record.last_reasons())  # fmt: skip
+    return Prepared(
+        original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls, record.last_reasons()
+    )
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:
@@ -140,9 +141,14 @@ def _row(conf: QuantConfig) -> Platform:
 
 
 def _normalise(
-    graph: ir.Graph, source: FloatRunner, data: Data, row: Platform, conf: QuantConfig, selectors: Selectors,
+    graph: ir.Graph,
+    source: FloatRunner,
+    data: Data,
+    row: Platform,
+    conf: QuantConfig,
+    selectors: Selectors,
     watch: Watch | None,
-) -> list[Fitted]:  # fmt: skip
+) -> list[Fitted]:
     """Normalise and fit `graph`, a copy of the user's that `source` runs, in place; return what fitting did."""
     feed = data.first()
     straighten(graph, feed, watch, source)

@@ -25,8 +25,9 @@ from .partition import Partition
 __all__ = ["LEVELS", "FloatNode", "Report", "describe", "float_nodes", "packer_line"]
 
 #: Level of a finding -> how it is called where it is shown.
-LEVELS = MappingProxyType({"packs": "the packer refuses", "right": "wrong on the chip",
-                           "plan": "warning, right but written past the plan"})  # fmt: skip
+LEVELS = MappingProxyType(
+    {"packs": "the packer refuses", "right": "wrong on the chip", "plan": "warning, right but written past the plan"}
+)
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,14 @@ class Report:
 
 
 def describe(
-    parts: Partition, lowered: ir.Graph, plan: Plan, row: Platform, fitted: Sequence[Fitted], notes: Sequence[str],
+    parts: Partition,
+    lowered: ir.Graph,
+    plan: Plan,
+    row: Platform,
+    fitted: Sequence[Fitted],
+    notes: Sequence[str],
     stem: str,
-) -> Report:  # fmt: skip
+) -> Report:
     """Return the report (without outputs and accuracy) on `lowered`, made from `parts` under `plan`."""
     islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
     counts: dict[str, int] = {}
@@ -121,14 +127,22 @@ def describe(
     words = "" if packed is None else packed.line
     file = Path(f"{stem}.onnx")
     return Report(
-        platform=row.name, mode=plan.mode, layers=dict(sorted(counts.items())), chip_ready=ready,
+        platform=row.name,
+        mode=plan.mode,
+        layers=dict(sorted(counts.items())),
+        chip_ready=ready,
         is_chip=row.packing is not None,
-        integer_macs=share, float_nodes=islands, host_part=host, fitted=list(fitted),
-        packer=packer_line(words, chip_file(file) if ready and host else file), packer_args=words,
-        notes=[*notes, *_renamed(renamed)], names=renamed.tensors,
+        integer_macs=share,
+        float_nodes=islands,
+        host_part=host,
+        fitted=list(fitted),
+        packer=packer_line(words, chip_file(file) if ready and host else file),
+        packer_args=words,
+        notes=[*notes, *_renamed(renamed)],
+        names=renamed.tensors,
         findings=() if packed is None else packed.verdict.findings,
         cost=None if packed is None else packed.verdict.cost(row),
-    )  # fmt: skip
+    )
 
 
 def packer_line(arguments: str, path: Path) -> str:

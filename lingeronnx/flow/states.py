@@ -83,6 +83,10 @@ def wide_states(parts: Partition, state: Mapping[str, str], row: Platform) -> li
     if not state or 16 not in row.bits:
         return []
     inside = set(into_states(parts.graph, state))
-    weights = [ir.read_name(node, index) for node, op in parts.nodes for index in op.parameters(node)
-               if any(str(v.name) in inside for v in node.outputs)]  # fmt: skip
+    weights = [
+        ir.read_name(node, index)
+        for node, op in parts.nodes
+        for index in op.parameters(node)
+        if any(str(v.name) in inside for v in node.outputs)
+    ]
     return [*(name for name in parts.activations if name in inside), *weights]

@@ -37,8 +37,10 @@ class Clip(Format):
         from simulator.kernels import Clip as Kernel
 
         low, high = (bound.consts.get(i) for i in (1, 2))
-        return Kernel(-(1 << 31) if low is None else int(low.reshape(())),
-                      (1 << 31) - 1 if high is None else int(high.reshape(())))  # fmt: skip
+        return Kernel(
+            -(1 << 31) if low is None else int(low.reshape(())),
+            (1 << 31) - 1 if high is None else int(high.reshape(())),
+        )
 
 
 CLIP = Clip()

@@ -89,10 +89,14 @@ class Conv2d(WeightFormat):
         weight = bound.constant(1, "int8 int16", "weight")
         rank, a = weight.ndim - 2, bound.attrs
         return Conv(
-            weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)),
-            strides=tuple(a["strides"] or [1] * rank), pads=tuple(a["pads"] or [0] * 2 * rank),
-            dilations=tuple(a["dilations"] or [1] * rank), group=int(a["group"]),
-        )  # fmt: skip
+            weight,
+            bound.bias(2, len(weight)),
+            bound.weighted_rescale(len(weight)),
+            strides=tuple(a["strides"] or [1] * rank),
+            pads=tuple(a["pads"] or [0] * 2 * rank),
+            dilations=tuple(a["dilations"] or [1] * rank),
+            group=int(a["group"]),
+        )
 
 
 CONV2D = Conv2d()
@@ -130,9 +134,15 @@ class ConvTranspose2d(WeightFormat):
         weight, a = bound.constant(1, "int8 int16", "weight"), bound.attrs
         channels, group = weight.shape[1], int(a["group"])
         return ConvTranspose(
-            weight, bound.bias(2, channels * group), bound.weighted_rescale(channels, group), strides=a["strides"],
-            pads=a["pads"], dilations=a["dilations"], output_padding=a["output_padding"], group=group,
-        )  # fmt: skip
+            weight,
+            bound.bias(2, channels * group),
+            bound.weighted_rescale(channels, group),
+            strides=a["strides"],
+            pads=a["pads"],
+            dilations=a["dilations"],
+            output_padding=a["output_padding"],
+            group=group,
+        )
 
 
 CONV_TRANSPOSE2D = ConvTranspose2d()
@@ -152,8 +162,10 @@ class FloatLinear(PlainKernel):
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x [..., I] -> y [..., O]."""
         (x,) = specs
-        require(x.dtype.kind == "i" and x.shape[-1:] == self.weight.shape[1:],
-                f"weights {list(self.weight.shape)} do not fit {x}")  # fmt: skip
+        require(
+            x.dtype.kind == "i" and x.shape[-1:] == self.weight.shape[1:],
+            f"weights {list(self.weight.shape)} do not fit {x}",
+        )
         return (Spec((*x.shape[:-1], len(self.weight)), np.dtype(np.float32)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -41,8 +41,12 @@ class MaxPool(Format):
         from simulator.kernels import MaxPool as Kernel
 
         a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
-        return Kernel(tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank),
-                      ceil_mode=bool(a["ceil_mode"]))  # fmt: skip
+        return Kernel(
+            tuple(a["kernel_shape"]),
+            tuple(a["strides"] or [1] * rank),
+            tuple(a["pads"] or [0] * 2 * rank),
+            ceil_mode=bool(a["ceil_mode"]),
+        )
 
 
 MAX_POOL = MaxPool()
@@ -149,9 +153,17 @@ def _mean(bound: Bound, shift: int, kernel: Any, strides: Any, pads: Any) -> Any
     from simulator.kernels import Mean
 
     a = bound.attrs
-    return Mean(kernel, strides, pads, shift, int(a["o_bits"] or 8), bound.rounding,
-                ceil_mode=bool(a.get("ceil_mode", 0)), padded=bool(a.get("count_include_pad", 1)),
-                divisor=max(int(a.get("divisor_override", -1)), 0))  # fmt: skip
+    return Mean(
+        kernel,
+        strides,
+        pads,
+        shift,
+        int(a["o_bits"] or 8),
+        bound.rounding,
+        ceil_mode=bool(a.get("ceil_mode", 0)),
+        padded=bool(a.get("count_include_pad", 1)),
+        divisor=max(int(a.get("divisor_override", -1)), 0),
+    )
 
 
 FAMILY: tuple[Format, ...] = (AVG_POOL2D, MAX_POOL, GLOBAL_AVERAGE_POOL2D)

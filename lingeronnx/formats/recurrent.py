@@ -65,8 +65,11 @@ def _array(value: ir.Value | None) -> np.ndarray | None:
 def _weights(node: ir.Node) -> list[int]:
     """Return the indices of the two weights of an integer node, in any variant."""
     arrays = {index: _array(value) for index, value in enumerate(node.inputs) if index and value is not None}
-    return [index for index, a in arrays.items() if a is not None and a.ndim == 2 and a.dtype.kind == "i"
-            and a.dtype.itemsize < 8]  # fmt: skip
+    return [
+        index
+        for index, a in arrays.items()
+        if a is not None and a.ndim == 2 and a.dtype.kind == "i" and a.dtype.itemsize < 8
+    ]
 
 
 def _extras(node: ir.Node) -> dict[str, int]:
@@ -156,8 +159,9 @@ class Recurrent(Format):
         biases = [bound.bias(weights[1] + i, len(inner)) for i in (1, 2)]
         zero = np.zeros(len(inner), np.int64)
         held = (inner, outer, *(zero if bias is None else bias for bias in biases))
-        named = dict(zip(("weight_x", "weight_h", "bias_x", "bias_h"), map(self._kernel_order(bound), held),
-                         strict=True))  # fmt: skip
+        named = dict(
+            zip(("weight_x", "weight_h", "bias_x", "bias_h"), map(self._kernel_order(bound), held), strict=True)
+        )
         return {**named, "kept": kept, "given": run_time, "fixed": fixed, "time_axis": self.time_axis(bound)}
 
     def _kernel_order(self, bound: Bound) -> Callable[[np.ndarray], np.ndarray]:
@@ -213,10 +217,13 @@ class Lstm(Recurrent):
         narrow = how.form is kinds.LstmForm.WIDE and bits <= 8
         arithmetic = kinds.LstmForm.Q27.value if narrow else how.form.value
         return Kernel(
-            **self.parts(bound), **self.sums(bound, Kernel.formats[arithmetic][0], True),
+            **self.parts(bound),
+            **self.sums(bound, Kernel.formats[arithmetic][0], True),
             rescale_o=Kernel.output(arithmetic, scale, bits),
-            forward=bool(bound.attrs["go_forward"]), arithmetic=arithmetic, table=table,
-        )  # fmt: skip
+            forward=bool(bound.attrs["go_forward"]),
+            arithmetic=arithmetic,
+            table=table,
+        )
 
     def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
         """The cell has 15 fractional bits, or is packed and no plain tensor."""
@@ -257,13 +264,21 @@ class Gru(Recurrent):
             from simulator.fixed import Rescale
 
             out = Rescale.from_shift(14 - bound.exponent("scale_o", scale), bits)
-            return ExecutorGru(**self.parts(bound), **self.sums(bound, 11, False), rescale_o=out,
-                               table=how.table.value, joined=how.form is kinds.GruForm.HALVED)  # fmt: skip
+            return ExecutorGru(
+                **self.parts(bound),
+                **self.sums(bound, 11, False),
+                rescale_o=out,
+                table=how.table.value,
+                joined=how.form is kinds.GruForm.HALVED,
+            )
         return Kernel(
-            **self.parts(bound), **self.sums(bound, 27, True), rescale_o=Kernel.output(scale, bits),
-            forward=bool(bound.attrs["go_forward"]), reset_after=bool(bound.attrs["linear_before_reset"]),
+            **self.parts(bound),
+            **self.sums(bound, 27, True),
+            rescale_o=Kernel.output(scale, bits),
+            forward=bool(bound.attrs["go_forward"]),
+            reset_after=bool(bound.attrs["linear_before_reset"]),
             gate_bits=32 if bits <= 8 else 16,
-        )  # fmt: skip
+        )
 
 
 GRU = Gru()

@@ -74,11 +74,24 @@ def lstm(bound: Bound, how: Lstm, parts: Mapping[str, Any]) -> Any:
     q, bits = bound.exponent("scale_o", state_scale(bound)), int(bound.attrs["o_bits"] or 8)
     forward = bool(bound.attrs["go_forward"])
     if how.form is LstmForm.Q27:
-        return Kernel(**parts, **_sums(bound, 27), rescale_o=Rescale.from_shift(30 - q, bits), forward=forward,
-                      arithmetic=arithmetic, table=table)  # fmt: skip
+        return Kernel(
+            **parts,
+            **_sums(bound, 27),
+            rescale_o=Rescale.from_shift(30 - q, bits),
+            forward=forward,
+            arithmetic=arithmetic,
+            table=table,
+        )
     product = TrainedLstm.formats[arithmetic][0]
-    return TrainedLstm(**parts, **_sums(bound, 11), rescale_o=Rescale.from_shift(product - q, bits), forward=forward,
-                       arithmetic=arithmetic, table=table, again=_again(bound))  # fmt: skip
+    return TrainedLstm(
+        **parts,
+        **_sums(bound, 11),
+        rescale_o=Rescale.from_shift(product - q, bits),
+        forward=forward,
+        arithmetic=arithmetic,
+        table=table,
+        again=_again(bound),
+    )
 
 
 def gru(bound: Bound, how: Gru, parts: Mapping[str, Any]) -> Any:
@@ -90,10 +103,16 @@ def gru(bound: Bound, how: Gru, parts: Mapping[str, Any]) -> Any:
     common = max(_sum_exponents(bound))
     fraction = {GruForm.BEFORE: 27, GruForm.COMMON: common}.get(how.form, 11)
     return TrainedGru(
-        **parts, **_sums(bound, fraction), rescale_o=Rescale.from_shift(14 - q, bits),
-        forward=bool(bound.attrs["go_forward"]), arithmetic=how.form.value, table=how.table.value,
-        again=_again(bound), scale=q, sums=fraction if how.form is GruForm.COMMON else 27,
-    )  # fmt: skip
+        **parts,
+        **_sums(bound, fraction),
+        rescale_o=Rescale.from_shift(14 - q, bits),
+        forward=bool(bound.attrs["go_forward"]),
+        arithmetic=how.form.value,
+        table=how.table.value,
+        again=_again(bound),
+        scale=q,
+        sums=fraction if how.form is GruForm.COMMON else 27,
+    )
 
 
 def _again(bound: Bound) -> Any:

@@ -61,8 +61,14 @@ class LayerNorm(Format):
 
     def scales(self, x: QParams, w: QParams, o: QParams) -> dict[str, Any]:
         """Return the attributes of a node that reads `x`, has a factor `w` and writes `o`."""
-        return {"data_bits": x.bits, "parameter_bits": w.bits, "o_bits": o.bits,
-                "scale_x": x.scale, "scale_w": w.scale, "scale_o": o.scale}  # fmt: skip
+        return {
+            "data_bits": x.bits,
+            "parameter_bits": w.bits,
+            "o_bits": o.bits,
+            "scale_x": x.scale,
+            "scale_w": w.scale,
+            "scale_o": o.scale,
+        }
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the row kernel; a row is as many elements as there are factors.
@@ -79,10 +85,13 @@ class LayerNorm(Format):
             axes += 1
         fraction = FRACTION if a["scale_y_normal"] is None else bound.exponent("scale_y_normal", a["scale_y_normal"])
         return Kernel(
-            gamma.astype(np.int64).reshape(-1), np.zeros(gamma.size, np.int64) if beta is None else beta,
+            gamma.astype(np.int64).reshape(-1),
+            np.zeros(gamma.size, np.int64) if beta is None else beta,
             Kernel.epsilon_of(float(a["epsilon"]), float(a["scale_x"]), gamma.size),
-            bound.rescale(bound.ratio(2.0**fraction, a["scale_w"])), axes=axes, fraction=fraction,
-        )  # fmt: skip
+            bound.rescale(bound.ratio(2.0**fraction, a["scale_w"])),
+            axes=axes,
+            fraction=fraction,
+        )
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return the scales of input and factor."""
@@ -133,8 +142,9 @@ class Softmax(Unary):
         if how.requantize.shifts:
             bound.exponent("scale_x", scale)
         entry = softmax_entry(2.0**25 / scale, 8 if int(a["data_bits"]) <= 8 else 16)  # as it is stored
-        return kind(entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=how.shares.value,
-                    alone=how.row is Row.AXIS)  # fmt: skip
+        return kind(
+            entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=how.shares.value, alone=how.row is Row.AXIS
+        )
 
 
 SOFTMAX = Softmax()

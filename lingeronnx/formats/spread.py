@@ -119,8 +119,11 @@ class Resize(_Spread):
     """Enlarge by whole factors, taking the nearest element."""
 
     name = "Resize"
-    attributes = (Attr("mode", "s", "nearest"), Attr("coordinate_transformation_mode", "s", "half_pixel"),
-                  Attr("nearest_mode", "s", "round_prefer_floor"))  # fmt: skip
+    attributes = (
+        Attr("mode", "s", "nearest"),
+        Attr("coordinate_transformation_mode", "s", "half_pixel"),
+        Attr("nearest_mode", "s", "round_prefer_floor"),
+    )
 
     def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
         """The nearest element, by ONNX's rules for coordinates and ties."""
@@ -158,8 +161,10 @@ def nearest_places(node: ir.Node, size: int, count: int) -> np.ndarray | None:
 
     None for coordinates that have no integer form.
     """
-    modes = (ir.attr(node, "coordinate_transformation_mode", "half_pixel"),
-             ir.attr(node, "nearest_mode", "round_prefer_floor"))  # fmt: skip
+    modes = (
+        ir.attr(node, "coordinate_transformation_mode", "half_pixel"),
+        ir.attr(node, "nearest_mode", "round_prefer_floor"),
+    )
     return _nearest(*modes, count / size, size, count)
 
 

@@ -110,12 +110,16 @@ class AddConstant(Binary):
 
         if self.factor_is_constant:
             w = low.read(node, other)
-            given = [low.constant(node, other, w, spread, f"{base}_factor"),
-                     low.array(f"{base}_offset", np.zeros(count, np.int32))]  # fmt: skip
+            given = [
+                low.constant(node, other, w, spread, f"{base}_factor"),
+                low.array(f"{base}_offset", np.zeros(count, np.int32)),
+            ]
         else:
             w = QParams(2.0**_ONE)
-            given = [low.array(f"{base}_factor", np.full(count, w.scale).astype(np.int8)),
-                     *low.bias(node, other, x.scale * w.scale, spread, f"{base}_offset")]  # fmt: skip
+            given = [
+                low.array(f"{base}_factor", np.full(count, w.scale).astype(np.int8)),
+                *low.bias(node, other, x.scale * w.scale, spread, f"{base}_offset"),
+            ]
         column = [1, count, 1, 1]
         target = low.array(f"{base}_column_shape", np.array(column, np.int64))
         value = low.insert(formats.RESHAPE, node, "column", [value, target], {}, column, x)

@@ -136,8 +136,13 @@ class Conv2d(WeightLayer):
     @staticmethod
     def geometry_attributes(g: Geometry) -> dict[str, Any]:
         """Return the attributes that tell the sizes `g`."""
-        return {"kernel_shape": list(g.kernel), "strides": list(g.strides), "pads": list(g.pads),
-                "dilations": list(g.dilations), "group": g.group}  # fmt: skip
+        return {
+            "kernel_shape": list(g.kernel),
+            "strides": list(g.strides),
+            "pads": list(g.pads),
+            "dilations": list(g.dilations),
+            "group": g.group,
+        }
 
     def macs(self, node: ir.Node) -> int:
         """Outputs times the kernel's size."""

@@ -42,8 +42,11 @@ class ConvTranspose2d(WeightLayer):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with a bias in any case."""
         g = Geometry(node)
-        attrs = {**Conv2d.geometry_attributes(g), **self.lowered_attributes(node, low),
-                 "output_padding": list(ir.attr(node, "output_padding") or [0, 0])}  # fmt: skip
+        attrs = {
+            **Conv2d.geometry_attributes(g),
+            **self.lowered_attributes(node, low),
+            "output_padding": list(ir.attr(node, "output_padding") or [0, 0]),
+        }
         bias = low.bias(node, 2, sum_scale(attrs, g.group))
         if not bias:
             bias = [low.integers(f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0)]

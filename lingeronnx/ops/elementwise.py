@@ -127,8 +127,9 @@ class Sub(Add):
         if Fault.SUB_PLACEMENT not in low.row.faults or len(shape) != 4:
             Binary.lower(self, node, low)
             return
-        negated = scaled_channels(low, node, "negated", low.integer(node, 1), low.read(node, 1), low.read(node, 1),
-                                  QParams(1.0), -1.0)  # fmt: skip
+        negated = scaled_channels(
+            low, node, "negated", low.integer(node, 1), low.read(node, 1), low.read(node, 1), QParams(1.0), -1.0
+        )
         low.emit(formats.ADD, node, [low.integer(node, 0), negated], self.lowered_attributes(node, low))
 
 

@@ -98,7 +98,7 @@ class Sigmoid(Op):
 
     def _wide(
         self, node: ir.Node, low: Lowering, value: ir.Value, x: QParams, shape: list[Any]
-    ) -> tuple[ir.Value, float]:  # fmt: skip
+    ) -> tuple[ir.Value, float]:
         """Return `value` in the width that the row's table takes, and its scale."""
         how = low.row.computes(self.name, Curve)
         if how is None or how.reading is not Reading.RIGHT_ONLY:

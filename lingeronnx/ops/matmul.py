@@ -58,10 +58,14 @@ class Bmm(Binary):
         for index, what in ((0, "left"), (1, "right")):
             sizes = [int(d or 1) for d in shapes[index][1:]]
             target = low.array(f"{base}_{what}_shape", np.array(sizes, np.int64))
-            factors.append(low.insert(formats.RESHAPE, node, what, [low.integer(node, index), target], {}, sizes,
-                                      low.read(node, index)))  # fmt: skip
+            factors.append(
+                low.insert(
+                    formats.RESHAPE, node, what, [low.integer(node, index), target], {}, sizes, low.read(node, index)
+                )
+            )
         full = [1, *(int(d or 1) for d in shapes[2][1:])]
-        value = low.insert(formats.BMM, node, "heads", factors, self.lowered_attributes(node, low), full[1:],
-                           low.written(node))  # fmt: skip
+        value = low.insert(
+            formats.BMM, node, "heads", factors, self.lowered_attributes(node, low), full[1:], low.written(node)
+        )
         back = low.array(f"{base}_shape", np.array(full, np.int64))
         low.emit(formats.RESHAPE, node, [value, back], {})

@@ -68,8 +68,10 @@ class Slice(Op):
         for number, (axis, places) in enumerate(cuts):
             before = -int(shape[axis] or 0) - 1  # -1 would be the last position, not the one before the first
             bounds = (places.start, before if places.stop < 0 else places.stop, axis, places.step)
-            given = [low.array(f"{name}_{key}{axis}", np.array([value], np.int64))
-                     for key, value in zip(("start", "end", "axis", "step"), bounds, strict=True)]  # fmt: skip
+            given = [
+                low.array(f"{name}_{key}{axis}", np.array([value], np.int64))
+                for key, value in zip(("start", "end", "axis", "step"), bounds, strict=True)
+            ]
             shape[axis] = len(places)
             if number < len(cuts) - 1:
                 x = low.insert(formats.SLICE, node, f"cut{axis}", [x, *given], {}, shape, low.read(node, 0))

@@ -95,8 +95,10 @@ class Pad(_Spread):
         assert value is not None
         held = int(np.clip(math.floor(value * q.scale + 0.5), q.low, q.high))
         name = node.outputs[0].name
-        given = [low.array(f"{name}_pads", np.array(pads, np.int64)),
-                 low.array(f"{name}_value", np.array([held], np.int64))]  # fmt: skip
+        given = [
+            low.array(f"{name}_pads", np.array(pads, np.int64)),
+            low.array(f"{name}_value", np.array([held], np.int64)),
+        ]
         attrs = {"mode": ir.attr(node, "mode", "constant"), "scale_x": q.scale, "scale_o": q.scale}
         low.emit(formats.PAD, node, [low.integer(node, 0), *given], attrs)
 
@@ -151,6 +153,9 @@ class Resize(_Spread):
         factors = np.array([1.0, *(int(m or 1) // int(n or 1) for n, m in sizes)], np.float32)
         name = node.outputs[0].name
         given = [low.array(f"{name}_roi", np.zeros(0, np.float32)), low.array(f"{name}_factors", factors)]
-        attrs = {key: ir.attr(node, key) for key in ("coordinate_transformation_mode", "nearest_mode")
-                 if key in node.attributes}  # fmt: skip
+        attrs = {
+            key: ir.attr(node, key)
+            for key in ("coordinate_transformation_mode", "nearest_mode")
+            if key in node.attributes
+        }
         low.emit(formats.RESIZE, node, [low.integer(node, 0), *given], {"mode": "nearest", **attrs})

@@ -319,21 +319,41 @@ _COMMON: Mapping[str, Rule] = {
 AREAS: Mapping[str, Mapping[str, Rule]] = MappingProxyType(
     {
         "venus": {
-            **_COMMON, CONV2D.name: _conv_venus, LINEAR.name: _linear_venus, BMM.name: _bmm_venus,
-            "MaxPool": _max_venus, AVG_POOL2D.name: _average(2), LSTM.name: _lstm_venus, SOFTMAX.name: _softmax_venus,
+            **_COMMON,
+            CONV2D.name: _conv_venus,
+            LINEAR.name: _linear_venus,
+            BMM.name: _bmm_venus,
+            "MaxPool": _max_venus,
+            AVG_POOL2D.name: _average(2),
+            LSTM.name: _lstm_venus,
+            SOFTMAX.name: _softmax_venus,
             SIGMOID.name: _times(2),
         },
         "arcs": {
-            **_COMMON, CONV2D.name: _conv_arcs, LINEAR.name: _linear_arcs, "MaxPool": _max_later,
-            AVG_POOL2D.name: _average(4), LSTM.name: _lstm_later, SOFTMAX.name: _softmax_arcs, SIGMOID.name: _times(4),
+            **_COMMON,
+            CONV2D.name: _conv_arcs,
+            LINEAR.name: _linear_arcs,
+            "MaxPool": _max_later,
+            AVG_POOL2D.name: _average(4),
+            LSTM.name: _lstm_later,
+            SOFTMAX.name: _softmax_arcs,
+            SIGMOID.name: _times(4),
         },
         "venusA": {
-            **_COMMON, CONV2D.name: _conv_venusa, CONV_TRANSPOSE2D.name: _deconv_venusa, LINEAR.name: _linear_venusa,
-            "MaxPool": _max_later, AVG_POOL2D.name: _average(4), LSTM.name: _lstm_later, SOFTMAX.name: _softmax_venusa,
-            ADD.name: _add_venusa, SIGMOID.name: _times(4), CONCAT.name: _cat_venusa,
+            **_COMMON,
+            CONV2D.name: _conv_venusa,
+            CONV_TRANSPOSE2D.name: _deconv_venusa,
+            LINEAR.name: _linear_venusa,
+            "MaxPool": _max_later,
+            AVG_POOL2D.name: _average(4),
+            LSTM.name: _lstm_later,
+            SOFTMAX.name: _softmax_venusa,
+            ADD.name: _add_venusa,
+            SIGMOID.name: _times(4),
+            CONCAT.name: _cat_venusa,
         },
     }
-)  # fmt: skip
+)
 
 #: Operators whose work area lies where their input does; of others it lies in shared memory.
 FOLLOWS = (AVG_POOL2D.name, PAD.name, MUL.name)

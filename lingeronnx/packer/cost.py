@@ -76,8 +76,13 @@ class Cost:
             texts = [f"{n:,}" for n in total] if width == next(iter(self.macs), "") else ["", "", ""]
             rows.append(("total", "", f"{count:,}", width, texts[0], texts[1], "", texts[2]))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = ["  " + "  ".join(t.ljust(w) if i in (0, 1, 3) else t.rjust(w) for i, (t, w) in
-                                  enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]  # fmt: skip
+        lines = [
+            "  "
+            + "  ".join(
+                t.ljust(w) if i in (0, 1, 3) else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        ]
         if left and totals:
             lines.append(f"  ({left} lighter nodes are left out; --json has all)")
         if not totals:
@@ -88,8 +93,12 @@ class Cost:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
-        return {**vars(self), "layers": [asdict(layer) for layer in self.layers], "macs": dict(self.macs),
-                "largest": dict(self.largest)}  # fmt: skip
+        return {
+            **vars(self),
+            "layers": [asdict(layer) for layer in self.layers],
+            "macs": dict(self.macs),
+            "largest": dict(self.largest),
+        }
 
 
 def cost_of(net: Net, memory: Memory, row: Platform) -> Cost:
@@ -104,10 +113,17 @@ def cost_of(net: Net, memory: Memory, row: Platform) -> Cost:
     shared = {name: spot.size for name, spot in memory.spots.items() if spot.place != PSRAM}
     largest = dict(sorted(shared.items(), key=lambda item: -item[1])[:5])
     return Cost(
-        layers=layers, macs=macs, weights=memory.constants, activations=sum(layer.activations for layer in layers),
-        dma=sum(layer.dma for layer in layers), shared=memory.need, shared_limit=memory.limit, psram=outside,
-        psram_limit=row.external_memory or 0, largest=largest,
-    )  # fmt: skip
+        layers=layers,
+        macs=macs,
+        weights=memory.constants,
+        activations=sum(layer.activations for layer in layers),
+        dma=sum(layer.dma for layer in layers),
+        shared=memory.need,
+        shared_limit=memory.limit,
+        psram=outside,
+        psram_limit=row.external_memory or 0,
+        largest=largest,
+    )
 
 
 _PARTIAL = ("Slice", "Gather")
@@ -125,9 +141,15 @@ def _layer(net: Net, memory: Memory, step: Step, seen: set[str]) -> LayerCost:
     outside = sum(size for name, size in touched.items() if memory.spots[name].place == PSRAM)
     fetched = sum(memory.stored[t.name] for t in own) if memory.constants_in == PSRAM else 0
     return LayerCost(
-        step.origin or step.name, step.op, _macs(net, step), _width(net, step), weights, sum(touched.values()),
-        memory.areas.get(step.name, 0), outside + fetched,
-    )  # fmt: skip
+        step.origin or step.name,
+        step.op,
+        _macs(net, step),
+        _width(net, step),
+        weights,
+        sum(touched.values()),
+        memory.areas.get(step.name, 0),
+        outside + fetched,
+    )
 
 
 def _macs(net: Net, step: Step) -> int:

@@ -67,11 +67,13 @@ def placement_refused(plan: Plan) -> Iterator[Finding]:
             yield _packs(step, "the input of a Conv1dInt lies in shared memory", "psram", "leave it there")
         if step.op == CONV_TRANSPOSE2D.name and kind.transposed_shared:
             if node.outside() or node.away:
-                yield _packs(step, "input and output of a ConvTranspose2dInt lie in shared memory", "psram",
-                             "leave them there")  # fmt: skip
+                yield _packs(
+                    step, "input and output of a ConvTranspose2dInt lie in shared memory", "psram", "leave them there"
+                )
             elif kind.transposed_weights and plan.places[step.inputs[1]] != SHARE:
-                yield _packs(step, "the weight of a ConvTranspose2dInt lies in shared memory", "psram",
-                             "-m params:share-mem")  # fmt: skip
+                yield _packs(
+                    step, "the weight of a ConvTranspose2dInt lies in shared memory", "psram", "-m params:share-mem"
+                )
 
 
 def faults(plan: Plan) -> Iterator[Finding]:
@@ -117,8 +119,12 @@ def _shared(plan: Plan) -> Iterator[Finding]:
     for name, steps in _users(plan).items():
         sets = {tuple(t.name for t in plan.net.constants(s)) for s in steps}
         if len(sets) > 1 and all(len(one) > 1 for one in sets):
-            yield _right(steps[-1], "nodes that share a constant share all, where they are fetched ahead", f"'{name}'",
-                         "copy the constant, or --dma_prefetch False")  # fmt: skip
+            yield _right(
+                steps[-1],
+                "nodes that share a constant share all, where they are fetched ahead",
+                f"'{name}'",
+                "copy the constant, or --dma_prefetch False",
+            )
 
 
 def _users(plan: Plan) -> dict[str, list[Step]]:
@@ -136,8 +142,9 @@ def _inputs(plan: Plan) -> Iterator[Finding]:
         if plan.net.tensors[name].scale is None and kind.needs_scale:
             for step in plan.net.readers(name):
                 if step.get("scale_x") is None and step.get("scale_x_0") is None:
-                    yield _right(step, "the first reader of an integer graph input tells its scale", step.op,
-                                 "write a Quant")  # fmt: skip
+                    yield _right(
+                        step, "the first reader of an integer graph input tells its scale", step.op, "write a Quant"
+                    )
 
 
 def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
@@ -148,9 +155,13 @@ def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
     elif step.made == "pad":
         others = plan.net.readers(step.outputs[0])
         if len(others) > 1 or any(other.made == "group" for other in others):
-            yield _right(others[0], "a convolution over a map smaller than its kernel, whose pads the packer moves, "
-                         "reads a tensor of its own", f"{len(others)} readers, group or not",
-                         "copy the tensor, or split the groups by Slice")  # fmt: skip
+            yield _right(
+                others[0],
+                "a convolution over a map smaller than its kernel, whose pads the packer moves, "
+                "reads a tensor of its own",
+                f"{len(others)} readers, group or not",
+                "copy the tensor, or split the groups by Slice",
+            )
     elif step.op in kind.unmeasured:
         yield _right(step, f"{step.op} could be measured on {plan.row.name}", "it could not", "leave it in float")
     elif not plan.row.runs(step.op):
@@ -160,8 +171,12 @@ def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
     if step.op == LINEAR.name and step.get("o_bits") not in kind.linear_bits:
         yield _right(step, f"o_bits of a LinearInt is one of {kind.linear_bits}", step.get("o_bits"), "write 8 or 32")
     if step.op == LAYER_NORM.name and node.inputs[1].width != kind.norm_width:
-        yield _right(step, f"the weight of a LayerNormInt has {8 * kind.norm_width} bits", 8 * node.inputs[1].width,
-                     "quantize for this chip")  # fmt: skip
+        yield _right(
+            step,
+            f"the weight of a LayerNormInt has {8 * kind.norm_width} bits",
+            8 * node.inputs[1].width,
+            "quantize for this chip",
+        )
     if step.op in (CONV2D.name, CONV1D.name) and node.x.shape[0] > 1 and not kind.batches:
         yield _right(step, "the batch is 1", node.x.shape[0], "write the graph for one sample")
     yield from _output_scale(plan, step)
@@ -174,8 +189,9 @@ def _output_scale(plan: Plan, step: Step) -> Iterator[Finding]:
     if step.op in (ADD.name, SUB.name) and y is not None and scale > min(x, y):
         yield _right(step, "the output's scale is not above those of the inputs", f"{scale:g}", "lower scale_o")
     if step.op in (MUL.name, BMM.name) and scale > x * (y or 1):
-        yield _right(step, "the output's scale is not above the product of the inputs' scales", f"{scale:g}",
-                     "lower scale_o")  # fmt: skip
+        yield _right(
+            step, "the output's scale is not above the product of the inputs' scales", f"{scale:g}", "lower scale_o"
+        )
 
 
 # ---- by place ----------------------------------------------------------------------------------------------------
@@ -197,8 +213,12 @@ def _conv_half(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     _, channels, height, width = node.x.shape
     need = -(-channels // 8) * 8 * -(-width // (8 * step.get("strides")[1])) * 8 * step.get("strides")[1] * height
     if need > _HALF and (node.outside() or node.away):
-        yield _right(step, "input and output of a convolution over more than 65536 bytes lie in shared memory",
-                     f"{need} bytes", "leave them there, or cut the map into tiles")  # fmt: skip
+        yield _right(
+            step,
+            "input and output of a convolution over more than 65536 bytes lie in shared memory",
+            f"{need} bytes",
+            "leave them there, or cut the map into tiles",
+        )
 
 
 def _cat_venus(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
@@ -214,8 +234,10 @@ def _transpose_broken(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     if tuple(step.get("perm")) not in kind.move.broken:
         return
     if not (node.outside() and node.away and node.x.bytes <= kind.move.max_broken):
-        rule = (f"transposes are none of {kind.move.broken}, unless input and output lie in psram and have at most "
-                f"{kind.move.max_broken} bytes")  # fmt: skip
+        rule = (
+            f"transposes are none of {kind.move.broken}, unless input and output lie in psram and have at most "
+            f"{kind.move.max_broken} bytes"
+        )
         yield _right(step, rule, f"{step.get('perm')}", "use two others in a row")
 
 
@@ -225,21 +247,30 @@ def _transpose_between(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     maker, readers = plan.net.maker(step.inputs[0]), plan.net.readers(step.outputs[0])
     between = maker is not None and maker.op == CONV2D.name and any(r.op == CONV2D.name for r in readers)
     if tuple(step.get("perm")) in kind.move.between_convolutions and between:
-        yield _right(step, f"transposes between convolutions are none of {kind.move.between_convolutions}",
-                     f"{step.get('perm')}", "swap the axes of the whole network")  # fmt: skip
+        yield _right(
+            step,
+            f"transposes between convolutions are none of {kind.move.between_convolutions}",
+            f"{step.get('perm')}",
+            "swap the axes of the whole network",
+        )
 
 
 def _rows_outside(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     rows = node.x.elements // node.x.shape[-1]
     if rows > 1 and not node.away:
-        yield _right(step, "the output of a LinearInt of several rows lies in psram", f"{rows} rows",
-                     f"-m {step.outputs[0]}:psram")  # fmt: skip
+        yield _right(
+            step,
+            "the output of a LinearInt of several rows lies in psram",
+            f"{rows} rows",
+            f"-m {step.outputs[0]}:psram",
+        )
 
 
 def _add_second(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     if node.x.bytes >= _HALF and node.outside(1):
-        yield _right(step, "the second operand of a sum of 65536 bytes or more lies in shared memory", "psram",
-                     "leave it there")  # fmt: skip
+        yield _right(
+            step, "the second operand of a sum of 65536 bytes or more lies in shared memory", "psram", "leave it there"
+        )
 
 
 def _sub(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
@@ -272,8 +303,9 @@ def _sequence_alike(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     states = [n for n in step.outputs[1:] if plan.places[n] != PSRAM]
     used = plan.net.readers(step.outputs[0]) or step.outputs[0] in plan.net.outputs
     if node.outside() and states and used:
-        yield _right(step, "where the input of an LSTMInt lies in psram, so do its outputs", ", ".join(states),
-                     "--threshold4 1")  # fmt: skip
+        yield _right(
+            step, "where the input of an LSTMInt lies in psram, so do its outputs", ", ".join(states), "--threshold4 1"
+        )
 
 
 def _sequence_away(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
@@ -290,22 +322,34 @@ def _softmax_shared(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 
 def _transposed_outside(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     if plan.options.parameters == SHARE and (node.outside() or node.away):
-        yield _right(step, "with its weight in shared memory, a ConvTranspose2dInt reads and writes there", "psram",
-                     "leave the constants in psram")  # fmt: skip
+        yield _right(
+            step,
+            "with its weight in shared memory, a ConvTranspose2dInt reads and writes there",
+            "psram",
+            "leave the constants in psram",
+        )
 
 
 def _norms_shared(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     count = sum(s.op == LAYER_NORM.name for s in plan.net.steps)
     if plan.options.parameters == SHARE and count > 1:
-        yield _right(step, "constants lie in psram where there are several LayerNormInt", f"{count} with share-mem",
-                     "--dma_prefetch False without -m params")  # fmt: skip
+        yield _right(
+            step,
+            "constants lie in psram where there are several LayerNormInt",
+            f"{count} with share-mem",
+            "--dma_prefetch False without -m params",
+        )
 
 
 def _pad_first(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     first = next((s for s in plan.net.steps if s.name in plan.memory.areas), None)
     if node.outside() and first is not None and first.name == step.name:
-        yield _right(step, "the work area of all nodes, which a first iqPad places, lies in shared memory", "psram",
-                     "leave its input in shared memory")  # fmt: skip
+        yield _right(
+            step,
+            "the work area of all nodes, which a first iqPad places, lies in shared memory",
+            "psram",
+            "leave its input in shared memory",
+        )
 
 
 #: What keeps the order of the elements.

@@ -86,17 +86,26 @@ def _platform(steps: Sequence[Step], row: Platform, options: Options) -> Iterato
     assert row.packing is not None
     names = sorted({str(s.get("platform")) for s in steps if s.get("platform") is not None})
     asked = options.platform
-    if asked is not None and (asked.lower() not in (*NAMES, row.packing.name) or
-                              asked not in (asked.lower(), asked.upper())):  # fmt: skip
-        yield _packs("-p", "-p is venus, arcs, venusa or mars, all lower or all upper case", f"'{asked}'",
-                     f"write -p {row.packing.name}")  # fmt: skip
+    if asked is not None and (
+        asked.lower() not in (*NAMES, row.packing.name) or asked not in (asked.lower(), asked.upper())
+    ):
+        yield _packs(
+            "-p",
+            "-p is venus, arcs, venusa or mars, all lower or all upper case",
+            f"'{asked}'",
+            f"write -p {row.packing.name}",
+        )
     if len(names) > 1:
         yield _packs("graph", "all nodes name one platform", " and ".join(names), "quantize for one chip")
     graph = names[0] if names else UNNAMED
     for other, where in ((asked, "-p"), (row.packing.name, "the check")):
         if other is not None and other.lower() != graph.lower():
-            yield _packs(where, "the graph is made for the chip that it is packed for", f"{graph} and {other}",
-                         f"quantize for {row.name}")  # fmt: skip
+            yield _packs(
+                where,
+                "the graph is made for the chip that it is packed for",
+                f"{graph} and {other}",
+                f"quantize for {row.name}",
+            )
             return
 
 
@@ -121,8 +130,9 @@ def _names(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
     for node in graph.node:
         label = f"{node.op_type}_{node.output[0]}" if node.output else ""
         if not node.name and given[label]:
-            yield _packs(label, "no node has the name that the packer makes up for one without", f"'{label}'",
-                         "name all nodes")  # fmt: skip
+            yield _packs(
+                label, "no node has the name that the packer makes up for one without", f"'{label}'", "name all nodes"
+            )
 
 
 def _order(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
@@ -131,8 +141,12 @@ def _order(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
     for step in steps:
         for name in step.inputs:
             if name not in known:
-                yield _packs(step.name, "nodes stand in the order of use", f"it reads '{name}' before it is written",
-                             "sort the nodes")  # fmt: skip
+                yield _packs(
+                    step.name,
+                    "nodes stand in the order of use",
+                    f"it reads '{name}' before it is written",
+                    "sort the nodes",
+                )
         known |= set(step.outputs)
 
 
@@ -146,8 +160,11 @@ def _inputs(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
         if value.name not in used:
             yield _packs(value.name, "every graph input is read", "nobody reads it", "take it out")
         kind = value.type.tensor_type.elem_type
-        through = any(s.op in ("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Unsqueeze", "Flatten")
-                      for s in steps if value.name in s.inputs)  # fmt: skip
+        through = any(
+            s.op in ("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Unsqueeze", "Flatten")
+            for s in steps
+            if value.name in s.inputs
+        )
         if kind == onnx.TensorProto.FLOAT and value.name not in quants and not through and value.name in used:
             yield _packs(value.name, "a graph input without Quant is int8", "float", "declare it int8, or add a Quant")
 
@@ -184,8 +201,12 @@ def _attributes(step: Step, row: Platform) -> Iterator[Finding]:
         wanted.append("platform")
     missing = [name for name in wanted if step.get(name) is None]
     if missing:
-        yield _packs(step.name, f"{step.op} has the attributes that the packer reads", f"{', '.join(missing)} missing",
-                     "write the graph again with quantize or convert")  # fmt: skip
+        yield _packs(
+            step.name,
+            f"{step.op} has the attributes that the packer reads",
+            f"{', '.join(missing)} missing",
+            "write the graph again with quantize or convert",
+        )
     widths = row.packing.output_bits if step.op == CONV2D.name else (8, 16, 32)
     bits = step.get("o_bits")
     if bits is not None and step.op in (*_ROUNDED, GLU.name, BMM.name) and bits not in widths:
@@ -211,8 +232,11 @@ def check_net(net: Net, row: Platform) -> list[Finding]:
     for label, name, given in net.results:
         known = scales.get(name)
         if known is not None and not math.isclose(given, known, rel_tol=1e-6):
-            found.append(_packs(label, "scale_o of a Dequant is the scale of its input", f"{given:g} and {known:g}",
-                                "use one scale"))  # fmt: skip
+            found.append(
+                _packs(
+                    label, "scale_o of a Dequant is the scale of its input", f"{given:g} and {known:g}", "use one scale"
+                )
+            )
     return found
 
 

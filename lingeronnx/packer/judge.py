@@ -113,8 +113,13 @@ def _verdict(found: list[Finding], memory: Memory | None, net: Net | None) -> Ve
 
 def _room(net: Net, memory: Memory, row: Platform) -> Iterator[Finding]:
     if not memory.fits:
-        yield Finding("packs", "shared memory", f"at most {memory.limit} bytes are needed", _fullest(net, memory),
-                      _more_room(memory))  # fmt: skip
+        yield Finding(
+            "packs",
+            "shared memory",
+            f"at most {memory.limit} bytes are needed",
+            _fullest(net, memory),
+            _more_room(memory),
+        )
     most = row.external_memory
     outside = memory.psram + (0 if memory.constants_in == "share-mem" else memory.constants)
     if most is not None and outside > most:

@@ -189,9 +189,10 @@ class _Blocks:
     def put(self, size: int, first: int, last: int) -> int:
         """Return the index of the smallest block free from first to last, or of a new one."""
         fitting = [
-            (have, i) for i, have in enumerate(self.sizes)
+            (have, i)
+            for i, have in enumerate(self.sizes)
             if have >= size and all(last < a or first > b for a, b in self.lives[i])
-        ]  # fmt: skip
+        ]
         if fitting:
             index = min(fitting)[1]
         else:

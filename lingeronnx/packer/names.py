@@ -109,8 +109,10 @@ def written(graph: ir.Graph, names: Names | None = None) -> ir.Graph:
         return graph
     copy = ir.clone(graph)
     ir.rename(copy, tensors, nodes)
-    back = {key: {other: name for name, other in sorted(pairs.items())}
-            for key, pairs in (("tensors", tensors), ("nodes", nodes))}  # fmt: skip
+    back = {
+        key: {other: name for name, other in sorted(pairs.items())}
+        for key, pairs in (("tensors", tensors), ("nodes", nodes))
+    }
     copy.metadata_props[KEY] = json.dumps(back, ensure_ascii=False)
     return copy
 
@@ -127,8 +129,11 @@ def restored(graph: ir.Graph) -> ir.Graph:
     copy = ir.clone(graph)
     del copy.metadata_props[KEY]
     taken, titles = {*_all(graph), *ir.inner_names(graph)}, {str(node.name) for node in graph.graph}
-    ir.rename(copy, {a: b for a, b in tensors.items() if a in taken and b not in taken},
-              {a: b for a, b in nodes.items() if a in titles and b not in titles})  # fmt: skip
+    ir.rename(
+        copy,
+        {a: b for a, b in tensors.items() if a in taken and b not in taken},
+        {a: b for a, b in nodes.items() if a in titles and b not in titles},
+    )
     return copy
 
 

@@ -65,11 +65,15 @@ OVERRUNS: Mapping[str, Mapping[str, Need]] = MappingProxyType(
         "venus": {LAYER_NORM.name: _norm_venus, LSTM.name: _lstm_venus},
         "arcs": {LAYER_NORM.name: _norm_later, AVG_POOL2D.name: _average, "Relu": _relu_later},
         "venusA": {
-            LAYER_NORM.name: _norm_later, AVG_POOL2D.name: _average, LINEAR.name: _linear_venusa, GLU.name: _glu,
-            SOFTMAX.name: _softmax_venusa, "Relu": _relu_later,
+            LAYER_NORM.name: _norm_later,
+            AVG_POOL2D.name: _average,
+            LINEAR.name: _linear_venusa,
+            GLU.name: _glu,
+            SOFTMAX.name: _softmax_venusa,
+            "Relu": _relu_later,
         },
     }
-)  # fmt: skip
+)
 
 #: Operators that stop, or err, where the work area is too small, whatever lies behind it.
 _STRICT = ("Relu",)
@@ -122,9 +126,12 @@ def _hits(net: Net, memory: Memory, block: Spot, span: tuple[int, int], index: i
     start, end = span
     found = []
     for name, spot in memory.spots.items():
-        if spot.place != block.place or spot.kind == "area" or not spot.offset < end or (
-            spot.offset + spot.size <= start or not spot.first <= index <= spot.last
-        ):  # fmt: skip
+        if (
+            spot.place != block.place
+            or spot.kind == "area"
+            or not spot.offset < end
+            or (spot.offset + spot.size <= start or not spot.first <= index <= spot.last)
+        ):
             continue
         if spot.kind == "buffer":
             alive = any(memory.buffers.get(later.name) == name for later in net.steps[index:])
@@ -172,8 +179,10 @@ def _kept(node: Node, memory: Memory) -> set[str]:
 
 #: What an operator may hit without harm.
 _SPARED: Mapping[str, Callable[[Node, Net, Memory, Spot, str], set[str]]] = {
-    LINEAR.name: _linear_spared, AVG_POOL2D.name: _average_spared, LAYER_NORM.name: _norm_spared,
-}  # fmt: skip
+    LINEAR.name: _linear_spared,
+    AVG_POOL2D.name: _average_spared,
+    LAYER_NORM.name: _norm_spared,
+}
 
 
 def states(net: Net, memory: Memory) -> Iterator[Finding]:

@@ -72,15 +72,38 @@ def _split_groups(net: Net) -> None:
         source, outputs = net.tensors[step.inputs[0]], weight.shape[0] // group
         parts = [f"{step.outputs[0]}#group{i}" for i in range(group)]
         slices = [f"{part}#in" for part in parts]
-        new = [Step("Split", f"{step.name}#split", step.inputs[:1], tuple(slices),
-                    {"axis": 1, "dims": [source.shape[1] // group] * group}, step.origin)]  # fmt: skip
+        new = [
+            Step(
+                "Split",
+                f"{step.name}#split",
+                step.inputs[:1],
+                tuple(slices),
+                {"axis": 1, "dims": [source.shape[1] // group] * group},
+                step.origin,
+            )
+        ]
         for i, part in enumerate(parts):
             names = [slices[i], _part(net, step.inputs[1], i * outputs, outputs, f"{part}#w")]
             names += [_part(net, n, i * outputs, outputs, f"{part}#b") for n in step.inputs[2:]]
-            new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(part,), made="group",
-                                attributes={**step.attributes, "group": 1}))  # fmt: skip
-        new.append(Step(CONCAT.name, f"{step.name}#cat", tuple(parts), step.outputs,
-                        {"dim": 1, "scale_o": step.get("scale_o")}, step.origin))  # fmt: skip
+            new.append(
+                step.but(
+                    name=f"{step.name}#{i}",
+                    inputs=tuple(names),
+                    outputs=(part,),
+                    made="group",
+                    attributes={**step.attributes, "group": 1},
+                )
+            )
+        new.append(
+            Step(
+                CONCAT.name,
+                f"{step.name}#cat",
+                tuple(parts),
+                step.outputs,
+                {"dim": 1, "scale_o": step.get("scale_o")},
+                step.origin,
+            )
+        )
         at = net.steps.index(step)
         net.steps[at : at + 1] = new
         infer(Net(new, [], [], net.tensors, net.arrays))
@@ -151,8 +174,14 @@ def _cut(net: Net, row: Platform, options: Options) -> None:
             ]
             new.append(step.but(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(label,), made="part"))
             start += size
-        cat = Step(CONCAT.name, f"{step.name}#cat", tuple(s.outputs[0] for s in new), step.outputs,
-                   {"dim": axis, "scale_o": step.get("scale_o")}, step.origin)  # fmt: skip
+        cat = Step(
+            CONCAT.name,
+            f"{step.name}#cat",
+            tuple(s.outputs[0] for s in new),
+            step.outputs,
+            {"dim": axis, "scale_o": step.get("scale_o")},
+            step.origin,
+        )
         at = net.steps.index(step)
         net.steps[at : at + 1] = [*new, cat]
         infer(Net(new, [], [], net.tensors, net.arrays))

@@ -60,8 +60,11 @@ def read(proto: onnx.ModelProto, row: Platform, options: Options) -> tuple[Net |
         tensors[name] = Tensor(name, tuple(array.shape), array.dtype.itemsize, True)
     kept, alias = _without_quants(_fused(steps, {value.name for value in graph.output}), tensors, arrays, problems)
     outputs = list(dict.fromkeys(alias.get(value.name, value.name) for value in graph.output))
-    results = [(s.name, alias[s.outputs[0]], float(s.get("scale_o"))) for s in steps
-               if s.op == DEQUANT.name and s.outputs[0] in alias and s.get("scale_o") is not None]  # fmt: skip
+    results = [
+        (s.name, alias[s.outputs[0]], float(s.get("scale_o")))
+        for s in steps
+        if s.op == DEQUANT.name and s.outputs[0] in alias and s.get("scale_o") is not None
+    ]
     net = Net(kept, inputs, outputs, tensors, arrays, results)
     problems += _reachable(net)
     if problems:
@@ -77,8 +80,15 @@ def _declared(value: onnx.ValueInfoProto, options: Options, problems: list[Findi
     for dim in kind.shape.dim:
         size = dim.dim_value if dim.HasField("dim_value") else options.sizes.get(dim.dim_param, 0)
         if size < 1:
-            problems.append(Finding("packs", value.name, "every dimension of a graph input is a number, or is given "
-                                    "by -c", f"'{dim.dim_param}'", "write the size into the file"))  # fmt: skip
+            problems.append(
+                Finding(
+                    "packs",
+                    value.name,
+                    "every dimension of a graph input is a number, or is given by -c",
+                    f"'{dim.dim_param}'",
+                    "write the size into the file",
+                )
+            )
         shape.append(max(size, 1))
     width = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if kind.elem_type else 1
     return Tensor(value.name, tuple(shape), width)
@@ -96,8 +106,12 @@ def _fused(steps: list[Step], outputs: set[str]) -> list[Step]:
         if step.outputs and step.outputs[0] in gone:
             continue
         after = readers.get(step.outputs[0], []) if step.outputs else []
-        if (step.op in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name) and len(after) == 1
-                and after[0].op in ("Relu", "Prelu", "Clip") and step.outputs[0] not in outputs):  # fmt: skip
+        if (
+            step.op in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name)
+            and len(after) == 1
+            and after[0].op in ("Relu", "Prelu", "Clip")
+            and step.outputs[0] not in outputs
+        ):
             gone.add(after[0].outputs[0])
             step = step.but(outputs=after[0].outputs)
         found.append(step)
@@ -133,8 +147,15 @@ def _without_quants(
             if root in tensors and not tensors[root].constant and scale is not None:
                 old = tensors[root]
                 if old.scale is not None and old.scale != scale:
-                    problems.append(Finding("packs", step.name, "all Quant of one graph input have one scale",
-                                            f"{old.scale:g} and {scale:g}", "use one scale"))  # fmt: skip
+                    problems.append(
+                        Finding(
+                            "packs",
+                            step.name,
+                            "all Quant of one graph input have one scale",
+                            f"{old.scale:g} and {scale:g}",
+                            "use one scale",
+                        )
+                    )
                 tensors[root] = Tensor(root, old.shape, int(step.get("data_bits", 8)) // 8 or 1, scale=float(scale))
     return kept, alias
 
@@ -146,8 +167,16 @@ def _reachable(net: Net) -> list[Finding]:
     net.steps = reorder(net.steps, net.outputs)
     read_names = {n for step in net.steps for n in step.inputs}
     missing += [n for n in read_names if n not in makers and n not in net.tensors]
-    return [Finding("packs", n, "every tensor that is read is written by a node, or is a graph input or a constant",
-                    f"'{n}'", "mend the graph") for n in missing]  # fmt: skip
+    return [
+        Finding(
+            "packs",
+            n,
+            "every tensor that is read is written by a node, or is a graph input or a constant",
+            f"'{n}'",
+            "correct the graph",
+        )
+        for n in missing
+    ]
 
 
 def reorder(steps: list[Step], outputs: list[str]) -> list[Step]:
@@ -176,10 +205,17 @@ def infer(net: Net) -> list[Finding]:
         try:
             made = output_tensors(step, [net.tensors[n] for n in step.inputs], net.arrays)
         except Unknown as error:
-            return [Finding("packs", step.name, "the shapes of a node's inputs fit", str(error), "mend the graph")]
+            return [Finding("packs", step.name, "the shapes of a node's inputs fit", str(error), "correct the graph")]
         except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
-            return [Finding("packs", step.name, "the shapes of a node's inputs fit its attributes", "they do not",
-                            "mend the graph")]  # fmt: skip
+            return [
+                Finding(
+                    "packs",
+                    step.name,
+                    "the shapes of a node's inputs fit its attributes",
+                    "they do not",
+                    "correct the graph",
+                )
+            ]
         for tensor in made:
             net.tensors[tensor.name] = tensor
     return []

@@ -76,16 +76,27 @@ class Window:
             strides, dilations, pads = [1, *strides], [1, *dilations], [0, pads[0], 0, pads[1]]
         group, channels, outputs = _groups(node, source[1], weight)
         depthwise = group > 1 and weight is not None and weight[1] == 1 and group == weight[0]
-        found = cls(channels, outputs, source[2], source[3], (kernel[0], kernel[1]), (strides[0], strides[1]),
-                    (pads[0], pads[1], pads[2], pads[3]), (dilations[0], dilations[1]), group, depthwise)  # fmt: skip
+        found = cls(
+            channels,
+            outputs,
+            source[2],
+            source[3],
+            (kernel[0], kernel[1]),
+            (strides[0], strides[1]),
+            (pads[0], pads[1], pads[2], pads[3]),
+            (dilations[0], dilations[1]),
+            group,
+            depthwise,
+        )
         # One window has no next: the strides of a float node say nothing, an integer node's are what was written.
         return found.still() if weight is None and is_float(node) and found.single else found
 
     @property
     def single(self) -> bool:
         """Whether the window has one position."""
-        return all(size + self.pads[i] + self.pads[i + 2] == self.kernel[i] for i, size in
-                   enumerate((self.height, self.width)))  # fmt: skip
+        return all(
+            size + self.pads[i] + self.pads[i + 2] == self.kernel[i] for i, size in enumerate((self.height, self.width))
+        )
 
     @property
     def area(self) -> int:

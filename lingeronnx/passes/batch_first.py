@@ -381,8 +381,15 @@ class _Walk:
     def _constant(self, array: np.ndarray, of: ir.Node) -> ir.Value:
         return ir.add_initializer(self.model, ir.fresh_name(self.model, f"{of.outputs[0].name}_const"), array)
 
-    def _add(self, op_type: str, inputs: Sequence[ir.Value | None], attributes: dict[str, Any], axes: _Axes,
-             of: ir.Node, at: ir.Node) -> ir.Value:  # fmt: skip
+    def _add(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: dict[str, Any],
+        axes: _Axes,
+        of: ir.Node,
+        at: ir.Node,
+    ) -> ir.Value:
         """Add a node in front of `at`, made after `of`; return its output."""
         name = ir.fresh_name(self.model, f"{of.outputs[0].name}_front")
         self._count += 1
@@ -390,9 +397,11 @@ class _Walk:
         node.outputs[0].type = of.outputs[0].type
         sizes = [math.prod(a.size for a in group) for group in axes]
         node.outputs[0].shape = ir.oir_shape(
-            [(self._batch if group == (_BATCH,) else None) if _BATCH in group else size
-             for group, size in zip(axes, sizes, strict=True)]
-        )  # fmt: skip
+            [
+                (self._batch if group == (_BATCH,) else None) if _BATCH in group else size
+                for group, size in zip(axes, sizes, strict=True)
+            ]
+        )
         self.model.graph.insert_before(at, node)
         self._nameless.add(node.outputs[0])
         return node.outputs[0]

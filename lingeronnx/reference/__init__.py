@@ -22,10 +22,8 @@ from . import border, curves, elementwise, layers, move, pool, recurrent, rows
 __all__ = ["reference_ops"]
 
 _CLASSES = tuple(
-    base
-    for family in (border, layers, elementwise, move, pool, curves, rows, recurrent)
-    for base in family.FAMILY
-)  # fmt: skip
+    base for family in (border, layers, elementwise, move, pool, curves, rows, recurrent) for base in family.FAMILY
+)
 
 #: Standard operators that ONNX's own classes compute on integers as well.
 STOCK = ("Reshape", "Flatten", "Transpose", "Slice", "Gather", "Tile", "Expand")

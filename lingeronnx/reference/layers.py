@@ -18,8 +18,11 @@ __all__ = ["FAMILY", "BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
 
 def _sizes(a: Attributes, rank: int) -> tuple[list[int], list[int], list[int]]:
     """Return strides, pads (all begins, then all ends) and dilations."""
-    return (list(a.get("strides") or [1] * rank), list(a.get("pads") or [0] * 2 * rank),
-            list(a.get("dilations") or [1] * rank))  # fmt: skip
+    return (
+        list(a.get("strides") or [1] * rank),
+        list(a.get("pads") or [0] * 2 * rank),
+        list(a.get("dilations") or [1] * rank),
+    )
 
 
 def _with_bias(acc: np.ndarray, bias: Any) -> np.ndarray:

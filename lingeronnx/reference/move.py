@@ -134,8 +134,12 @@ class Resize(Standard):
         else:
             raise ValueError(f"no such coordinate_transformation_mode: {rule}")
         ties = a.get("nearest_mode") or "round_prefer_floor"
-        found = {"floor": math.floor(place), "ceil": math.ceil(place), "round_prefer_floor": math.ceil(place - half),
-                 "round_prefer_ceil": math.floor(place + half)}[ties]  # fmt: skip
+        found = {
+            "floor": math.floor(place),
+            "ceil": math.ceil(place),
+            "round_prefer_floor": math.ceil(place - half),
+            "round_prefer_ceil": math.floor(place + half),
+        }[ties]
         return min(max(found, 0), size - 1)
 
 

@@ -29,8 +29,10 @@ def _pooled(x: np.ndarray, a: Attributes, fill: int, join: Callable[..., np.ndar
         if a.get("ceil_mode") and (count - 1) * strides[i] >= x.shape[2 + i] + pads[i]:
             count -= 1  # a window must begin inside the input or the padding before it
         space.append(count)
-    ends = [max(0, (n - 1) * s + r - x.shape[2 + i] - pads[i])
-            for i, (n, s, r) in enumerate(zip(space, strides, reach, strict=True))]  # fmt: skip
+    ends = [
+        max(0, (n - 1) * s + r - x.shape[2 + i] - pads[i])
+        for i, (n, s, r) in enumerate(zip(space, strides, reach, strict=True))
+    ]
     wide = np.pad(x.astype(np.int64), [(0, 0), (0, 0), *zip(pads[:rank], ends, strict=True)], constant_values=fill)
     out = np.zeros((*x.shape[:2], *space), np.int64)
     for place in np.ndindex(*space):

@@ -61,10 +61,25 @@ def _find_types(view: View) -> list[Finding]:
     found = []
     for what, value, right in _wrong_types(view):
         before, after = _name(value.type.tensor_type.elem_type), _name(right)
-        edit = Edit("types", "retype", f"{what} '{value.name}': {before} -> {after}", tensor=value.name, before=before,
-                    after=after, apply=partial(_retype, value, right))  # fmt: skip
-        found.append(Finding("types", f"{what} '{value.name}' is declared {before}, it is {after}", tensor=value.name,
-                             before=before, after=after, edits=(edit,)))  # fmt: skip
+        edit = Edit(
+            "types",
+            "retype",
+            f"{what} '{value.name}': {before} -> {after}",
+            tensor=value.name,
+            before=before,
+            after=after,
+            apply=partial(_retype, value, right),
+        )
+        found.append(
+            Finding(
+                "types",
+                f"{what} '{value.name}' is declared {before}, it is {after}",
+                tensor=value.name,
+                before=before,
+                after=after,
+                edits=(edit,),
+            )
+        )
     return found
 
 
@@ -109,8 +124,9 @@ def _find_notes(view: View) -> list[Finding]:
         else:
             action, text, apply = "drop", f"the note on '{value.name}'", partial(_drop, scope.graph, value)
         edit = Edit("value_info", action, text, tensor=value.name, apply=apply)
-        found.append(Finding("value_info", f"the note on '{value.name}' is stale: {what}", tensor=value.name,
-                             edits=(edit,)))  # fmt: skip
+        found.append(
+            Finding("value_info", f"the note on '{value.name}' is stale: {what}", tensor=value.name, edits=(edit,))
+        )
     return found
 
 

@@ -35,8 +35,11 @@ def _find(view: View) -> list[Finding]:
     kinds = kinship.kinds
     plan = _Plan(view)
     found = [_judged(node, kinds, kinship, plan) for node in view.order if node in kinds.why]
-    found += [Finding(_NAME, "has no input", node.label, level="fatal") for node in view.order
-              if is_dequant(node) and (not node.inputs or node.inputs[0] is None)]  # fmt: skip
+    found += [
+        Finding(_NAME, "has no input", node.label, level="fatal")
+        for node in view.order
+        if is_dequant(node) and (not node.inputs or node.inputs[0] is None)
+    ]
     for tensor, reads in kinds.reals.items():
         found += _missing(tensor, reads, kinds, plan)
     for read, tensor in kinds.faults:
@@ -61,8 +64,15 @@ def _judged(node: Node, kinds: Kinds, kinship: Kinship, plan: _Plan) -> Finding:
     else:
         text = f"has scale_o {number(scale)}, but '{source.name}' has scale {number(kind.scale)}"
     differs = why == "scale"
-    return Finding(_NAME, text, node.label, source.name, scale if differs else None, kind.scale if differs else None,
-                   edits=plan.of(node))  # fmt: skip
+    return Finding(
+        _NAME,
+        text,
+        node.label,
+        source.name,
+        scale if differs else None,
+        kind.scale if differs else None,
+        edits=plan.of(node),
+    )
 
 
 def _missing(tensor: Tensor, reads: Sequence[Read], kinds: Kinds, plan: _Plan) -> list[Finding]:
@@ -80,8 +90,9 @@ def _missing(tensor: Tensor, reads: Sequence[Read], kinds: Kinds, plan: _Plan) -
             text = f"needs a Dequant of '{tensor.name}', {kind.text}, whose scale is said nowhere"
         elif read.output is not None and tensor.entry is not None:
             text, scale = f"'{tensor.name}' is a graph input of integers and a graph output at once", None
-        found.append(Finding(_NAME, text, read.where, tensor.name, None, scale, "wrong" if scale else "fatal",
-                             plan.of(read)))  # fmt: skip
+        found.append(
+            Finding(_NAME, text, read.where, tensor.name, None, scale, "wrong" if scale else "fatal", plan.of(read))
+        )
     return found
 
 
@@ -210,9 +221,17 @@ class _Plan:
         return _dequant_before(tensor, self.kinds) or read
 
     def _add(
-        self, owner: _Owner, action: str, text: str, apply: Callable[[], None] = lambda: None, *, node: str = "",
-        tensor: str = "", before: Any = None, after: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        owner: _Owner,
+        action: str,
+        text: str,
+        apply: Callable[[], None] = lambda: None,
+        *,
+        node: str = "",
+        tensor: str = "",
+        before: Any = None,
+        after: Any = None,
+    ) -> None:
         edit = Edit(_NAME, action, text, node, tensor, before, after, apply, len(self.edits))
         self.edits.append((owner, edit))
 
@@ -243,8 +262,13 @@ class _Plan:
                 if other.node is not None:
                     self.wires[other.node, other.index] = integers
             self.called[tensor] = integers
-            self._add(owner, "rename", f"the integers '{name}' are called '{integers}'",
-                      partial(self.view.rename, tensor, integers), tensor=integers)  # fmt: skip
+            self._add(
+                owner,
+                "rename",
+                f"the integers '{name}' are called '{integers}'",
+                partial(self.view.rename, tensor, integers),
+                tensor=integers,
+            )
             self._insert(owner, tensor, read.scope, scale, name, name)
 
     def _is_identity(self, node: Node) -> bool:
@@ -256,9 +280,15 @@ class _Plan:
         readers = [(read.node, read.index) for read in tensor.reads if read.node is not None]
         self.wires.update(dict.fromkeys(readers, source))
         self.converted.add(node)
-        self._add(owner, "insert", f"Dequant of '{source}' in the place of {node.label}",
-                  partial(_become_dequant, node, self.domain, scale, readers, source), node=node.label,
-                  tensor=self._name(tensor), after=scale)  # fmt: skip
+        self._add(
+            owner,
+            "insert",
+            f"Dequant of '{source}' in the place of {node.label}",
+            partial(_become_dequant, node, self.domain, scale, readers, source),
+            node=node.label,
+            tensor=self._name(tensor),
+            after=scale,
+        )
         self.given.setdefault(tensor, []).append((node.scope, self._name(tensor)))
 
     # ---- nodes ----
@@ -271,8 +301,14 @@ class _Plan:
         near = [name for scope, name in self.given.get(tensor, []) if read.scope.sees(scope)]
         if near:
             return raw.name if raw is not None and raw.name in near else near[0]
-        waiting = [n for n in self.kinds.why if n not in self.taken and self.kinds.origin(_input(n)) is tensor
-                   and n.scope is tensor.scope and n.outputs[0] is not None]  # fmt: skip
+        waiting = [
+            n
+            for n in self.kinds.why
+            if n not in self.taken
+            and self.kinds.origin(_input(n)) is tensor
+            and n.scope is tensor.scope
+            and n.outputs[0] is not None
+        ]
         waiting.sort(key=lambda n: (n.outputs[0] is not raw, self.view.place[n]))
         if waiting:
             return self._reuse(waiting[0], tensor, scale)
@@ -288,16 +324,29 @@ class _Plan:
         if node not in self.taken:
             self.taken.add(node)
             if not same_scale(before, scale):
-                self._add(node, "rescale", f"{node.label}: scale_o {number(before)} -> {number(scale)}",
-                          partial(_rescale, node, scale), node=node.label, tensor=self._name(tensor), before=before,
-                          after=scale)  # fmt: skip
+                self._add(
+                    node,
+                    "rescale",
+                    f"{node.label}: scale_o {number(before)} -> {number(scale)}",
+                    partial(_rescale, node, scale),
+                    node=node.label,
+                    tensor=self._name(tensor),
+                    before=before,
+                    after=scale,
+                )
             self.given.setdefault(tensor, []).append((node.scope, result.name))
         return result.name
 
     def _insert(
-        self, owner: _Owner, tensor: Tensor, scope: Scope, scale: float, name: str | None, result: str,
+        self,
+        owner: _Owner,
+        tensor: Tensor,
+        scope: Scope,
+        scale: float,
+        name: str | None,
+        result: str,
         then: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add a Dequant of `tensor` in `scope`, called after `name`, that writes `result`; do `then` with it."""
         source = self._name(tensor)
         title = fresh_name(f"Dequant_{name or source}", self.labels)
@@ -316,8 +365,15 @@ class _Plan:
                 self.view.model.opset_import.append(helper.make_opsetid(self.domain, 1))
             then()
 
-        self._add(owner, "insert", f"{label(proto)}: '{source}' -> '{result}'", apply, node=label(proto), tensor=source,
-                  after=scale)  # fmt: skip
+        self._add(
+            owner,
+            "insert",
+            f"{label(proto)}: '{source}' -> '{result}'",
+            apply,
+            node=label(proto),
+            tensor=source,
+            after=scale,
+        )
 
     def _fresh(self, base: str) -> str:
         name = fresh_name(base, self.names)
@@ -328,8 +384,14 @@ class _Plan:
         before = self._wired(node, index)
         if before != name:
             self.wires[node, index] = name
-            self._add(owner, "rewire", f"{node.label}: reads '{name}' instead of '{before}'",
-                      partial(_wire, node, index, name), node=node.label, tensor=name)  # fmt: skip
+            self._add(
+                owner,
+                "rewire",
+                f"{node.label}: reads '{name}' instead of '{before}'",
+                partial(_wire, node, index, name),
+                node=node.label,
+                tensor=name,
+            )
 
     # ---- what is left ----
 
@@ -360,13 +422,24 @@ class _Plan:
                 renames = True
             elif leaving:
                 out = partial(_become_identity, node, self._name(source))
-            self._add(node, "remove", node.label, out, node=node.label, tensor=result.name,
-                      before=node.attributes.get("scale_o"))  # fmt: skip
+            self._add(
+                node,
+                "remove",
+                node.label,
+                out,
+                node=node.label,
+                tensor=result.name,
+                before=node.attributes.get("scale_o"),
+            )
             if renames:
                 named.add(source)
-                self._add(node, "rename", f"'{self._name(source)}' takes the name '{result.name}'",
-                          partial(self._rename_source, source, self._name(source), result.name),
-                          tensor=result.name)  # fmt: skip
+                self._add(
+                    node,
+                    "rename",
+                    f"'{self._name(source)}' takes the name '{result.name}'",
+                    partial(self._rename_source, source, self._name(source), result.name),
+                    tensor=result.name,
+                )
                 self.called[source] = result.name
 
     def _rename_source(self, source: Tensor, before: str, name: str) -> None:

@@ -49,7 +49,7 @@ from .nodes import (
     scales_read,
     standard_kind,
     takes_reals,
-)  # fmt: skip
+)
 from .view import Node, Read, Tensor, View, is_scale, same_scale
 
 __all__ = ["Kinds", "Kinship"]
@@ -352,8 +352,11 @@ class Kinship:
             found.kept.add(node)
             found.of[result] = FLOAT
             return
-        if kind.integer and not wants.integers and (same_scale(scale, kind.scale) or
-                                                    (kind.scale is None and is_scale(scale))):  # fmt: skip
+        if (
+            kind.integer
+            and not wants.integers
+            and (same_scale(scale, kind.scale) or (kind.scale is None and is_scale(scale)))
+        ):
             found.kept.add(node)
             found.of[result] = FLOAT
             return

@@ -51,8 +51,14 @@ def _nothing(view: View, tensor: Tensor) -> str:
 
 def _edit(view: View, tensor: Tensor, chosen: Tensor) -> Edit:
     readers = ", ".join(dict.fromkeys(read.where for read in tensor.reads))
-    return Edit(_NAME, "rewire", f"'{chosen.name}' in the place of '{tensor.name}': {readers}", tensor.reads[0].where,
-                chosen.name, apply=partial(_reconnect, tensor, chosen))  # fmt: skip
+    return Edit(
+        _NAME,
+        "rewire",
+        f"'{chosen.name}' in the place of '{tensor.name}': {readers}",
+        tensor.reads[0].where,
+        chosen.name,
+        apply=partial(_reconnect, tensor, chosen),
+    )
 
 
 def _reconnect(tensor: Tensor, chosen: Tensor) -> None:
@@ -62,8 +68,9 @@ def _reconnect(tensor: Tensor, chosen: Tensor) -> None:
             read.node.proto.input[read.index] = chosen.name
     if any(read.node is None for read in tensor.reads):
         name = f"Identity_{tensor.name}"
-        tensor.scope.graph.node.append(NodeProto(op_type="Identity", name=name, input=[chosen.name],
-                                                 output=[tensor.name]))  # fmt: skip
+        tensor.scope.graph.node.append(
+            NodeProto(op_type="Identity", name=name, input=[chosen.name], output=[tensor.name])
+        )
 
 
 # ---- candidates ----------------------------------------------------------------------------------------------------

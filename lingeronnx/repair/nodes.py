@@ -244,13 +244,15 @@ def plain(node: Node) -> Any:
         if tensor is None:
             return None
         held = None if tensor.constant is None else SimpleNamespace(numpy=lambda: tensor.constant)
-        return SimpleNamespace(name=tensor.name, const_value=held, is_graph_input=lambda: False,
-                               producer=lambda: None)  # fmt: skip
+        return SimpleNamespace(name=tensor.name, const_value=held, is_graph_input=lambda: False, producer=lambda: None)
 
     return SimpleNamespace(
-        op_type=node.proto.op_type, name=node.proto.name, attributes={},
-        inputs=[value(t) for t in node.inputs], outputs=[value(t) for t in node.outputs],
-    )  # fmt: skip
+        op_type=node.proto.op_type,
+        name=node.proto.name,
+        attributes={},
+        inputs=[value(t) for t in node.inputs],
+        outputs=[value(t) for t in node.outputs],
+    )
 
 
 def scales_read(node: Node) -> dict[int, float]:

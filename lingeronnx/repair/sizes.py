@@ -67,9 +67,10 @@ def _skeleton(model: ModelProto) -> ModelProto:
     for tensor in model.graph.initializer:
         small = sum(map(abs, tensor.dims)) <= _SMALL and len(tensor.raw_data) <= 8 * _SMALL
         graph.initializer.append(
-            tensor if small and tensor.data_location != TensorProto.EXTERNAL
+            tensor
+            if small and tensor.data_location != TensorProto.EXTERNAL
             else TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        )  # fmt: skip
+        )
     return copy
 
 
@@ -114,9 +115,7 @@ def _operator_name(node: Node) -> str:
     return op.name if op is not None else node.proto.op_type
 
 
-def _misfits(
-    proto: onnx.NodeProto, shapes: Sequence[Dims | None], sizes: Sizes, name: str
-) -> Iterator[str]:  # fmt: skip
+def _misfits(proto: onnx.NodeProto, shapes: Sequence[Dims | None], sizes: Sizes, name: str) -> Iterator[str]:
     if name in _WIDTHS and len(shapes) > 1:
         axis, other, grouped = _WIDTHS[name]
         matrix = name in (LSTM.name, GRU.name)  # which have lengths and states before their weights

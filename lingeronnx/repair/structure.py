@@ -32,13 +32,21 @@ def _find_duplicates(view: View) -> list[Finding]:
             shared = [name for name in node.output if name and name in first.output]
             text, edits = f"'{shared[0]}' is written by {label(first)} too", []
             if same := _same(first, node):
-                edits.append(Edit("duplicates", "remove", f"{label(node)}, its second copy", label(node),
-                                  apply=partial(delete, graph, node)))  # fmt: skip
-            text += ", which does the same" if same else "; which of them is meant cannot be told"
-            found.append(Finding("duplicates", text, label(node), shared[0], level="wrong" if same else "fatal",
-                                 edits=edits))  # fmt: skip
+                edits.append(
+                    Edit(
+                        "duplicates",
+                        "remove",
+                        f"{label(node)}, its second copy",
+                        label(node),
+                        apply=partial(delete, graph, node),
+                    )
+                )
+            text += ", which does the same" if same else "; it is not clear which of them is meant"
+            found.append(
+                Finding("duplicates", text, label(node), shared[0], level="wrong" if same else "fatal", edits=edits)
+            )
         for name in _written_and_given(graph):
-            text = f"'{name}' is written by a node and is a graph input or initializer; which is meant cannot be told"
+            text = f"'{name}' is written by a node and is a graph input or initializer; it is not clear which is meant"
             found.append(Finding("duplicates", text, tensor=name, level="fatal"))
         found += [_listed(graph, kind, entries) for kind, entries in _listed_twice(graph)]
     return found + _find_namesakes(view)
@@ -48,10 +56,11 @@ def _listed(graph: GraphProto, kind: str, entries: list[ValueInfoProto]) -> Find
     """Return what is wrong with `entries` of one name in a list of `graph`."""
     name, twice = entries[0].name, f"{kind} '{entries[0].name}' is listed {len(entries)} times"
     if any(e.SerializeToString() != entries[0].SerializeToString() for e in entries[1:]):
-        text = f"{twice}, and not the same each time; which is meant cannot be told"
+        text = f"{twice}, and not the same each time; it is not clear which is meant"
         return Finding("duplicates", text, tensor=name, level="fatal")
-    edit = Edit("duplicates", "drop", f"{kind} '{name}': listed once", tensor=name,
-                apply=partial(_list_once, graph, kind, name))  # fmt: skip
+    edit = Edit(
+        "duplicates", "drop", f"{kind} '{name}': listed once", tensor=name, apply=partial(_list_once, graph, kind, name)
+    )
     return Finding("duplicates", twice, tensor=name, edits=(edit,))
 
 
@@ -70,8 +79,13 @@ def _find_namesakes(view: View) -> list[Finding]:
         count[name] += 1
         new = fresh_name(name, taken, count[name])
         taken.add(new)
-        edit = Edit("duplicates", "rename", f"node '{name}', the second of that name, is called '{new}'", name,
-                    apply=partial(_call, proto, new))  # fmt: skip
+        edit = Edit(
+            "duplicates",
+            "rename",
+            f"node '{name}', the second of that name, is called '{new}'",
+            name,
+            apply=partial(_call, proto, new),
+        )
         found.append(Finding("duplicates", f"another node is called '{name}' too", label(proto), edits=(edit,)))
     return found
 
@@ -147,7 +161,7 @@ def _namesakes(view: View) -> list[tuple[NodeProto, str]]:
 
 def _find_order(view: View) -> list[Finding]:
     if view.cycle is not None:
-        text = "it depends on its own output; where the cycle should be cut cannot be told"
+        text = "it depends on its own output; it is not clear where to cut the cycle"
         return [Finding("order", text, view.cycle.label, level="fatal")]
     found = []
     for number, scope in enumerate(view.scopes):
@@ -175,9 +189,11 @@ def _sort(scope: Scope) -> None:
 def _too_early(nodes: Sequence[Node]) -> list[tuple[Node, Tensor]]:
     place = {node: index for index, node in enumerate(nodes)}
     return [
-        (node, tensor) for node in nodes for tensor in node.inputs
+        (node, tensor)
+        for node in nodes
+        for tensor in node.inputs
         if tensor is not None and tensor.writer is not None and place.get(tensor.writer, -1) > place[node]
-    ]  # fmt: skip
+    ]
 
 
 # ---- Identity ------------------------------------------------------------------------------------------------------
@@ -209,8 +225,13 @@ def _find_identities(view: View) -> list[Finding]:
 
 def _identity(node: Node, text: str, apply: Callable[[], None], rank: int) -> Finding:
     edit = Edit("identities", "remove", text, node.label, _result(node).name, apply=apply, rank=rank)
-    return Finding("identities", f"hands '{_first(node).name}' on unchanged, left over from the export", node.label,
-                   _first(node).name, edits=(edit,))  # fmt: skip
+    return Finding(
+        "identities",
+        f"hands '{_first(node).name}' on unchanged, left over from the export",
+        node.label,
+        _first(node).name,
+        edits=(edit,),
+    )
 
 
 def _pass_by(node: Node, end: Tensor) -> None:

@@ -89,9 +89,16 @@ class Data:
     """
 
     def __init__(
-        self, source: Any, inputs: Sequence[InputSpec], *, limit: int | None = None, what: str = "data",
-        optional: Collection[str] = (), fixed: Mapping[str, np.ndarray] | None = None, hold: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        source: Any,
+        inputs: Sequence[InputSpec],
+        *,
+        limit: int | None = None,
+        what: str = "data",
+        optional: Collection[str] = (),
+        fixed: Mapping[str, np.ndarray] | None = None,
+        hold: bool = False,
+    ) -> None:
         self.hold = hold
         self._held: list[dict[str, np.ndarray]] = []
         self._complete = False
@@ -195,8 +202,11 @@ class Data:
         missing = [name for name in self.inputs if name not in feeds and name not in self.optional]
         if missing:
             raise DataError(f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}")
-        checked = {name: self._fit(_array(feeds[name], name, where), spec, where)
-                   for name, spec in self.inputs.items() if name in feeds}  # fmt: skip
+        checked = {
+            name: self._fit(_array(feeds[name], name, where), spec, where)
+            for name, spec in self.inputs.items()
+            if name in feeds
+        }
         sizes = {n: self.inputs[n].count(array) for n, array in checked.items() if self.inputs[n].batched}
         sizes = sizes or {"input": 1}
         if labels is not None:

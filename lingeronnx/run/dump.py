@@ -139,5 +139,13 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values; integers divided by `scale` are real ones."""
-        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape), "scale": self.scale,
-                "min": self.low, "max": self.high, "mean": self.mean, "first": self.first}  # fmt: skip
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "scale": self.scale,
+            "min": self.low,
+            "max": self.high,
+            "mean": self.mean,
+            "first": self.first,
+        }

@@ -33,8 +33,14 @@ class Evaluation:
     def accuracy(self) -> dict[str, Any]:
         """The value of an integer model beside that of the float one, the baseline, as reports hold it."""
         drop = None if self.baseline is None else self.baseline - self.value
-        return {"metric": self.metric, "unit": self.unit, "float": self.baseline, "integer": self.value, "drop": drop,
-                "samples": self.samples}  # fmt: skip
+        return {
+            "metric": self.metric,
+            "unit": self.unit,
+            "float": self.baseline,
+            "integer": self.value,
+            "drop": drop,
+            "samples": self.samples,
+        }
 
 
 def evaluate(
@@ -52,11 +58,32 @@ def evaluate(
 ) -> Evaluation:
     """Measure a model, integer or float, on data.
 
-    metric : top1 or top5 against labels; mse, cosine or sqnr against the outputs of `baseline`; ``module:function`` of
+    Parameters
+    ----------
+    model
+        A path, a model in memory, or a `Session`.
+    data
+        What to measure on, as `quantize` takes calibration data; may hold labels.
+    metric
+        top1 or top5 against labels; mse, cosine or sqnr against the outputs of `baseline`; ``module:function`` of
         (outputs, labels). Default: top1 where the data have labels, else sqnr.
-    output : the tensor to measure, default the first graph output; any tensor that exists in both models will do.
-    workers, cluster : where the batches are computed, see `cluster.spread`; the result is the same to the last bit.
-    Raises DataError when labels are missing, ConfigError when a baseline is.
+    baseline
+        The model to compare with.
+    output
+        The tensor to measure, default the first graph output; any tensor that exists in both models will do.
+    batch, limit
+        Samples per batch, and how many samples are used; None: all.
+    workers, cluster
+        Where the batches are computed, see `cluster.spread`; the result is the same to the last bit.
+    progress
+        Called with (what is being done, samples done, samples in all or None).
+
+    Raises
+    ------
+    DataError
+        Where labels are missing.
+    ConfigError
+        Where a baseline is missing.
     """
     session = model if isinstance(model, Session) else Session(model)
     base = baseline if baseline is None or isinstance(baseline, Session) else Session(baseline)

@@ -44,8 +44,9 @@ class IntRunner:
         self.side = Side.of(model, self.row, arithmetic)
         #: Inputs of Quants to more bits than the platform's Quant can write: they are fed as integers.
         self._wide = _wide_inputs(model, self.row)
-        self.inputs = [replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec
-                       for spec in input_specs(model)]  # fmt: skip
+        self.inputs = [
+            replace(spec, dtype=np.dtype(np.int32)) if spec.name in self._wide else spec for spec in input_specs(model)
+        ]
         self._consts = {name: ir.const(value) for name, value in model.graph.initializers.items()}
         for node in model.graph:
             if node.op_type == "Constant" and not node.domain:
@@ -71,15 +72,18 @@ class IntRunner:
         for value in self.model.graph.inputs:
             quants = {
                 (float(ir.attr(use.node, "scale_x")), int(ir.attr(use.node, "data_bits", 8)))
-                for use in value.uses() if use.node.op_type == QUANT.name
-            }  # fmt: skip
+                for use in value.uses()
+                if use.node.op_type == QUANT.name
+            }
             found[str(value.name)] = quants.pop() if len(quants) == 1 else None
         return found
 
     def run(
-        self, feed: Mapping[str, np.ndarray], keep: Collection[str] | None = None,
+        self,
+        feed: Mapping[str, np.ndarray],
+        keep: Collection[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
-    ) -> Stream:  # fmt: skip
+    ) -> Stream:
         """Run a batch and yield `(name, array, scale or None)` in graph order.
 
         feed : by input name; real values, or for an input that feeds a Quant an array of its integer type, which is
@@ -96,8 +100,10 @@ class IntRunner:
         count = self._count(given)
         fed = self._fed(given if self.whole else self._stacked(given), quantized)
         rows = 1 if self.whole else count
-        specs = {name: Spec((len(array) // rows, *array.shape[1:]) if array.ndim else (), array.dtype)
-                 for name, array in fed.items()}  # fmt: skip
+        specs = {
+            name: Spec((len(array) // rows, *array.shape[1:]) if array.ndim else (), array.dtype)
+            for name, array in fed.items()
+        }
         key = tuple(specs.items()), None if keep is None else frozenset(keep)
         if key not in self._programs:
             self._programs[key] = self._compile(specs, keep, quantized)
@@ -107,9 +113,13 @@ class IntRunner:
             yield name, _batched(array, count, self.batch_axes.get(name, 0)), scales.get(name)
 
     def _remember(
-        self, known: Any, given: Mapping[str, np.ndarray], fed: Mapping[str, np.ndarray], program: Any,
+        self,
+        known: Any,
+        given: Mapping[str, np.ndarray],
+        fed: Mapping[str, np.ndarray],
+        program: Any,
         scales: Mapping[str, float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Note that feeds of these types and shapes go into `program` as they are, where that is so."""
         names = {id(array): name for name, array in given.items()}
         as_it_is = all(id(array) in names for array in fed.values()) and len(names) == len(given)
@@ -151,8 +161,12 @@ class IntRunner:
 
     def _stacked(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the feed with the samples of every input one after another along axis 0."""
-        return {spec.name: np.concatenate(np.split(given[spec.name], given[spec.name].shape[spec.axis], spec.axis))
-                if spec.axis else given[spec.name] for spec in self.inputs}  # fmt: skip
+        return {
+            spec.name: np.concatenate(np.split(given[spec.name], given[spec.name].shape[spec.axis], spec.axis))
+            if spec.axis
+            else given[spec.name]
+            for spec in self.inputs
+        }
 
     def _is_quantized(self, name: str, array: np.ndarray) -> bool:
         declared = next(spec.dtype for spec in self.inputs if spec.name == name)
@@ -326,8 +340,9 @@ def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
 def _wide_inputs(model: ir.Graph, row: Platform) -> set[str]:
     quantizer = row.computes(QUANT.name, Quantizer)
     widest = 32 if quantizer is None else quantizer.widest
-    quants = [node for node in model.graph
-              if node.op_type == QUANT.name and widest < int(ir.attr(node, "data_bits", 8)) <= 32]  # fmt: skip
+    quants = [
+        node for node in model.graph if node.op_type == QUANT.name and widest < int(ir.attr(node, "data_bits", 8)) <= 32
+    ]
     return {ir.read_name(node) for node in quants if ir.source(node).is_graph_input()}
 
 
@@ -335,9 +350,14 @@ class _Binder:
     """Turns the nodes of an integer graph into simulator steps, inferring types on the way."""
 
     def __init__(
-        self, model: ir.Graph, side: Side, consts: Mapping[str, Any], specs: Mapping[str, Spec],
-        batched: bool, keep: Collection[str] | None = (),
-    ) -> None:  # fmt: skip
+        self,
+        model: ir.Graph,
+        side: Side,
+        consts: Mapping[str, Any],
+        specs: Mapping[str, Spec],
+        batched: bool,
+        keep: Collection[str] | None = (),
+    ) -> None:
         self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
         self.specs = dict(specs)
         self.scales: dict[str, float] = {}
@@ -387,10 +407,14 @@ class _Binder:
                 raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
         self._check_scales(form, node, attrs, names)
         bound = Bound(
-            node, attrs, consts, self._side.arithmetic(form, node),
-            [self.specs[name].shape if name in self.specs else () for name in names], self._batched,
+            node,
+            attrs,
+            consts,
+            self._side.arithmetic(form, node),
+            [self.specs[name].shape if name in self.specs else () for name in names],
+            self._batched,
             [self.specs[name].dtype if name in self.specs else None for name in names],
-        )  # fmt: skip
+        )
         fn = bound_kernel(form, bound)
         inputs = tuple(names[i] for i in form.operands(node))
         reals = {str(node.outputs[i].name) for i in form.reals(bound)}
@@ -483,8 +507,11 @@ def sizes(model: ir.Graph) -> dict[ir.Value, tuple[int | None, ...]]:
     Nothing is run and no scale is looked at, so that a graph with mistakes has sizes too.
     """
     runner = IntRunner(model, row=GENERIC)
-    specs = {s.name: Spec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype) for s in runner.inputs
-             if s.shape and None not in s.shape[1:]}  # fmt: skip
+    specs = {
+        s.name: Spec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype)
+        for s in runner.inputs
+        if s.shape and None not in s.shape[1:]
+    }
     binder = _Sizer(model, Side(GENERIC), runner._consts, specs, not runner.whole)
     binder.run()
     return {v: binder.specs[v.name].shape for node in model.graph for v in node.outputs if v.name in binder.specs}

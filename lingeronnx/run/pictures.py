@@ -59,11 +59,21 @@ class Pictures:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], size: tuple[int, int], *, mean: float | Sequence[float] = 0.0,
-        std: float | Sequence[float] = 1.0, layout: Layout = "nchw", color: Color = "rgb", resize: Resize = "fit",
-    ) -> None:  # fmt: skip
-        for value, known, what in ((layout, ("nchw", "nhwc"), "layout"), (color, ("rgb", "bgr", "gray"), "color"),
-                                   (resize, ("fit", "crop", "pad"), "resize")):  # fmt: skip
+        self,
+        folder: str | os.PathLike[str],
+        size: tuple[int, int],
+        *,
+        mean: float | Sequence[float] = 0.0,
+        std: float | Sequence[float] = 1.0,
+        layout: Layout = "nchw",
+        color: Color = "rgb",
+        resize: Resize = "fit",
+    ) -> None:
+        for value, known, what in (
+            (layout, ("nchw", "nhwc"), "layout"),
+            (color, ("rgb", "bgr", "gray"), "color"),
+            (resize, ("fit", "crop", "pad"), "resize"),
+        ):
             if value not in known:
                 raise ConfigError(f"pictures: {what} '{value}'; it is one of {', '.join(known)}")
         if not all(0 < side <= 1 << 14 for side in size):
@@ -101,8 +111,12 @@ class Pictures:
         found: list[tuple[Path, int | None]] = [(path, None) for path in entries if is_picture(path)]
         if not found:
             folders = [path for path in entries if path.is_dir()]
-            found = [(path, number) for number, folder in enumerate(folders) for path in sorted(folder.iterdir())
-                     if is_picture(path)]  # fmt: skip
+            found = [
+                (path, number)
+                for number, folder in enumerate(folders)
+                for path in sorted(folder.iterdir())
+                if is_picture(path)
+            ]
         if not found:
             raise DataError(f"pictures: the folder {self.folder} holds no picture ({', '.join(sorted(_SUFFIXES))})")
         return found

@@ -41,23 +41,37 @@ class NodeArg:
 
 
 class Session:
-    """A runner for the model at `path` (or an in-memory graph).
+    """Runs a model, integer or float; used like onnxruntime's InferenceSession.
 
-    A file whose tensors were renamed for a chip's packer is spoken of by the user's own names.
-    Float outputs are real values, integer outputs integers. An input that feeds a Quant takes real values or an array
-    of the Quant's integer type, which is taken as quantized already.
+    Float outputs are real values, integer outputs integers. An input that feeds a Quant takes real values, or an array
+    of the Quant's integer type, which is taken as quantized already. If a file's tensors were renamed for a chip's
+    packer, the user's own names are used here.
 
-    arithmetic : whose integers are computed: the chip's ("executor"), or those of the software that the network was
-        trained with ("training"). None, the default, takes the training side's for graphs of domain `linger` and the
-        executor's for all others. ModelError where the training side's are not known, ConfigError for another word.
-    platform : the platform that computes an integer graph, by name or as a row of one's own; None: the one that the
+    Parameters
+    ----------
+    path
+        A file, or a graph in memory.
+    arithmetic
+        Whose integers are computed: "executor" (the chip's) or "training" (those of the software that the network was
+        trained with). None takes the training side's for graphs of domain `linger`, and the executor's for all others.
+    platform
+        The platform that computes an integer graph, by name or as a `Platform` of your own; None: the one that the
         graph was made for.
+
+    Raises
+    ------
+    ModelError
+        Where the training side's arithmetic is not known.
+    ConfigError
+        For another word.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | ir.Graph, arithmetic: str | None = None,
+        self,
+        path: str | os.PathLike[str] | ir.Graph,
+        arithmetic: str | None = None,
         platform: str | Platform | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model = restored(ir.load(path) if isinstance(path, str | os.PathLike) else path)
         self.is_integer = is_integer_graph(self.model)
         for what, given in (("arithmetic", arithmetic), ("platform", platform)):
@@ -139,15 +153,31 @@ class Session:
         return Stream(self, state, start)
 
     def taps(
-        self, feeds: Mapping[str, Any], names: Sequence[str] | None = None,
+        self,
+        feeds: Mapping[str, Any],
+        names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
-    ) -> Tensors:  # fmt: skip
+    ) -> Tensors:
         """Yield `(name, array, scale or None)` for all tensors, or the named ones, in graph order.
 
         Integer tensors come as integers with their scale (counts per real unit), float ones with None.
-        force : of an integer graph, tensors among those named that all that reads them shall find as given here; what
-        is yielded is still what their own node computed. Raises DataError for a wrong input and ConfigError for an
-        unknown tensor name.
+
+        Parameters
+        ----------
+        feeds
+            Arrays by input name.
+        names
+            The tensors to yield; None: all.
+        force
+            Tensors of an integer graph, among those named, that all their readers find as given here. What is yielded
+            is still what their own node computed.
+
+        Raises
+        ------
+        DataError
+            For a wrong input.
+        ConfigError
+            For an unknown tensor name.
         """
         given = self._plain(feeds) or self._check(feeds)
         if names is not None:

@@ -97,9 +97,12 @@ class Calls:
 
 
 def unrolled(
-    model: ir.Graph, calls: Any, state: Mapping[str, str], fixed: Mapping[str, np.ndarray] | None = None,
+    model: ir.Graph,
+    calls: Any,
+    state: Mapping[str, str],
+    fixed: Mapping[str, np.ndarray] | None = None,
     hold: bool = False,
-) -> Calls:  # fmt: skip
+) -> Calls:
     """Return feeds for the float `model`, states included, of one call after another.
 
     calls : data as `Data` takes them, an item per call, without the state inputs; an item that has some begins anew

@@ -87,12 +87,15 @@ def _schema(form: Format) -> Any:
     parts = [text.split(":") for text in told.inputs.split()]
     results = [["o", told.output]]
     schema = defs.OpSchema(
-        form.name, DOMAIN, VERSION, _doc(form),
+        form.name,
+        DOMAIN,
+        VERSION,
+        _doc(form),
         inputs=[_parameter(name, kind) for name, kind in parts],
         outputs=[_parameter(name, kind) for name, kind in results],
         type_constraints=[_constraint(f"T_{name}", _KINDS[kind.rstrip("?*")]) for name, kind in parts + results],
         attributes=[_attribute(a) for a in _attributes(form)],
-    )  # fmt: skip
+    )
     if told.infer is not None:
         schema.set_type_and_shape_inference_function(told.infer)
     return schema
@@ -103,15 +106,22 @@ def _standard_schema(form: Format) -> Any:
     theirs = defs.get_schema(form.name, rules.OPSET, "")
     main = theirs.inputs[0].type_str
     constraints = [
-        _constraint(c.type_param_str, _INTEGERS) if c.type_param_str == main
+        _constraint(c.type_param_str, _INTEGERS)
+        if c.type_param_str == main
         else (c.type_param_str, list(c.allowed_type_strs), c.description)
         for c in theirs.type_constraints
-    ]  # fmt: skip
+    ]
     ours = [_attribute(a) for a in _attributes(form) if a.name not in theirs.attributes]
     schema = defs.OpSchema(
-        form.name, DOMAIN, VERSION, _doc(form), inputs=list(theirs.inputs), outputs=list(theirs.outputs),
-        type_constraints=constraints, attributes=[*theirs.attributes.values(), *ours],
-    )  # fmt: skip
+        form.name,
+        DOMAIN,
+        VERSION,
+        _doc(form),
+        inputs=list(theirs.inputs),
+        outputs=list(theirs.outputs),
+        type_constraints=constraints,
+        attributes=[*theirs.attributes.values(), *ours],
+    )
     schema.set_type_and_shape_inference_function(rules.like(form.name, rules.input_type))
     return schema
 

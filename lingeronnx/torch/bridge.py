@@ -66,16 +66,18 @@ class Network:
     """
 
     def __init__(
-        self, graph: ir.Graph, sizes: Mapping[str, Sequence[int]], sources: Mapping[str, Source],
-        fed: Mapping[str, Spec] | None = None, floats: Mapping[str, str] = MappingProxyType({}),
+        self,
+        graph: ir.Graph,
+        sizes: Mapping[str, Sequence[int]],
+        sources: Mapping[str, Source],
+        fed: Mapping[str, Spec] | None = None,
+        floats: Mapping[str, str] = MappingProxyType({}),
         row: Platform | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         runner = IntRunner(graph, row=row)
         self.inputs = list(runner.inputs)
         self.outputs = [str(v.name) for v in graph.graph.outputs]
-        specs = dict(fed) if fed is not None else {
-            s.name: Spec(tuple(sizes[s.name]), s.dtype) for s in runner.inputs
-        }  # fmt: skip
+        specs = dict(fed) if fed is not None else {s.name: Spec(tuple(sizes[s.name]), s.dtype) for s in runner.inputs}
         found = runner.bind(specs)
         self.scales = found.scales
         self._floats = {**floats, **found.inner}
@@ -92,10 +94,15 @@ class Network:
                 continue
             node = nodes[call.outputs[0]]
             compute = TorchIsland(call.fn) if isinstance(call.fn, FloatIsland) else fake_quantizer(call.fn)
-            given = {} if isinstance(call.fn, FloatIsland) else {
-                key: str(v.name) for key, v in held_by(call.fn, node).items()
-                if v.name in sources and v.name not in call.inputs
-            }  # fmt: skip
+            given = (
+                {}
+                if isinstance(call.fn, FloatIsland)
+                else {
+                    key: str(v.name)
+                    for key, v in held_by(call.fn, node).items()
+                    if v.name in sources and v.name not in call.inputs
+                }
+            )
             dtypes = [found.specs[name].dtype for name in call.inputs]
             written, moves = self.plan_name(call.outputs[0]), isinstance(call.fn, _MOVES)
             self.steps.append(_Step(call.fn, compute, call.inputs, call.outputs, dtypes, given, written, moves))
@@ -109,9 +116,13 @@ class Network:
         return self._floats.get(tensor, tensor)
 
     def walk(
-        self, feed: Mapping[str, Any], parameters: Mapping[str, Any], probes: Mapping[str, Any],
-        part: slice = _ALL, limits: Mapping[str, float] = _NONE,
-    ) -> Iterator[tuple[str, Any]]:  # fmt: skip
+        self,
+        feed: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        probes: Mapping[str, Any],
+        part: slice = _ALL,
+        limits: Mapping[str, float] = _NONE,
+    ) -> Iterator[tuple[str, Any]]:
         """Yield (name, tensor) of every step's outputs; integers as counts.
 
         feed : real inputs, or where `part` of the steps is walked, what that reads. parameters : counts by integer
@@ -125,8 +136,11 @@ class Network:
         known.update({name: parameters[source] for name, source in self.learned.items() if source in parameters})
         for index in range(*part.indices(len(self.steps))):
             step = self.steps[index]
-            at = At(step.dtypes, {i: parameters[name] for i, name in step.given.items() if name in parameters},
-                    probes.get(step.written))  # fmt: skip
+            at = At(
+                step.dtypes,
+                {i: parameters[name] for i, name in step.given.items() if name in parameters},
+                probes.get(step.written),
+            )
             results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
             for name, tensor in zip(step.outputs, results, strict=True):
                 limit = limits.get(step.written)
@@ -148,12 +162,17 @@ class Network:
         return found
 
     def _one_by_one(
-        self, feed: Mapping[str, Any], parameters: Mapping[str, Any], probes: Mapping[str, Any], part: slice,
+        self,
+        feed: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        probes: Mapping[str, Any],
+        part: slice,
         limits: Mapping[str, float],
-    ) -> Iterator[tuple[str, Any]]:  # fmt: skip
+    ) -> Iterator[tuple[str, Any]]:
         axes = self._axes
-        samples = [{name: x.narrow(axes.get(name, 0), i, 1) for name, x in feed.items()}
-                   for i in range(self._count(feed))]  # fmt: skip
+        samples = [
+            {name: x.narrow(axes.get(name, 0), i, 1) for name, x in feed.items()} for i in range(self._count(feed))
+        ]
         walks = [self.walk(sample, parameters, probes, part, limits) for sample in samples]
         for items in zip(*walks, strict=True):
             (name, first), axis = items[0], axes.get(items[0][0], 0)
@@ -188,16 +207,22 @@ class Bridge(nn.Module):
     """
 
     def __init__(
-        self, model: ir.Graph, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray],
+        self,
+        model: ir.Graph,
+        plan: Plan,
+        row: Platform,
+        feed: Mapping[str, np.ndarray],
         trainable: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.model, self.row = ir.clone(model), row
         #: What of the model becomes integer; a plan with other float nodes is another bridge's.
         self.parts = Partition.of(self.model, plan.floats, row)
         axes = {spec.name: spec.axis for spec in input_specs(model)}
-        self._sizes = {name: [1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)]
-                       for name, array in feed.items()}  # fmt: skip
+        self._sizes = {
+            name: [1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)]
+            for name, array in feed.items()
+        }
         self.plan = plan
         #: log2 of scales that are learned, by the plan's name.
         self.scale_logs: Mapping[str, Any] = {}
@@ -247,9 +272,11 @@ class Bridge(nn.Module):
     def untrained(self) -> list[str]:
         """The float initializers that integer nodes hold in a form nothing is trained in; not single bounds."""
         held = {source.name for source in self._sources.values()}
-        return [str(name) for name, value in self.model.graph.initializers.items()
-                if name not in held and (array := ir.const(value)) is not None
-                and array.dtype.kind == "f" and array.ndim]  # fmt: skip
+        return [
+            str(name)
+            for name, value in self.model.graph.initializers.items()
+            if name not in held and (array := ir.const(value)) is not None and array.dtype.kind == "f" and array.ndim
+        ]
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the parameters as float32 arrays by initializer name."""
@@ -277,8 +304,11 @@ class Bridge(nn.Module):
     def _counts(self, part: slice = _ALL) -> dict[str, Any]:
         """Return the integer initializers that `part` of the steps reads and that have parameters."""
         read = {name for step in self.network.steps[part] for name in (*step.given.values(), *step.inputs)}
-        return {name: self._rounded(name, source) for name, source in self._sources.items()
-                if name in read and source.name in self.parameter_of}  # fmt: skip
+        return {
+            name: self._rounded(name, source)
+            for name, source in self._sources.items()
+            if name in read and source.name in self.parameter_of
+        }
 
     def _rounded(self, name: str, source: Source) -> Any:
         """Return an integer initializer as lowering makes it of the parameter, or by the rule that stands in."""

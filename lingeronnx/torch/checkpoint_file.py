@@ -45,5 +45,6 @@ class Checkpoint:
         try:
             return dict(torch.load(self.path, weights_only=True))
         except Exception as error:  # torch raises a dozen kinds for damaged files
-            raise DataError(f"{self.path} is no checkpoint of a training run ({type(error).__name__}); remove it or "
-                            "drop --resume") from error  # fmt: skip
+            raise DataError(
+                f"{self.path} is no checkpoint of a training run ({type(error).__name__}); remove it or drop --resume"
+            ) from error

@@ -182,8 +182,10 @@ def _affine(kernel: k.Affine, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
 
 def _add_shift(kernel: k.AddShift, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     shifts = (kernel.shift_x, kernel.shift_y)
-    parts = [rescaled(v, Rescale.from_shift(s, kernel.bits), at.size(i))
-             for i, (v, s) in enumerate(zip(inputs, shifts, strict=True))]  # fmt: skip
+    parts = [
+        rescaled(v, Rescale.from_shift(s, kernel.bits), at.size(i))
+        for i, (v, s) in enumerate(zip(inputs, shifts, strict=True))
+    ]
     top = 1 << (kernel.bits - 1)
     return (rounded(parts[0] + kernel.sign * parts[1], -top, top - 1, at.probe),)
 
@@ -338,9 +340,12 @@ def _mean(kernel: k.Mean, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
 
 def _concat(kernel: k.Concat, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     count = max(x.shape[0] for x in inputs)
-    parts = [x if rule.pow2_shift == 0 and rule.bits >= 8 * at.dtypes[i].itemsize
-             else rescaled(x, rule, at.size(i), at.probe)
-             for i, (x, rule) in enumerate(zip(inputs, kernel.rescales, strict=True))]  # fmt: skip
+    parts = [
+        x
+        if rule.pow2_shift == 0 and rule.bits >= 8 * at.dtypes[i].itemsize
+        else rescaled(x, rule, at.size(i), at.probe)
+        for i, (x, rule) in enumerate(zip(inputs, kernel.rescales, strict=True))
+    ]
     axis = kernel.axis % inputs[0].ndim
     parts = [p.expand(count, *p.shape[1:]) if axis and p.shape[0] == 1 else p for p in parts]
     return (torch.cat(parts, axis),)
@@ -381,8 +386,9 @@ def _lookup(kernel: k.Lookup, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     (x,) = inputs
     index = x.to(torch.int64)
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < len(kernel.table)):
-        raise ModelError(f"an index from {int(index.min())} to {int(index.max())}: the table has "
-                         f"{len(kernel.table)} rows")  # fmt: skip
+        raise ModelError(
+            f"an index from {int(index.min())} to {int(index.max())}: the table has {len(kernel.table)} rows"
+        )
     return (at.held(0, kernel.table, x)[index],)
 
 
@@ -463,8 +469,14 @@ def _with_parameters(kernel: Any, parts: Sequence[Any], at: At) -> Any:
     kinds = {"h": kernel.rescale_o.dtype, "c": np.dtype(np.int32)}
     fixed = {key: _integers(at.given[key], kind) for key, kind in kinds.items() if key in at.given}
     wx, wh, bx, bh = parts
-    return replace(kernel, weight_x=_integers(wx, kernel.weight_x.dtype), weight_h=_integers(wh, kernel.weight_h.dtype),
-                   bias_x=_whole(bx), bias_h=_whole(bh), fixed={**kernel.fixed, **fixed})  # fmt: skip
+    return replace(
+        kernel,
+        weight_x=_integers(wx, kernel.weight_x.dtype),
+        weight_h=_integers(wh, kernel.weight_h.dtype),
+        bias_x=_whole(bx),
+        bias_h=_whole(bh),
+        fixed={**kernel.fixed, **fixed},
+    )
 
 
 def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
@@ -479,8 +491,9 @@ def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     sums = F.linear(steps, wx, bx) * of_x
     count, length = sums.shape[:2]
     known = _given(kernel, more, x, at)
-    h, cell = (known[key].float().expand(count, -1) if key in known else x.new_zeros(count, kernel.units)
-               for key in ("h", "c"))  # fmt: skip
+    h, cell = (
+        known[key].float().expand(count, -1) if key in known else x.new_zeros(count, kernel.units) for key in ("h", "c")
+    )
     cell = cell * 2.0**-in_cell
     states = []
     times = range(length)

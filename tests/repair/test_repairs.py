@@ -205,7 +205,7 @@ def test_order():
     assert [n.name for n in model.graph.node] == ["q", "f", "d", "s"]
     assert texts(report) == ["Softmax s stands before the node that writes its input 'd' (and 1 more)"]
     said = refused(f"[a] a = Relu(k) [k] k = Relu(a) {ONE} [d] y = {DEQUANT}(f)")
-    assert said == ["Relu a it depends on its own output; where the cycle should be cut cannot be told"]
+    assert said == ["Relu a it depends on its own output; it is not clear where to cut the cycle"]
 
 
 def test_written_twice():
@@ -213,7 +213,7 @@ def test_written_twice():
     model, _ = fixed(f"{ONE} [d] d = {DEQUANT}(f) [d] d = thinker.Dequant<scale_o=2.0>(f) [s] y = Tanh(d)")
     assert edges(model)["s[0]"] == ["f", 0, 16.0]
     said = refused(f"{ONE} [d] d = {DEQUANT}(f) [e] d = {DEQUANT}(q) [s] y = Tanh(d)")
-    assert said == ["Dequant e 'd' is written by Dequant d too; which of them is meant cannot be told"]
+    assert said == ["Dequant e 'd' is written by Dequant d too; it is not clear which of them is meant"]
 
 
 def test_names_given_twice():

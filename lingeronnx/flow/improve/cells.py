@@ -26,8 +26,7 @@ def cell_notes(
     wide : tensors of more than 8 bits; a platform that has these does not cut the cells of a state among them.
     """
     limit = LSTM.cell_limit(row)
-    layers = [node for node, op in parts.nodes
-              if op is LSTM and (row.bytes_only or ir.written_name(node) not in wide)]  # fmt: skip
+    layers = [node for node, op in parts.nodes if op is LSTM and (row.bytes_only or ir.written_name(node) not in wide)]
     if limit is None or not layers:
         return []
     inputs = {ir.read_name(n, i) for n in layers for i in (0, *given(n).values())}
@@ -47,9 +46,13 @@ def cell_notes(
 
 
 def kept_cells(
-    node: ir.Node, x: np.ndarray, *, lengths: np.ndarray | None = None, h: np.ndarray | None = None,
+    node: ir.Node,
+    x: np.ndarray,
+    *,
+    lengths: np.ndarray | None = None,
+    h: np.ndarray | None = None,
     c: np.ndarray | None = None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Return forget gate times old cell of ``lingeronnx.LSTM``, float64 [N, T, H] in the order of time.
 
     lengths [N], h and c [N, 1, H] (or [1, 1, H]) : what the layer is given; 0 beyond a sample's length.

@@ -57,9 +57,12 @@ class _Group:
 
 
 def equalize(
-    parts: Partition, feed: Mapping[str, np.ndarray], bits: int = 8, weight_bits: int = 8,
+    parts: Partition,
+    feed: Mapping[str, np.ndarray],
+    bits: int = 8,
+    weight_bits: int = 8,
     runner: FloatRunner | None = None,
-) -> dict[str, np.ndarray]:  # fmt: skip
+) -> dict[str, np.ndarray]:
     """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
 
     feed : some tens of calibration samples. bits, weight_bits : widths of activations and weights.
