@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .run.session import Session as Session
     from .schemas import check_model as check_model
     from .schemas import register_schemas as register_schemas
+    from .static import quantize_static as quantize_static
     from .tuning import finetune as finetune
 
 __version__ = "0.1.0"
@@ -98,6 +99,7 @@ _HOME = {
     "fix_dequant": "api",
     "profile": "api",
     "quantize": "api",
+    "quantize_static": "static",
     "sensitivity": "api",
     "reference_ops": "reference",
     "register_schemas": "schemas",

@@ -44,6 +44,7 @@ ALLOWED = {
     "tuning": FLOW | {"torch"},
     "api": None,
     "compat": None,
+    "static": None,
     "demo": None,  # below the command line, anything
     "cli": None,
     "__main__": {"cli"},
@@ -70,7 +71,7 @@ LAYERS = (
     ("torch",),
     ("tuning",),
     ("api",),
-    ("compat",),
+    ("compat", "static"),
     ("__init__", "demo"),  # the public names, loaded when they are first used
     ("cli",),
     ("__main__",),

@@ -184,3 +184,41 @@ def test_a_spectrum_goes_to_the_host_when_that_is_measured_to_be_better() -> Non
     assert {"transform", "log"} <= {node.node for node in report.host_part}
     assert "layer" not in {node.node for node in report.host_part}
     assert report.outputs["y"]["sqnr"] > 15  # 11.5 dB with the logarithm in the integers
+
+
+def _counter() -> ir.Graph:
+    """A cell that forgets slowly, c' = 0.98 c + 0.02 w f(x): one step of it is far below one of 128.
+
+    f has no integer form on a chip, so that the graph is not chip-ready anyway.
+    """
+    weights = {"w": RNG.standard_normal((4, 4)).astype(np.float32), "u": RNG.standard_normal((4, 3)).astype(np.float32),
+               "keep": np.float32(0.98), "take": np.float32(0.02)}  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Softsign", ["a"], ["b"], name="curve"),
+        helper.make_node("MatMul", ["b", "w"], ["new"], name="layer"),
+        helper.make_node("Mul", ["new", "take"], ["taken"], name="taken"),
+        helper.make_node("Mul", ["c", "keep"], ["kept"], name="kept"),
+        helper.make_node("Add", ["kept", "taken"], ["next"], name="cell"),
+        helper.make_node("MatMul", ["next", "u"], ["y"], name="last"),
+    ]
+    return _graph(nodes, weights, [("x", ["N", 4]), ("c", ["N", 4])], ["y", "next"])
+
+
+def test_cells_stay_in_float_when_that_is_measured_to_be_better() -> None:
+    calls = _calls(300)
+    best = lo.quantize(_counter(), calls, platform="venus", state={"next": "c"}).report
+    fast = lo.quantize(_counter(), calls, platform="venus", state={"next": "c"}, effort="fast").report
+    why = {node.node: node.why for node in (*best.float_nodes, *best.host_part)}
+    assert "it adds to a state from call to call" in why["cell"]
+    assert "layer" not in why
+    assert "last" not in why
+    assert "cell" not in {node.node for node in (*fast.float_nodes, *fast.host_part)}
+    assert best.outputs["y"]["sqnr"] > fast.outputs["y"]["sqnr"] + 3
+    assert best.integer_macs == 1.0
+
+
+def test_cells_are_held_in_sixteen_bits_where_there_are_such() -> None:
+    report = lo.quantize(_counter(), _calls(300), platform="generic", state={"next": "c"}).report
+    assert not report.float_nodes
+    assert report.outputs["y"]["sqnr"] > 25

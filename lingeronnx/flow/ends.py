@@ -1,7 +1,8 @@
 """Where integers begin and end: fronts (spectra, logarithms) and tails (decoding of boxes) that the host may compute.
 
 Eight bits are few for a power spectrum, or for positions within a picture. What a graph has of such nodes before its
-first layers, or behind its last, is a candidate: the model is quantized both ways, and the evidence decides.
+first layers, or behind its last, is a candidate: the model is quantized both ways, and the evidence decides. So are the
+cells of states that are fed back (`states.cells`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .planned import plan_for
 from .prepared import Prepared
 from .refined import refined
 from .report import Report
+from .states import cells
 
 __all__ = ["ends", "with_best_ends"]
 
@@ -25,10 +27,11 @@ _FRONT = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
 _TAIL = ("Exp", "NonMaxSuppression", "Pow", "Sqrt", "TopK")
 _LAYERS = 1  # a front may have: a transform written as a convolution
 _GAIN, _LOSS = 3.0, 0.5  # dB that some output gains at least, and others lose at most
+_CELL_GAIN = 0.5  # dB: cells cost the host next to nothing
 
 
 def with_best_ends(prepared: Prepared, result: QuantizedModel, progress: Progress | None = None) -> QuantizedModel:
-    """Return `result`, made from `prepared`, or where it is better the model with its front, its tail or both in float.
+    """Return `result`, made from `prepared`, or where it is better the model with its front, tail or cells in float.
 
     Only real data that can be read again are evidence; without them, or where no effort is to be spent, it is
     `result`.
@@ -36,7 +39,8 @@ def with_best_ends(prepared: Prepared, result: QuantizedModel, progress: Progres
     if prepared.synthetic or prepared.conf.effort == "fast" or not prepared.data.rereadable:
         return result
     kept: dict[str, str] = {}
-    for more in ends(prepared.graph):
+    inner = cells(prepared.graph, prepared.conf.state, prepared.row)
+    for more, gain in [*((end, _GAIN) for end in ends(prepared.graph)), (inner, _CELL_GAIN)]:
         if not more.keys() - prepared.parts.floats.keys():
             continue
         host = {**kept, **more}
@@ -45,7 +49,7 @@ def with_best_ends(prepared: Prepared, result: QuantizedModel, progress: Progres
             other = complete(planned, refined(planned), progress)
         except ConstraintError:  # with require_chip: no chip runs it that way
             continue
-        if _wins(result.report, other.report):
+        if _wins(result.report, other.report, gain):
             result, kept = other, host
     return result
 
@@ -107,12 +111,12 @@ def _tail(model: ir.Graph) -> list[str]:
     return [str(node.name) for node in reversed(found)] if decode and leads else []
 
 
-def _wins(old: Report, new: Report) -> bool:
-    """Whether `new` is better: an output gained, none lost, and what was ready for a chip still is."""
+def _wins(old: Report, new: Report, gain: float) -> bool:
+    """Whether `new` is better: an output gained `gain` dB, none lost, and what was ready for a chip still is."""
     if old.chip_ready and not new.chip_ready:
         return False
     gains = [_gain(old.outputs[name], new.outputs[name]) for name in old.outputs]
-    return max(gains, default=0.0) >= _GAIN and min(gains, default=0.0) >= -_LOSS
+    return max(gains, default=0.0) >= gain and min(gains, default=0.0) >= -_LOSS
 
 
 def _gain(old: Mapping[str, float], new: Mapping[str, float]) -> float:

@@ -1,7 +1,8 @@
 """States that are fed back from call to call: their errors are, too, so they get more than other tensors.
 
 A packed state (hidden states and cells in one tensor) is taken apart and joined by the host, so that each part keeps
-its own scale; what lies between a state's input and its output is held in 16 bits where the platform has them.
+its own scale; what lies between a state's input and its output is held in 16 bits where the platform has them. Where
+it has not, cells may stay in float: every call adds a little to them, which eight bits lose.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Mapping
 
 from ..graph import ir
 from ..ops import float_op
+from ..ops.macs import macs
 from ..platforms import Platform
 from .partition import Partition
 
-__all__ = ["apart", "into_states", "wide_states"]
+__all__ = ["apart", "cells", "into_states", "wide_states"]
 
 _TAKES = ("Slice", "Gather", "Split")
 _MOVES = (*_TAKES, "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -67,6 +69,28 @@ def _joining(model: ir.Graph, output: str, row: Platform) -> list[ir.Node]:
             inside.add(id(node))
             found.append(node)
     return found
+
+
+def cells(model: ir.Graph, state: Mapping[str, str], row: Platform) -> dict[str, str]:
+    """Return {node: why} of what makes the next state of the last one without a layer between; none with 16 bits.
+
+    That is ``c' = f*c + i*g, h = o*tanh(c')`` of an LSTM: few operations, but their errors add up from call to call.
+    """
+    if 16 in row.bits:
+        return {}
+    behind, before = set(state.values()), set(state)
+    nodes = [node for node in model.graph if macs(node) == 0]
+    for node in nodes:
+        if any(v is not None and str(v.name) in behind for v in node.inputs):
+            behind.update(str(v.name) for v in node.outputs)
+    for node in reversed(nodes):
+        if any(str(v.name) in before for v in node.outputs):
+            before.update(str(v.name) for v in node.inputs if v is not None)
+    between = [n for n in nodes if any(str(v.name) in behind and str(v.name) in before for v in n.outputs)]
+    if all(_moves(node, row) or node.op_type == "Concat" for node in between):
+        return {}
+    why = "it adds to a state from call to call, which 8 bits lose: measured, that is better"
+    return dict.fromkeys((str(node.name) for node in between), why)
 
 
 def into_states(model: ir.Graph, state: Mapping[str, str]) -> list[str]:

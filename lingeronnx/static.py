@@ -1,0 +1,121 @@
+"""`quantize_static` with onnxruntime's arguments: a thin face over `api.quantize`.
+
+Every argument is mapped to a setting of ours, or refused with what to say instead; none is passed over. The enums of
+onnxruntime are taken by the names of their members, and so are these names as text: onnxruntime.quantization need not
+be there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from .errors import ConfigError, nearest
+from .graph import ir
+
+if TYPE_CHECKING:
+    from .flow import QuantizedModel
+
+__all__ = ["quantize_static"]
+
+_FORMATS = {"QDQ": "qdq", "QOperator": "qoperator"}
+_BITS = {"QInt4": 4, "QInt8": 8, "QInt16": 16}
+_CALIBRATORS = {"MinMax": "max", "Entropy": "kl", "Percentile": "percentile"}
+#: Extra options that ask for what is done here anyway.
+_ALWAYS = {"ActivationSymmetric": True, "WeightSymmetric": True, "DedicatedQDQPair": False}
+
+
+def quantize_static(
+    model_input: str | os.PathLike[str] | onnx.ModelProto,
+    model_output: str | os.PathLike[str],
+    calibration_data_reader: Any = None,
+    quant_format: Any = None,
+    op_types_to_quantize: Sequence[str] | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    activation_type: Any = "QInt8",
+    weight_type: Any = "QInt8",
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    use_external_data_format: bool = False,
+    calibrate_method: Any = "MinMax",
+    calibration_providers: Sequence[str] | None = None,
+    extra_options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> QuantizedModel:
+    """Quantize `model_input`, write `model_output`, and return what `quantize` returns.
+
+    calibration_data_reader : with `get_next`, or any data that `quantize` takes.
+    quant_format : QuantFormat.QDQ or QOperator; None writes the form that simulator, packer and chips read.
+    op_types_to_quantize, nodes_to_quantize : all other nodes stay in float. nodes_to_exclude : these do.
+    per_channel : a weight scale for each output channel, where the platform has them.
+    activation_type, weight_type : QuantType.QInt8, and where the platform has them QInt4 and QInt16.
+    calibrate_method : CalibrationMethod.MinMax, Entropy or Percentile.
+    extra_options : CalibPercentile; ActivationSymmetric and WeightSymmetric as True.
+    settings : those of `quantize` beyond onnxruntime's, `platform` and `state` among them.
+    Raises ConfigError for an argument that has no counterpart, and what `quantize` raises.
+    """
+    from .api import quantize
+
+    to = "thinker" if quant_format is None else _one("quant_format", quant_format, _FORMATS)
+    _refuse(reduce_range, "reduce_range", "sums are exact here, there is nothing to save weights' range for")
+    _refuse(use_external_data_format, "use_external_data_format", "one file is written")
+    if calibration_providers not in (None, ["CPUExecutionProvider"]):
+        raise ConfigError(f"calibration_providers = {calibration_providers}: calibration runs on the CPU; leave it out")
+    model = ir.from_proto(model_input) if isinstance(model_input, onnx.ModelProto) else ir.load(model_input)
+    result = quantize(
+        model,
+        calibration_data_reader,
+        skip=[*settings.pop("skip", ()), *_left_out(model, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)],
+        bits=_one("activation_type", activation_type, _BITS),
+        weight_bits=_one("weight_type", weight_type, _BITS),
+        weight_scales="channel" if per_channel else None,
+        calibrator=_one("calibrate_method", calibrate_method, _CALIBRATORS),
+        **_options(extra_options or {}),
+        **settings,
+    )
+    result.save(model_output, to=to)
+    return result
+
+
+def _one(argument: str, value: Any, known: Mapping[str, Any]) -> Any:
+    """Return our word for a member of an enum, or its name; ConfigError where there is none."""
+    name = str(getattr(value, "name", value))
+    if name not in known:
+        raise ConfigError(f"{argument} = {name}: there is no such thing here; take {' or '.join(known)}")
+    return known[name]
+
+
+def _refuse(asked: bool, argument: str, why: str) -> None:
+    if asked:
+        raise ConfigError(f"{argument} = True: {why}; leave it out")
+
+
+def _left_out(
+    model: ir.Graph, kinds: Sequence[str] | None, only: Sequence[str] | None, excluded: Sequence[str] | None
+) -> list[str]:
+    """Return the names of nodes that stay in float; ConfigError for one that the model does not have."""
+    names = {str(node.name): node.op_type for node in model.graph}
+    for argument, wanted in (("nodes_to_quantize", only), ("nodes_to_exclude", excluded)):
+        for name in wanted or ():
+            if name not in names:
+                raise ConfigError(f"{argument}: the model has no node '{name}'{nearest(name, names)}")
+    return [
+        name for name, kind in names.items()
+        if (kinds and kind not in kinds) or (only and name not in only) or name in (excluded or ())
+    ]  # fmt: skip
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings for onnxruntime's extra options; ConfigError for one that has no counterpart."""
+    found = {}
+    for name, value in given.items():
+        if name == "CalibPercentile":
+            found["percentile"] = float(value)
+        elif name not in _ALWAYS or value != _ALWAYS[name]:
+            known = ", ".join(["CalibPercentile", *(f"{key}={held}" for key, held in _ALWAYS.items())])
+            raise ConfigError(f"extra_options: {name} = {value} has no counterpart here; known are {known}")
+    return found

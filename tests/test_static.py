@@ -1,0 +1,109 @@
+"""`quantize_static`: onnxruntime's arguments, each mapped or refused in one line."""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+import onnx
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.errors import ConfigError
+from lingeronnx.graph import ir
+from tests import nets
+
+
+class Reader:
+    """What onnxruntime asks of a reader."""
+
+    def __init__(self, items):
+        self._items = iter(items)
+
+    def get_next(self):
+        return next(self._items, None)
+
+
+class QuantType(enum.Enum):
+    QInt8 = 0
+    QUInt8 = 1
+    QInt16 = 3
+
+
+class CalibrationMethod(enum.Enum):
+    MinMax = 0
+    Distribution = 3
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Return (path, samples) of Conv, Relu, Conv."""
+    net = nets.Net(2, 5, 5, seed=3)
+    c = net.conv("x", (3, 2, 3, 3), out="c")
+    graph = net.graph(net.conv(net.node("Relu", c, out="r"), (4, 3, 1, 1), out="y"))
+    path = tmp_path / "m.onnx"
+    ir.save(graph, path)
+    return path, [{"x": nets.samples(graph, 2)["x"]} for _ in range(3)]
+
+
+def test_it_writes_what_quantize_makes(model, tmp_path):
+    path, items = model
+    out = tmp_path / "q.onnx"
+    result = lo.quantize_static(path, out, Reader(items), activation_type=QuantType.QInt8,
+                                calibrate_method=CalibrationMethod.MinMax)  # fmt: skip
+    want = lo.quantize(path, items, calibrator="max")
+    assert result.plan.tensors == want.plan.tensors
+    np.testing.assert_array_equal(lo.Session(out).run(None, items[0])[0], want.session().run(None, items[0])[0])
+
+
+def test_arguments_are_mapped(model, tmp_path):
+    path, items = model
+    proto = onnx.load(path)
+    result = lo.quantize_static(proto, tmp_path / "q.onnx", Reader(items), None, per_channel=True,
+                                activation_type=QuantType.QInt16, weight_type="QInt4", platform="generic",
+                                calibrate_method="Percentile", extra_options={"CalibPercentile": 99.0})  # fmt: skip
+    held = result.plan.tensors
+    assert {q.bits for name, q in held.items() if name in ("x", "r", "y")} == {16}
+    assert any(q.axis == 0 and q.bits == 4 for q in held.values())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    (
+        {"op_types_to_quantize": ["Conv", "Relu"], "nodes_to_exclude": ["LAST"]},
+        {"nodes_to_quantize": ["FIRST", "RELU"]},
+    ),
+)
+def test_nodes_stay_in_float(model, tmp_path, arguments):
+    path, items = model
+    first, relu, last = (node.name for node in onnx.load(path).graph.node)
+    names = {"FIRST": first, "RELU": relu, "LAST": last}
+    given = {key: [names.get(v, v) for v in values] for key, values in arguments.items()}
+    result = lo.quantize_static(path, tmp_path / "q.onnx", Reader(items), **given)
+    assert [node.node for node in result.report.host_part] == [last]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    (
+        ({"reduce_range": True}, "reduce_range = True: sums are exact"),
+        ({"use_external_data_format": True}, "use_external_data_format = True: one file"),
+        ({"activation_type": QuantType.QUInt8}, "activation_type = QUInt8: .* QInt4 or QInt8 or QInt16"),
+        ({"weight_type": "QFLOAT8E4M3FN"}, "weight_type = QFLOAT8E4M3FN"),
+        ({"calibrate_method": CalibrationMethod.Distribution}, "calibrate_method = Distribution"),
+        ({"quant_format": "QDX"}, "quant_format = QDX: .* QDQ or QOperator"),
+        ({"calibration_providers": ["CUDAExecutionProvider"]}, "calibration_providers .* CPU"),
+        ({"extra_options": {"SmoothQuant": True}}, "extra_options: SmoothQuant = True has no counterpart"),
+        ({"extra_options": {"ActivationSymmetric": False}}, "ActivationSymmetric = False has no counterpart"),
+        ({"nodes_to_exclude": ["Konv"]}, "nodes_to_exclude: the model has no node 'Konv'"),
+        ({"per_channel": True}, "venus"),  # one scale for a weight
+        ({"activation_type": QuantType.QInt16}, "venus"),
+    ),
+)
+def test_what_has_no_counterpart_is_refused(model, tmp_path, arguments, message):
+    path, items = model
+    out = tmp_path / "q.onnx"
+    with pytest.raises(ConfigError, match=message) as caught:
+        lo.quantize_static(path, out, Reader(items), **arguments)
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
