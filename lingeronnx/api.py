@@ -22,7 +22,7 @@ from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError, DataError
 from .files import write_text
-from .flow import QuantizedModel, complete, measured, normalised, plan_for, prepare, refined, with_best_ends
+from .flow import QuantizedModel, compared, complete, measured, normalised, plan_for, prepare, refined, with_best_ends
 from .graph import ir
 from .ops import Violation
 from .packer.names import restored, written
@@ -136,9 +136,8 @@ def quantize(
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     prepared = prepare(model, calib, config, {**given, **settings})
     planned = plan_for(prepared, plan, progress)
-    result = complete(planned, refined(planned), progress)
-    if plan is None:
-        result = with_best_ends(prepared, result, progress)
+    first = compared(planned, refined(planned), progress)
+    result = first.checked if plan is not None else with_best_ends(prepared, first, progress)
     if eval_data is not None:
         result = measured(result, eval_data, model, metric=metric, batch=settings.get("batch"),
                           limit=settings.get("limit"), progress=progress)  # fmt: skip

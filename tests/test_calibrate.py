@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lingeronnx as lo
 from lingeronnx.flow.calibrate import PERCENTILE, best_scale, full_range_scale, relative_entropy, threshold
 from lingeronnx.flow.observe import TensorStats
 from lingeronnx.plan.config import QuantConfig
+from tests import nets
 
 few = settings(max_examples=80, deadline=None, derandomize=True)
 KINDS = ("max", "mse", "percentile", "kl")
@@ -236,3 +238,37 @@ def test_sixteen_bits_keep_room():
 
 def test_the_default_share_is_one():
     assert QuantConfig().percentile == PERCENTILE
+
+
+def test_what_saturates_a_curve_anyway_is_cut():
+    """Logits far below zero are all the same to a sigmoid: the scale goes to those around zero."""
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    values = np.concatenate([np.linspace(-40, -8, 900), np.linspace(-7.5, 3, 100)]).astype(np.float32)
+    seen = TensorStats.of(values)
+    plain = best_scale(seen, 8, power=True, calibrator="mse")
+    behind = best_scale(seen, 8, power=True, calibrator="mse", through=sigmoid)
+
+    def off(scale):
+        held = np.clip(np.floor(values * scale + 0.5), -128, 127) / scale
+        return np.mean((sigmoid(held) - sigmoid(values)) ** 2)
+
+    assert (plain, behind) == (2.0, 16.0)
+    assert off(behind) == min(off(2.0**e) for e in range(10))
+
+
+@pytest.mark.parametrize(
+    "reader, finer", (("Sigmoid", True), ("Tanh", True), ("Softplus", False), ("both", False), ("output", False))
+)
+def test_only_a_tensor_that_a_curve_alone_reads_is_cut_for_it(reader, finer):
+    """The float sigmoid of the host is one; a second reader, or a graph output, wants the values as they are."""
+    net = nets.Net(4, 3, 3)
+    logits = net.node("Reshape", net.conv("x", (4, 4, 1, 1), gain=30.0), net.const(np.array([0, 36], np.int64)))
+    kinds = {"both": ("Sigmoid", "Softplus"), "output": ("Sigmoid",)}.get(reader, (reader,))
+    outputs = [net.node(kind, logits, out=f"y{i}") for i, kind in enumerate(kinds)]
+    model = net.graph(*outputs, *([logits] if reader == "output" else []))
+    result = lo.quantize(model, nets.samples(model), effort="fast")
+    largest = max(abs(v) for v in result.ranges[logits])
+    assert (result.plan.tensors[logits].scale * largest > 256) is finer

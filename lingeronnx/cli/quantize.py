@@ -56,6 +56,8 @@ __all__ = ["quantize"]
 )
 @click.option("--batch-axis", multiple=True, metavar="INPUT=K|none",
               help="Which axis of an input counts the samples; none: it has no samples. Repeatable.")  # fmt: skip
+@click.option("--memory", type=float, metavar="GB",
+              help="What passes over the data may take beyond the model itself.  [default: 0.5]")  # fmt: skip
 @click.option("--format", "written", type=click.Choice(["thinker", "linger"]), default="thinker", show_default=True,
               help="Names and attributes of the graph: generation 1, or 3 as by convert.")  # fmt: skip
 @click.option("--plan", "plan_in", type=PATH, metavar="FILE", help="Use these scales; nothing is calibrated.")

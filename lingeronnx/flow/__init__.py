@@ -14,7 +14,7 @@ changed: `refined` does for `quantize`, training does for `tuning`. No stage cha
 commands, torch.
 """
 
-from .complete import complete
+from .complete import compared, complete
 from .ends import with_best_ends
 from .measured import measured
 from .model import QuantizedModel, Written
@@ -29,6 +29,7 @@ __all__ = [
     "QuantizedModel",
     "Written",
     "assign_scales",
+    "compared",
     "complete",
     "measured",
     "normalised",

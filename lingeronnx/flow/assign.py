@@ -17,12 +17,12 @@ import numpy as np
 from ..errors import ConfigError, ConstraintError
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
-from ..ops import parameter_values
+from ..ops import Op, parameter_values
 from ..ops.activation import bounds
 from ..plan import Plan, QParams
 from ..platforms import Platform
 from .calibrate import best_scale
-from .observe import Stats, TensorStats
+from .observe import Curve, Stats, TensorStats
 from .partition import Partition
 
 __all__ = ["Choice", "TieClass", "UnheldScale", "assign", "legalize", "tie_classes", "wishes"]
@@ -48,6 +48,7 @@ class TieClass:
     bound : the size that none of their values exceeds, where the operators say so (a sigmoid), or None
     reach : the size that none of their values can exceed, also where they are only moved, or None
     below : how far below the least value seen it must reach (the mask of a softmax), or None
+    through : the saturating curve that alone reads them, a float operator, or None
     """
 
     tensors: tuple[str, ...]
@@ -55,6 +56,7 @@ class TieClass:
     bound: float | None = None
     below: float | None = None
     reach: float | None = None
+    through: Curve | None = None
 
     def stats(self, stats: Stats) -> TensorStats | None:
         """Return the merged statistics of the governing tensors; None when none was seen."""
@@ -93,13 +95,34 @@ def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
     for name in activations:
         members.setdefault(sets.find(name), []).append(name)
     classes = []
+    values = {str(value.name): value for value in ir.values(parts.graph)}
+    inside = {id(node): op for node, op in parts.nodes}
     for names in members.values():
         governing = tuple(n for n in names if n not in mute) or tuple(names[-1:])
         bound = max(bounded[n] for n in governing) if all(n in bounded for n in governing) else None
         room = max((below[name] for name in names if name in below), default=None)
         reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
-        classes.append(TieClass(tuple(names), governing, bound, room, reach))
+        classes.append(TieClass(tuple(names), governing, bound, room, reach, _curve(names, values, inside)))
     return tuple(classes)
+
+
+#: Float operators that saturate -> what they compute.
+_SATURATING: Mapping[str, Curve] = {"Sigmoid": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x), "Tanh": np.tanh}
+
+
+def _curve(names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op]) -> Curve | None:
+    """Return the curve that alone reads the tensors `names`, which are tied, outside of what moves them; else None."""
+    found: set[str] = set()
+    for name in names:
+        if values[name].is_graph_output():
+            return None
+        for use in values[name].uses():
+            op = inside.get(id(use.node))
+            if op is None and not use.node.domain:
+                found.add(use.node.op_type)
+            elif op is None or not op.moves or not {str(v.name) for v in use.node.outputs} <= set(names):
+                return None
+    return _SATURATING.get(found.pop()) if len(found) == 1 else None
 
 
 def _tops(parts: Partition, row: Platform) -> dict[str, float]:
@@ -156,9 +179,10 @@ class Setting:
     percentile: float
     power: bool
 
-    def best(self, seen: TensorStats) -> float:
-        """Return the scale for what was seen."""
-        return best_scale(seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile)
+    def best(self, seen: TensorStats, through: Curve | None = None) -> float:
+        """Return the scale for what was seen, which the curve `through` alone reads."""
+        return best_scale(seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile,
+                          through=through)  # fmt: skip
 
 
 def assign(
@@ -255,7 +279,7 @@ def _class_scale(
     if seen is None or seen.squares == 0:
         notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
         return float(1 << (setting.bits - 1))
-    scale = setting.best(seen)
+    scale = setting.best(seen, group.through)
     if setting.power and group.bound is not None:  # the bound itself saturates by one count: less than a bit costs
         scale = max(scale, 2.0 ** math.floor(math.log2((top_integer + 1) / group.bound)))
     if setting.bits > 8 and group.reach is not None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..plan.config import QuantConfig
 from ..run.data import Data
+from ..run.memory import bytes_per_sample, piece
 from ..run.runners import FloatRunner, input_specs
 from .model import QuantizedModel
 
@@ -32,7 +34,8 @@ def beyond(result: QuantizedModel, data: Any, limit: int | None = None) -> list[
     if not source.rereadable:
         return []
     counts = dict.fromkeys(result.ranges, (0, 0, 0.0))
-    for feeds, _ in source.batches(_BATCH):
+    few = piece(bytes_per_sample(result.float_graph), _BATCH, QuantConfig().budget)
+    for feeds, _ in source.batches(few):
         for name, array, _scale in runner.run(feeds):
             reach = np.abs(array)
             limits = result.ranges[name]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..chip.form import chip_form
 from ..chip.row_tiles import row_tiles
@@ -13,17 +14,65 @@ from ..fit import Fitted
 from ..graph import ir
 from ..platforms import Platform
 from ..run.data import Progress
+from ..run.memory import piece
 from ..run.moments import note_inputs
-from .fidelity import fidelity
+from ..run.session import lowered_session
+from .fidelity import Fidelity, fidelity
 from .lower import lower
 from .model import QuantizedModel
 from .planned import Planned
 from .report import Report, describe
 
-__all__ = ["complete"]
+__all__ = ["Compared", "compared", "complete"]
 
 _FEW = 8  # calibration samples that the result keeps
 _SEEN = 256  # calibration samples whose moments are noted in the graph
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A plan whose integer graph has been compared with the float model.
+
+    made : the integer graph, not yet in the chip's form. seen : how far it is from the float model.
+    """
+
+    planned: Planned
+    made: Lowered
+    seen: Fidelity
+
+    @cached_property
+    def result(self) -> QuantizedModel:
+        """The graph in the form that the chip's packer wants, with its report: the same integers."""
+        planned, prepared = self.planned, self.planned.prepared
+        plan, row, lowered = planned.plan, prepared.row, ir.clone(self.made.graph)
+        notes = [*prepared.notes, *planned.notes]
+        formed = chip_form(lowered, row)
+        lowered, tiled = row_tiles(lowered, row)
+        if not prepared.synthetic:
+            few = piece(4 * prepared.input_bytes, _SEEN, prepared.conf.budget)
+            note_inputs(lowered, next(iter(prepared.data.peek(few)))[0])
+        fitted = [*prepared.fitted, *_composed(planned.graph, self.made), *formed, *tiled]
+        report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
+        seen = self.seen
+        report = replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings)
+        return QuantizedModel(lowered, plan, report, planned.graph, row, planned.ranges, planned.basis,
+                              prepared.reasons, next(iter(prepared.data.peek(_FEW)))[0])  # fmt: skip
+
+    @property
+    def checked(self) -> QuantizedModel:
+        """The result; ConstraintError with require_chip where it is not chip-ready."""
+        report = self.result.report
+        if self.planned.prepared.conf.require_chip and not report.chip_ready:
+            raise _not_ready(report, self.planned.prepared.row)
+        return self.result
+
+
+def compared(planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> Compared:
+    """Lower `exact`, the planned graph with its weights as they shall be, and compare it with the float model."""
+    row = planned.prepared.row
+    made = lower(planned.parts.on(exact), planned.plan, row)
+    session = lowered_session(made.graph, row)
+    return Compared(planned, made, fidelity(planned.prepared, made.graph, planned.graph, session, progress))
 
 
 def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> QuantizedModel:
@@ -31,23 +80,7 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
 
     Raises ConstraintError with require_chip where the result is not chip-ready.
     """
-    prepared, plan, row = planned.prepared, planned.plan, planned.prepared.row
-    made = lower(planned.parts.on(exact), plan, row)
-    lowered = made.graph
-    notes = [*prepared.notes, *planned.notes]
-    formed = chip_form(lowered, row)
-    lowered, tiled = row_tiles(lowered, row)
-    if not prepared.synthetic:
-        note_inputs(lowered, next(iter(prepared.data.peek(_SEEN)))[0])
-    fitted = [*prepared.fitted, *_composed(planned.graph, made), *formed, *tiled]
-    report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
-    if prepared.conf.require_chip and not report.chip_ready:
-        raise _not_ready(report, row)
-    few = next(iter(prepared.data.peek(_FEW)))[0]
-    result = QuantizedModel(lowered, plan, report, planned.graph, row, planned.ranges, planned.basis, prepared.reasons,
-                            few)  # fmt: skip
-    seen = fidelity(prepared, lowered, planned.graph, result.session(), progress)
-    return replace(result, report=replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings))
+    return compared(planned, exact, progress).checked
 
 
 def _composed(graph: ir.Graph, made: Lowered) -> list[Fitted]:

@@ -13,12 +13,11 @@ from ..errors import ConstraintError
 from ..graph import ir
 from ..ops.macs import macs
 from ..run.data import Progress
-from .complete import complete
+from .complete import Compared, compared
 from .model import QuantizedModel
 from .planned import plan_for
 from .prepared import Prepared
 from .refined import refined
-from .report import Report
 from .states import cells
 
 __all__ = ["ends", "with_best_ends"]
@@ -30,14 +29,14 @@ _GAIN, _LOSS = 3.0, 0.5  # dB that some output gains at least, and others lose a
 _CELL_GAIN = 0.5  # dB: cells cost the host next to nothing
 
 
-def with_best_ends(prepared: Prepared, result: QuantizedModel, progress: Progress | None = None) -> QuantizedModel:
-    """Return `result`, made from `prepared`, or where it is better the model with its front, tail or cells in float.
+def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None = None) -> QuantizedModel:
+    """Return the result of `best`, made from `prepared`, or, where it is better, that with its ends or cells in float.
 
-    Only real data that can be read again are evidence; without them, or where no effort is to be spent, it is
-    `result`.
+    Only real data that can be read again are evidence; without them, or where no effort is to be spent, it is that of
+    `best`. Raises ConstraintError with require_chip where what is best is not chip-ready.
     """
     if prepared.synthetic or prepared.conf.effort == "fast" or not prepared.data.rereadable:
-        return result
+        return best.checked
     kept: dict[str, str] = {}
     inner = cells(prepared.graph, prepared.conf.state, prepared.row)
     for more, gain in [*((end, _GAIN) for end in ends(prepared.graph)), (inner, _CELL_GAIN)]:
@@ -46,12 +45,12 @@ def with_best_ends(prepared: Prepared, result: QuantizedModel, progress: Progres
         host = {**kept, **more}
         try:
             planned = plan_for(prepared.with_host(host), None, progress)
-            other = complete(planned, refined(planned), progress)
-        except ConstraintError:  # with require_chip: no chip runs it that way
+        except ConstraintError:  # with require_chip: a scale that the chip does not hold
             continue
-        if _wins(result.report, other.report, gain):
-            result, kept = other, host
-    return result
+        other = compared(planned, refined(planned), progress)
+        if _wins(best, other, gain):
+            best, kept = other, host
+    return best.checked
 
 
 def ends(model: ir.Graph) -> list[dict[str, str]]:
@@ -111,12 +110,12 @@ def _tail(model: ir.Graph) -> list[str]:
     return [str(node.name) for node in reversed(found)] if decode and leads else []
 
 
-def _wins(old: Report, new: Report, gain: float) -> bool:
+def _wins(old: Compared, new: Compared, gain: float) -> bool:
     """Whether `new` is better: an output gained `gain` dB, none lost, and what was ready for a chip still is."""
-    if old.chip_ready and not new.chip_ready:
+    gains = [_gain(seen, new.seen.outputs[name]) for name, seen in old.seen.outputs.items()]
+    if max(gains, default=0.0) < gain or min(gains, default=0.0) < -_LOSS:
         return False
-    gains = [_gain(old.outputs[name], new.outputs[name]) for name in old.outputs]
-    return max(gains, default=0.0) >= gain and min(gains, default=0.0) >= -_LOSS
+    return new.result.report.chip_ready or not old.result.report.chip_ready
 
 
 def _gain(old: Mapping[str, float], new: Mapping[str, float]) -> float:

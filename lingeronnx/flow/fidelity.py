@@ -11,11 +11,11 @@ from ..errors import ModelError
 from ..graph import ir
 from ..run.borders import float_names
 from ..run.data import Progress
+from ..run.memory import bytes_per_sample, piece
 from ..run.metrics import Agreement
 from ..run.runners import FloatRunner, input_specs
 from ..run.session import Session
 from ..run.streaming import Stream
-from .improve.refine import samples_that_fit
 from .prepared import Prepared
 
 __all__ = ["Fidelity", "fidelity", "per_tensor"]
@@ -103,14 +103,11 @@ def _single(
 
 def _parts(prepared: Prepared, feed: _Feed) -> Iterator[dict[str, np.ndarray]]:
     """Yield a few samples at a time."""
-    specs = prepared.data.inputs
-    count = max(specs[name].count(array) if specs[name].batched else 1 for name, array in feed.items())
-    few = samples_that_fit(prepared.graph, _FEW)
-    for start in range(0, count, few):
-        yield {
-            name: specs[name].samples(array, start, start + few) if specs[name].batched else array
-            for name, array in feed.items()
-        }
+    yield from prepared.data.pieces(feed, _few(prepared))
+
+
+def _few(prepared: Prepared) -> int:
+    return piece(bytes_per_sample(prepared.graph), _FEW, prepared.conf.budget)
 
 
 class _FloatFace:
@@ -188,7 +185,7 @@ class _Moves:
 
 def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Session) -> str:
     """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
-    feed, _ = next(iter(prepared.data.peek(_FEW)))
+    feed, _ = next(iter(prepared.data.peek(_few(prepared))))
     seen = per_tensor(lowered, exact, session, feed)
     worst, most, ends = "", 0.0, 0.0
     reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of

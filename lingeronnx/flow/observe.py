@@ -15,7 +15,10 @@ import numpy as np
 from ..errors import DataError
 from ..run.runners import FloatRunner
 
-__all__ = ["HALF", "Stats", "TensorStats", "observe"]
+__all__ = ["HALF", "Curve", "Stats", "TensorStats", "observe"]
+
+#: A function of single values, float64.
+Curve = Callable[[np.ndarray], np.ndarray]
 
 #: Bins on either side of zero: at least 16 per step of an int8 scale that covers the range.
 HALF = 4096
@@ -93,14 +96,18 @@ class TensorStats:
         width = np.ldexp(1.0, self.exponent) * self.factor
         return (index - HALF + 0.5) * width, self.bins[index]
 
-    def error(self, scale: float, low: int, high: int) -> float:
-        """Return the mean squared error of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
+    def error(
+        self, scale: float, low: int, high: int, power: float = 2.0, through: Curve | None = None
+    ) -> float:  # fmt: skip
+        """Return the mean of |error|**power of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
 
-        Counted at the bins' centres, so to about a hundredth of a step.
+        Counted at the bins' centres, so to about a hundredth of a step. through : what the error counts behind.
         """
         centres, counts = self.occupied()
         held = np.clip(np.floor(centres * scale + 0.5), low, high) / scale
-        return float(np.dot(counts, (held - centres) ** 2)) / self.count
+        if through is not None:
+            held, centres = through(held), through(centres)
+        return float(np.dot(counts, np.abs(held - centres) ** power)) / self.count
 
 
 def _exponent(low: float, high: float) -> int:

@@ -14,6 +14,7 @@ from ..ops import float_op
 from ..plan import Plan, Transform
 from ..platforms import Platform
 from ..run.data import Progress
+from ..run.memory import bytes_per_sample, piece
 from ..run.runners import FloatRunner
 from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes
 from .chosen import chosen
@@ -102,11 +103,13 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
     """Equalize the channels where effort allows, and run the calibration data once."""
     row, conf = prepared.row, prepared.conf
     parts = prepared.parts.on(ir.clone(prepared.graph))
+    few = piece(bytes_per_sample(parts.graph), conf.batch, conf.budget)
     even: Mapping[str, np.ndarray] = {}
     notes: list[str] = []
     if conf.effort != "fast":
-        feeds, _ = next(iter(prepared.data.peek(_EQUALIZE_SAMPLES)))
-        even = equalize(parts, feeds, conf.bits, conf.weight_bits, prepared.runner)
+        feeds, _ = next(iter(prepared.data.peek(piece(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))))
+        pieces = list(prepared.data.pieces(feeds, few))
+        even = equalize(parts, pieces, conf.bits, conf.weight_bits, prepared.runner)
         wide = wide_states(parts, conf.state, row) if conf.bits < 16 else parts.activations
         notes = cell_notes(parts, row, feeds, wide)
     done = 0
@@ -120,7 +123,7 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
     names, runner, factors_left = set(parts.activations), prepared.runner, even
     if even and conf.mode == "max-value":  # there scales are read off to the last bit
         runner, factors_left = FloatRunner(parts.graph, names), {}
-    stats = observe(runner, prepared.data.batches(conf.batch), names, factors=factors_left, on_batch=count)
+    stats = observe(runner, prepared.data.batches(few), names, factors=factors_left, on_batch=count)
     return Observed(prepared, parts, even, stats, notes)
 
 

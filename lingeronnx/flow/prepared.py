@@ -68,6 +68,11 @@ class Prepared:
         return self.parts.graph
 
     @cached_property
+    def input_bytes(self) -> int:
+        """The bytes of the inputs of one sample."""
+        return sum(array.nbytes for array in self.data.first().values())
+
+    @cached_property
     def runner(self) -> FloatRunner:
         """What runs `graph`: the activations that become integers."""
         return FloatRunner(self.graph, set(self.parts.activations))

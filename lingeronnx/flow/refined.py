@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..graph import ir
-from .improve.refine import refine, samples_that_fit
+from ..run.memory import bytes_per_sample, piece
+from .improve.refine import refine, walk_bytes
 from .planned import Planned
 
 __all__ = ["refined"]
@@ -16,6 +17,8 @@ def refined(planned: Planned) -> ir.Graph:
     if planned.prepared.conf.effort == "fast":
         return planned.graph
     copy = ir.clone(planned.graph)
-    feeds, _ = next(iter(planned.prepared.data.peek(samples_that_fit(copy, _SAMPLES))))
-    refine(planned.parts.on(copy), planned.plan, planned.prepared.row, feeds, planned.runner)
+    data, budget = planned.prepared.data, planned.prepared.conf.budget
+    feeds, _ = next(iter(data.peek(piece(walk_bytes(copy), _SAMPLES, budget))))
+    pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
+    refine(planned.parts.on(copy), planned.plan, planned.prepared.row, feeds, planned.runner, pieces, budget)
     return copy

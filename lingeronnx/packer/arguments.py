@@ -6,6 +6,7 @@ prefetching, and what else helps single operators. None is taken on trust: the v
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -85,7 +86,7 @@ def choose(graph: ir.Graph | onnx.ModelProto, row: Platform) -> Choice:
     base = Options(platform=row.packing.name if row.packing is not None else None, sizes=symbols)
     ready = make_ready(proto, row, base)
     best: tuple[tuple[int, int], Choice] | None = None
-    for candidate in _candidates(ready, row):
+    for candidate in itertools.chain(_candidates(ready, row), _spilled(ready, row, base)):
         found = Choice(candidate.words(base), verdict(ready, row, candidate.options(base)))
         rank = (_rank(found.verdict), len(found.verdict.findings))
         if best is None or rank < best[0]:
@@ -133,6 +134,59 @@ def _moves(net: Net, row: Platform) -> Iterator[Sequence[str]]:
             for kept in (_ends(net), _ends(net) | _parts(net), every - _tiles(net), every):
                 yield [*first, *(t.name for t in net.values() if t.bytes > size and t.name in kept)]
     yield [*_rows(net, row), *_norms(net), *_sequences(net)]
+
+
+def _spilled(ready: Ready, row: Platform, base: Options) -> Iterator[_Candidate]:
+    """Yield the candidate that moves one tensor after the other out of the fullest node, where that does no harm.
+
+    None where nothing but the shared memory stands against the graph, or where no tensor may go.
+    """
+    tried = 0
+    for prefetch in (True, False):
+        names: tuple[str, ...] = ()
+        said = verdict(ready, row, _Candidate(names, prefetch).options(base))
+        while said.memory is not None and not said.memory.fits and tried < _SPILLS:
+            for name in _movable(said):
+                tried += 1
+                moved = (*names, *_followed(_net(said), [name]))
+                after = verdict(ready, row, _Candidate(moved, prefetch).options(base))
+                assert after.memory is not None
+                if _harm(after) <= _harm(said) and after.memory.need < said.memory.need:
+                    names, said = moved, after
+                    break
+            else:
+                break
+        if names:
+            yield _Candidate(names, prefetch)
+        if said.chip_ready:
+            return
+
+
+#: Trials of single tensors.
+_SPILLS = 96
+
+
+def _net(said: Verdict) -> Net:
+    assert said.net is not None
+    return said.net
+
+
+def _harm(said: Verdict) -> int:
+    """Return the number of findings, but for the size of the plan."""
+    return sum(f.level != "plan" and f.node != "shared memory" for f in said.findings)
+
+
+def _movable(said: Verdict) -> list[str]:
+    """Return the tensors in shared memory at its fullest node: first those it does not use, the largest first."""
+    assert said.memory is not None
+    net = _net(said)
+    spots = {n: s for n, s in said.memory.spots.items() if s.place == SHARE}
+    index = max(range(len(net.steps)), key=lambda i: sum(s.size for s in spots.values() if s.first <= i <= s.last))
+    used = {*net.steps[index].inputs, *net.steps[index].outputs}
+    alive = [
+        n for n, s in spots.items() if s.kind == "tensor" and s.first <= index <= s.last and not set(":,") & set(n)
+    ]
+    return sorted(alive, key=lambda name: (name in used, -spots[name].size))
 
 
 def _followed(net: Net, names: Sequence[str]) -> list[str]:

@@ -69,9 +69,15 @@ class QuantConfig(BaseModel):
     overrides: Mapping[str, Override] = Field(default_factory=dict)
     batch: int = Field(default=32, ge=1)
     limit: int | None = Field(default=None, ge=1)
+    memory: float = Field(default=0.5, gt=0)
     seed: int = 0
     notes: Literal["short", "full"] = "short"
     debug_dump: str | None = None
+
+    @property
+    def budget(self) -> int:
+        """The bytes that passes over the data may take: `memory` is in units of 10^9."""
+        return int(self.memory * 1e9)
 
     @field_validator("debug_dump", mode="before")
     @classmethod

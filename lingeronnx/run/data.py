@@ -187,6 +187,15 @@ class Data:
             raise DataError(f"{self.what} holds no sample; give at least one")
         yield {n: self.inputs[n].joined([part[n] for part in parts]) for n in parts[0]}, None
 
+    def pieces(self, feeds: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, np.ndarray]]:
+        """Yield `feeds` in pieces of at most `size` samples; as a whole where an input fixes their number."""
+        counts = [self.inputs[name].count(array) for name, array in feeds.items() if self.inputs[name].batched]
+        if not counts or len(counts) < sum(self.inputs[name].axis is not None for name in feeds):
+            yield dict(feeds)
+            return
+        for start in range(0, max(counts), size):
+            yield {name: self._part(name, array, start, start + size) for name, array in feeds.items()}
+
     def first(self) -> dict[str, np.ndarray]:
         """Return the first sample as a batch of one; no generator is used up."""
         return next(iter(self.peek(1)))[0]

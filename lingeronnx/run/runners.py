@@ -39,6 +39,7 @@ def ort_session(proto: onnx.ModelProto, label: str, threads: int = 0) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what fails is raised; no second copy of it on stderr
     options.intra_op_num_threads = threads or int(os.environ.get("LINGERONNX_THREADS") or 0)
+    options.enable_cpu_mem_arena = False  # it would keep the most that one run ever took
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     try:
         with ir.openable(proto) as content:
@@ -90,6 +91,10 @@ class FloatRunner:
         """The axis of the samples in every tensor; asked for late, when the graph's shapes may have been traced."""
         axes = {str(v.name): open_axis(v) if self._sized else 0 for v in ir.values(self._model)}
         return {**axes, **{name: spec.axis or 0 for name, spec in self._single.items()}}
+
+    def batch_first(self, names: Collection[str]) -> bool:
+        """Whether all of the tensors `names` have the samples on axis 0."""
+        return not any(self._axes[name] for name in names)
 
     def run(self, feed: Mapping[str, np.ndarray], names: Collection[str] | None = None) -> Stream:
         """Run one batch and yield `(name, array, None)`; arrays as onnxruntime computed them.

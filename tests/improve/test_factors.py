@@ -60,7 +60,7 @@ def test_equalize_keeps_the_function_and_evens_the_channels():
     feed = data(graph)
     parts = prepared(graph, feed)
     before = outputs(graph, feed)["y"]
-    found = equalize(parts, feed)
+    found = equalize(parts, [feed])
     assert found
     assert all(np.all(f > 0) for f in found.values())
     np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
@@ -86,7 +86,7 @@ def test_dead_channels_keep_factor_one():
     graph = uneven(dead=(3, 7))
     feed = data(graph)
     parts = prepared(graph, feed)
-    found = equalize(parts, feed)
+    found = equalize(parts, [feed])
     assert all(np.isfinite(f).all() for f in found.values())
     first = next(f for f in found.values() if len(f) == 16)
     assert first[3] == 1

@@ -75,7 +75,7 @@ def test_an_even_net_is_left_alone():
     net.node("Conv", net.node("Relu", net.node("Conv", "x", ones[0])), ones[1], out="y")
     model = net.graph("y")
     feed, parts, _ = ready(model)
-    assert equalize(parts, feed) == {}
+    assert equalize(parts, [feed]) == {}
 
 
 def test_a_tensor_that_leaves_is_left_alone():
@@ -85,7 +85,7 @@ def test_a_tensor_that_leaves_is_left_alone():
     net.conv(a, (4, 8, 1, 1), out="y")
     model = net.graph("y", "a")
     feed, parts, _ = ready(model)
-    assert equalize(parts, feed) == {}
+    assert equalize(parts, [feed]) == {}
 
 
 # ---- host-scale ----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ _TRIALS = 32  # of one run, under few arguments
 _PASSED = 2  # of these, under all arguments
 _ROUNDS = 8  # runs of one graph
 _LAYERS = (CONV2D.name, "MaxPool", AVG_POOL2D.name, ADD.name, "Relu")
-_STARTS = 4  # nodes to go back from the one that is too large
+_STARTS = 4  # nodes to go back from the one that is too large, and of those that are merely crowded
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
     work, now = graph, None
     whole = {node.name for node in graph.graph}
     for _ in range(_ROUNDS):
-        ready = now is not None and now.verdict.chip_ready
-        large = None if ready else _too_large(work, row) or _crowded(work, row, whole, now)
-        if large is None or large.name not in whole:
+        if now is not None and now.verdict.chip_ready:
             break
-        found = _best(work, row, large)
+        large = _too_large(work, row)
+        wanted = _crowded(work, row, whole, now) if large is None else [large] if large.name in whole else []
+        found = next((best for node in wanted if (best := _best(work, row, node)) is not None), None)
         if found is None:
             break
         work, now, cut = found
@@ -113,30 +113,34 @@ def _too_large(graph: ir.Graph, row: Platform) -> ir.Node | None:
 
 def _crowded(
     graph: ir.Graph, row: Platform, whole: Collection[str | None], now: Choice | None
-) -> ir.Node | None:  # fmt: skip
-    """Return the layer of `whole` at which most bytes live at once, where the plan exceeds the shared memory.
+) -> list[ir.Node]:  # fmt: skip
+    """Return a few layers of `whole` to cut where the plan exceeds the shared memory.
 
-    None where the packer takes the graph as it is or with tensors in psram, as it does not where `now` was chosen; and
-    where it refuses the graph for another reason.
+    First those that something stands against where `now` was chosen, then those at which most bytes live at once. None
+    where the packer takes the graph as it is or with tensors in psram, as it does not where `now` was chosen; and where
+    it refuses the graph for another reason.
     """
     proto, names = _written(graph)
     ready, base = _ready(proto, row)
     said = verdict(ready, row, base)
     if said.memory is None or said.memory.fits or (now is None and choose(proto, row).verdict.chip_ready):
-        return None
-    written_as = {names.get(str(name), str(name)): name for name in whole}
-    fullest = _fullest(said, written_as)
-    return next((node for node in graph.graph if fullest and node.name == written_as[fullest]), None)
+        return []
+    against = [] if now is None else [f.node for f in now.verdict.findings if f.level != "plan"]
+    written_as = {names.get(str(node.name), str(node.name)): node for node in graph.graph
+                  if node.name in whole and node.op_type in _LAYERS}  # fmt: skip
+    order = dict.fromkeys([*against, *_fullest(said)])
+    return [written_as[name] for name in order if name in written_as][:_STARTS]
 
 
-def _fullest(said: Verdict, among: Collection[str] | None = None) -> str:
-    """Return the node, one of `among`, at which most bytes of shared memory are in use; empty where there is none."""
+def _fullest(said: Verdict) -> list[str]:
+    """Return the nodes by the bytes of shared memory that are in use, most first."""
     assert said.memory is not None
     assert said.net is not None
     spots = [s for s in said.memory.spots.values() if s.place == SHARE]
-    steps = [(i, s.origin) for i, s in enumerate(said.net.steps) if among is None or s.origin in among]
-    living = {origin: sum(s.size for s in spots if s.first <= i <= s.last) for i, origin in steps}
-    return max(living, key=lambda origin: living[origin], default="")
+    living = {
+        step.origin: sum(s.size for s in spots if s.first <= i <= s.last) for i, step in enumerate(said.net.steps)
+    }
+    return sorted(living, key=lambda origin: -living[origin])
 
 
 def _written(graph: ir.Graph) -> tuple[onnx.ModelProto, Mapping[str, str]]:
@@ -190,7 +194,7 @@ def _possible(proto: onnx.ModelProto, row: Platform, left: Collection[str | None
     for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):
         said = verdict(ready, row, replace(base, places=dict.fromkeys(moved, PSRAM)))
         against = {f.node for f in said.findings if f.level != "plan"} - {"shared memory"}
-        fits = said.memory is not None and (said.memory.fits or _fullest(said) in left)
+        fits = said.memory is not None and (said.memory.fits or _fullest(said)[0] in left)
         if fits and against <= set(left):
             return True
     return False
@@ -205,7 +209,7 @@ def _cuts(graph: ir.Graph, row: Platform, large: ir.Node) -> Iterator[_Cut]:
     where, limit = nodes.index(large), row.shared_memory or 0
     for first in range(where, max(where - _STARTS, 0) - 1, -1):
         runs = runs_from(nodes, first, large)
-        small = [run for run in runs if 4 * size(run.result) <= limit][:1]
+        small = [run for run in runs if 3 * size(run.result) <= limit][:1]
         for run in [*small, *(run for run in reversed(runs) if run not in small)]:
             for count in _COUNTS:
                 cut = _cut(run, count)

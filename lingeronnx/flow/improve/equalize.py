@@ -19,7 +19,7 @@ repeat it over all groups until nothing moves. A channel that is dead in any of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,21 +58,21 @@ class _Group:
 
 def equalize(
     parts: Partition,
-    feed: Mapping[str, np.ndarray],
+    feeds: Sequence[Mapping[str, np.ndarray]],
     bits: int = 8,
     weight_bits: int = 8,
     runner: FloatRunner | None = None,
 ) -> dict[str, np.ndarray]:
     """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
 
-    feed : some tens of calibration samples. bits, weight_bits : widths of activations and weights.
-    runner : of the graph's tensors as they are now, where there is one already.
+    feeds : some tens of calibration samples, in pieces that are run one after the other. bits, weight_bits : widths of
+    activations and weights. runner : of the graph's tensors as they are now, where there is one already.
     """
     groups = _groups(parts)
     if not groups:
         return {}
     names = set(parts.activations)
-    seen = _observe(FloatRunner(parts.graph, names) if runner is None else runner, feed, names)
+    seen = _observe(FloatRunner(parts.graph, names) if runner is None else runner, feeds, names)
     total: dict[str, np.ndarray] = {}
     for _ in range(_SWEEPS):
         moved = False
@@ -92,13 +92,22 @@ def equalize(
     return total
 
 
-def _observe(runner: FloatRunner, feed: Mapping[str, np.ndarray], names: set[str]) -> dict[str, _Channels]:
-    found = {}
-    for name, array, _ in runner.run(feed, names):
+def _observe(
+    runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]
+) -> dict[str, _Channels]:  # fmt: skip
+    found: dict[str, _Channels] = {}
+    sizes: dict[str, int] = {}
+    for name, array, _ in (item for feed in feeds for item in runner.run(feed, names)):
         if array.ndim >= 2 and array.size:
             axes = tuple(i for i in range(array.ndim) if i != 1)
-            wide = array.astype(np.float64)
-            found[name] = _Channels(np.abs(wide).max(axis=axes), np.square(wide).mean(axis=axes))
+            reach = np.maximum(array.max(axis=axes), -array.min(axis=axes)).astype(np.float64)
+            flat = np.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
+            power, size = np.einsum("ij,ij->i", flat, flat, dtype=np.float64), flat.shape[1]
+            old, before = found.get(name), sizes.get(name, 0)
+            if old is not None:
+                reach, power = np.maximum(old.reach, reach), power + old.power * before
+            sizes[name] = before + size
+            found[name] = _Channels(reach, power / sizes[name])
     return found
 
 

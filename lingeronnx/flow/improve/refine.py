@@ -5,7 +5,8 @@ really reach it on some calibration samples:
 
 1. the weight is rounded again so that the layer's output changes least (`rounding`), and taken over where it does;
 2. the output is compared with the float model's, per channel, where the float value lies inside what the integer tensor
-   can hold (and is positive, where a Relu follows), and the bias is moved by the mean difference.
+   can hold (and is positive, where a Relu follows), and the bias is moved by the mean difference. Of large maps a fixed
+   sample of positions is compared, so that what is kept of the float model stays within the memory.
 
 Later layers see the refined output, so errors of earlier layers are not corrected twice.
 """
@@ -13,8 +14,8 @@ Later layers see the refined output, so errors of earlier layers are not correct
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,20 @@ from ..lower import lower
 from ..partition import Partition
 from .rounding import compensated_round, output_error
 
-__all__ = ["refinable", "refine", "samples_that_fit"]
+__all__ = ["refinable", "refine", "walk_bytes"]
 
-_MEMORY = 512 * 2**20  # bytes of float activations held at a time
 _PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
 _ROWS = 16384  # receptive fields that the second moments of a layer's inputs are taken over
+_FEWEST = 1024  # positions that a layer is compared at, however little memory there is
+_LIVING = 4  # tensors that a step needs, and those that wait for a later one
 _LARGEST = 4096  # inputs per output beyond which the moments' matrix would be too large
 
 
-def samples_that_fit(model: ir.Graph, most: int) -> int:
-    """Return how many samples' activations of `model` fit the memory set aside, at least 1, at most `most`."""
-    sizes = [ir.shape(v) for v in ir.values(model)]
-    one = sum(4 * math.prod(int(d or 1) for d in s[1:]) for s in sizes if s)
-    return int(np.clip(_MEMORY // max(one, 1), 1, most))
+def walk_bytes(model: ir.Graph) -> int:
+    """Return the bytes that a walk keeps of one sample: inputs as they come and joined, some tensors of 8 bits."""
+    sizes = [math.prod(int(d or 1) for d in (ir.shape(v) or (0, 0))[1:]) for v in ir.values(model)]
+    inputs = sum(math.prod(int(d or 1) for d in (ir.shape(v) or (0, 0))[1:]) for v in model.graph.inputs)
+    return 8 * inputs + _LIVING * max(sizes, default=0)
 
 
 def refinable(parts: Partition) -> dict[str, ir.Node]:
@@ -49,14 +51,18 @@ def refinable(parts: Partition) -> dict[str, ir.Node]:
     return {ir.written_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
 
 
-def refine(parts: Partition, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray], runner: FloatRunner) -> None:
+def refine(
+    parts: Partition, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray], runner: FloatRunner,
+    pieces: Sequence[Mapping[str, np.ndarray]] = (), budget: int = 1 << 29,
+) -> None:  # fmt: skip
     """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
 
-    feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. The new weights
-    lie on the plan's grid.
+    feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
+    samples, in pieces that are run one after the other. budget : bytes that may be taken. The new weights lie on the
+    plan's grid.
     """
     model, layers = parts.graph, refinable(parts)
-    wanted = {name: array for name, array, _ in runner.run(feed, layers)}
+    wanted = _targets(layers, runner, pieces if pieces and runner.batch_first(layers) else [feed], budget)
     lowered = lower(parts, plan, row)
     made = {name for name, layer in lowered.layers.items() if layer in layers}
     walk = IntRunner(lowered.graph, row=row).walk(feed, made)
@@ -74,7 +80,7 @@ def refine(parts: Partition, plan: Plan, row: Platform, feed: Mapping[str, np.nd
             ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
             array = walk.redo(kernel)
         want = wanted.pop(name)
-        error = _mean_error(want, array.reshape(want.shape), plan.tensors.get(name), node)
+        error = _mean_error(want.values, want.of(array), plan.tensors.get(name), node)
         if np.any(error):
             scale = plan.tensors[ir.read_name(node)].scale * np.asarray(plan.tensors[ir.read_name(node, 1)].scale)
             shift = np.floor(error * scale + 0.5).astype(np.int64)
@@ -138,18 +144,68 @@ def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node) -> np.ndar
 # ---- biases ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Target:
+    """What the float model gives at some positions of a layer.
+
+    values : float32 [positions, channels]. index : of the positions, among all of all samples; shape : of the layer's
+    output with its channels on axis `axis`.
+    """
+
+    values: np.ndarray
+    index: np.ndarray
+    shape: tuple[int, ...]
+    axis: int
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """Return the same positions of the integers `array`."""
+        return _flat(array.reshape(self.shape), self.axis)[self.index]
+
+
+def _flat(array: np.ndarray, axis: int) -> np.ndarray:
+    """Return [positions, channels]."""
+    return np.moveaxis(array, axis, -1).reshape(-1, array.shape[axis])
+
+
+def _targets(
+    layers: Mapping[str, ir.Node], runner: FloatRunner, pieces: Sequence[Mapping[str, np.ndarray]], budget: int
+) -> dict[str, _Target]:
+    """Run `pieces` and keep of every layer as many positions as fit an eighth of the budget, all layers alike."""
+    axes = {name: 1 if node.op_type == "Conv" else -1 for name, node in layers.items()}
+    channels = sum((ir.shape(node.outputs[0]) or (1, 1))[axes[name]] or 1 for name, node in layers.items())
+    most = max(_FEWEST, budget // 8 // (4 * channels)) if channels else 0
+    rng = np.random.default_rng(0)
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in layers}
+    places: dict[str, list[np.ndarray]] = {name: [] for name in layers}
+    starts = dict.fromkeys(layers, 0)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for number, feed in enumerate(pieces):
+        for name, array, _ in runner.run(feed, layers):
+            flat, start = _flat(array, axes[name]), starts[name]
+            starts[name] += len(flat)
+            share = max(1, most * (number + 1) // len(pieces) - most * number // len(pieces))
+            index = np.sort(rng.permutation(len(flat))[:share]) if len(flat) > share else np.arange(len(flat))
+            parts[name].append(flat[index])
+            places[name].append(index + start)
+            first = array.shape[0] if name not in shapes else shapes[name][0] + array.shape[0]
+            shapes[name] = (first, *array.shape[1:])
+    found = {}
+    for name, shape in shapes.items():
+        values, index = np.concatenate(parts.pop(name)), np.concatenate(places.pop(name))
+        found[name] = _Target(values, index, shape, axes[name])
+    return found
+
+
 def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams | None, node: ir.Node) -> np.ndarray:
-    """Return the mean of have - want per channel (axis 1 of Conv, last of Linear), float64, in real units.
+    """Return the mean of have - want [positions, channels] per channel, float64, in real units.
 
     q : how the tensor is held; None where the layer writes floats, which hold everything.
     """
-    axis = 1 if node.op_type == "Conv" else want.ndim - 1
     reader = ir.sole_consumer(node.outputs[0])
     scale, low, high = (1.0, -math.inf, math.inf) if q is None else (q.scale, q.low / q.scale, q.high / q.scale)
     inside = (want > (0.0 if reader is not None and is_relu(reader) else low)) & (want < high)
     error = np.where(inside, have.astype(np.float64) / scale - want, 0.0)
-    axes = tuple(i for i in range(want.ndim) if i != axis)
-    return np.asarray(error.sum(axis=axes) / (inside.sum(axis=axes) + _PRIOR))
+    return np.asarray(error.sum(axis=0) / (inside.sum(axis=0) + _PRIOR))
 
 
 def _move_bias(model: ir.Graph, node: ir.Node, error: np.ndarray) -> None:

@@ -1,0 +1,25 @@
+"""How many samples a pass over the data takes at a time, so that its tensors stay within a budget of bytes.
+
+A pass lays its samples out in pieces: what a piece computes is looked at and let go before the next one. An eighth of
+the budget is for the tensors of a piece: onnxruntime holds them a second time while it hands them over, and the data
+themselves and what the pass keeps of them take the rest.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..graph import ir
+
+__all__ = ["bytes_per_sample", "piece"]
+
+
+def bytes_per_sample(model: ir.Graph) -> int:
+    """Return the bytes of all tensors of one sample of the float `model`; sizes that are not known count as 1."""
+    shapes = [ir.shape(value) for value in ir.values(model)]
+    return sum(4 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes if shape)
+
+
+def piece(one: int, most: int, budget: int) -> int:
+    """Return how many samples of `one` bytes each a piece has under `budget` bytes: at least 1, at most `most`."""
+    return max(1, min(budget // 8 // max(one, 1), most))
