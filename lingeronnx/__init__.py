@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .api import sensitivity as sensitivity
     from .api import verify as verify
     from .api import wb_analyse as wb_analyse
+    from .compat import AnalysisQuant as AnalysisQuant
     from .compat import Dumper as Dumper
     from .compat import ModelProfiler as ModelProfiler
     from .compat import QuantAnalysis as QuantAnalysis
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "AnalysisQuant": "compat",
     "BadCase": "analysis.badcase",
     "Check": "analysis.check",
     "Comparison": "analysis.comparison",

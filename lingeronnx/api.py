@@ -14,7 +14,7 @@ from .analysis.check import Check, check_float
 from .analysis.compare import Comparison, compare
 from .analysis.outliers import WEIGHTS, Row, analyse_outputs, constants, grid, rows_of
 from .analysis.packed import check_packed, read_packable
-from .analysis.profiling import profile
+from .analysis.profiling import compare_kept, profile
 from .analysis.ranking import Sensitivity
 from .analysis.sensitivity import sensitivity
 from .analysis.structure import Structure, of_integers, of_model
@@ -57,6 +57,7 @@ __all__ = [
     "analyse_outputs",
     "check",
     "compare",
+    "compare_kept",
     "convert",
     "convert_checkpoint",
     "deploy",

@@ -27,11 +27,13 @@ from ..run.data import Data, Progress
 from ..run.dump import INDEX, Folder
 from ..run.runners import Stream
 from ..run.session import Session
+from .compare import compare
+from .comparison import Comparison
 from .profile import Profile, Recorder, folder
 from .saved import FILE, load_profile, save_profile
 from .sources import Float, Integer, Item, Source
 
-__all__ = ["TENSORS", "Recorded", "kept", "profile"]
+__all__ = ["TENSORS", "Recorded", "compare_kept", "kept", "profile"]
 
 #: The folder with the tensors, in a profile's folder.
 TENSORS = "tensors"
@@ -160,6 +162,22 @@ def kept(model: str | os.PathLike[str] | ir.Graph | Session, path: str | os.Path
     """
     session = Recorded(model if isinstance(model, Session) else Session(model), path)
     return _Kept(session) if session.is_integer else Float(session), session
+
+
+def compare_kept(
+    float_model: str | os.PathLike[str] | ir.Graph | Session,
+    quant_model: str | os.PathLike[str] | ir.Graph | Session,
+    profiles: tuple[str | os.PathLike[str], str | os.PathLike[str]],
+    out: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Compare two models as `compare` does, from what their profiles kept: nothing is run.
+
+    profiles : the folder of each. settings : of `compare`. There are no local errors. Raises DataError where a folder
+    has no tensors, or those of another model, or where the two were not run on the same samples.
+    """
+    (base, recorded), (other, _) = (kept(m, p) for m, p in zip((float_model, quant_model), profiles, strict=True))
+    return compare(base, other, list(recorded.batches()), out, **settings)
 
 
 def _read(home: Path) -> dict[str, tuple[np.ndarray, float | None]]:

@@ -12,7 +12,7 @@ import numpy as np
 from ..analysis.badcase import find_bad_case
 from ..analysis.compare import Comparison, compare, write
 from ..analysis.profile import folder
-from ..analysis.profiling import kept
+from ..analysis.profiling import compare_kept
 from ..analysis.sensitivity import JOURNAL, sensitivity
 from ..analysis.sources import Integer, Planned, Source, source
 from ..errors import ConfigError, DataError
@@ -126,9 +126,7 @@ class QuantAnalysis:
         Raises ConfigError before `run`, unless there are profiles.
         """
         if self._profiles is not None and self._found is None:
-            base, recorded = kept(self._session(), self._profiles[0])
-            analysed, _ = kept(self._integers(), self._profiles[1])
-            self._found = compare(base, analysed, list(recorded.batches()))
+            self._found = compare_kept(self._session(), self._integers(), self._profiles)
         if self._found is None:
             raise ConfigError("nothing is compared yet: call run() first, or set_model_profiler_dir()")
         write(self._found, self.out_dir)

@@ -243,6 +243,32 @@ def test_kept_tensors_stand_for_the_model(made, tmp_path) -> None:
         Recorded(session, tmp_path / "bare")
 
 
+def test_compare_from_profiles(made, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    home, _, _ = made
+
+    def run(*words):
+        return CliRunner().invoke(cli.main, [str(word) for word in words])
+
+    models = home / "net.onnx", home / "quant.onnx"
+    for model, out in zip(models, ("f", "q"), strict=True):
+        assert run("profile", model, "--data", home / "data.npz", "-o", out, "--keep").exit_code == 0
+    done = run("compare", *models, "--profiles", "f", "q", "-o", "kept", "--json")
+    assert done.exit_code == 0, done.output
+    again = run("compare", *models, "--data", home / "data.npz", "-o", "run", "--json")
+    assert again.exit_code == 0, again.output
+    kept, ran = (json.loads(each.stdout)["layers"] for each in (done, again))
+    assert [row["mod_name"] for row in kept] == [row["mod_name"] for row in ran]
+    for ours, theirs in zip(kept, ran, strict=True):
+        assert ours["Cosine"] == pytest.approx(theirs["Cosine"], rel=1e-5)
+        assert ours["L1"] == pytest.approx(theirs["L1"], rel=1e-4, abs=1e-9)
+        assert ours["local_L1"] is None
+    assert (tmp_path / "kept" / "compare_per_layer_out.csv").exists()
+    assert run("compare", *models, "-o", "x").exit_code == 2
+    swapped = run("compare", *models, "--profiles", "q", "f", "-o", "x")
+    assert (swapped.exit_code, "was made of another model" in swapped.output) == (1, True)
+
+
 # ---- where it comes from -----------------------------------------------------------------------------------------
 
 

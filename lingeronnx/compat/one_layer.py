@@ -1,0 +1,79 @@
+"""`AnalysisQuant`: each layer quantized alone, judged by the user's own function, ranked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..analysis.profile import folder
+from ..analysis.ranking import Sensitivity
+from ..analysis.sensitivity import sensitivity
+from ..analysis.text import framed
+from ..errors import ConfigError
+from ..files import write_text
+
+__all__ = ["AnalysisQuant"]
+
+RANKING = "analysis.txt"
+
+
+class AnalysisQuant:
+    """Ranks the layers of a float model by what is lost when each alone is quantized.
+
+    model_dir : the ``.onnx`` file, or a folder that holds one. eval_function : called with something that is called
+        with feeds as a `Session` is; returns a number, larger is better; its data are its own affair. data_loader : to
+        calibrate on. save_dir : for analysis.txt and the histograms. checkpoint_name : of the file with the results so
+        far, here text (``.jsonl`` for ``.pkl``): an interrupted analysis goes on from it, and refuses that of another
+        model, data or setting. num_histogram_plots : of the best and of the worst layers; 0 draws none.
+    ptq_config : settings of `quantize`, a mapping or a YAML file.
+    Raises ConfigError without eval_function, and for model_filename and params_filename, which another format has.
+    """
+
+    def __init__(
+        self, model_dir: str | os.PathLike[str], model_filename: str | None = None, params_filename: str | None = None,
+        eval_function: Callable[[Any], float] | None = None, data_loader: Any = None,
+        save_dir: str | os.PathLike[str] = "analysis_results", checkpoint_name: str = "analysis_checkpoint.pkl",
+        num_histogram_plots: int = 10, ptq_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    ) -> None:  # fmt: skip
+        for name, given in (("model_filename", model_filename), ("params_filename", params_filename)):
+            if given is not None:
+                raise ConfigError(f"{name} = '{given}' belongs to a format of two files; give the .onnx as model_dir")
+        if not callable(eval_function):
+            raise ConfigError("eval_function is missing: a function of a model that returns a number, larger is better")
+        if num_histogram_plots < 0:
+            raise ConfigError(f"num_histogram_plots = {num_histogram_plots}; give 0 or more")
+        self.model = _model(Path(model_dir))
+        self.save_dir, self.num_histogram_plots = Path(save_dir), num_histogram_plots
+        self._journal = Path(checkpoint_name).with_suffix(".jsonl").name
+        self._eval, self._calib, self._config = eval_function, data_loader, ptq_config
+
+    def analysis(self) -> Sensitivity:
+        """Quantize each layer alone, rank them, write the files; an interrupted analysis goes on."""
+        home = folder(self.save_dir)
+        found = sensitivity(self.model, self._calib, folder=home, function=self._eval, journal=self._journal,
+                            resume=True, plots=self.num_histogram_plots, config=self._config)  # fmt: skip
+        write_text(home / RANKING, _text(found))
+        return found
+
+
+def _model(path: Path) -> Path:
+    """Return the model at `path`, or the only one in the folder `path`."""
+    if not path.is_dir():
+        return path
+    found = sorted(path.glob("*.onnx"))
+    if len(found) != 1:
+        raise ConfigError(f"the folder {path} holds {len(found)} .onnx files; give the file itself as model_dir")
+    return found[0]
+
+
+def _text(found: Sensitivity) -> str:
+    """Return the ranking, the most sensitive layer first, and what to leave out."""
+    rows = [(str(number), row.name, row.op_type, f"{row.values[0]:.6g}", f"{found.exact - row.values[0]:.6g}")
+            for number, row in enumerate(found.ranking, 1)]  # fmt: skip
+    lines = [f"float model: {found.exact:.6g}; all layers quantized: {found.quantized:.6g}",
+             framed(("rank", "layer", "type", "quant metric", "loss"), rows)]  # fmt: skip
+    if found.best is not None:
+        lines += ["quantize next with:", " ".join(found.best.options), ""]
+    return "\n".join(lines)
