@@ -33,6 +33,7 @@ _CHANNEL = 8.0  # times the middle channel's range
 _OUTLIER = 10.0  # times the 0.99 quantile of absolute values
 _RARE = 15.0  # times its root mean square that a channel reaches where its large values are rare
 _SHIFT, _SPREAD = 0.5, 1.7  # of the input, in its standard deviations and as a ratio of them
+_APART = 0.08  # standard deviations that a channel's mean may move against the others'
 _NEAR = 1e-3  # squared distance of moments, in variances, that says nothing
 _FEW = 32  # samples below which nothing is said of channels in another order
 
@@ -99,7 +100,17 @@ def _against(row: Row, mean: np.ndarray, std: np.ndarray, join: Join) -> Finding
         text = f"mean {_list(ours[0])}, standard deviation {_list(ours[1])}"
         limit = f"as at calibration: mean {_list(mean)}, standard deviation {_list(std)}"
         return _of_input(row, "input not normalised", text, limit, 60.0 + min(shift, 30.0))
-    return None
+    return _out_of_balance(row, ours, mean, std) if join.samples >= _FEW and len(mean) > 1 else None
+
+
+def _out_of_balance(row: Row, ours: Any, mean: np.ndarray, std: np.ndarray) -> Finding | None:
+    """Return whether channels moved against each other, as where they are swapped and normalised then."""
+    moved = (ours[0] - mean) / np.maximum(std, 1e-12)
+    apart = moved - moved.mean()
+    if np.abs(apart).max() < _APART or abs(moved.mean()) > np.abs(apart).max():
+        return None
+    measured = f"means of channels moved by {_list(moved)} standard deviations, by {moved.mean():.3g} together"
+    return _of_input(row, "input channels swapped", measured, f"{_APART:g} against each other", 50.0)
 
 
 def _reordered(row: Row, ours: Any, mean: np.ndarray, std: np.ndarray) -> Finding | None:
@@ -298,11 +309,15 @@ def weights(row: Row, join: Join, parents: Sequence[str], found: Mapping[str, Fi
 # ---- what costs little ---------------------------------------------------------------------------------------------
 
 
+#: What makes channels of its own: a dead one there is the layer's doing.
+_MAKES = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Relu", "Clip"})
+
+
 def costs_little(row: Row, join: Join, explained: bool) -> Finding | None:
     """Return dead channels, an output in few bits, or an error that nothing explains."""
     channels = row.channels
     still = np.flatnonzero(channels.still) if channels.count > 1 else np.zeros(0)
-    if len(still) and row.kinds[0] != "Input" and len(still) < len(channels.still):
+    if len(still) and row.kinds[0] in _MAKES and len(still) < len(channels.still):
         measured = f"channel {_names(still)} never changes ({len(still)} of {len(channels.still)})"
         remedy = "take it out of the model, or train it again: it costs time and no accuracy"
         finding = _finding(row, "dead channel", measured, "none", remedy, (), 3)

@@ -182,7 +182,7 @@ class Pair:
         self._sums = np.zeros(5)  # of x^2, y^2, xy, (x-y)^2, |x-y|
         self._used = 0.0
         self._full = 0  # elements of y at an end of what it can hold
-        self._beyond = 0  # elements of x that y cannot hold, by more than half a step
+        self._beyond = 0  # elements of x that y cannot hold, by more than a step
 
     def add(self, x: np.ndarray, y: np.ndarray, held: Held | None = None) -> None:
         """Take in a batch of both, of one shape.
@@ -254,7 +254,7 @@ class Pair:
         least, most = float(counts.min()), float(counts.max())
         self._used = max(self._used, most / high, least / low)
         self._full += int(np.count_nonzero((counts <= low) | (counts >= high)))
-        self._beyond += int(np.count_nonzero((wanted < low - 0.5) | (wanted >= high + 0.5)))
+        self._beyond += int(np.count_nonzero((wanted < low - 1) | (wanted > high + 1)))
 
     def _join(self, other: Pair) -> None:
         self.x._join(other.x)
@@ -320,7 +320,7 @@ class Pair:
 
     @property
     def clipped(self) -> float | None:
-        """Share of x's elements that lie outside what y can hold, by more than half a step; None as above."""
+        """Share of x's elements that lie outside what y can hold, by more than a step; None as above."""
         return None if self.held is None else self._beyond / max(self.count, 1)
 
     @property

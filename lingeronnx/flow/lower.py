@@ -58,7 +58,7 @@ def plan_of(graph: ir.Graph) -> Plan:
             if form is not REQUANT:
                 tensors[names.get(name, name)] = QParams(scale, bits)
         for key, index in form.weight_scales.items():
-            if key in attrs:
+            if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
                 many = isinstance(attrs[key], Sequence)
                 scale_w = tuple(map(float, attrs[key])) if many else float(attrs[key])
                 axis = form.channel_axis if many else None

@@ -109,7 +109,8 @@ class IntRunner:
             self._programs[key] = self._compile(specs, keep, quantized)
         program, scales = self._programs[key]
         self._remember(known, given, fed, program, scales)
-        for name, array in _run_program(program, fed, force or {}, count):
+        forced = {name: _in_rows(array, count, self.batch_axes.get(name, 0)) for name, array in (force or {}).items()}
+        for name, array in _run_program(program, fed, forced, count):
             yield name, _batched(array, count, self.batch_axes.get(name, 0)), scales.get(name)
 
     def _remember(
@@ -335,6 +336,13 @@ def _batched(array: np.ndarray, count: int, axis: int) -> np.ndarray:
     if not axis or count == 1 or array.ndim <= axis or array.shape[axis] != 1 or array.shape[0] % count:
         return array
     return np.concatenate(np.split(array, count), axis=axis)
+
+
+def _in_rows(array: np.ndarray, count: int, axis: int) -> np.ndarray:
+    """Return an array whose samples lie along `axis` with one after another along axis 0: what `_batched` undoes."""
+    if not axis or count == 1 or array.ndim <= axis or array.shape[axis] != count:
+        return array
+    return np.concatenate(np.split(array, count, axis))
 
 
 def _wide_inputs(model: ir.Graph, row: Platform) -> set[str]:

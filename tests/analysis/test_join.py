@@ -9,6 +9,7 @@ from lingeronnx.analysis.sources import Dump, Float, Planned, source
 from lingeronnx.errors import DataError
 from lingeronnx.graph import ir
 from tests.nets import asymmetric, branches, concat, depthwise, plain, quantized, residual, samples
+from tests.ops.test_recurrent_forms import WIDTH, T, streaming
 
 
 def spoiled(graph, tensor):
@@ -118,3 +119,20 @@ def test_what_cannot_be_compared():
     assert isinstance(source(source(model)), Float)
     with pytest.raises(lo.ConfigError, match="forced in integer graphs only"):
         lo.Session(model).taps(samples(model, 1), force={"t0": np.zeros(1)})
+
+
+def test_states_are_fed_back_each_side_its_own():
+    """What arrives after five calls is what two streams give; the local error is that of one call."""
+    model, state = streaming("GRU"), {"h_out": "h"}
+    calls = [{"x": x} for x in np.random.default_rng(5).standard_normal((5, 3, T, WIDTH)).astype(np.float32)]
+    q = lo.quantize(model, calls, platform="generic", state=state)
+    found = lo.compare(model, q, calls, state=state)
+    name = str(model.graph.outputs[0].name)
+    streams = [session.stream(state) for session in (lo.Session(model), q.session())]
+    pairs = [[stream.run([name], feeds)[0] for stream in streams] for feeds in calls]
+    x, y = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    row = found.join.rows[name]
+    assert found.join.samples == 15
+    assert row.pair.mse == pytest.approx(float(np.mean((x - y).astype(np.float64) ** 2)), rel=1e-6)
+    assert row.local is not None
+    assert row.local.sqnr >= row.pair.sqnr - 1
