@@ -131,7 +131,7 @@ def one(model: Path, samples: int) -> None:
     from lingeronnx.analysis.sensitivity import sensitivity
 
     with tempfile.TemporaryDirectory() as folder:
-        sensitivity(model, drawn(model, samples), folder=folder, metric=["L1", "KL"], effort="fast")
+        sensitivity(model, drawn(model, samples), folder=folder, metric=["L1", "KL"], what="all", effort="fast")
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
