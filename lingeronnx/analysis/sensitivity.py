@@ -234,8 +234,13 @@ class _Run:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of the data."""
-        return self._data.notes
+        """What a user should know of the data and the plan."""
+        prepared, found = self.planned.prepared, list(self._data.notes)
+        if prepared.synthetic:
+            found.append("calibrated on synthetic inputs: give real data with --calib for a real ranking")
+        if prepared.conf.effort == "fast":
+            found.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
+        return found
 
     def draw(self, folder: Path, every: Sequence[Layer], worst_first: Sequence[Ranked], number: int) -> None:
         """Draw the best and the worst layers, with the outputs that the first block has."""

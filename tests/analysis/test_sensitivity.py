@@ -446,3 +446,13 @@ def test_a_real_kill(tmp_path):
     assert not (tmp_path / "killed/sensitive_ops.txt").exists()
     subprocess.run([*line, "--resume", "-o", str(tmp_path / "killed")], check=True, capture_output=True, cwd=ROOT)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_notes():
+    net = nets.plain()
+    assert run(net).notes == (
+        "effort fast leaves uneven channels as they are: try --effort normal before you skip a layer",
+    )
+    normal = sensitivity(net, data(net), what="weight")
+    assert normal.notes == ()
+    assert "calibrated on synthetic inputs" in sensitivity(net, what="weight").notes[0]
