@@ -147,7 +147,7 @@ def operator(name: str, where: str, q: int) -> tuple[str, np.ndarray]:
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", it.opset)], ir_version=10))
     scales = {"x": QParams(2.0**q), "y": QParams(it.scale(q))}
     plan = Plan(platform=row.name, executor=row.executor, mode="q-value", tensors=scales)
-    lowered = lower(Partition.of(model, {}), plan, row).graph
+    lowered = lower(Partition.of(model, {}, row), plan, row).graph
     steps = [n.op_type for n in lowered.graph if n.op_type not in ("Quant", "Dequant", "Reshape", "Requant")]
     feed = {"x": INT8.reshape(64, 4)}
     got = next(array for tensor, array, _ in Session(lowered).taps(feed) if tensor == "y_q")
