@@ -61,7 +61,7 @@ class Channels:
 
     @property
     def reach(self) -> np.ndarray:
-        """The largest |x|."""
+        """Return the largest |x|."""
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     @property
@@ -86,7 +86,7 @@ class Channels:
 
     @property
     def bias(self) -> np.ndarray:
-        """The mean error."""
+        """Return the mean error."""
         return self._bias / max(self.count, 1)
 
     @property

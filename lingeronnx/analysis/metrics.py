@@ -58,7 +58,7 @@ class Held:
 
     @property
     def high(self) -> int:
-        """The largest integer."""
+        """Return the largest integer of the tensor's width."""
         return (1 << (self.bits - 1)) - 1
 
     def factors(self, rank: int) -> np.ndarray:
@@ -271,7 +271,7 @@ class Pair:
 
     @property
     def count(self) -> int:
-        """Elements compared."""
+        """Return how many elements were compared."""
         return self.x.count
 
     @property
@@ -285,12 +285,12 @@ class Pair:
 
     @property
     def mse(self) -> float:
-        """Mean squared error."""
+        """Return the mean squared error."""
         return float(self._sums[3]) / max(self.count, 1)
 
     @property
     def l1(self) -> float:
-        """Mean absolute error."""
+        """Return the mean absolute error."""
         return float(self._sums[4]) / max(self.count, 1)
 
     @property

@@ -63,12 +63,12 @@ class Row:
 
     @property
     def multiple(self) -> float:
-        """Max / Mean."""
+        """Return the largest value over the mean."""
         return _ratio(self.largest, self.mean)
 
     @property
     def versu(self) -> float:
-        """Max / Dynamic."""
+        """Return the largest value over the 0.99 quantile."""
         return _ratio(self.largest, self.dynamic)
 
     @property
@@ -81,7 +81,7 @@ class Row:
         return self.mean, self.largest, self.multiple, self.dynamic, self.versu
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
+        """Return the row as JSON-ready values."""
         keys = ("mean", "max", "multiple", "dynamic", "versu")
         return {"name": self.name, **dict(zip(keys, self.values(), strict=True)), "outlier": self.outlier}
 

@@ -88,7 +88,7 @@ class Float:
             yield name, array, None
 
     def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield nothing."""
+        """Yield nothing: this source computes no tensor again."""
         return iter(())
 
     def node(self, name: str) -> ir.Node | None:
@@ -274,7 +274,7 @@ class Dump:
             yield name, piece, None if scale is None else Held(scale, 8 * piece.dtype.itemsize, factor)
 
     def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield nothing."""
+        """Yield nothing: this source computes no tensor again."""
         return iter(())
 
 

@@ -67,7 +67,7 @@ class Structure:
         return [*(str(s) for s in self.suspicions if s.kind != LIMITED), *odd]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
+        """Return the structure as JSON-ready values."""
 
         def rows(head: Sequence[str], part: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:
             return [dict(zip(head, row, strict=True)) for row in part]

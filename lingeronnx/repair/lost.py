@@ -151,9 +151,9 @@ def _sized(view: View, tensor: Tensor, candidate: Tensor, before: set[str]) -> b
     trial = ModelProto()
     trial.CopyFrom(view.model)
     again = View(trial)
-    twin = next(t for t in again.missing if t.name == tensor.name and len(t.reads) == len(tensor.reads))
+    same = next(t for t in again.missing if t.name == tensor.name and len(t.reads) == len(tensor.reads))
     told = [v for v in view.model.graph.value_info if v.name == tensor.name]
-    _reconnect(twin, again.main.tensors[candidate.name])
+    _reconnect(same, again.main.tensors[candidate.name])
     lost = [ValueInfoProto(name=candidate.name, type=v.type) for v in told if dims_of(v) is not None]
     return not conflicts(trial, View(trial), lost) - before
 
