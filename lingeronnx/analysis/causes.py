@@ -33,7 +33,7 @@ _CHANNEL = 8.0  # times the middle channel's range
 _OUTLIER = 10.0  # times the 0.99 quantile of absolute values
 _RARE = 15.0  # times its root mean square that a channel reaches where its large values are rare
 _SHIFT, _SPREAD = 0.5, 1.7  # of the input, in its standard deviations and as a ratio of them
-_APART = 0.08  # standard deviations that a channel's mean may move against the others'
+_APART, _CHANCE = 0.08, 0.8  # standard deviations that a channel's mean may move against the others', and by chance
 _NEAR = 1e-3  # squared distance of moments, in variances, that says nothing
 _FEW = 32  # samples below which nothing is said of channels in another order
 
@@ -100,17 +100,18 @@ def _against(row: Row, mean: np.ndarray, std: np.ndarray, join: Join) -> Finding
         text = f"mean {_list(ours[0])}, standard deviation {_list(ours[1])}"
         limit = f"as at calibration: mean {_list(mean)}, standard deviation {_list(std)}"
         return _of_input(row, "input not normalised", text, limit, 60.0 + min(shift, 30.0))
-    return _out_of_balance(row, ours, mean, std) if join.samples >= _FEW and len(mean) > 1 else None
+    return _out_of_balance(row, ours, mean, std, join.samples) if join.samples >= _FEW and len(mean) > 1 else None
 
 
-def _out_of_balance(row: Row, ours: Any, mean: np.ndarray, std: np.ndarray) -> Finding | None:
+def _out_of_balance(row: Row, ours: Any, mean: np.ndarray, std: np.ndarray, samples: int) -> Finding | None:
     """Return whether channels moved against each other, as where they are swapped and normalised then."""
     moved = (ours[0] - mean) / np.maximum(std, 1e-12)
     apart = moved - moved.mean()
-    if np.abs(apart).max() < _APART or abs(moved.mean()) > np.abs(apart).max():
+    most = max(_APART, _CHANCE / math.sqrt(samples))
+    if np.abs(apart).max() < most or abs(moved.mean()) > np.abs(apart).max():
         return None
     measured = f"means of channels moved by {_list(moved)} standard deviations, by {moved.mean():.3g} together"
-    return _of_input(row, "input channels swapped", measured, f"{_APART:g} against each other", 50.0)
+    return _of_input(row, "input channels swapped", measured, f"{most:.2g} against each other", 50.0)
 
 
 def _reordered(row: Row, ours: Any, mean: np.ndarray, std: np.ndarray) -> Finding | None:
