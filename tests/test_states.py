@@ -222,3 +222,16 @@ def test_cells_are_held_in_sixteen_bits_where_there_are_such() -> None:
     report = lo.quantize(_counter(), _calls(300), platform="generic", state={"next": "c"}).report
     assert not report.float_nodes
     assert report.outputs["y"]["sqnr"] > 25
+
+
+def test_states_are_proposed() -> None:
+    """Where the user names none: by name in the report, by shape too where the data have no such input."""
+    x = RNG.uniform(0, 1, (8, 4)).astype(np.float32)
+    report = lo.quantize(_lstm(), {"x": x[:1], "h": np.zeros((1, 1, 3)), "c": np.zeros((1, 1, 3))}).report
+    assert not any("--state" in note for note in report.notes)  # h2 or c2: nobody can tell
+    model = _counter()
+    with pytest.raises(lo.DataError, match=r"no array for input 'c'; found x; is 'next' its .* --state next=c$"):
+        lo.quantize(model, {"x": x})
+    ir.rename(model, {"next": "c_out"}, {})
+    report = lo.quantize(model, {"x": x, "c": x}).report
+    assert any(note.endswith("Then say --state c_out=c") for note in report.notes)

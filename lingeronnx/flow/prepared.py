@@ -28,7 +28,7 @@ from ..run.streaming import Calls, unrolled
 from .improve.ranges import partition_with_clips
 from .partition import Partition
 from .selectors import Selectors
-from .states import apart
+from .states import advice, apart, proposals
 
 __all__ = ["Prepared", "check_same", "normalised", "prepare", "synthetic"]
 
@@ -106,6 +106,9 @@ def prepare(
     original, notes = accept(given, record)
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
     data, calls = _calibration(calib, original, conf, fixed, hold and calib is not None)
+    if not conf.state and (looks := proposals(original)):
+        line = " ".join(f"--state {output}={name}" for output, name in looks.items())
+        notes.append(f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}")
     notes += _fix_sizes(original, data)
     graph = ir.clone(original)
     selectors = Selectors(original, graph)
@@ -186,7 +189,8 @@ def _calibration(
         data.notes.append(f"states are fed back over {calls.number} calls" if calls.number > 1 else alone)
         return data, calls
     source = calib if calib is not None else [synthetic(specs, conf.seed)]
-    return Data(source, specs, limit=conf.limit, what="calibration data", fixed=fixed, hold=hold), None
+    data = Data(source, specs, limit=conf.limit, what="calibration data", fixed=fixed, hold=hold, advice=advice(model))
+    return data, None
 
 
 def synthetic(specs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:

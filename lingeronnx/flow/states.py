@@ -7,16 +7,19 @@ it has not, cells may stay in float: every call adds a little to them, which eig
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ..graph import ir
 from ..ops import float_op
 from ..ops.macs import macs
 from ..platforms import Platform
+from ..run.runners import reads
 from .partition import Partition
 
-__all__ = ["apart", "cells", "into_states", "wide_states"]
+__all__ = ["advice", "apart", "cells", "into_states", "proposals", "wide_states"]
 
+_SIDES = ("in", "out", "input", "output", "new", "next", "n", "old", "prev", "previous", "cur", "current", "o", "i")
 _TAKES = ("Slice", "Gather", "Split")
 _MOVES = (*_TAKES, "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
@@ -114,3 +117,64 @@ def wide_states(parts: Partition, state: Mapping[str, str], row: Platform) -> li
         if any(str(v.name) in inside for v in node.outputs)
     ]
     return [*(name for name in parts.activations if name in inside), *weights]
+
+
+def proposals(model: ir.Graph) -> dict[str, str]:
+    """Return {output: input} of what looks by its name like a state of `model` that a caller feeds back.
+
+    An output computed from an input, both of one type and shape (open sizes may be any), whose names are one but for
+    words such as in, out and new.
+    """
+    found = {}
+    for name in _inputs(model):
+        same = [o for o in _like(model, name) if _stem(o) == _stem(name) != ""]
+        if len(same) == 1:
+            found[same[0]] = name
+    return found
+
+
+def advice(model: ir.Graph) -> dict[str, str]:
+    """Return {input: what to say where data do not have it} of the inputs of `model` that may be states.
+
+    Those are the `proposals`, and an input whose shape one output has and nothing else.
+    """
+    named = proposals(model)
+    found = {}
+    for name in _inputs(model):
+        outputs = [o for o, i in named.items() if i == name] or _like(model, name, exact=True)
+        if len(outputs) == 1:
+            line = " ".join(f"--state {output}={given}" for output, given in {**named, outputs[0]: name}.items())
+            found[name] = f"is '{outputs[0]}' its next value? feed it back with {line}"
+    return found
+
+
+def _inputs(model: ir.Graph) -> dict[str, ir.Value]:
+    return {str(v.name): v for v in model.graph.inputs if v.const_value is None}
+
+
+def _like(model: ir.Graph, name: str, exact: bool = False) -> list[str]:
+    """Return the outputs of the type and shape of the input `name` that are computed from it.
+
+    exact : open sizes are open in both.
+    """
+    given = _inputs(model)[name]
+    shape, reached = ir.shape(given), {name}
+    if not shape:
+        return []
+    for node in model.graph:
+        if any(v is not None and str(v.name) in reached for v in reads(node)):
+            reached.update(str(v.name) for v in node.outputs)
+
+    def alike(value: ir.Value) -> bool:
+        other = ir.shape(value)
+        if other is None or len(other) != len(shape) or value.dtype != given.dtype or str(value.name) not in reached:
+            return False
+        return all(a == b or (not exact and None in (a, b)) for a, b in zip(shape, other, strict=True))
+
+    return [str(v.name) for v in model.graph.outputs if v is not given and alike(v)]
+
+
+def _stem(name: str) -> str:
+    """Return a name without the words that tell an input from an output."""
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+", name)
+    return "".join(word.lower() for word in words if word.lower() not in _SIDES)
