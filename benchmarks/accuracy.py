@@ -37,11 +37,18 @@ def main() -> None:
     for platform, effort, bits, scales in choices:
         mode = "max-value" if platform == "generic" else "q-value"
         start = time.perf_counter()
-        quantized = lo.quantize(args.model, args.calib, platform=platform, mode=mode, effort=effort, weight_bits=bits,
-                                weight_scales=scales)  # fmt: skip
+        quantized = lo.quantize(
+            args.model, args.calib, platform=platform, mode=mode, effort=effort, weight_bits=bits, weight_scales=scales
+        )
         took = time.perf_counter() - start
-        found = lo.evaluate(quantized.session(), args.test, metric=args.metric, baseline=args.model,
-                            output=args.output, limit=args.limit)  # fmt: skip
+        found = lo.evaluate(
+            quantized.session(),
+            args.test,
+            metric=args.metric,
+            baseline=args.model,
+            output=args.output,
+            limit=args.limit,
+        )
         report = quantized.report
         chip = "" if not report.is_chip else "chip-ready" if report.chip_ready else "not chip-ready"
         base = "" if found.baseline is None else f"float {found.baseline:.2f}  "

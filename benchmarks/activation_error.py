@@ -171,8 +171,10 @@ def by_scale() -> Iterator[tuple[str, str, str, list[Error]]]:
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 Q15 = Rescale.from_shift(0, 32)
-WAYS = {"softmax": (("venus (stand-in)", "newton"), ("arcs, generic", "divide"), ("venusA", "fused")),
-        "log-softmax": (("generic", "divide"), ("venusA", "fused"))}  # fmt: skip
+WAYS = {
+    "softmax": (("venus (stand-in)", "newton"), ("arcs, generic", "divide"), ("venusA", "fused")),
+    "log-softmax": (("generic", "divide"), ("venusA", "fused")),
+}
 ROW_EXPONENTS = (2, 4, 6)
 LENGTHS = {10: 1000, 100: 200, 1000: 50}  # how many rows of each
 
@@ -245,8 +247,9 @@ def summary() -> str:
         out = OPERATORS[name].out
         form = f"int8 Q0..Q7 -> {'the same' if out is None else f'Q{out}'}"
         found.append(Row(f"{name} by {how}", where, form, worst(each)))
-    lines += [f"| {row.name} | {row.where} | {row.form} | {row.error.largest:.2f} | {row.error.mean:.3f} |"
-              for row in found]  # fmt: skip
+    lines += [
+        f"| {row.name} | {row.where} | {row.form} | {row.error.largest:.2f} | {row.error.mean:.3f} |" for row in found
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -259,8 +262,10 @@ def grid() -> str:
 
 def lengths() -> str:
     """Return softmax and log-softmax length by length."""
-    lines = ["| | | length | " + " | ".join(f"Q{q}" for q in ROW_EXPONENTS) + " |",
-             "|---|---|---:|" + "---:|" * len(ROW_EXPONENTS)]  # fmt: skip
+    lines = [
+        "| | | length | " + " | ".join(f"Q{q}" for q in ROW_EXPONENTS) + " |",
+        "|---|---|---:|" + "---:|" * len(ROW_EXPONENTS),
+    ]
     lines += [f"| {name} | {at} | {n} | " + " | ".join(map(str, each)) + " |" for name, at, n, each in by_length()]
     return "\n".join(lines) + "\n"
 
@@ -354,8 +359,11 @@ class Panel(NamedTuple):
 @cache
 def panels(name: str) -> list[Panel]:
     """Return the diagrams of one picture."""
-    return {"activations_tables.svg": table_panels, "activations_operators.svg": operator_panels,
-            "activations_rows.svg": row_panels}[name]()  # fmt: skip
+    return {
+        "activations_tables.svg": table_panels,
+        "activations_operators.svg": operator_panels,
+        "activations_rows.svg": row_panels,
+    }[name]()
 
 
 def table_panels() -> list[Panel]:
@@ -371,8 +379,10 @@ def table_panels() -> list[Panel]:
             lines.append((label, x, errors(got, function(inputs / 2.0**fraction), 2.0**15, 16)))
         found.append(Panel(name, "x", "LSB of Q15", lines))
     inputs = (x * 2.0**27).astype(np.int64)
-    lines = [(name, x, errors(piecewise(name, "venusA").to(inputs, 15, 32), function(x), 2.0**15, 32))
-             for name, function in VALLEYS.items()]  # fmt: skip
+    lines = [
+        (name, x, errors(piecewise(name, "venusA").to(inputs, 15, 32), function(x), 2.0**15, 32))
+        for name, function in VALLEYS.items()
+    ]
     return [*found, Panel("gelu, swish (venusA, training side)", "x", "LSB of Q15", lines)]
 
 
@@ -446,8 +456,9 @@ def draw(name: str, folder: Path) -> None:
             axis.grid(linewidth=0.3)
             if panel.up.startswith("largest"):
                 axis.set_ylim(bottom=0)
-            axis.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3,
-                        columnspacing=1.2)  # fmt: skip
+            axis.legend(
+                frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3, columnspacing=1.2
+            )
         figure.savefig(folder / name, metadata={"Date": None, "Title": PICTURES[name], "Description": digest(name)})
         plt.close(figure)
 

@@ -96,8 +96,10 @@ def cost(model: Path, calib: str, samples: int, rounds: int, workers: int) -> No
         alone, several = (
             min(least(lambda n=n: list(spread(job, blocks, n)))[0] for _ in range(rounds)) for n in (1, workers)
         )
-        print(f"{workers} workers: {several:.2f} s against {alone:.2f} s in one, {alone / several:.2f} times as fast "
-              "(starting the processes counted)")  # fmt: skip
+        print(
+            f"{workers} workers: {several:.2f} s against {alone:.2f} s in one, {alone / several:.2f} times as fast "
+            "(starting the processes counted)"
+        )
 
 
 def drawn(model: Path, samples: int) -> Callable[[], Iterator[dict[str, np.ndarray]]]:

@@ -56,10 +56,15 @@ def resnet(widths: Sequence[int], blocks: int, seed: int = 0) -> Any:
         pad = kernel // 2
         nodes.append(
             oh.make_node(
-                "Conv", [x, f"{name}.w", f"{name}.b"], [name], name, kernel_shape=[kernel] * 2, strides=[stride] * 2,
+                "Conv",
+                [x, f"{name}.w", f"{name}.b"],
+                [name],
+                name,
+                kernel_shape=[kernel] * 2,
+                strides=[stride] * 2,
                 pads=[pad] * 4,
             )
-        )  # fmt: skip
+        )
         return name
 
     def relu(x: str) -> str:
@@ -82,9 +87,12 @@ def resnet(widths: Sequence[int], blocks: int, seed: int = 0) -> Any:
     weights.append(onnx.numpy_helper.from_array(w, "fc.w"))
     nodes.append(oh.make_node("MatMul", ["flat", "fc.w"], ["output"], "fc"))
     graph = oh.make_graph(
-        nodes, "resnet", [oh.make_tensor_value_info("input", 1, ["N", 3, 32, 32])],
-        [oh.make_tensor_value_info("output", 1, ["N", 10])], weights,
-    )  # fmt: skip
+        nodes,
+        "resnet",
+        [oh.make_tensor_value_info("input", 1, ["N", 3, 32, 32])],
+        [oh.make_tensor_value_info("output", 1, ["N", 10])],
+        weights,
+    )
     return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 13)], ir_version=8)
 
 
@@ -173,8 +181,11 @@ def models(paths: Sequence[Path]) -> list[tuple[str, Any, str]]:
         listed.append((name, onnx.load(path), "venus"))
         if name.endswith(("lstm", "gru", "attention")):
             listed.append((f"{name} (generic)", onnx.load(path), "generic"))
-    return [*listed, ("resnet20 (random)", resnet((16, 32, 64), 3), "venus"),
-            ("resnet18 width 64 (random)", resnet((64, 128, 256, 512), 2), "venus")]  # fmt: skip
+    return [
+        *listed,
+        ("resnet20 (random)", resnet((16, 32, 64), 3), "venus"),
+        ("resnet18 width 64 (random)", resnet((64, 128, 256, 512), 2), "venus"),
+    ]
 
 
 def main() -> None:

@@ -28,8 +28,11 @@ def main() -> None:
     def show(what: str, result: lo.QuantizedModel, seconds: float) -> None:
         top = lo.evaluate(result.session(), args.test, metric="top1", baseline=args.model)
         noise = lo.evaluate(result.session(), args.test, metric="sqnr", baseline=args.model)
-        print(f"{what:<34} {top.value:6.2f} % (float {top.baseline:.2f} %)  {noise.value:5.1f} dB  "
-              f"{100 * result.report.integer_macs:.1f} % integer MACs  {seconds:6.1f} s", flush=True)  # fmt: skip
+        print(
+            f"{what:<34} {top.value:6.2f} % (float {top.baseline:.2f} %)  {noise.value:5.1f} dB  "
+            f"{100 * result.report.integer_macs:.1f} % integer MACs  {seconds:6.1f} s",
+            flush=True,
+        )
 
     for what, make, settings in (
         ("plain max scales", lo.quantize, {"calibrator": "max", "effort": "fast"}),

@@ -245,8 +245,13 @@ def normalised_wrongly(net: Net, rng: np.random.Generator) -> Spoiled:
     """Pixels of 0 to 255, of 0 to 1, or without the division by the standard deviation."""
     pixels = net.test * net.std + net.mean
     form = (255 * pixels, pixels, pixels - net.mean)[rng.integers(3)]
-    return Spoiled(net.model, net.lowered, {net.input: form.astype(np.float32)}, frozenset([net.input]),
-                   frozenset(["input not normalised"]))  # fmt: skip
+    return Spoiled(
+        net.model,
+        net.lowered,
+        {net.input: form.astype(np.float32)},
+        frozenset([net.input]),
+        frozenset(["input not normalised"]),
+    )
 
 
 def input_swapped(net: Net, rng: np.random.Generator) -> Spoiled:
@@ -254,8 +259,9 @@ def input_swapped(net: Net, rng: np.random.Generator) -> Spoiled:
     orders = [(2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1)]  # red and green alone are too much alike in photographs
     pixels = (net.test * net.std + net.mean)[:, list(orders[rng.integers(len(orders))])]
     data = ((pixels - net.mean) / net.std).astype(np.float32)
-    return Spoiled(net.model, net.lowered, {net.input: data}, frozenset([net.input]),
-                   frozenset(["input channels swapped"]))  # fmt: skip
+    return Spoiled(
+        net.model, net.lowered, {net.input: data}, frozenset([net.input]), frozenset(["input channels swapped"])
+    )
 
 
 # ---- in the float model --------------------------------------------------------------------------------------------

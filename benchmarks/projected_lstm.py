@@ -156,8 +156,10 @@ def main() -> None:
         report = result.report
         left = "; ".join(f"{node.node}: {node.why}" for node in report.float_nodes) or "nothing"
         chip = "" if not report.is_chip else f"  chip-ready {'yes' if report.chip_ready else 'no'}"
-        print(f"{platform:8s} float {found.baseline:.2f} %  integer {found.value:.2f} % of {found.samples}"
-              f"  integer MACs {100 * report.integer_macs:.1f} %{chip}  in float: {left}")  # fmt: skip
+        print(
+            f"{platform:8s} float {found.baseline:.2f} %  integer {found.value:.2f} % of {found.samples}"
+            f"  integer MACs {100 * report.integer_macs:.1f} %{chip}  in float: {left}"
+        )
 
 
 if __name__ == "__main__":

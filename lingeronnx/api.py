@@ -140,8 +140,15 @@ def quantize(
     first = compared(planned, refined(planned), progress)
     result = first.checked if plan is not None else with_best_ends(prepared, first, progress)
     if eval_data is not None:
-        result = measured(result, eval_data, model, metric=metric, batch=settings.get("batch"),
-                          limit=settings.get("limit"), progress=progress)  # fmt: skip
+        result = measured(
+            result,
+            eval_data,
+            model,
+            metric=metric,
+            batch=settings.get("batch"),
+            limit=settings.get("limit"),
+            progress=progress,
+        )
     return result
 
 

@@ -93,10 +93,13 @@ class Lowering:
         lowered = {id(node): rules[str(node.name)] for node in model.graph if str(node.name) in rules}
         self._lowered = lowered
         self._border = {
-            str(v.name) for node in model.graph for v in node.outputs
-            if v.name and id(node) in lowered
+            str(v.name)
+            for node in model.graph
+            for v in node.outputs
+            if v.name
+            and id(node) in lowered
             and (v.is_graph_output() or any(id(use.node) not in lowered for use in v.uses()))
-        }  # fmt: skip
+        }
 
     # ---- what operators ask --------------------------------------------------------------------------------------
 
@@ -151,8 +154,7 @@ class Lowering:
 
     def constant(self, node: ir.Node, index: int, q: QParams, view: View = as_it_is, name: str = "") -> ir.Value:
         """Return constant input `index`, rearranged by `view`, held as `q`, under `name` or its own."""
-        source = Source(ir.read_name(node, index), view, q.scale, q.low, q.high, integer_type(q.bits).numpy(),
-                        q.axis)  # fmt: skip
+        source = Source(ir.read_name(node, index), view, q.scale, q.low, q.high, integer_type(q.bits).numpy(), q.axis)
         return self._parameter(node, index, source, name)
 
     def bias(self, node: ir.Node, index: int, scale: Any, view: View = as_it_is, name: str = "") -> list[ir.Value]:
@@ -162,8 +164,13 @@ class Lowering:
         """
         if len(node.inputs) <= index or ir.const(node.inputs[index]) is None:
             return []
-        source = Source(ir.read_name(node, index), view, scale, *accumulator(self.is_wide(node)),
-                        axis=0 if isinstance(scale, tuple) else None)  # fmt: skip
+        source = Source(
+            ir.read_name(node, index),
+            view,
+            scale,
+            *accumulator(self.is_wide(node)),
+            axis=0 if isinstance(scale, tuple) else None,
+        )
         return [self._parameter(node, index, source, name)]
 
     def widened(self, value: ir.Value) -> ir.Value:
@@ -213,9 +220,14 @@ class Lowering:
         return found
 
     def emit(
-        self, form: Format, node: ir.Node, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
-        domain: str | None = None, also: Sequence[tuple[str, Sequence[int | None], int]] = (),
-    ) -> None:  # fmt: skip
+        self,
+        form: Format,
+        node: ir.Node,
+        inputs: Sequence[ir.Value | None],
+        attrs: Mapping[str, Any],
+        domain: str | None = None,
+        also: Sequence[tuple[str, Sequence[int | None], int]] = (),
+    ) -> None:
         """Append the integer node for the float `node`: its name, its output, the row's attributes added.
 
         The output is float where it `leaves_in_float`. domain : where it is not the format's.
@@ -235,9 +247,16 @@ class Lowering:
         self._more_outputs(name, also)
 
     def insert(
-        self, form: Format, node: ir.Node, what: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any],
-        shape: Sequence[int | None], q: QParams, also: Sequence[tuple[str, Sequence[int | None], int]] = (),
-    ) -> ir.Value:  # fmt: skip
+        self,
+        form: Format,
+        node: ir.Node,
+        what: str,
+        inputs: Sequence[ir.Value | None],
+        attrs: Mapping[str, Any],
+        shape: Sequence[int | None],
+        q: QParams,
+        also: Sequence[tuple[str, Sequence[int | None], int]] = (),
+    ) -> ir.Value:
         """Append a node on the way to the float `node`'s output; return its output, `<node's output>_<what>`."""
         self._forms.setdefault(str(node.name), []).append(form)
         like = ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
@@ -281,9 +300,15 @@ class Lowering:
         return found
 
     def _at_border(
-        self, form: Format, name: str, source: ir.Value, attrs: Mapping[str, Any], output: str, like: ir.Value,
+        self,
+        form: Format,
+        name: str,
+        source: ir.Value,
+        attrs: Mapping[str, Any],
+        output: str,
+        like: ir.Value,
         q: QParams | None = None,
-    ) -> ir.Value:  # fmt: skip
+    ) -> ir.Value:
         """Append a Quant, Dequant or Requant of the float tensor `name`; return what it writes."""
         title = ir.free_name(f"{form.name}_{name}", self._taken_by_nodes)
         return self._append(form, [source], attrs, title, output, like, q)
@@ -311,9 +336,16 @@ class Lowering:
         return self._floats[name]
 
     def _append(
-        self, form: Format, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any], name: str, output: str,
-        like: ir.Value, q: QParams | None, domain: str | None = None,
-    ) -> ir.Value:  # fmt: skip
+        self,
+        form: Format,
+        inputs: Sequence[ir.Value | None],
+        attrs: Mapping[str, Any],
+        name: str,
+        output: str,
+        like: ir.Value,
+        q: QParams | None,
+        domain: str | None = None,
+    ) -> ir.Value:
         extra: dict[str, Any] = {}
         domain = form.domain if domain is None else domain
         if unknown := attrs.keys() - form.known:
@@ -322,8 +354,9 @@ class Lowering:
             )
         if domain:
             extra = {**self.row.node_attributes.get("", {}), **self.row.node_attributes.get(form.name, {})}
-        node = ir.make_node(form.name, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output,
-                            domain=domain)  # fmt: skip
+        node = ir.make_node(
+            form.name, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output, domain=domain
+        )
         self._taken_by_nodes.add(name)
         value = node.outputs[0]
         value.type = ir.TensorType(ir.DataType.FLOAT if q is None else integer_type(q.bits))
@@ -385,9 +418,13 @@ class Lowering:
             opsets[ir.DOMAIN] = 1
         used = {id(v) for node in self._nodes for v in node.inputs if v is not None}
         graph = ir.Body(
-            inputs, outputs, nodes=self._nodes, opset_imports=opsets, name=self.model.graph.name or "lingeronnx",
+            inputs,
+            outputs,
+            nodes=self._nodes,
+            opset_imports=opsets,
+            name=self.model.graph.name or "lingeronnx",
             initializers=[v for v in self._initializers.values() if id(v) in used],
-        )  # fmt: skip
+        )
         props = {"lingeronnx.platform": self.row.name}
         if KEY in self.model.metadata_props:
             props[KEY] = self.model.metadata_props[KEY]
@@ -395,5 +432,10 @@ class Lowering:
             props["lingeronnx.transforms"] = json.dumps(
                 {name: list(t.factor) for name, t in sorted(self.plan.transforms.items())}
             )
-        return ir.Graph(graph, ir_version=8 if functions else IR_VERSION, producer_name="lingeronnx",
-                         functions=functions, metadata_props=props)  # fmt: skip
+        return ir.Graph(
+            graph,
+            ir_version=8 if functions else IR_VERSION,
+            producer_name="lingeronnx",
+            functions=functions,
+            metadata_props=props,
+        )

@@ -104,9 +104,10 @@ def _left_out(
             if name not in names:
                 raise ConfigError(f"{argument}: the model has no node '{name}'{nearest(name, names)}")
     return [
-        name for name, kind in names.items()
+        name
+        for name, kind in names.items()
         if (kinds and kind not in kinds) or (only and name not in only) or name in (excluded or ())
-    ]  # fmt: skip
+    ]
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,9 +50,7 @@ def attention(opset):
     net = Net(T, D, seed=5, opset=opset)
     x = net.node("Add", dense(net, "x", D, D), net.const(net.rng.standard_normal((1, T, D)).astype(np.float32)))
     n = norm(net, x)
-    q, k, v = (
-        heads(net, dense(net, n, D, D), perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
-    )  # fmt: skip
+    q, k, v = (heads(net, dense(net, n, D, D), perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
     scores = net.node("Mul", net.node("MatMul", q, k), net.const(np.float32(0.35)))
     mixed = net.node("Transpose", net.node("MatMul", net.node("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3])
     joined = net.node("Reshape", mixed, net.const(np.array([0, T, D], np.int64)))
@@ -171,8 +169,11 @@ def chosen(value, shown=True):
 
     def mask(net, scores):
         number = net.const(np.float32(value))
-        return (net.node("Where", net.const(CAUSAL), scores, number) if shown
-                else net.node("Where", net.const(~CAUSAL), number, scores))  # fmt: skip
+        return (
+            net.node("Where", net.const(CAUSAL), scores, number)
+            if shown
+            else net.node("Where", net.const(~CAUSAL), number, scores)
+        )
 
     return mask
 

@@ -81,10 +81,13 @@ def test_golden_vectors_are_there():
 SETTINGS = [
     {"mode": mode, "weight_bits": bits, "effort": effort}
     for mode, bits, effort in (
-        ("max-value", 8, "normal"), ("q-value", 8, "normal"), ("max-value", 4, "fast"), ("q-value", 4, "fast"),
+        ("max-value", 8, "normal"),
+        ("q-value", 8, "normal"),
+        ("max-value", 4, "fast"),
+        ("q-value", 4, "fast"),
         ("max-value", 16, "fast"),
     )
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
@@ -306,6 +309,9 @@ def test_lists_where_none_belong():
 
 def test_which_layers_have_channels():
     """Of the float operators of a net only the layers with weights."""
-    found = {node.op_type for node in nets.prepared(layers()).graph
-             if (op := float_op(node, GENERIC)[0]) is not None and op.format.channel_axis is not None}  # fmt: skip
+    found = {
+        node.op_type
+        for node in nets.prepared(layers()).graph
+        if (op := float_op(node, GENERIC)[0]) is not None and op.format.channel_axis is not None
+    }
     assert found == {"Conv", "ConvTranspose", "Linear"}

@@ -78,8 +78,9 @@ def test_all_violations_of_a_node_and_islands():
 def test_a_float_island_is_a_violation():
     net = nets.Net(4, 8, 8, seed=3)
     a = net.conv("x", (4, 4, 3, 3), out="a")
-    found = lo.check(net.graph(net.conv(net.node("Mod", a, net.const(np.float32(3)), out="b", fmod=1), (4, 4, 3, 3),
-                                        out="y")))  # fmt: skip
+    found = lo.check(
+        net.graph(net.conv(net.node("Mod", a, net.const(np.float32(3)), out="b", fmod=1), (4, 4, 3, 3), out="y"))
+    )
     assert [(v.node, v.rule) for v in found] == [("Mod_b", "no float operator stands between integer ones")]
     assert "--fit can change none of it" in found.lines()
 
@@ -133,9 +134,11 @@ def two_samples(proto):
 def float_between(proto):
     """A Dequant, an Erf and a Quant in the middle."""
     index, node = next((i, n) for i, n in enumerate(proto.graph.node) if n.op_type == "Relu")
-    made = [onnx.helper.make_node("Dequant", [node.input[0]], ["d"], "dq", domain="thinker", scale_o=16.0),
-            onnx.helper.make_node("Erf", ["d"], ["e"], "erf"),
-            onnx.helper.make_node("Quant", ["e"], ["q"], "qu", domain="thinker", scale_x=16.0)]  # fmt: skip
+    made = [
+        onnx.helper.make_node("Dequant", [node.input[0]], ["d"], "dq", domain="thinker", scale_o=16.0),
+        onnx.helper.make_node("Erf", ["d"], ["e"], "erf"),
+        onnx.helper.make_node("Quant", ["e"], ["q"], "qu", domain="thinker", scale_x=16.0),
+    ]
     node.input[0] = "q"
     nodes = [*proto.graph.node[:index], *made, *proto.graph.node[index:]]
     kept = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
@@ -209,9 +212,19 @@ def test_every_rule_can_be_read():
 
 def one(op_type, platform, **attributes):
     """Return an integer graph of one node between a Quant and a Dequant."""
-    quants = [onnx.helper.make_node("Quant", [f"x{i}"], [f"q{i}"], f"quant{i}", domain="thinker", data_bits=bits,
-                                    scale_x=scale, platform=platform) for i, (scale, bits) in
-              enumerate(attributes.pop("inputs"))]  # fmt: skip
+    quants = [
+        onnx.helper.make_node(
+            "Quant",
+            [f"x{i}"],
+            [f"q{i}"],
+            f"quant{i}",
+            domain="thinker",
+            data_bits=bits,
+            scale_x=scale,
+            platform=platform,
+        )
+        for i, (scale, bits) in enumerate(attributes.pop("inputs"))
+    ]
     node = onnx.helper.make_node(
         op_type,
         [f"q{i}" for i in range(len(quants))],
@@ -223,11 +236,13 @@ def one(op_type, platform, **attributes):
         platform=platform,
         **attributes,
     )
-    last = onnx.helper.make_node("Dequant", ["y_q"], ["y"], "dequant", domain="thinker",
-                                 scale_o=attributes.get("scale_o", 128.0))  # fmt: skip
+    last = onnx.helper.make_node(
+        "Dequant", ["y_q"], ["y"], "dequant", domain="thinker", scale_o=attributes.get("scale_o", 128.0)
+    )
     given = [onnx.helper.make_tensor_value_info(f"x{i}", 1, [1, 4]) for i in range(len(quants))]
-    graph = onnx.helper.make_graph([*quants, node, last], "g", given,
-                                   [onnx.helper.make_tensor_value_info("y", 1, [1, 4])])  # fmt: skip
+    graph = onnx.helper.make_graph(
+        [*quants, node, last], "g", given, [onnx.helper.make_tensor_value_info("y", 1, [1, 4])]
+    )
     opsets = [onnx.helper.make_opsetid("", 12), onnx.helper.make_opsetid("thinker", 1)]
     return ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=6))
 
@@ -237,15 +252,24 @@ def one(op_type, platform, **attributes):
     [
         (one("iqSigmoid", "venus", inputs=[(2048.0, 16)], scale_x=2048.0, scale_o=128.0), "venus", []),
         (one("iqSigmoid", "venus", inputs=[(256.0, 16)], scale_x=256.0, scale_o=128.0), "venus", ["scale_x = 256"]),
-        (one("iqSigmoid", "venusA", inputs=[(16.0, 8)], scale_x=16.0, scale_o=128.0), "venusA",
-         [Fault.LUT_CONSTANT.text]),
+        (
+            one("iqSigmoid", "venusA", inputs=[(16.0, 8)], scale_x=16.0, scale_o=128.0),
+            "venusA",
+            [Fault.LUT_CONSTANT.text],
+        ),
         (one("iqDiv", "arcs", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0), "arcs", []),
-        (one("iqDiv", "arcs", inputs=[(16.0, 32), (2.0, 32)], scale_x=16.0, scale_y=2.0, scale_o=4.0), "arcs",
-         ["a shift of -1"]),
-        (one("iqDiv", "venusA", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0), "venusA",
-         ["a shift of 2"]),
+        (
+            one("iqDiv", "arcs", inputs=[(16.0, 32), (2.0, 32)], scale_x=16.0, scale_y=2.0, scale_o=4.0),
+            "arcs",
+            ["a shift of -1"],
+        ),
+        (
+            one("iqDiv", "venusA", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0),
+            "venusA",
+            ["a shift of 2"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_faults_that_scales_bring_about(model, platform, values):
     texts = [rule_text(r, row)[0] for r in (rules.curve_scale, rules.division_scale) for row in PLATFORMS]
     assert [v.value for v in lo.check(model, platform=platform) if v.rule in texts] == values

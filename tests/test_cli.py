@@ -268,8 +268,9 @@ def test_a_plan_brings_its_platform_and_mode(here: Here) -> None:
     assert (body["platform"], body["mode"]) == ("generic", "max-value")
     result = here("quantize", "tiny.onnx", "--plan", "plan.json", "--platform", "venus")
     assert (result.exit_code, result.stderr) == (
-        1, "error: --platform venus: the plan plan.json is for generic; drop one of the two\n",
-    )  # fmt: skip
+        1,
+        "error: --platform venus: the plan plan.json is for generic; drop one of the two\n",
+    )
 
 
 def test_options_win_over_the_configuration(here: Here) -> None:
@@ -416,13 +417,18 @@ def test_evaluate_the_whole_output(here: Here) -> None:
 
 def test_evaluate_as_json_writes_infinity_as_null(here: Here) -> None:
     body = here.json("evaluate", "tiny.onnx", "--data", "calib.npz", "--baseline", "tiny.onnx")
-    assert body == {"model": "tiny.onnx", "baseline_model": "tiny.onnx", "metric": "sqnr", "unit": "dB", "value": None,
-                    "baseline": None, "drop": None, "samples": 20}  # fmt: skip
+    assert body == {
+        "model": "tiny.onnx",
+        "baseline_model": "tiny.onnx",
+        "metric": "sqnr",
+        "unit": "dB",
+        "value": None,
+        "baseline": None,
+        "drop": None,
+        "samples": 20,
+    }
     text = here.good("evaluate", "tiny.onnx", "--data", "calib.npz", "--baseline", "tiny.onnx")
-    assert text == (
-        "  sqnr              infinite (equal)  tiny.onnx against tiny.onnx\n"
-        "  samples           20\n"
-    )  # fmt: skip
+    assert text == ("  sqnr              infinite (equal)  tiny.onnx against tiny.onnx\n  samples           20\n")
 
 
 def test_evaluate_another_tensor(quant: Here) -> None:

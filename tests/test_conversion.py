@@ -25,13 +25,18 @@ def nodes(graph):
     def names(values):
         return [v.name if v is not None else "" for v in values]
 
-    return [(n.domain, n.op_type, n.name, names(n.inputs), names(n.outputs), {k: ir.attr(n, k) for k in n.attributes})
-            for n in graph.graph]  # fmt: skip
+    return [
+        (n.domain, n.op_type, n.name, names(n.inputs), names(n.outputs), {k: ir.attr(n, k) for k in n.attributes})
+        for n in graph.graph
+    ]
 
 
 def constants(graph):
-    return {name: (str(a.dtype), a.tolist()) for name, v in graph.graph.initializers.items()
-            if (a := ir.const(v)) is not None}  # fmt: skip
+    return {
+        name: (str(a.dtype), a.tolist())
+        for name, v in graph.graph.initializers.items()
+        if (a := ir.const(v)) is not None
+    }
 
 
 def integers(graph, feed, arithmetic="executor"):
@@ -112,8 +117,9 @@ def test_layer_norm_has_another_format():
     x = {"x": some(0, 1, 3, 6)}
     attrs = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 32.0, "data_bits": 8, "parameter_bits": 8, "o_bits": 8,
              "platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}  # fmt: skip
-    made = model([("LayerNormInt", ["x", "w", "b"], ["y"], attrs, "thinker")], x, {"w": gamma, "b": beta},
-                 domain="thinker")  # fmt: skip
+    made = model(
+        [("LayerNormInt", ["x", "w", "b"], ["y"], attrs, "thinker")], x, {"w": gamma, "b": beta}, domain="thinker"
+    )
     there = lo.convert(made, "linger")
     assert any("15 fractional bits" in note for note in there.notes)
     (node,) = there.graph.graph
@@ -123,8 +129,12 @@ def test_layer_norm_has_another_format():
     assert any("10 fractional bits" in note for note in back.notes)
     assert nodes(back.graph) == nodes(made)
     assert constants(back.graph) == constants(made)
-    large = model([("LayerNormInt", ["x", "w", "b"], ["y"], attrs, "thinker")], x,
-                  {"w": gamma, "b": beta + 2**27}, domain="thinker")  # fmt: skip
+    large = model(
+        [("LayerNormInt", ["x", "w", "b"], ["y"], attrs, "thinker")],
+        x,
+        {"w": gamma, "b": beta + 2**27},
+        domain="thinker",
+    )
     with pytest.raises(lo.ModelError, match=r"LayerNormInt .* does not fit 32 bits"):
         lo.convert(large, "linger")
 
@@ -167,29 +177,43 @@ def test_another_rounding_is_told():
     assert any("quant_mode floor" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("kind", "attrs", "says"), [
-    ("QGelu", {}, "QGelu QGelu_y$"),
-    ("QSigmoid", {"scale_o": 64.0}, "scale_o = 64, not 128"),
-    ("QAvgPool2d", {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1], "count_include_pad": 0}, "padding does not count"),
-    ("QAvgPool2d", {"kernel_shape": [2, 2], "divisor_override": 3}, "divides by 3"),
-    ("QGLU", {"dim": 1}, "does not gate the last axis"),
-    ("QAvgPool1d", {"kernel_shape": [2]}, "of lines"),
-    ("QMatmul", {"scale_y": 16.0}, "three axes"),
-    ("QBatchNorm1d", {"scale_w": 16.0}, "four axes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "attrs", "says"),
+    [
+        ("QGelu", {}, "QGelu QGelu_y$"),
+        ("QSigmoid", {"scale_o": 64.0}, "scale_o = 64, not 128"),
+        (
+            "QAvgPool2d",
+            {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1], "count_include_pad": 0},
+            "padding does not count",
+        ),
+        ("QAvgPool2d", {"kernel_shape": [2, 2], "divisor_override": 3}, "divides by 3"),
+        ("QGLU", {"dim": 1}, "does not gate the last axis"),
+        ("QAvgPool1d", {"kernel_shape": [2]}, "of lines"),
+        ("QMatmul", {"scale_y": 16.0}, "three axes"),
+        ("QBatchNorm1d", {"scale_w": 16.0}, "four axes"),
+    ],
+)
 def test_no_counterpart_in_the_first_generation(kind, attrs, says):
     x = {"x": some(0, 1, 4, 6) if kind in ("QAvgPool1d", "QBatchNorm1d") else some(0, 1, 4, 6, 6)}
-    graph = model([(kind, ["x", "x"][: 1 + (kind == "QMatmul")], ["y"], {"scale_x": 16.0, "scale_o": 16.0, **attrs},
-                    "linger")], x)  # fmt: skip
+    graph = model(
+        [(kind, ["x", "x"][: 1 + (kind == "QMatmul")], ["y"], {"scale_x": 16.0, "scale_o": 16.0, **attrs}, "linger")], x
+    )
     with pytest.raises(lo.ModelError, match=says):
         lo.convert(graph, "thinker")
 
 
 def test_every_obstacle_is_named_in_one_line():
     x = {"x": some(0, 1, 4)}
-    graph = model([("iqSub", ["x", "x"], ["a"], ADD, "thinker"), ("iqAdd", ["a", "x"], ["b"], ADD, "thinker"),
-                   ("iqTable", ["b", "x"], ["y"], {"scale_x": 1.0, "scale_o": 1.0}, "thinker")], x,
-                  domain="thinker")  # fmt: skip
+    graph = model(
+        [
+            ("iqSub", ["x", "x"], ["a"], ADD, "thinker"),
+            ("iqAdd", ["a", "x"], ["b"], ADD, "thinker"),
+            ("iqTable", ["b", "x"], ["y"], {"scale_x": 1.0, "scale_o": 1.0}, "thinker"),
+        ],
+        x,
+        domain="thinker",
+    )
     with pytest.raises(lo.ModelError) as caught:
         lo.convert(graph, "linger")
     assert str(caught.value) == "no counterpart in domain linger: iqSub iqSub_a, iqTable iqTable_y"
@@ -285,10 +309,15 @@ def test_states_change_their_place():
     back = lo.convert(there, "linger").graph
     assert nodes(back)[0][3:] == nodes(made)[0][3:]
     assert np.array_equal(integers(back, feed, None)["y"], integers(made, feed, None)["y"])
-    alone = lo.Session(model([("QLSTM", ["x", *held], ["y"], {**attrs, "has_hidden": 0, "has_cell": 0}, "linger")],
-                             {"x": x}, held)).run(None, {"x": x})[0]  # fmt: skip
+    alone = lo.Session(
+        model([("QLSTM", ["x", *held], ["y"], {**attrs, "has_hidden": 0, "has_cell": 0}, "linger")], {"x": x}, held)
+    ).run(None, {"x": x})[0]
     assert not np.array_equal(integers(made, feed, None)["y"], alone)
-    lengths = model([("LSTMInt", ["x", "n", *held], ["y"], attrs, "thinker")],
-                    {"x": x, "n": np.array([3], np.int64)}, held, domain="thinker")  # fmt: skip
+    lengths = model(
+        [("LSTMInt", ["x", "n", *held], ["y"], attrs, "thinker")],
+        {"x": x, "n": np.array([3], np.int64)},
+        held,
+        domain="thinker",
+    )
     with pytest.raises(lo.ModelError, match=r"\(lengths\)"):
         lo.convert(lengths, "linger")

@@ -49,9 +49,12 @@ def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], outputs:
     if state:
         inputs.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, ["N", state]))
     graph = helper.make_graph(
-        nodes, "g", inputs, [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        nodes,
+        "g",
+        inputs,
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     return ir.from_proto(onnx.shape_inference.infer_shapes(model))
 

@@ -212,8 +212,11 @@ def test_input_channels_are_added_up():
 
 def test_groups_side_by_side():
     """Depthwise, 16 channels of 8 columns under 3 rows are 384 bytes."""
-    done = mends(conv((40, 8, 8), (40, 1, 3, 3), group=40, pads=[1] * 4), TIGHT,
-                 ["Slice", "Conv", "Slice", "Conv", "Slice", "Conv", "Concat"])  # fmt: skip
+    done = mends(
+        conv((40, 8, 8), (40, 1, 3, 3), group=40, pads=[1] * 4),
+        TIGHT,
+        ["Slice", "Conv", "Slice", "Conv", "Slice", "Conv", "Concat"],
+    )
     assert (done[0].what, done[0].cost) == ("40 groups in 3 parts side by side", "exact")
 
 

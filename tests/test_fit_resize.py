@@ -28,11 +28,15 @@ def resized(factors, size=(5, 4), channels=3, **attributes):
     ]
     weight = np.random.default_rng(0).standard_normal((channels, 2, 1, 1)).astype(np.float32)
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", 1, ["N", 2, *size])],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["N", 2, *size])],
         [helper.make_tensor_value_info("y", 1, ["N", channels, high, wide])],
-        [onnx.numpy_helper.from_array(weight, "w"),
-         onnx.numpy_helper.from_array(np.array([1, 1, *factors], np.float32), "s")],
-    )  # fmt: skip
+        [
+            onnx.numpy_helper.from_array(weight, "w"),
+            onnx.numpy_helper.from_array(np.array([1, 1, *factors], np.float32), "s"),
+        ],
+    )
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))
     trace_shapes(model, {"x": np.zeros((1, 2, *size), np.float32)})
     return model

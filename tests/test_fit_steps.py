@@ -79,9 +79,11 @@ ASKED = ("split-map", "split-channels")
 @pytest.mark.parametrize("name", STEPS)
 def test_what_is_within_the_limits_stays(name):
     """A small convolution and a small pooling are nobody's work."""
-    for make in (lambda: conv((3, 8, 8), (4, 3, 3, 3), pads=[1] * 4),
-                 lambda: pool("MaxPool", (3, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
-                 lambda: pool("AveragePool", (3, 8, 8), kernel_shape=[2, 2], strides=[2, 2])):  # fmt: skip
+    for make in (
+        lambda: conv((3, 8, 8), (4, 3, 3, 3), pads=[1] * 4),
+        lambda: pool("MaxPool", (3, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
+        lambda: pool("AveragePool", (3, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
+    ):
         model, node = traced(make)
         before = ir.to_proto(model).SerializeToString()
         assert (fit(model, VENUS) == []) if name in ASKED else STEPS[name](model, node, VENUS) is None

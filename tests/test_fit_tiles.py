@@ -40,8 +40,12 @@ def test_tiles_of_any_size(seed):
     kernel = [int(k) for k in rng.integers(1, 6, 2)]
     strides = [int(rng.choice([s for s in (1, 2, 4) if s <= k])) for k in kernel]
     pads = [int(rng.integers(0, k + 1)) for k in kernel] * 2
-    model = conv((8, int(rng.integers(40, 60)), int(rng.integers(40, 60))), (3, 8, *kernel), strides=strides,
-                 pads=[min(p, 4) for p in pads])  # fmt: skip
+    model = conv(
+        (8, int(rng.integers(40, 60)), int(rng.integers(40, 60))),
+        (3, 8, *kernel),
+        strides=strides,
+        pads=[min(p, 4) for p in pads],
+    )
     row = tight(VENUS, slab=64 * max(strides) * max(kernel), max_maps=9000 if seed % 2 else 90000)
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     assert broken(model, row)
@@ -84,8 +88,9 @@ def test_tiles_keep_every_integer(platform, monkeypatch):
 
 def test_groups_that_the_packer_would_pad_ahead():
     """Two groups of two channels under 3x3 are wrong on venus; each by itself is right."""
-    done = mends(conv((4, 9, 9), (6, 2, 3, 3), group=2, pads=[1] * 4), VENUS,
-                 ["Slice", "Conv", "Slice", "Conv", "Concat"])  # fmt: skip
+    done = mends(
+        conv((4, 9, 9), (6, 2, 3, 3), group=2, pads=[1] * 4), VENUS, ["Slice", "Conv", "Slice", "Conv", "Concat"]
+    )
     assert done[0].cost == "exact"
     model = conv((4, 9, 9), (6, 2, 3, 3), group=2, pads=[1] * 4)
     trace_shapes(model, {"x": np.ones((1, 4, 9, 9), np.float32)})
@@ -108,8 +113,9 @@ def test_a_map_below_the_kernel_is_padded_before():
 
 def test_shares_of_the_weights():
     """On arcs the weights of two outputs have 8192 bytes: 512 channels under 3x3 are 9216."""
-    done = mends(conv((512, 5, 5), (4, 512, 3, 3), pads=[1] * 4), ARCS, ["Slice", "Conv", "Slice", "Conv", "Add"],
-                 atol=1e-4)  # fmt: skip
+    done = mends(
+        conv((512, 5, 5), (4, 512, 3, 3), pads=[1] * 4), ARCS, ["Slice", "Conv", "Slice", "Conv", "Add"], atol=1e-4
+    )
     assert done[0].what == "512 input channels in 2 parts that are added"
 
 
@@ -130,7 +136,9 @@ def test_pools_in_parts(kind, shape, window, row, parts):
     """By channels where that is enough, else by rows."""
     done = mends(pool(kind, shape, **window), row, ["Slice", kind] * parts + ["Concat"])
     assert (done[0].what, done[0].cost) == (
-        f"{kind} on a map of {'x'.join(map(str, shape))} in {parts} tiles side by side", "exact")  # fmt: skip
+        f"{kind} on a map of {'x'.join(map(str, shape))} in {parts} tiles side by side",
+        "exact",
+    )
 
 
 def test_a_window_with_no_next_does_not_move():

@@ -36,10 +36,13 @@ few = settings(max_examples=20, deadline=None)
 
 def model(nodes, inputs, constants=(), outputs=("y",), domain="linger"):
     """A model of integer inputs {name: array} and nodes (type, inputs, outputs, attributes)."""
-    made = [helper.make_node(kind, ins, outs, name=f"{kind}_{outs[0]}", domain=at, **attrs)
-            for kind, ins, outs, attrs, at in nodes]  # fmt: skip
-    values = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-              for n, a in inputs.items()]  # fmt: skip
+    made = [
+        helper.make_node(kind, ins, outs, name=f"{kind}_{outs[0]}", domain=at, **attrs)
+        for kind, ins, outs, attrs, at in nodes
+    ]
+    values = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()
+    ]
     results = [onnx.ValueInfoProto(name=name) for name in outputs]
     tensors = [numpy_helper.from_array(a, n) for n, a in dict(constants).items()]
     graph = helper.make_graph(made, "g", values, results, tensors)
@@ -69,8 +72,11 @@ def run(kind, attrs, *arrays, platform="venus", mode="floor_add", constants=(), 
 def some(seed, *shape, extremes=False):
     """Random int8."""
     rng = np.random.default_rng(seed)
-    return rng.choice([-128, -127, -1, 0, 1, 127], shape).astype(np.int8) if extremes else rng.integers(
-        -128, 128, shape).astype(np.int8)  # fmt: skip
+    return (
+        rng.choice([-128, -127, -1, 0, 1, 127], shape).astype(np.int8)
+        if extremes
+        else rng.integers(-128, 128, shape).astype(np.int8)
+    )
 
 
 def same(got, want, dtype=np.int8):
@@ -255,8 +261,14 @@ def test_averages(seed, mode, padded, divisor, shift):
 
 
 @few
-@given(st.integers(0, 9999), st.integers(-1, 9), st.integers(4, 9), st.sampled_from(MODES),
-       st.sampled_from(("sigmoid", "tanh")), st.sampled_from((np.int8, np.int16)))  # fmt: skip
+@given(
+    st.integers(0, 9999),
+    st.integers(-1, 9),
+    st.integers(4, 9),
+    st.sampled_from(MODES),
+    st.sampled_from(("sigmoid", "tanh")),
+    st.sampled_from((np.int8, np.int16)),
+)
 def test_curve_of_venus(seed, q, q_o, mode, function, dtype):
     """Q11 in, without saturation; any scale out."""
     x = np.random.default_rng(seed).integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (2, 40)).astype(dtype)
@@ -266,8 +278,13 @@ def test_curve_of_venus(seed, q, q_o, mode, function, dtype):
 
 
 @few
-@given(st.integers(0, 9999), st.integers(-1, 12), st.sampled_from(("arcs", "venusA")), st.sampled_from((8, 16)),
-       st.sampled_from(("sigmoid", "tanh")))  # fmt: skip
+@given(
+    st.integers(0, 9999),
+    st.integers(-1, 12),
+    st.sampled_from(("arcs", "venusA")),
+    st.sampled_from((8, 16)),
+    st.sampled_from(("sigmoid", "tanh")),
+)
 def test_curve_of_the_others(seed, q, platform, bits, function):
     """Q27 in, rounded once to o_bits - 1 fractional bits, half up whatever the node says."""
     x = some(seed, 2, 60)
@@ -280,8 +297,13 @@ def test_curve_of_the_others(seed, q, platform, bits, function):
 
 
 @few
-@given(st.integers(0, 9999), st.integers(0, 10), st.integers(2, 8), st.sampled_from(MODES),
-       st.sampled_from(("gelu", "swish")))  # fmt: skip
+@given(
+    st.integers(0, 9999),
+    st.integers(0, 10),
+    st.integers(2, 8),
+    st.sampled_from(MODES),
+    st.sampled_from(("gelu", "swish")),
+)
 def test_gelu_and_swish(seed, q, q_o, mode, function):
     x = some(seed, 1, 80)
 
@@ -317,8 +339,9 @@ def test_layer_norm(seed, platform, mode):
     epsilon = math.floor(1e-5 * 16.0**2 * 64 + 0.5)
     want = np.zeros(x.shape, object)
     for i, j in np.ndindex(2, 3):
-        accs = curves.layer_norm([int(v) for v in x[i, j]], *([int(v) for v in a] for a in (gamma, beta)), epsilon, 15,
-                                 (1 << 30, 30, 40))  # fmt: skip
+        accs = curves.layer_norm(
+            [int(v) for v in x[i, j]], *([int(v) for v in a] for a in (gamma, beta)), epsilon, 15, (1 << 30, 30, 40)
+        )
         want[i, j] = [training.shifted(v, 15 + 6 - 5, 8, mode) for v in accs]
     same(run("QLayerNorm", attrs, x, platform=platform, mode=mode, constants={"w": gamma, "b": beta}), want)
 
@@ -398,8 +421,18 @@ def test_gru(seed, platform, forward):
     x, held = layer(seed, 3)
     got = recurrent("QGRU", x, held, platform, ["y", "h"], go_forward=int(forward))
     kind, sums = {"venus": ("q15", 11), "arcs": ("before", 27)}.get(platform, ("common", 12))
-    y, h = training.gru(x.tolist(), *(a.tolist() for a in held.values()), (12 - sums, 11 - sums), 5, 8, None,
-                        sums if kind == "common" else 27, kind, platform, forward)  # fmt: skip
+    y, h = training.gru(
+        x.tolist(),
+        *(a.tolist() for a in held.values()),
+        (12 - sums, 11 - sums),
+        5,
+        8,
+        None,
+        sums if kind == "common" else 27,
+        kind,
+        platform,
+        forward,
+    )
     same(got["y"], y)
     assert got["h"].tolist() == (np.array(h, np.float32) / 32).tolist()
 

@@ -76,9 +76,12 @@ def with_setting(kind="Mul"):
     net.inputs.append(helper.make_tensor_value_info("rate", onnx.TensorProto.INT64, []))
     y = net.conv("x", (3, 2, 3, 3))
     if kind == "If":
-        branches = [helper.make_graph([helper.make_node(op, [y], [f"{op}_y"])], op,
-                                      [], [helper.make_tensor_value_info(f"{op}_y", 1, None)])
-                    for op in ("Relu", "Neg")]  # fmt: skip
+        branches = [
+            helper.make_graph(
+                [helper.make_node(op, [y], [f"{op}_y"])], op, [], [helper.make_tensor_value_info(f"{op}_y", 1, None)]
+            )
+            for op in ("Relu", "Neg")
+        ]
         chosen = net.node("Equal", "rate", net.const(np.array(16000)))
         net.node("If", chosen, out="y", then_branch=branches[0], else_branch=branches[1])
     else:

@@ -62,8 +62,9 @@ def chip(requantize=DOWN, gates="iofg"):
             {
                 **rows(Quantizer(), "Quant"),
                 **rows(Requantizer(requantize), "Requant"),
-                **rows(Arithmetic(), "Dequant", "Relu", "MaxPool", "Flatten", "Reshape", "Transpose", "Gather",
-                       "Squeeze"),
+                **rows(
+                    Arithmetic(), "Dequant", "Relu", "MaxPool", "Flatten", "Reshape", "Transpose", "Gather", "Squeeze"
+                ),
                 **rows(Layer(requantize), "Conv2dInt"),
                 **rows(Layer(requantize), "LinearInt"),
                 **rows(Sum(requantize, Operands.WIDE), "iqAdd"),
@@ -73,7 +74,7 @@ def chip(requantize=DOWN, gates="iofg"):
                 **rows(Lstm(Requantize(shifts=True), Table.VENUSA, gates=gates), "LSTMInt"),
             }
         ),
-    )  # fmt: skip
+    )
 
 
 def same_both_ways(result, row, feeds, outputs=("y",)):

@@ -74,9 +74,14 @@ def test_glu(seed, q, q_o):
 
 @few
 @given(
-    SEEDS, st.sampled_from(on("SoftmaxInt", "LogSoftmaxInt")), st.integers(0, 9), st.floats(0.6, 1.7),
-    st.integers(2, 8), st.sampled_from([1, 2, 33]), st.sampled_from([np.int8, np.int16]),
-)  # fmt: skip
+    SEEDS,
+    st.sampled_from(on("SoftmaxInt", "LogSoftmaxInt")),
+    st.integers(0, 9),
+    st.floats(0.6, 1.7),
+    st.integers(2, 8),
+    st.sampled_from([1, 2, 33]),
+    st.sampled_from([np.int8, np.int16]),
+)
 def test_rows(seed, which, q, free, q_o, length, dtype):
     op_type, platform = which
     bits = 8 * np.dtype(dtype).itemsize
@@ -93,9 +98,13 @@ def test_rows(seed, which, q, free, q_o, length, dtype):
 
 @few
 @given(
-    SEEDS, st.sampled_from(on("LayerNormInt")), st.integers(0, 9), st.floats(0.6, 1.7), st.integers(-2, 9),
+    SEEDS,
+    st.sampled_from(on("LayerNormInt")),
+    st.integers(0, 9),
+    st.floats(0.6, 1.7),
+    st.integers(-2, 9),
     st.sampled_from([2, 7, 48]),
-)  # fmt: skip
+)
 def test_layer_norm(seed, which, q, free, q_o, count):
     _, platform = which
     rng = np.random.default_rng(seed)
@@ -109,8 +118,19 @@ def test_layer_norm(seed, which, q, free, q_o, count):
     epsilon = int(np.floor(float(np.float32(1e-5)) * x_scale**2 * count**2 + 0.5))
     triple = to_output(o_scale, 2**10 * w_scale)
     want = [naive.layer_norm(row.tolist(), gamma.tolist(), beta.tolist(), epsilon, 10, triple) for row in x[0]]
-    got = computed("LayerNormInt", platform, x, (gamma, beta), data_bits=8, o_bits=8, parameter_bits=8,
-                   scale_x=x_scale, scale_w=w_scale, scale_o=o_scale, epsilon=1e-5)  # fmt: skip
+    got = computed(
+        "LayerNormInt",
+        platform,
+        x,
+        (gamma, beta),
+        data_bits=8,
+        o_bits=8,
+        parameter_bits=8,
+        scale_x=x_scale,
+        scale_w=w_scale,
+        scale_o=o_scale,
+        epsilon=1e-5,
+    )
     assert got[0].tolist() == want
 
 
@@ -121,8 +141,17 @@ def test_table(seed, dtype, out):
     bits = 8 * np.dtype(dtype).itemsize
     table, x = integers(rng, (1 << bits,), out), integers(rng, (1, 30), dtype)
     x[0, :2] = np.iinfo(dtype).min, np.iinfo(dtype).max
-    got = computed("iqTable", "generic", x, (table,), function="Any", data_bits=bits, scale_x=1.0, scale_o=1.0,
-                   o_bits=8 * np.dtype(out).itemsize)  # fmt: skip
+    got = computed(
+        "iqTable",
+        "generic",
+        x,
+        (table,),
+        function="Any",
+        data_bits=bits,
+        scale_x=1.0,
+        scale_o=1.0,
+        o_bits=8 * np.dtype(out).itemsize,
+    )
     assert got.tolist() == [[table[int(v) + (1 << (bits - 1))] for v in x[0]]]
 
 

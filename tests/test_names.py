@@ -75,10 +75,13 @@ def net(names, nodes=()):
     ]
     for node, name in zip(made, nodes, strict=False):
         node.name = name
-    ends = [onnx.helper.make_tensor_value_info(n, 1, s) for n, s in (
-        (x, ["N", 4, 8, 8]), (y, ["N", 5]), (z, ["N", 8, 8, 8]))]  # fmt: skip
-    graph = onnx.helper.make_graph(made, "net", ends[:1], ends[1:],
-                                   [onnx.numpy_helper.from_array(v, k) for k, v in held.items()])  # fmt: skip
+    ends = [
+        onnx.helper.make_tensor_value_info(n, 1, s)
+        for n, s in ((x, ["N", 4, 8, 8]), (y, ["N", 5]), (z, ["N", 8, 8, 8]))
+    ]
+    graph = onnx.helper.make_graph(
+        made, "net", ends[:1], ends[1:], [onnx.numpy_helper.from_array(v, k) for k, v in held.items()]
+    )
     return ir.from_proto(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8))
 
 
@@ -155,8 +158,12 @@ def test_a_selector_means_one_node(skip):
 
 def small(chip="venus"):
     """A net with names that change."""
-    return lo.quantize(net(["in@0", "a@1", "b", "Scale", "d", "y::0", "workspace"], ["conv@1"]), {"in@0": SAMPLES},
-                       platform=chip, effort="fast")  # fmt: skip
+    return lo.quantize(
+        net(["in@0", "a@1", "b", "Scale", "d", "y::0", "workspace"], ["conv@1"]),
+        {"in@0": SAMPLES},
+        platform=chip,
+        effort="fast",
+    )
 
 
 def test_generic_keeps_names(tmp_path):

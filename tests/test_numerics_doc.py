@@ -54,8 +54,15 @@ def test_ratio_by_hand():
     found = examples()
     for acc, want in ((12345, 34), (-12345, -34), (179, 0), (180, 1), (10**6, 127)):
         assert min((acc * found["M"] + 2 ** (found["s"] - 1)) >> found["s"], 127) == want
-        model = single("LinearInt", [np.zeros((1, 1), np.int8)], [np.ones((1, 1), np.int8), np.array([acc], np.int32)],
-                       platform="generic", scale_x=20.5, scale_w=310.25, scale_o=17.75)  # fmt: skip
+        model = single(
+            "LinearInt",
+            [np.zeros((1, 1), np.int8)],
+            [np.ones((1, 1), np.int8), np.array([acc], np.int32)],
+            platform="generic",
+            scale_x=20.5,
+            scale_w=310.25,
+            scale_o=17.75,
+        )
         (simulated,) = lo.Session(ir.from_proto(model)).run(None, {"x0": np.zeros((1, 1), np.int8)})
         assert simulated.item() == want
 
@@ -63,8 +70,14 @@ def test_ratio_by_hand():
 def test_ties():
     """The sentence about ties and saturation below the example."""
     for acc, want in ((384, 2), (-384, -1), (32640, 127)):
-        model = single("LinearInt", [np.zeros((1, 1), np.int8)], [np.ones((1, 1), np.int8), np.array([acc], np.int32)],
-                       scale_x=32.0, scale_w=128.0, scale_o=16.0)  # fmt: skip
+        model = single(
+            "LinearInt",
+            [np.zeros((1, 1), np.int8)],
+            [np.ones((1, 1), np.int8), np.array([acc], np.int32)],
+            scale_x=32.0,
+            scale_w=128.0,
+            scale_o=16.0,
+        )
         (simulated,) = lo.Session(ir.from_proto(model)).run(None, {"x0": np.zeros((1, 1), np.int8)})
         assert simulated.item() == want
 

@@ -82,8 +82,11 @@ def test_packs(capsys):
         print("\n" + f"{'topic':20}" + "".join(f"{name:>14}" for name in columns))
         for topic, kinds in sorted(table().items()):
             print(f"{topic:20}" + "".join(f"{'/'.join(map(str, kinds[name])):>14}" for name in columns))
-    missed = [(row["id"], row["platform"], row["arguments"], row["error"], verdict.problems)
-              for (_, row), verdict in zip(ROWS, verdicts(), strict=True) if verdict.packs != row["packs"]]  # fmt: skip
+    missed = [
+        (row["id"], row["platform"], row["arguments"], row["error"], verdict.problems)
+        for (_, row), verdict in zip(ROWS, verdicts(), strict=True)
+        if verdict.packs != row["packs"]
+    ]
     assert missed == []
 
 

@@ -194,8 +194,10 @@ def single(op_type, inputs, constants=(), domain="thinker", platform="venus", ou
         nodes.append(helper.make_node("ShuffleChannel", ["x0"], ["x"], groups=1, domain="thinker", **extra))
         names[0], extra = "x", {}
     nodes.append(helper.make_node(op_type, names, results, name="n", domain=domain, **extra, **attributes))
-    types = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-             for n, a in zip(given, inputs, strict=True)]  # fmt: skip
+    types = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in zip(given, inputs, strict=True)
+    ]
     held = [numpy_helper.from_array(c, f"k{i}") for i, c in enumerate(constants) if c is not None]
     ends = [helper.make_tensor_value_info(r, TensorProto.INT8, None) for r in results]
     opsets = [helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)]
@@ -386,15 +388,41 @@ def test_recurrent(op_type, gates, outputs, q_i, q_h, platform):
     biases = [array(gates * units, dtype=np.int32, low=-(2**14), high=2**14) for _ in range(2)]
     sizes = {"input_size": width, "hidden_size": units, "batch_first": 1, "o_bits": 8}
     for forward in (1, 0):
-        agrees(op_type, [array(1, 9, width)], [*weights, *biases], platform, outputs=outputs, go_forward=forward,
-               scale_x=x, scale_h=h, scale_o=h, scale_iw=i, scale_hw=o, **sizes)  # fmt: skip
+        agrees(
+            op_type,
+            [array(1, 9, width)],
+            [*weights, *biases],
+            platform,
+            outputs=outputs,
+            go_forward=forward,
+            scale_x=x,
+            scale_h=h,
+            scale_o=h,
+            scale_iw=i,
+            scale_hw=o,
+            **sizes,
+        )
 
 
 def test_gru_before_the_product():
     """The other place of the reset gate, on `generic` only."""
     weights = [array(9, 5), array(9, 3), array(9, dtype=np.int32, low=-999, high=999), np.zeros(9, np.int32)]
-    agrees("GRUInt", [array(1, 7, 5)], weights, "generic", outputs=2, input_size=5, hidden_size=3, batch_first=1,
-           linear_before_reset=0, scale_x=21.0, scale_h=100.0, scale_o=100.0, scale_iw=50.0, scale_hw=40.0)  # fmt: skip
+    agrees(
+        "GRUInt",
+        [array(1, 7, 5)],
+        weights,
+        "generic",
+        outputs=2,
+        input_size=5,
+        hidden_size=3,
+        batch_first=1,
+        linear_before_reset=0,
+        scale_x=21.0,
+        scale_h=100.0,
+        scale_o=100.0,
+        scale_iw=50.0,
+        scale_hw=40.0,
+    )
 
 
 @pytest.mark.parametrize("coordinates", ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"))
@@ -402,8 +430,16 @@ def test_gru_before_the_product():
 def test_resize(coordinates, ties):
     """Nearest by every rule."""
     constants = [np.zeros(0, np.float32), np.array([1, 1, 2, 3], np.float32)]
-    agrees("Resize", [array(1, 2, 4, 5)], constants, "generic", domain="", mode="nearest", nearest_mode=ties,
-           coordinate_transformation_mode=coordinates)  # fmt: skip
+    agrees(
+        "Resize",
+        [array(1, 2, 4, 5)],
+        constants,
+        "generic",
+        domain="",
+        mode="nearest",
+        nearest_mode=ties,
+        coordinate_transformation_mode=coordinates,
+    )
 
 
 # ---- the arithmetic itself, against the tests' own oracle ----------------------------------------------------------
@@ -437,11 +473,11 @@ def test_unknown_platform():
 def test_float_nodes_stay_onnxs():
     """Between integer nodes the evaluator's own float operators run, of the same names too."""
     x = np.array([[[[-1.5, 2.0], [0.25, 4.0]]]], np.float32)
-    nodes = [helper.make_node("Relu", ["x"], ["r"]),
-             helper.make_node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2])]  # fmt: skip
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2])]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
-    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]),
-                              opset_imports=[helper.make_opsetid("", 13)])  # fmt: skip
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 13)]
+    )
     (y,) = ReferenceEvaluator(model, new_ops=lo.reference_ops()).run(None, {"x": x})
     assert y.dtype == np.float32
     assert y.item() == 4.0

@@ -115,8 +115,13 @@ def test_any_run_in_any_number_of_tiles(seed):
             continue
         pads = [int(p) for p in rng.integers(0, k, 4)]
         group = int(rng.choice([1, 4]))
-        y = net.conv(x, (4, 4 // group, k, 1), pads=[pads[0], 0, pads[2], 0], group=group,
-                     strides=[int(rng.choice([s for s in (1, 2) if s <= k])), 1])  # fmt: skip
+        y = net.conv(
+            x,
+            (4, 4 // group, k, 1),
+            pads=[pads[0], 0, pads[2], 0],
+            group=group,
+            strides=[int(rng.choice([s for s in (1, 2) if s <= k])), 1],
+        )
         x = net.node("Relu", net.node("Add", y, y) if rng.random() < 0.3 else y)
     model = net.graph(net.conv(x, (4, 4, 1, 1), out="y"))
     feed = nets.samples(model)

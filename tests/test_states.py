@@ -19,10 +19,12 @@ RNG = np.random.default_rng(0)
 
 def _graph(nodes, weights, inputs, outputs) -> ir.Graph:
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     return ir.from_proto(onnx.shape_inference.infer_shapes(model))
 

@@ -49,8 +49,9 @@ def model(tmp_path):
 def test_it_writes_what_quantize_makes(model, tmp_path):
     path, items = model
     out = tmp_path / "q.onnx"
-    result = lo.quantize_static(path, out, Reader(items), activation_type=QuantType.QInt8,
-                                calibrate_method=CalibrationMethod.MinMax)  # fmt: skip
+    result = lo.quantize_static(
+        path, out, Reader(items), activation_type=QuantType.QInt8, calibrate_method=CalibrationMethod.MinMax
+    )
     want = lo.quantize(path, items, calibrator="max")
     assert result.plan.tensors == want.plan.tensors
     np.testing.assert_array_equal(lo.Session(out).run(None, items[0])[0], want.session().run(None, items[0])[0])
@@ -59,9 +60,18 @@ def test_it_writes_what_quantize_makes(model, tmp_path):
 def test_arguments_are_mapped(model, tmp_path):
     path, items = model
     proto = onnx.load(path)
-    result = lo.quantize_static(proto, tmp_path / "q.onnx", Reader(items), None, per_channel=True,
-                                activation_type=QuantType.QInt16, weight_type="QInt4", platform="generic",
-                                calibrate_method="Percentile", extra_options={"CalibPercentile": 99.0})  # fmt: skip
+    result = lo.quantize_static(
+        proto,
+        tmp_path / "q.onnx",
+        Reader(items),
+        None,
+        per_channel=True,
+        activation_type=QuantType.QInt16,
+        weight_type="QInt4",
+        platform="generic",
+        calibrate_method="Percentile",
+        extra_options={"CalibPercentile": 99.0},
+    )
     held = result.plan.tensors
     assert {q.bits for name, q in held.items() if name in ("x", "r", "y")} == {16}
     assert any(q.axis == 0 and q.bits == 4 for q in held.values())

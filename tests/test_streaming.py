@@ -101,8 +101,10 @@ def test_calibration_over_calls_matters():
     model, inputs = streaming("LSTM"), chunks(calls=6)
     fed = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"])
     alone = [{"x": x, "h": np.zeros((1, 4, H), np.float32), "c": np.zeros((1, 4, H), np.float32)} for x in inputs]
-    seen = {kind: unrolled(model, calls, STATES["LSTM"]).items[0]["h"] for kind, calls in
-            (("fed", [{"x": x} for x in inputs]), ("alone", alone))}  # fmt: skip
+    seen = {
+        kind: unrolled(model, calls, STATES["LSTM"]).items[0]["h"]
+        for kind, calls in (("fed", [{"x": x} for x in inputs]), ("alone", alone))
+    }
     assert np.abs(seen["fed"]).max() > 0.3
     assert not seen["alone"].any()
     (node,) = [n for n in fed.graph.graph if n.op_type == "LSTMInt"]

@@ -134,4 +134,5 @@ def test_limits():
     before, after, done = fitted(wide, "venusA")
     assert not done
     assert ir.to_proto(before).SerializeToString(deterministic=True) == ir.to_proto(after).SerializeToString(
-        deterministic=True)  # fmt: skip
+        deterministic=True
+    )

@@ -92,10 +92,13 @@ def test_a_killed_process_is_one_line(tmp_path):
         list(spread(Squares(tmp_path, fatal=3), range(9), workers=2))
 
 
-@pytest.mark.parametrize("given, said", [
-    ({"workers": 0}, "workers = 0: at least 1"),
-    ({"workers": 2, "cluster": "tcp://127.0.0.1:1"}, "give one of the two"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"workers": 0}, "workers = 0: at least 1"),
+        ({"workers": 2, "cluster": "tcp://127.0.0.1:1"}, "give one of the two"),
+    ],
+)
 def test_refused(tmp_path, given, said):
     with pytest.raises(ConfigError, match=said):
         list(spread(Squares(tmp_path), [1], **given))

@@ -49,8 +49,10 @@ def test_the_part_stands_beside_and_the_line_names_it(tmp_path):
 
 def test_the_line_before_anything_is_written():
     """It speaks of the files that `write` would write by default."""
-    assert line(type("", (), {"report": quantized().report})) == {"-g": "model_quant_chip.onnx",
-                                                                  "-o": "model_quant_chip.pkg"}  # fmt: skip
+    assert line(type("", (), {"report": quantized().report})) == {
+        "-g": "model_quant_chip.onnx",
+        "-o": "model_quant_chip.pkg",
+    }
     assert line(type("", (), {"report": quantized(softmax=False).report}))["-g"] == "model_quant.onnx"
 
 

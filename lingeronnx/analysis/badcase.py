@@ -109,8 +109,9 @@ def _output(base: Source, wanted: str | None) -> tuple[str, int]:
         raise ConfigError("the baseline is a dump, which runs nothing: give a model")
     outputs = {str(v.name): v for v in base.graph.graph.outputs}
     if wanted is not None and wanted not in outputs:
-        raise ConfigError(f"the model has no output '{wanted}'{nearest(wanted, outputs)}; outputs are "
-                          f"{', '.join(outputs)}")  # fmt: skip
+        raise ConfigError(
+            f"the model has no output '{wanted}'{nearest(wanted, outputs)}; outputs are {', '.join(outputs)}"
+        )
     name = next(iter(outputs)) if wanted is None else wanted
     return name, open_axis(outputs[name])
 
@@ -122,8 +123,10 @@ def _measure(metric: str | Measure, order: str | None) -> tuple[str, Measure, st
             raise ConfigError(f"order: what is worse is known of {known[metric.casefold()]}; leave it out")
         return known[metric.casefold()], lambda x, y: _of_pair(known[metric.casefold()], x, y), None
     if isinstance(metric, str) and ":" not in metric:
-        raise ConfigError(f"unknown metric '{metric}'{nearest(metric.casefold(), known)}; known: {', '.join(METRICS)}, "
-                          "module:function")  # fmt: skip
+        raise ConfigError(
+            f"unknown metric '{metric}'{nearest(metric.casefold(), known)}; known: {', '.join(METRICS)}, "
+            "module:function"
+        )
     if order not in ("ascending", "descending"):
         raise ConfigError("a metric of your own needs the order: ascending or descending, the worst first")
     function = load_function(metric, "metric") if isinstance(metric, str) else metric
@@ -174,6 +177,8 @@ def _sample(
     feeds: Mapping[str, np.ndarray], labels: np.ndarray | None, specs: Mapping[str, InputSpec], index: int, count: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """Return a copy of one sample and its label."""
-    one = {name: specs[name].samples(array, index, index + 1).copy() if specs[name].batched and count > 1
-           else array.copy() for name, array in feeds.items()}  # fmt: skip
+    one = {
+        name: specs[name].samples(array, index, index + 1).copy() if specs[name].batched and count > 1 else array.copy()
+        for name, array in feeds.items()
+    }
     return one, None if labels is None else np.atleast_1d(labels)[index : index + 1].copy()

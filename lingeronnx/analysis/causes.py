@@ -82,8 +82,13 @@ def inputs(join: Join) -> Iterator[Finding]:
         if spec.name in noted and (finding := _against(row, *noted[spec.name], join)) is not None:
             yield finding
         elif spec.name not in noted and row.judged.clipped is not None and row.judged.clipped > _CLIPPED:
-            yield _of_input(row, "input not normalised", f"{row.judged.clipped:.1%} of the values lie beyond what its "
-                            f"scale holds ({_range(row)})", f"at most {_CLIPPED:.1%}", 60.0)  # fmt: skip
+            yield _of_input(
+                row,
+                "input not normalised",
+                f"{row.judged.clipped:.1%} of the values lie beyond what its scale holds ({_range(row)})",
+                f"at most {_CLIPPED:.1%}",
+                60.0,
+            )
 
 
 def _against(row: Row, mean: np.ndarray, std: np.ndarray, join: Join) -> Finding | None:
@@ -157,11 +162,25 @@ def _of_scale(row: Row) -> Finding | None:
     if held is None or pair.clipped is None or pair.used is None or not pair.count:
         return None
     if pair.clipped > _CLIPPED and pair.sqnr < _BITS:
-        return _finding(row, "scale too large", f"{pair.clipped:.1%} of the values are cut off: {_range(row)}",
-                        f"at most {_CLIPPED:.1%}", "a scale that holds the range", (_scale(row),), 1)  # fmt: skip
+        return _finding(
+            row,
+            "scale too large",
+            f"{pair.clipped:.1%} of the values are cut off: {_range(row)}",
+            f"at most {_CLIPPED:.1%}",
+            "a scale that holds the range",
+            (_scale(row),),
+            1,
+        )
     if pair.used < _USED and pair.sqnr < _POOR and pair.y.largest > 0:
-        return _finding(row, "scale too small", f"{pair.used:.1%} of the integers are used: {_range(row)}",
-                        f"at least {_USED:.0%}", "a scale that fills them", (_scale(row),), 1)  # fmt: skip
+        return _finding(
+            row,
+            "scale too small",
+            f"{pair.used:.1%} of the integers are used: {_range(row)}",
+            f"at least {_USED:.0%}",
+            "a scale that fills them",
+            (_scale(row),),
+            1,
+        )
     return None
 
 
@@ -240,9 +259,16 @@ def large(row: Row, join: Join) -> Finding | None:
     rare = stored[top] > _RARE * power[top]
     if tail > _OUTLIER and rare and min(pair.sqnr, level) < _POOR:
         measured = f"the largest value is {tail:.1f} times the 0.99 quantile of absolute values"
-        return _finding(row, "outlier activation", measured, f"{_OUTLIER:g} times",
-                        "cut the rare values off", (_override(row, "calibrator:percentile,percentile:99.9"),), 2,
-                        min(pair.sqnr, level))  # fmt: skip
+        return _finding(
+            row,
+            "outlier activation",
+            measured,
+            f"{_OUTLIER:g} times",
+            "cut the rare values off",
+            (_override(row, "calibrator:percentile,percentile:99.9"),),
+            2,
+            min(pair.sqnr, level),
+        )
     big = np.flatnonzero(stored > _CHANNEL * middle)
     if (
         middle > 0
@@ -255,15 +281,31 @@ def large(row: Row, join: Join) -> Finding | None:
             f"channel {_names(big)} reaches {stored.max() / middle:.1f} times as far as the channel in the middle, "
             f"which is left {level:.1f} dB"
         )
-        return _finding(row, kind, measured, f"{_CHANNEL:g} times", "move the channels' ranges into the weights",
-                        _even(row, join), 2, level)  # fmt: skip
+        return _finding(
+            row,
+            kind,
+            measured,
+            f"{_CHANNEL:g} times",
+            "move the channels' ranges into the weights",
+            _even(row, join),
+            2,
+            level,
+        )
     if level < _UNEVEN and moving.size > 3 and np.quantile(moving, 0.9) > _CHANNEL * np.quantile(moving, 0.1):
         measured = (
             f"ranges of channels from {np.quantile(moving, 0.1):.3g} to {np.quantile(moving, 0.9):.3g} (0.1 and 0.9 "
             f"quantiles); the channel in the middle is left {level:.1f} dB"
         )
-        return _finding(row, "uneven channels", measured, f"{_CHANNEL:g} times",
-                        "move the channels' ranges into the weights", _even(row, join), 2, level)  # fmt: skip
+        return _finding(
+            row,
+            "uneven channels",
+            measured,
+            f"{_CHANNEL:g} times",
+            "move the channels' ranges into the weights",
+            _even(row, join),
+            2,
+            level,
+        )
     return None
 
 
@@ -300,11 +342,25 @@ def weights(row: Row, join: Join, parents: Sequence[str], found: Mapping[str, Fi
         measured = (
             f"the weights of channel {int(rows.argmax())} reach {largest} counts, {np.median(rows):g} in the middle"
         )
-        return _finding(row, "outlier channel", measured, f"{_CHANNEL:g} times",
-                        "move the channels' ranges into the weights", _even(row, join), 2)  # fmt: skip
+        return _finding(
+            row,
+            "outlier channel",
+            measured,
+            f"{_CHANNEL:g} times",
+            "move the channels' ranges into the weights",
+            _even(row, join),
+            2,
+        )
     measured = f"the largest weight of a channel is {middle:g} counts in the middle, {largest} at most"
-    return _finding(row, "uneven weights", f"{measured}; {row.judged.sqnr:.1f} dB", f"a quarter, {_UNEVEN:g} dB",
-                    "move the channels' ranges into the layers around", _even(row, join), 2)  # fmt: skip
+    return _finding(
+        row,
+        "uneven weights",
+        f"{measured}; {row.judged.sqnr:.1f} dB",
+        f"a quarter, {_UNEVEN:g} dB",
+        "move the channels' ranges into the layers around",
+        _even(row, join),
+        2,
+    )
 
 
 # ---- what costs little ---------------------------------------------------------------------------------------------
@@ -327,18 +383,38 @@ def costs_little(row: Row, join: Join, explained: bool) -> Finding | None:
     graph = join.base.graph
     outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
     if row.name in outputs and row.held is not None and row.held.bits == 8 and row.judged.sqnr < _UNEVEN:
-        return _finding(row, "output in 8 bits", f"{row.judged.sqnr:.1f} dB from its own layer", f"{_UNEVEN:g} dB",
-                        "leave the integers in float", (_override(row, "out_bits:float"),), 3)  # fmt: skip
+        return _finding(
+            row,
+            "output in 8 bits",
+            f"{row.judged.sqnr:.1f} dB from its own layer",
+            f"{_UNEVEN:g} dB",
+            "leave the integers in float",
+            (_override(row, "out_bits:float"),),
+            3,
+        )
     if row.local is not None and not explained and row.judged.sqnr < _LOW:
-        return _finding(row, "similarity low", f"{row.judged.sqnr:.1f} dB from its own layer", f"{_LOW:g} dB",
-                        "more effort, or the layer in float", ("--effort normal",), 3)  # fmt: skip
+        return _finding(
+            row,
+            "similarity low",
+            f"{row.judged.sqnr:.1f} dB from its own layer",
+            f"{_LOW:g} dB",
+            "more effort, or the layer in float",
+            ("--effort normal",),
+            3,
+        )
     return None
 
 
 def _finding(
-    row: Row, kind: str, measured: str, limit: str, remedy: str, given: tuple[str, ...], order: int,
+    row: Row,
+    kind: str,
+    measured: str,
+    limit: str,
+    remedy: str,
+    given: tuple[str, ...],
+    order: int,
     level: float | None = None,
-) -> Finding:  # fmt: skip
+) -> Finding:
     weight = _BITS - min(row.judged.sqnr if level is None else level, _BITS)
     return Finding(row.name, row.nodes[0], row.kinds[0], kind, measured, limit, remedy, given, weight, order)
 

@@ -260,8 +260,10 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
         if form is None or not (is_quantized_domain(node) or name in integers):
             found += _foreign(node, row, integers, islands)
             continue
-        missing = [_violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
-                   for key in _missing(node, form, row)]  # fmt: skip
+        missing = [
+            _violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
+            for key in _missing(node, form, row)
+        ]
         found += missing
         rule = rule_of(form)
         leaves = rule is not None and rule.wide and "scale_o" not in node.attributes
@@ -282,8 +284,14 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
         if seen.writes is not None:
             scales.update({str(v.name): seen.writes for v in node.outputs if v.name})
     if "platform" in row.node_attributes.get("", {}) and not any("platform" in node.attributes for node in model.graph):
-        found.append(_violation(model.graph.node(0), f"some node names the chip, platform = {row.name}", "none does",
-                                "export for this platform"))  # fmt: skip
+        found.append(
+            _violation(
+                model.graph.node(0),
+                f"some node names the chip, platform = {row.name}",
+                "none does",
+                "export for this platform",
+            )
+        )
     return Check(row.name, "integer", found)
 
 
@@ -317,15 +325,33 @@ def _foreign(node: ir.Node, row: Platform, integers: set[str], islands: set[str]
     """Return what is wrong with a node that is no integer operator."""
     if is_quantized_domain(node):
         integers.update(str(v.name) for v in node.outputs)
-        return [_violation(node, f"it is an integer operator that {row.name} has", f"unknown operator {node.op_type}",
-                           "use operators the platform has")]  # fmt: skip
+        return [
+            _violation(
+                node,
+                f"it is an integer operator that {row.name} has",
+                f"unknown operator {node.op_type}",
+                "use operators the platform has",
+            )
+        ]
     read = [str(v.name) for v in node.inputs if v is not None and v.name in integers]
     if read and node.op_type != "Constant":
-        return [_violation(node, "a float operator reads real numbers", f"it reads the integers '{read[0]}'",
-                           "repair the graph with fix-dequant")]  # fmt: skip
+        return [
+            _violation(
+                node,
+                "a float operator reads real numbers",
+                f"it reads the integers '{read[0]}'",
+                "repair the graph with fix-dequant",
+            )
+        ]
     if str(node.name) in islands:
-        return [_violation(node, "no float operator stands between the first Quant and the last Dequant",
-                           f"{node.op_type} does", _OTHER)]  # fmt: skip
+        return [
+            _violation(
+                node,
+                "no float operator stands between the first Quant and the last Dequant",
+                f"{node.op_type} does",
+                _OTHER,
+            )
+        ]
     return []
 
 

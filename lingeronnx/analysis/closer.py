@@ -37,8 +37,11 @@ class Closer:
 
     @cached_property
     def _real(self) -> dict[str, np.ndarray]:
-        return {name: array if held is None else held.real(array)
-                for name, array, held in self._base.run(self._feeds) if array.dtype.kind == "f" or held}  # fmt: skip
+        return {
+            name: array if held is None else held.real(array)
+            for name, array, held in self._base.run(self._feeds)
+            if array.dtype.kind == "f" or held
+        }
 
     @cached_property
     def _made(self) -> dict[str, np.ndarray]:
@@ -46,8 +49,10 @@ class Closer:
         feeds = {name: array for name, array in self._feeds.items() if name in known}
         for _ in self._other.run(feeds):
             pass  # so that it knows its tensors' types
-        return {name: array if held is None else held.real(array)
-                for name, array, held in self._other.forced(feeds, self._real)}  # fmt: skip
+        return {
+            name: array if held is None else held.real(array)
+            for name, array, held in self._other.forced(feeds, self._real)
+        }
 
     def look(self, row: Row) -> Answer | None:
         """Return what explains the error of a row; None where it is that of few bits."""
@@ -88,8 +93,12 @@ class Closer:
         theirs = next((n for n in self._before(row.name) if n.op_type in _LAYERS), None)
         if ours is None or theirs is None:
             return None
-        for name, kind in (("pads", "wrong pads"), ("strides", "wrong strides"), ("dilations", "wrong dilations"),
-                           ("group", "wrong group")):  # fmt: skip
+        for name, kind in (
+            ("pads", "wrong pads"),
+            ("strides", "wrong strides"),
+            ("dilations", "wrong dilations"),
+            ("group", "wrong group"),
+        ):
             if name in ours.attributes and name in theirs.attributes:
                 have, want = ir.attr(ours, name), ir.attr(theirs, name)
                 if _plain(have) != _plain(want):
@@ -198,5 +207,9 @@ def _else(row: Row, x: np.ndarray, y: np.ndarray) -> Answer | None:
     if counts.max() < 8:
         return None
     worst = int(counts.argmax())
-    return ("computes something else", f"channel {worst} is off by {counts[worst]:.1f} counts (root mean square)",
-            "about 1 from rounding", None)  # fmt: skip
+    return (
+        "computes something else",
+        f"channel {worst} is off by {counts[worst]:.1f} counts (root mean square)",
+        "about 1 from rounding",
+        None,
+    )

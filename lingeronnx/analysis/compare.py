@@ -76,8 +76,9 @@ def compare(
         for part in spread(_Joining(base, other), noted(), workers, cluster):
             found.merge(part)
             tell()
-    result = Comparison(found, advise(found, few), (_name(float_model), _name(quant_model)), found.accuracy,
-                        found.outputs)  # fmt: skip
+    result = Comparison(
+        found, advise(found, few), (_name(float_model), _name(quant_model)), found.accuracy, found.outputs
+    )
     if out is not None:
         write(result, out)
     return result
@@ -128,8 +129,9 @@ def write(found: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
 def _table(found: Comparison) -> str:
     rows = [COLUMNS, *([_text(cells[name]) for name in COLUMNS] for cells in found.table())]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
-    return "".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() + "\n"
-                   for row in rows)  # fmt: skip
+    return "".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
+    )
 
 
 def _csv(found: Comparison) -> str:

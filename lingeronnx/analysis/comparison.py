@@ -61,11 +61,16 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but histograms as JSON-ready values."""
-        return {"models": list(self.names), "samples": self.join.samples,
-                "accuracy": None if self.accuracy is None else list(self.accuracy), "outputs": dict(self.outputs),
-                "options": self.options, "findings": [finding.to_dict() for finding in self.findings],
-                "layers": [{key or "index": value for key, value in cells.items()} for cells in self.table()],
-                "unpaired": list(self.join.unpaired)}  # fmt: skip
+        return {
+            "models": list(self.names),
+            "samples": self.join.samples,
+            "accuracy": None if self.accuracy is None else list(self.accuracy),
+            "outputs": dict(self.outputs),
+            "options": self.options,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "layers": [{key or "index": value for key, value in cells.items()} for cells in self.table()],
+            "unpaired": list(self.join.unpaired),
+        }
 
     def advice(self) -> str:
         """Return the text of the advisor's file."""
@@ -94,12 +99,18 @@ def _cells(index: int, row: Row) -> dict[str, Any]:
     values = row.pair.to_dict()
     held = row.held
     return {
-        "": index, "mod_name": row.name, "base_op_type": row.kinds[0], "analy_op_type": row.kinds[1],
-        "shape": list(row.shape), "quant_dtype": "float32" if held is None else f"int{held.bits}",
-        "qscale": None if held is None else held.scale, **{name: values[name] for name in (*METRICS, *_SPREADS)},
+        "": index,
+        "mod_name": row.name,
+        "base_op_type": row.kinds[0],
+        "analy_op_type": row.kinds[1],
+        "shape": list(row.shape),
+        "quant_dtype": "float32" if held is None else f"int{held.bits}",
+        "qscale": None if held is None else held.scale,
+        **{name: values[name] for name in (*METRICS, *_SPREADS)},
         **{f"local_{name}": own.get(name) for name in METRICS},
-        **{name: values[name] for name in ("saturation", "clipped", "used_range")}, "node": row.nodes[0],
-    }  # fmt: skip
+        **{name: values[name] for name in ("saturation", "clipped", "used_range")},
+        "node": row.nodes[0],
+    }
 
 
 def number(value: float) -> str:

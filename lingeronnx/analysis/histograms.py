@@ -47,8 +47,11 @@ def draw(
     with_outputs = [layer for layer in worst_first if layer.activation.tensors]
     for name, ranked in (("weight", with_weights), ("act", with_outputs)):
         for side, chosen in (("worst", ranked[:number]), ("best", ranked[::-1][:number])):
-            pages = [tensor for layer in chosen for tensor in (
-                _weights(planned, layer) if name == "weight" else _outputs(planned, layer, seen))]  # fmt: skip
+            pages = [
+                tensor
+                for layer in chosen
+                for tensor in (_weights(planned, layer) if name == "weight" else _outputs(planned, layer, seen))
+            ]
             _write(folder / f"{side}_{name}_hist_result.pdf", pages)
 
 
@@ -99,9 +102,17 @@ def figure(title: str, values: np.ndarray, q: QParams) -> Any:
     axes.set_title(title, fontsize=9)
     axes.set_xlabel("counts" if counts else "real value")
     axes.set_ylabel("elements")
-    axes.text(0.99, 0.97, f"{q.bits} bits, step {step:.4g}, holds {low:.4g} to {high:.4g}\n"
-              f"{100 * cut_off(values, q):.3g} % cut off", transform=axes.transAxes, ha="right", va="top",
-              fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8}, zorder=5)  # fmt: skip
+    axes.text(
+        0.99,
+        0.97,
+        f"{q.bits} bits, step {step:.4g}, holds {low:.4g} to {high:.4g}\n{100 * cut_off(values, q):.3g} % cut off",
+        transform=axes.transAxes,
+        ha="right",
+        va="top",
+        fontsize=8,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8},
+        zorder=5,
+    )
     return page
 
 

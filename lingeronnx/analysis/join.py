@@ -226,8 +226,10 @@ class Join:
 
     def _row(self, name: str) -> Row:
         nodes = [side.node(name) for side in (self.base, self.other)]
-        kinds = ["" if side.graph is None else "Input" if node is None else node.op_type
-                 for side, node in zip((self.base, self.other), nodes, strict=True)]  # fmt: skip
+        kinds = [
+            "" if side.graph is None else "Input" if node is None else node.op_type
+            for side, node in zip((self.base, self.other), nodes, strict=True)
+        ]
         names = ["" if node is None else str(node.name) for node in nodes]
         return Row(name, (kinds[0], kinds[1]), (names[0], names[1]), _window(self.base.graph, nodes[0], name))
 
@@ -281,9 +283,13 @@ def join(
 
 
 def batches(
-    specs: Sequence[InputSpec], data: Any, found: Join, state: Mapping[str, str] | None, batch: int | None,
+    specs: Sequence[InputSpec],
+    data: Any,
+    found: Join,
+    state: Mapping[str, str] | None,
+    batch: int | None,
     limit: int | None,
-) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:  # fmt: skip
+) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
     """Yield (feeds, labels), with zeros for the states of the first call."""
     fed = [spec for spec in specs if spec.name in (state or {}).values()]
     source = Data(data, specs, limit=limit, what="data", optional={spec.name for spec in fed})

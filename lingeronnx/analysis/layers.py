@@ -66,8 +66,11 @@ def layers(planned: Planned) -> list[Layer]:
     for name, members in groups.items():
         written = [str(node.outputs[index].name) for node, op in members for index in op.results(node)]
         tensors = frozenset(_seen(planned, tensor) for tensor in written if tensor in held)
-        weights = frozenset(str(node.name) for node, op in members
-                            if any(ir.read_name(node, index) in held for index in op.parameters(node)))  # fmt: skip
+        weights = frozenset(
+            str(node.name)
+            for node, op in members
+            if any(ir.read_name(node, index) in held for index in op.parameters(node))
+        )
         user = users.get(name)
         selector = _selector(planned, [name, *(ir.written_name(node) for node, _ in members)])
         kind = members[-1][0].op_type if user is None else user.op_type

@@ -28,8 +28,9 @@ def canonical(name: str) -> str:
         return known[name.casefold()]
     if ":" in name:
         return name
-    raise ConfigError(f"unknown metric '{name}'{nearest(name.casefold(), known)}; known: {', '.join(known.values())}, "
-                      "module:function")  # fmt: skip
+    raise ConfigError(
+        f"unknown metric '{name}'{nearest(name.casefold(), known)}; known: {', '.join(known.values())}, module:function"
+    )
 
 
 def falls(name: str) -> bool:
@@ -90,8 +91,10 @@ class Measures:
     @property
     def values(self) -> list[float]:
         """The values, by the order of the names."""
-        return [float(self._own[name].value if name in self._own else getattr(self._pair, METRICS[name]))
-                for name in self._of.names]  # fmt: skip
+        return [
+            float(self._own[name].value if name in self._own else getattr(self._pair, METRICS[name]))
+            for name in self._of.names
+        ]
 
 
 def worse_first(name: str, value: float, order: str | None) -> float:

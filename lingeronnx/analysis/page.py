@@ -43,14 +43,26 @@ def _row(row: Row) -> dict[str, Any]:
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
     bins = [counts.tolist() for counts in pair.histograms(_BINS)]
     return {
-        "name": row.name, "kinds": list(row.kinds), "node": row.nodes[0], "shape": list(row.shape),
+        "name": row.name,
+        "kinds": list(row.kinds),
+        "node": row.nodes[0],
+        "shape": list(row.shape),
         "dtype": "float32" if held is None else f"int{held.bits}",
         "scale": None if held is None else _plain(held.scale),
-        "m": _metrics(pair), "o": _metrics(row.judged), "own": _plain(row.judged.sqnr), "local": row.local is not None,
-        "x": _spread(pair, "x"), "y": _spread(pair, "y"), "lo": _plain(low), "hi": _plain(high),
-        "sat": _plain(pair.saturation), "clip": _plain(pair.clipped), "used": _plain(pair.used),
-        "hx": bins[0], "hy": bins[1],
-    }  # fmt: skip
+        "m": _metrics(pair),
+        "o": _metrics(row.judged),
+        "own": _plain(row.judged.sqnr),
+        "local": row.local is not None,
+        "x": _spread(pair, "x"),
+        "y": _spread(pair, "y"),
+        "lo": _plain(low),
+        "hi": _plain(high),
+        "sat": _plain(pair.saturation),
+        "clip": _plain(pair.clipped),
+        "used": _plain(pair.used),
+        "hx": bins[0],
+        "hy": bins[1],
+    }
 
 
 def _metrics(pair: Pair) -> dict[str, Any]:

@@ -113,9 +113,11 @@ class Recorded(Session):
             yield {spec.name: np.asarray(self._kept[spec.name][0][start : start + size]) for spec in self.inputs}
 
     def taps(
-        self, feeds: Mapping[str, Any], names: Sequence[str] | None = None,
+        self,
+        feeds: Mapping[str, Any],
+        names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
-    ) -> Stream:  # fmt: skip
+    ) -> Stream:
         """Yield the tensors of samples that were run; DataError where one was not. Nothing can be forced.
 
         Tensors that do not hold the same number of rows for each sample are left out.

@@ -76,8 +76,10 @@ class Sensitivity:
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write sensitive_ops.txt and sensitive_ops.json; in the latter a value that is not finite is null."""
-        rows = [[item if not isinstance(item, float) or math.isfinite(item) else None for item in row]
-                for row in self.to_list()]  # fmt: skip
+        rows = [
+            [item if not isinstance(item, float) or math.isfinite(item) else None for item in row]
+            for row in self.to_list()
+        ]
         lines = ",\n ".join(json.dumps(row) for row in rows)
         write_text(Path(folder) / "sensitive_ops.json", f"[{lines}]\n")
         write_text(Path(folder) / "sensitive_ops.txt", self.text() + "\n")
@@ -94,14 +96,23 @@ class Sensitivity:
     def _advice(self) -> list[str]:
         """Return the lines on what to do."""
         name, exact, quantized = self.advised_by, self._value(self.exact), self._value(self.quantized)
-        lines = [f"{name} on {self.samples} samples: {exact} in float, {quantized} with everything rounded"
-                 if self.samples else f"{name}: {exact} in float, {quantized} with everything rounded"]  # fmt: skip
+        lines = [
+            f"{name} on {self.samples} samples: {exact} in float, {quantized} with everything rounded"
+            if self.samples
+            else f"{name}: {exact} in float, {quantized} with everything rounded"
+        ]
         if not self.advice:
             return [*lines, "no option leaves one of these operators out"]
         before = [0, *(len(advice.options) for advice in self.advice)]
-        rows = [[str(len(advice.operators)), self._value(advice.value), f"{self.gain(advice):+.4g}",
-                 " ".join(advice.options[there:])]
-                for there, advice in zip(before, self.advice, strict=False)]  # fmt: skip
+        rows = [
+            [
+                str(len(advice.operators)),
+                self._value(advice.value),
+                f"{self.gain(advice):+.4g}",
+                " ".join(advice.options[there:]),
+            ]
+            for there, advice in zip(before, self.advice, strict=False)
+        ]
         lines += ["predicted for the most sensitive left out together, each with the options above it:", ""]
         lines += [*_columns([["left out", name, "gives back", "options"], *rows], (3,)), ""]
         if self.best is None:

@@ -110,8 +110,15 @@ def sensitivity(
     trials = [_Trial(layer, kind, setting) for layer in every for kind, setting in layer.kinds(what).items()]
     if not trials:
         raise ConfigError(f"what = {what}: no operator of the model has that; choose another")
-    run = _Run(planned, rounding(planned, every, looked_at), evaluation_data(planned, calib, eval_data), names,
-               function, (workers, cluster), progress)  # fmt: skip
+    run = _Run(
+        planned,
+        rounding(planned, every, looked_at),
+        evaluation_data(planned, calib, eval_data),
+        names,
+        function,
+        (workers, cluster),
+        progress,
+    )
     header = {"model": _hash(ir.to_bytes(prepared.original)), "plan (calibration data, settings)": run.key,
               "metric": names, "what": what, "all_but_one": all_but_one, "output": looked_at,
               "samples of a block": run.block, "limit": prepared.conf.limit,
@@ -144,17 +151,31 @@ def _found(
     ranked = run.stage(journal, "ranking", whole if all_but_one else Setting(), given, names)
     keys = [worse_first(names[0], values[0], order) * (-1 if all_but_one else 1) for values in ranked.values]
     places = sorted(range(len(trials)), key=keys.__getitem__)
-    ranking = [Ranked(trials[i].layer.name, trials[i].kind, trials[i].layer.op_type, tuple(ranked.values[i]))
-               for i in places]  # fmt: skip
+    ranking = [
+        Ranked(trials[i].layer.name, trials[i].kind, trials[i].layer.op_type, tuple(ranked.values[i])) for i in places
+    ]
     by, tried = run.accuracy(), _tried([trials[i].layer for i in places], row)
     left = [whole - reduce(or_, (layer.whole for layer in taken)) for taken in tried]
     advised = run.stage(journal, "advice", whole, [Setting(), whole, *left], [by])
     exact, quantized, *others = (values[0] for values in advised.values)
-    advice = [Advice(tuple(layer.name for layer in taken), tuple(option(layer, row) for layer in taken), value)
-              for taken, value in zip(tried, others, strict=True)]  # fmt: skip
+    advice = [
+        Advice(tuple(layer.name for layer in taken), tuple(option(layer, row) for layer in taken), value)
+        for taken, value in zip(tried, others, strict=True)
+    ]
     every_run = ranked.samples * run.macs * (len(trials) + 1 + len(tried))
-    return Sensitivity(ranking, names, by, exact, quantized, advice, ranked.samples, ranked.macs + advised.macs,
-                       every_run, row.packing is not None, tuple(run.notes))  # fmt: skip
+    return Sensitivity(
+        ranking,
+        names,
+        by,
+        exact,
+        quantized,
+        advice,
+        ranked.samples,
+        ranked.macs + advised.macs,
+        every_run,
+        row.packing is not None,
+        tuple(run.notes),
+    )
 
 
 def _names(what: str, order: str | None, function: Any, metric: str | Sequence[str]) -> list[str]:
@@ -219,9 +240,15 @@ class _Run:
     """What all trials of one call have in common."""
 
     def __init__(
-        self, planned: Planned, given: Rounding, data: Data, names: Sequence[str], function: Function | None,
-        place: tuple[int | None, str | None], progress: Progress | None,
-    ) -> None:  # fmt: skip
+        self,
+        planned: Planned,
+        given: Rounding,
+        data: Data,
+        names: Sequence[str],
+        function: Function | None,
+        place: tuple[int | None, str | None],
+        progress: Progress | None,
+    ) -> None:
         self.planned, self.names = planned, names
         self._given, self._data, self._function = given, data, function
         self._place, self._progress = place, progress
@@ -247,10 +274,18 @@ class _Run:
         engine, by_name = self._given.engine(), {layer.name: layer for layer in every}
         feeds, _ = next(self._data.batches(self.block))
         runs = [engine.base(Setting(), part).tensors for _, _, part in engine.parts(feeds)]
-        seen = {name: np.concatenate([run[name].reshape(-1) for run in runs]) for name in self._given.tensors
-                if name in runs[0]}  # fmt: skip
-        draw(folder, self.planned, [by_name[name] for name in dict.fromkeys(row.name for row in worst_first)], seen,
-             number)  # fmt: skip
+        seen = {
+            name: np.concatenate([run[name].reshape(-1) for run in runs])
+            for name in self._given.tensors
+            if name in runs[0]
+        }
+        draw(
+            folder,
+            self.planned,
+            [by_name[name] for name in dict.fromkeys(row.name for row in worst_first)],
+            seen,
+            number,
+        )
 
     def accuracy(self) -> str:
         """Return the metric of the advice: accuracy of some kind where there are labels, else SQNR."""
@@ -259,7 +294,7 @@ class _Run:
 
     def stage(
         self, journal: Journal, part: str, base: Setting, settings: Sequence[Setting], names: Sequence[str]
-    ) -> _Stage:  # fmt: skip
+    ) -> _Stage:
         """Run the trials `settings`, but for those whose results `journal` has."""
         if self._function is not None:
             return self._by_function(journal, part, base, settings)
@@ -286,14 +321,15 @@ class _Run:
 
     def _left(
         self, journal: Journal, part: str, take: Callable[[Mapping[str, Any]], None], digests: deque[str]
-    ) -> Iterator[Batch]:  # fmt: skip
+    ) -> Iterator[Batch]:
         """Yield the blocks without a result; those with one go to `take`."""
         old = journal.records(part)
         for batch in self._data.batches(self.block):
             feeds, labels = batch
             if self._labels_are_classes is None:
-                self._labels_are_classes = labels is not None and np.asarray(labels).dtype.kind in "iu" and (
-                    np.asarray(labels).ndim == 1)  # fmt: skip
+                self._labels_are_classes = (
+                    labels is not None and np.asarray(labels).dtype.kind in "iu" and (np.asarray(labels).ndim == 1)
+                )
             digest = _hash(*(x for n in sorted(feeds) for x in _raw(feeds[n])), *_raw(labels))
             record = next(old, None)
             if record is None:

@@ -58,8 +58,10 @@ class Structure:
             ("Weights: how each is held", _WEIGHTS, self.weights),
             ("What looks wrong", _WRONG, wrong),
         )
-        return "\n".join(f"{number}. {title}\n{framed(head, rows) if rows else 'none' + chr(10)}"
-                         for number, (title, head, rows) in enumerate(parts, 1))  # fmt: skip
+        return "\n".join(
+            f"{number}. {title}\n{framed(head, rows) if rows else 'none' + chr(10)}"
+            for number, (title, head, rows) in enumerate(parts, 1)
+        )
 
     def lines(self) -> list[str]:
         """Return what looks wrong but for broken limits, a line each; and what is used more than once or not at all."""
@@ -72,9 +74,13 @@ class Structure:
         def rows(head: Sequence[str], part: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:
             return [dict(zip(head, row, strict=True)) for row in part]
 
-        return {"unfused": rows(_UNFUSED, self.unfused), "used": rows(_USES, self.used),
-                "outputs": rows(_OUTPUTS, self.outputs), "weights": rows(_WEIGHTS, self.weights),
-                "looks_wrong": [vars(s) for s in self.suspicions]}  # fmt: skip
+        return {
+            "unfused": rows(_UNFUSED, self.unfused),
+            "used": rows(_USES, self.used),
+            "outputs": rows(_OUTPUTS, self.outputs),
+            "weights": rows(_WEIGHTS, self.weights),
+            "looks_wrong": [vars(s) for s in self.suspicions],
+        }
 
 
 # ---- 2: who is used how often --------------------------------------------------------------------------------------
@@ -108,8 +114,13 @@ def _alive(model: ir.Graph) -> set[int]:
         if node is not None and id(node) not in seen:
             seen.add(id(node))
             waiting += [ir.producer(value) for value in node.inputs]
-            waiting += [ir.producer(v) for a in node.attributes.values() for g in ir.subgraphs(a)
-                        for inner in ir.all_nodes(g) for v in inner.inputs]  # fmt: skip
+            waiting += [
+                ir.producer(v)
+                for a in node.attributes.values()
+                for g in ir.subgraphs(a)
+                for inner in ir.all_nodes(g)
+                for v in inner.inputs
+            ]
     return seen
 
 
@@ -151,9 +162,12 @@ def _observer(choice: Choice | None) -> Callable[[str, QParams | None], str]:
 
 
 def _rows(
-    graph: ir.Graph, plan: Plan, observer: Callable[[str, QParams | None], str], users: Mapping[str, str],
+    graph: ir.Graph,
+    plan: Plan,
+    observer: Callable[[str, QParams | None], str],
+    users: Mapping[str, str],
     ranges: Mapping[str, tuple[float, float]],
-) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:  # fmt: skip
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """Return parts 3 and 4. users : {tensor of the graph: the plan's name for it}."""
     outputs: list[tuple[str, ...]] = []
     weights: list[tuple[str, ...]] = []
@@ -170,8 +184,19 @@ def _rows(
             if value.name:
                 user, q = users.get(str(value.name), str(value.name)), held(value)
                 low, high = (f"{edge:g}" for edge in ranges[user]) if user in ranges else ("-", "-")
-                outputs.append((name, node.op_type, _kind(held(read)), _kind(q), _axis(q), observer(user, q),
-                                _scales(q), low, high))  # fmt: skip
+                outputs.append(
+                    (
+                        name,
+                        node.op_type,
+                        _kind(held(read)),
+                        _kind(q),
+                        _axis(q),
+                        observer(user, q),
+                        _scales(q),
+                        low,
+                        high,
+                    )
+                )
         for source in node.inputs:
             if source is not None and ir.const(source) is not None and (q := held(source)) is not None:
                 weights.append((name, node.op_type, _kind(q), _axis(q), observer(str(source.name), q), _scales(q)))

@@ -54,9 +54,16 @@ class Suspicion:
 def in_model(result: QuantizedModel, violations: Sequence[Violation] = ()) -> list[Suspicion]:
     """Return what looks wrong in a quantized float model."""
     parts = Partition.of(result.float_graph, result.plan.floats, result.platform)
-    return [*_outputs(parts, result), *_biases(result.graph), *_cut(parts, result), *_dead(result),
-            *_outliers(parts, result.basis.stats), *_concats(parts, result), *_integers(result.graph),
-            *map(_limit, violations)]  # fmt: skip
+    return [
+        *_outputs(parts, result),
+        *_biases(result.graph),
+        *_cut(parts, result),
+        *_dead(result),
+        *_outliers(parts, result.basis.stats),
+        *_concats(parts, result),
+        *_integers(result.graph),
+        *map(_limit, violations),
+    ]
 
 
 def in_integers(graph: ir.Graph, violations: Sequence[Violation] = ()) -> list[Suspicion]:
@@ -96,10 +103,13 @@ def _biases(graph: ir.Graph) -> Iterator[Suspicion]:
             limits = np.iinfo(array.dtype)
             full = int(np.count_nonzero((array == limits.min) | (array == limits.max)))
             if full:
-                yield Suspicion(str(node.name), "bias saturates",
-                                f"{full} of {array.size} values of '{value.name}' lie at an end of {array.dtype}",
-                                f"{limits.min} to {limits.max}",
-                                "clamp the bias, or give input and weight coarser scales")  # fmt: skip
+                yield Suspicion(
+                    str(node.name),
+                    "bias saturates",
+                    f"{full} of {array.size} values of '{value.name}' lie at an end of {array.dtype}",
+                    f"{limits.min} to {limits.max}",
+                    "clamp the bias, or give input and weight coarser scales",
+                )
 
 
 def _cut(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
@@ -117,8 +127,13 @@ def _cut(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
         shifts = "an output's scale is at most what its inputs' scales give: the chip shifts right only"
         limit = f"{row.name} holds scales up to {most:g}" if q.scale >= most else shifts
         also = f" (and {len(group.tensors) - 1} tied to it)" if len(group.tensors) > 1 else ""
-        yield Suspicion(name, "scale cut", f"{wish:g} fits the data, {q.scale:g} is held{also}", limit,
-                        "scale the model's values up, or give what it is computed from finer scales")  # fmt: skip
+        yield Suspicion(
+            name,
+            "scale cut",
+            f"{wish:g} fits the data, {q.scale:g} is held{also}",
+            limit,
+            "scale the model's values up, or give what it is computed from finer scales",
+        )
 
 
 def _weights(graph: ir.Graph) -> Iterator[tuple[ir.Node, np.ndarray]]:
@@ -151,11 +166,12 @@ def _channels(node: ir.Node, weight: np.ndarray, real: np.ndarray | None) -> Sus
     numbers = np.flatnonzero(dead)
     which = ", ".join(map(str, numbers[:6])) + (", ..." if len(numbers) > 6 else "")
     return Suspicion(
-        str(node.name), "dead channels",
+        str(node.name),
+        "dead channels",
         f"{len(numbers)} of {len(weight)} output channels have no weight ({which}), {lost} of them by rounding",
         "each channel has one that is not zero",
         "equalize or train the layer again, --weight-scales channel on generic" if lost else "remove the channels",
-    )  # fmt: skip
+    )
 
 
 def _outliers(parts: Partition, stats: Mapping[str, TensorStats]) -> Iterator[Suspicion]:
@@ -173,8 +189,13 @@ def _outliers(parts: Partition, stats: Mapping[str, TensorStats]) -> Iterator[Su
 
 def _outlier(name: str, largest: float, dynamic: float, remedy: str) -> Suspicion:
     times = f"{largest / dynamic:.3g} times" if dynamic > 0 else "infinitely many times"
-    return Suspicion(name, "outlier range", f"largest value {largest:.4g}, {times} the 0.99 quantile {dynamic:.4g}",
-                     f"at most {LIMIT:g} times", remedy)  # fmt: skip
+    return Suspicion(
+        name,
+        "outlier range",
+        f"largest value {largest:.4g}, {times} the 0.99 quantile {dynamic:.4g}",
+        f"at most {LIMIT:g} times",
+        remedy,
+    )
 
 
 def _dynamic(seen: TensorStats) -> float:
@@ -197,11 +218,14 @@ def _concats(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
             seen = stats.get(name)
             own = None if seen is None or seen.squares == 0 else choice.of([name], q.bits).best(seen)
             if own is not None and own >= _APART * q.scale:
-                yield Suspicion(str(node.name), "scales at a concat",
-                                f"'{name}' alone would fit scale {own:g}, the output has {q.scale:g}",
-                                f"less than {_APART:g} times",
-                                "bring the inputs to one range in the model, or leave the concat out: --skip "
-                                + shlex.quote(str(node.name)))  # fmt: skip
+                yield Suspicion(
+                    str(node.name),
+                    "scales at a concat",
+                    f"'{name}' alone would fit scale {own:g}, the output has {q.scale:g}",
+                    f"less than {_APART:g} times",
+                    "bring the inputs to one range in the model, or leave the concat out: --skip "
+                    + shlex.quote(str(node.name)),
+                )
 
 
 def _read_scales(graph: ir.Graph) -> Iterator[Suspicion]:
@@ -214,8 +238,13 @@ def _read_scales(graph: ir.Graph) -> Iterator[Suspicion]:
         for index, scale in op.read_scales(attrs).items():
             if scale >= _APART * attrs["scale_o"]:
                 measured = f"'{ir.read_name(node, index)}' has scale {scale:g}, the output {attrs['scale_o']:g}"
-                yield Suspicion(str(node.name), "scales at a concat", measured, f"less than {_APART:g} times",
-                                "bring the inputs to one range in the model")  # fmt: skip
+                yield Suspicion(
+                    str(node.name),
+                    "scales at a concat",
+                    measured,
+                    f"less than {_APART:g} times",
+                    "bring the inputs to one range in the model",
+                )
 
 
 def _integers(graph: ir.Graph) -> Iterator[Suspicion]:
@@ -228,5 +257,10 @@ def _integers(graph: ir.Graph) -> Iterator[Suspicion]:
             continue
         rule = rule_of(op)
         if small or (value.dtype is None and not (rule is not None and rule.wide)):
-            yield Suspicion(str(value.name), "no Dequant", f"{node.op_type} {node.name} writes the output as integers",
-                            "outputs are real values", "lingeronnx fix-dequant puts the Dequant in")  # fmt: skip
+            yield Suspicion(
+                str(value.name),
+                "no Dequant",
+                f"{node.op_type} {node.name} writes the output as integers",
+                "outputs are real values",
+                "lingeronnx fix-dequant puts the Dequant in",
+            )

@@ -109,8 +109,16 @@ class Engine:
         step = 1 if self.single else max(count, 1)
         for start in range(0, count, step):
             stop = min(start + step, count)
-            yield start, stop, {name: self.inputs[name].samples(array, start, stop) if self.single
-                                and self.inputs[name].batched else array for name, array in feeds.items()}  # fmt: skip
+            yield (
+                start,
+                stop,
+                {
+                    name: self.inputs[name].samples(array, start, stop)
+                    if self.single and self.inputs[name].batched
+                    else array
+                    for name, array in feeds.items()
+                },
+            )
 
     def _count(self, feeds: Mapping[str, np.ndarray]) -> int:
         return max((self.inputs[n].count(a) for n, a in feeds.items() if self.inputs[n].batched), default=1)
@@ -124,9 +132,7 @@ class Engine:
                 tensors[name] = self._rounded(setting, name, array)
         return Base(setting, tensors)
 
-    def outputs(
-        self, setting: Setting, base: Base, feeds: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:  # fmt: skip
+    def outputs(self, setting: Setting, base: Base, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs under `setting`; what `base` has, of the same part, is not computed again."""
         now, then = setting.tensors, base.setting.tensors
         other: dict[str, np.ndarray] = {}  # what differs from the base

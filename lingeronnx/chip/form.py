@@ -89,9 +89,13 @@ def _own_pads(graph: ir.Graph, row: Platform) -> list[Fitted]:
         uses = list(node.outputs[0].uses())
         for number, (reader, index) in enumerate(uses[1:], start=2):
             copy = ir.Node(
-                node.domain, node.op_type, node.inputs, dict(node.attributes), name=f"{node.name}_{number}",
+                node.domain,
+                node.op_type,
+                node.inputs,
+                dict(node.attributes),
+                name=f"{node.name}_{number}",
                 outputs=[_like(graph, node.outputs[0], f"{node.outputs[0].name}_{number}")],
-            )  # fmt: skip
+            )
             graph.graph.insert_after(node, copy)
             reader.replace_input_with(index, copy.outputs[0])
         if len(uses) > 1:
@@ -183,8 +187,15 @@ def _part(graph: ir.Graph, node: ir.Node, wide: int, parts: int) -> None:
             name = ir.fresh_name(graph, f"{value.name}_from{start}")
             held.append(ir.add_initializer(graph, name, array[start : start + each]))
         name = ir.fresh_name(graph, f"{result.name}_from{start}")
-        part = ir.make_node(node.op_type, [node.inputs[0], *held], {}, name=f"{node.name}_from{start}", output=name,
-                            domain=node.domain, like=result)  # fmt: skip
+        part = ir.make_node(
+            node.op_type,
+            [node.inputs[0], *held],
+            {},
+            name=f"{node.name}_from{start}",
+            output=name,
+            domain=node.domain,
+            like=result,
+        )
         part.attributes.update(node.attributes)
         part.outputs[0].shape = ir.oir_shape([*(result.shape or ())[:-1], (ir.shape(held[0]) or (0,))[0]])
         graph.graph.insert_before(node, part)
@@ -236,8 +247,14 @@ def _softmax_of(graph: ir.Graph, node: ir.Node, long: ir.Value, axis: int, start
     """Insert a copy of the SoftmaxInt `node` on start .. end-1 of `long` along `axis`; return its output."""
     taken, base = ir.names(graph), f"{node.outputs[0].name}"
     rows = part(graph, long, axis, start, end, f"{base}_rows{start}", taken)
-    some = ir.make_node(node.op_type, [rows.outputs[0]], name=f"{node.name}_part{start}", domain=node.domain,
-                        output=free(f"{base}_part{start}", taken), like=node.outputs[0])  # fmt: skip
+    some = ir.make_node(
+        node.op_type,
+        [rows.outputs[0]],
+        name=f"{node.name}_part{start}",
+        domain=node.domain,
+        output=free(f"{base}_part{start}", taken),
+        like=node.outputs[0],
+    )
     some.attributes.update(node.attributes)
     some.outputs[0].shape = rows.outputs[0].shape
     graph.graph.insert_before(node, [rows, some])
@@ -276,27 +293,40 @@ def _weights(node: ir.Node) -> dict[int, ir.Value]:
 
 def identity(
     graph: ir.Graph, node: ir.Node, source: ir.Value, scale: float, row: Platform, what: str, before: bool = False
-) -> ir.Value:  # fmt: skip
+) -> ir.Value:
     """Insert an identity convolution of `source` [1, C, H, W], held at `scale`, next to `node`; return its output."""
     channels = int((ir.shape(source) or (1, 1))[1] or 1)
     name = ir.fresh_name(graph, f"{source.name}_{what}")
-    weight = ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_weight"),
-                                np.full((channels, 1, 1, 1), ONE, np.int8))  # fmt: skip
+    weight = ir.add_initializer(
+        graph, ir.fresh_name(graph, f"{name}_weight"), np.full((channels, 1, 1, 1), ONE, np.int8)
+    )
     attrs = {
         "kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": channels,
         "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE), "scale_o": scale,
         **row.node_attributes.get("", {}),
     }  # fmt: skip
-    made = ir.make_node(CONV2D.name, [source, weight], dict(sorted(attrs.items())), name=f"{CONV2D.name}_{name}",
-                        output=name, domain="thinker", like=source)  # fmt: skip
+    made = ir.make_node(
+        CONV2D.name,
+        [source, weight],
+        dict(sorted(attrs.items())),
+        name=f"{CONV2D.name}_{name}",
+        output=name,
+        domain="thinker",
+        like=source,
+    )
     (graph.graph.insert_before if before else graph.graph.insert_after)(node, made)
     return made.outputs[0]
 
 
 def _after(
-    graph: ir.Graph, node: ir.Node, op_type: str, inputs: list[ir.Value], attributes: dict[str, object], what: str,
+    graph: ir.Graph,
+    node: ir.Node,
+    op_type: str,
+    inputs: list[ir.Value],
+    attributes: dict[str, object],
+    what: str,
     shape: list[int | None] | list[int],
-) -> ir.Value:  # fmt: skip
+) -> ir.Value:
     """Insert a node behind `node`; return its output, a tensor of `shape`."""
     name = ir.fresh_name(graph, f"{inputs[0].name}_{what}")
     made = ir.make_node(op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0])

@@ -24,8 +24,11 @@ def lstm_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
     A LinearInt with a bias plans four bytes per output; some outputs are cut off again where the rows are too few.
     """
     done = []
-    areas = [math.prod(int(d or 1) for d in ir.shape(n.outputs[0]) or ()) for n in graph.graph
-             if n.op_type == LINEAR.name and len(n.inputs) > 2]  # fmt: skip
+    areas = [
+        math.prod(int(d or 1) for d in ir.shape(n.outputs[0]) or ())
+        for n in graph.graph
+        if n.op_type == LINEAR.name and len(n.inputs) > 2
+    ]
     for node in list(graph.graph):
         y = node.outputs[0] if node.outputs else None
         shape = [int(d or 1) for d in ir.shape(y) or ()]
@@ -35,12 +38,24 @@ def lstm_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
         wide = units * -(-10 // shape[1])
         name = ir.fresh_name(graph, f"{y.name}_same")
         scale = float(ir.attr(node, "scale_o"))
-        held = [ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{what}"), array) for what, array in (
-            ("weight", np.eye(wide, units, dtype=np.int8) * ONE), ("bias", np.zeros(wide, np.int32)))]  # fmt: skip
+        held = [
+            ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{what}"), array)
+            for what, array in (
+                ("weight", np.eye(wide, units, dtype=np.int8) * ONE),
+                ("bias", np.zeros(wide, np.int32)),
+            )
+        ]
         attrs = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE),
                  "scale_o": scale, **row.node_attributes.get("", {})}  # fmt: skip
-        made = ir.make_node(LINEAR.name, [y, *held], dict(sorted(attrs.items())), name=f"{LINEAR.name}_{name}",
-                            output=name, domain="thinker", like=y)  # fmt: skip
+        made = ir.make_node(
+            LINEAR.name,
+            [y, *held],
+            dict(sorted(attrs.items())),
+            name=f"{LINEAR.name}_{name}",
+            output=name,
+            domain="thinker",
+            like=y,
+        )
         made.outputs[0].shape = ir.oir_shape([*shape[:2], wide])
         graph.graph.insert_after(node, made)
         same = made.outputs[0] if wide == units else cut(graph, made, 2, 0, units)

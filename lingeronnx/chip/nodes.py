@@ -31,8 +31,10 @@ def part(graph: ir.Graph, value: ir.Value, axis: int, start: int, end: int, base
     base : of the name of its output. taken : names that tensors have; the new ones are added.
     """
     name = free(base, taken)
-    bounds = [ir.add_initializer(graph, free(f"{name}_{what}", taken), np.array([number], np.int64))
-              for what, number in (("start", start), ("end", end), ("axis", axis), ("step", 1))]  # fmt: skip
+    bounds = [
+        ir.add_initializer(graph, free(f"{name}_{what}", taken), np.array([number], np.int64))
+        for what, number in (("start", start), ("end", end), ("axis", axis), ("step", 1))
+    ]
     made = ir.make_node("Slice", [value, *bounds], name=f"Slice_{name}", output=name, like=value)
     shape = list(ir.shape(value) or ())
     shape[axis] = end - start
@@ -44,8 +46,15 @@ def join(parts: Sequence[ir.Value], axis: int, scale: float, like: ir.Node, name
     """Return an iqCat of `parts`, all held at `scale`, to be inserted; where it runs is taken from `like`."""
     place = {key: ir.attr(like, key) for key in _PLACE if key in like.attributes}
     attrs = {"dim": axis, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **place}
-    made = ir.make_node(CONCAT.name, parts, dict(sorted(attrs.items())), name=f"{CONCAT.name}_{name}", output=output,
-                        domain=CONCAT.domain, like=parts[0])  # fmt: skip
+    made = ir.make_node(
+        CONCAT.name,
+        parts,
+        dict(sorted(attrs.items())),
+        name=f"{CONCAT.name}_{name}",
+        output=output,
+        domain=CONCAT.domain,
+        like=parts[0],
+    )
     shape = list(parts[0].shape or ())
     shape[axis] = sum(int((ir.shape(each) or ())[axis] or 0) for each in parts)
     made.outputs[0].shape = ir.oir_shape(shape)
@@ -61,9 +70,14 @@ def cut(graph: ir.Graph, node: ir.Node, axis: int, start: int, end: int) -> ir.V
 
 
 def joined(
-    graph: ir.Graph, node: ir.Node, parts: Sequence[ir.Value], axis: int, scale: float, name: str,
+    graph: ir.Graph,
+    node: ir.Node,
+    parts: Sequence[ir.Value],
+    axis: int,
+    scale: float,
+    name: str,
     before: ir.Node | None = None,
-) -> ir.Value:  # fmt: skip
+) -> ir.Value:
     """Insert an iqCat of `parts`, all held at `scale`, before `before` or else `node`; return its output.
 
     Where it runs is taken from `node`.

@@ -35,19 +35,34 @@ __all__ = ["compare"]
 @click.argument("float_model", type=PATH, metavar="FLOAT")
 @click.argument("quant_model", type=PATH, metavar="QUANT")
 @click.option("--data", metavar="DATA", help=f"What to run both on: {DATA}; may hold labels.")
-@click.option("--profiles", nargs=2, type=PATH, metavar="DIR DIR",
-              help="In place of --data: folders of FLOAT and QUANT by `profile --keep`; nothing is run.")  # fmt: skip
+@click.option(
+    "--profiles",
+    nargs=2,
+    type=PATH,
+    metavar="DIR DIR",
+    help="In place of --data: folders of FLOAT and QUANT by `profile --keep`; nothing is run.",
+)
 @click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder for the four files.")
-@click.option("--state", multiple=True, metavar="OUT=IN",
-              help="A state output that is fed back: items of DATA are calls. Repeatable.")  # fmt: skip
+@click.option(
+    "--state",
+    multiple=True,
+    metavar="OUT=IN",
+    help="A state output that is fed back: items of DATA are calls. Repeatable.",
+)
 @pictures
 @amounts
 @places
 @json_option
 def compare(
-    float_model: Path, quant_model: Path, data: str | None, profiles: tuple[Path, Path] | None, output: Path,
-    state: Sequence[str], as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    float_model: Path,
+    quant_model: Path,
+    data: str | None,
+    profiles: tuple[Path, Path] | None,
+    output: Path,
+    state: Sequence[str],
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Compare two models tensor by tensor, and say which layer loses accuracy, why, and what mends it.
 
     FLOAT and QUANT are models, float or integer; QUANT may be the folder of a dump. Writes compare_per_layer_out.txt

@@ -45,21 +45,39 @@ __all__ = ["quantize"]
 @click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL_quant.onnx beside the model.")
 @click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA}.")
 @quantizing
-@click.option("--state", multiple=True, metavar="OUT=IN",
-              help="A state output that a caller feeds back into a state input: items of --calib are calls, one after "
-              "the other. Repeatable.")  # fmt: skip
+@click.option(
+    "--state",
+    multiple=True,
+    metavar="OUT=IN",
+    help="A state output that a caller feeds back into a state input: items of --calib are calls, one after "
+    "the other. Repeatable.",
+)
 @click.option(
     "--fix",
     multiple=True,
     metavar="INPUT=VALUE",
     help="An input that always has this value, such as a sampling rate, becomes a constant. Repeatable.",
 )
-@click.option("--batch-axis", multiple=True, metavar="INPUT=K|none",
-              help="Which axis of an input counts the samples; none: it has no samples. Repeatable.")  # fmt: skip
-@click.option("--memory", type=float, metavar="GB",
-              help="What passes over the data may take beyond the model itself.  [default: 0.5]")  # fmt: skip
-@click.option("--format", "written", type=click.Choice(["thinker", "linger"]), default="thinker", show_default=True,
-              help="Names and attributes of the graph: generation 1, or 3 as by convert.")  # fmt: skip
+@click.option(
+    "--batch-axis",
+    multiple=True,
+    metavar="INPUT=K|none",
+    help="Which axis of an input counts the samples; none: it has no samples. Repeatable.",
+)
+@click.option(
+    "--memory",
+    type=float,
+    metavar="GB",
+    help="What passes over the data may take beyond the model itself.  [default: 0.5]",
+)
+@click.option(
+    "--format",
+    "written",
+    type=click.Choice(["thinker", "linger"]),
+    default="thinker",
+    show_default=True,
+    help="Names and attributes of the graph: generation 1, or 3 as by convert.",
+)
 @click.option("--plan", "plan_in", type=PATH, metavar="FILE", help="Use these scales; nothing is calibrated.")
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
 @click.option("--deploy", "deploy_to", type=PATH, metavar="DIR", help="Write what a board needs as well, as by deploy.")
@@ -72,11 +90,22 @@ __all__ = ["quantize"]
 @amounts
 @json_option
 def quantize(
-    model: Path, output: Path | None, plan_in: Path | None, save_plan: Path | None, eval_data: str | None,
-    metric: str | None, overrides: Sequence[str], state: Sequence[str], fix: Sequence[str],
-    batch_axis: Sequence[str], written: str, deploy_to: Path | None, verbose: bool,
-    as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    model: Path,
+    output: Path | None,
+    plan_in: Path | None,
+    save_plan: Path | None,
+    eval_data: str | None,
+    metric: str | None,
+    overrides: Sequence[str],
+    state: Sequence[str],
+    fix: Sequence[str],
+    batch_axis: Sequence[str],
+    written: str,
+    deploy_to: Path | None,
+    verbose: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Quantize a float model and say what became of it.
 
     Without --calib the scales come from random inputs: good to see whether a model fits a chip, not for its accuracy.
@@ -104,10 +133,19 @@ def quantize(
             check_folder(deploy_to)
 
         calib, fed_back = source(options.pop("calib")), pairs("--state", state, "OUT=IN") or None
-        result = api.quantize(model, calib, plan=plan, overrides=merge_overrides(overrides), state=fed_back,
-                              fix=pairs("--fix", fix, "INPUT=VALUE") or None,
-                              batch_axis=axes(batch_axis) or None, eval_data=source(eval_data), metric=metric,
-                              progress=progress, **options)  # fmt: skip
+        result = api.quantize(
+            model,
+            calib,
+            plan=plan,
+            overrides=merge_overrides(overrides),
+            state=fed_back,
+            fix=pairs("--fix", fix, "INPUT=VALUE") or None,
+            batch_axis=axes(batch_axis) or None,
+            eval_data=source(eval_data),
+            metric=metric,
+            progress=progress,
+            **options,
+        )
         if verbose:
             doubts = tuple(f"looks wrong: {line}" for line in api.structure(result).lines())
             result = replace(result, report=replace(result.report, notes=(*result.report.notes, *doubts)))

@@ -130,8 +130,10 @@ def _alike(fitted: Sequence[Fitted]) -> list[tuple[str, str, str]]:
     groups: dict[tuple[str, str], list[str]] = {}
     for each in fitted:
         groups.setdefault((each.what, each.cost), []).append(each.node)
-    return [(nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more", what, cost)
-            for (what, cost), nodes in groups.items()]  # fmt: skip
+    return [
+        (nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more", what, cost)
+        for (what, cost), nodes in groups.items()
+    ]
 
 
 def _report_rows(report: Report) -> list[tuple[str, str, str]]:
@@ -140,8 +142,11 @@ def _report_rows(report: Report) -> list[tuple[str, str, str]]:
     ready, style = ("yes", "bold green") if report.chip_ready else ("no", "bold red")
     if not report.is_chip:
         ready, style = f"no: {report.platform} is no chip", ""
-    rows = [("integer layers", layers if counts else "none", ""), ("chip-ready", ready, style),
-            ("integer MACs", f"{100 * report.integer_macs:.1f} %", "")]  # fmt: skip
+    rows = [
+        ("integer layers", layers if counts else "none", ""),
+        ("chip-ready", ready, style),
+        ("integer MACs", f"{100 * report.integer_macs:.1f} %", ""),
+    ]
     if report.cost is not None:
         rows.append(("on the chip", report.cost.text(), ""))
     for name, seen in report.outputs.items():
@@ -156,8 +161,10 @@ def _accuracy_text(a: Mapping[str, Any]) -> str:
     ends = f"({a['metric']}, {a['samples']} samples)"
     if a["float"] is None:
         return f"{_number(a['integer'], a['unit'])} against the float model {ends}"
-    return (f"float {_number(a['float'], a['unit'])}, integer {_number(a['integer'], a['unit'])}, "
-            f"drop {_number(a['drop'], a['unit'].replace('%', 'points'))} {ends}")  # fmt: skip
+    return (
+        f"float {_number(a['float'], a['unit'])}, integer {_number(a['integer'], a['unit'])}, "
+        f"drop {_number(a['drop'], a['unit'].replace('%', 'points'))} {ends}"
+    )
 
 
 def _float_table(console: Console, title: str, nodes: Sequence[FloatNode], most: int = 20) -> None:
@@ -207,8 +214,10 @@ def show_evaluation(console: Console, found: Evaluation, model: Path, baseline: 
     against = f" against {baseline}" if baseline is not None and found.baseline is None else ""
     rows = [(found.metric, f"{_number(found.value, found.unit)}  {model}{against}", "bold")]
     if found.baseline is not None:
-        rows += [("baseline", f"{_number(found.baseline, found.unit)}  {baseline}", ""),
-                 ("drop", _number(found.baseline - found.value, found.unit.replace("%", "points")), "")]  # fmt: skip
+        rows += [
+            ("baseline", f"{_number(found.baseline, found.unit)}  {baseline}", ""),
+            ("drop", _number(found.baseline - found.value, found.unit.replace("%", "points")), ""),
+        ]
     _facts(console, [*rows, ("samples", str(found.samples), "")])
 
 
@@ -231,11 +240,16 @@ def show_verification(console: Console, found: Verification) -> None:
     if found.first is not None:
         first = found.first
         nodes = "" if list(first.nodes) == [first.node] else f"; the fault is in one of {_some(first.nodes)}"
-        _facts(console, [("differs", f"{count}, {len(found.different)} differ", "bold red"),
-                         ("first layer", f"{first.operator} {first.node}{nodes}", "bold"),
-                         ("tensor", f"{first.tensor} ({first.dump})", ""),
-                         ("first element", _element(first), ""),
-                         *(("remark", text, "") for text in first.remarks)])  # fmt: skip
+        _facts(
+            console,
+            [
+                ("differs", f"{count}, {len(found.different)} differ", "bold red"),
+                ("first layer", f"{first.operator} {first.node}{nodes}", "bold"),
+                ("tensor", f"{first.tensor} ({first.dump})", ""),
+                ("first element", _element(first), ""),
+                *(("remark", text, "") for text in first.remarks),
+            ],
+        )
         for cause in first.causes:
             label = "explained by" if cause.exact else "packer" if cause.kind == "packer" else "perhaps"
             _facts(console, [(label, f"{cause.kind}: {cause.text}", "bold" if cause.exact else "")])
@@ -262,9 +276,13 @@ def _element(first: Difference) -> str:
 
 def show_platforms(console: Console, rows: Sequence[Platform]) -> None:
     """Print one line per platform."""
-    _table(console, "", ["name", "executor", "what it is", "modes", "operators"],
-           [(r.name, r.executor or "-", r.title, ", ".join(r.modes), str(len(r.ops))) for r in rows],
-           right="operators")  # fmt: skip
+    _table(
+        console,
+        "",
+        ["name", "executor", "what it is", "modes", "operators"],
+        [(r.name, r.executor or "-", r.title, ", ".join(r.modes), str(len(r.ops))) for r in rows],
+        right="operators",
+    )
     console.print("\n  lingeronnx platforms NAME tells more about one")
 
 
@@ -280,8 +298,11 @@ def show_platform(console: Console, row: Platform) -> None:
     limits: dict[str, Any] = {"shared_memory": row.shared_memory, "external_memory": row.external_memory}
     limits |= {f"conv {key}": value for key, value in (plain(row.conv) or {}).items()}
     limits |= {f"pool {key}": value for key, value in (plain(row.pool) or {}).items()}
-    shown = [(key.replace("_", " "), ", ".join(map(str, v)) if isinstance(v, list) else str(v))
-             for key, v in limits.items() if v is not None]  # fmt: skip
+    shown = [
+        (key.replace("_", " "), ", ".join(map(str, v)) if isinstance(v, list) else str(v))
+        for key, v in limits.items()
+        if v is not None
+    ]
     if shown:
         _table(console, "Limits (elements; memory and slabs in bytes)", ["limit", "value"], shown)
     _table(
@@ -291,8 +312,12 @@ def show_platform(console: Console, row: Platform) -> None:
         [(name, str(entry.arithmetic)) for name, entry in row.ops.items()],
     )
     if row.faults:
-        _table(console, "Known faults of the executor, worked around", ["about", "what"],
-               [(fault.key, fault.text) for fault in row.faults])  # fmt: skip
+        _table(
+            console,
+            "Known faults of the executor, worked around",
+            ["about", "what"],
+            [(fault.key, fault.text) for fault in row.faults],
+        )
 
 
 def show_demo(console: Console, done: Demo, report: Report) -> None:
@@ -374,9 +399,15 @@ def show_comparison(console: Console, found: Comparison, folder: Path) -> None:
         rows.append(("accuracy", f"{found.accuracy[0]:.2f} % -> {found.accuracy[1]:.2f} %", "bold"))
     rows += [("output", f"'{name}' {value:.1f} dB", "") for name, value in found.outputs.items()]
     _facts(console, rows)
-    _table(console, "layers that cost most", ("tensor", "operator", "own error, dB", "as it arrives, dB", "finding"),
-           [(row.name, row.kinds[0], f"{row.judged.sqnr:.1f}", f"{row.pair.sqnr:.1f}", found.why(row))
-            for row in found.worst])  # fmt: skip
+    _table(
+        console,
+        "layers that cost most",
+        ("tensor", "operator", "own error, dB", "as it arrives, dB", "finding"),
+        [
+            (row.name, row.kinds[0], f"{row.judged.sqnr:.1f}", f"{row.pair.sqnr:.1f}", found.why(row))
+            for row in found.worst
+        ],
+    )
     lines = []
     for finding in found.findings[:_FINDINGS]:
         lines.append((finding.kind, f"'{finding.layer}': {finding.measured} (limit: {finding.limit})", ""))

@@ -32,11 +32,17 @@ class AnalysisQuant:
     """
 
     def __init__(
-        self, model_dir: str | os.PathLike[str], model_filename: str | None = None, params_filename: str | None = None,
-        eval_function: Callable[[Any], float] | None = None, data_loader: Any = None,
-        save_dir: str | os.PathLike[str] = "analysis_results", checkpoint_name: str = "analysis_checkpoint.pkl",
-        num_histogram_plots: int = 10, ptq_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model_dir: str | os.PathLike[str],
+        model_filename: str | None = None,
+        params_filename: str | None = None,
+        eval_function: Callable[[Any], float] | None = None,
+        data_loader: Any = None,
+        save_dir: str | os.PathLike[str] = "analysis_results",
+        checkpoint_name: str = "analysis_checkpoint.pkl",
+        num_histogram_plots: int = 10,
+        ptq_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    ) -> None:
         for name, given in (("model_filename", model_filename), ("params_filename", params_filename)):
             if given is not None:
                 raise ConfigError(f"{name} = '{given}' belongs to a format of two files; give the .onnx as model_dir")
@@ -52,8 +58,16 @@ class AnalysisQuant:
     def analysis(self) -> Sensitivity:
         """Quantize each layer alone, rank them, write the files; an interrupted analysis goes on."""
         home = folder(self.save_dir)
-        found = sensitivity(self.model, self._calib, folder=home, function=self._eval, journal=self._journal,
-                            resume=True, plots=self.num_histogram_plots, config=self._config)  # fmt: skip
+        found = sensitivity(
+            self.model,
+            self._calib,
+            folder=home,
+            function=self._eval,
+            journal=self._journal,
+            resume=True,
+            plots=self.num_histogram_plots,
+            config=self._config,
+        )
         write_text(home / RANKING, _text(found))
         return found
 
@@ -70,10 +84,14 @@ def _model(path: Path) -> Path:
 
 def _text(found: Sensitivity) -> str:
     """Return the ranking, the most sensitive layer first, and what to leave out."""
-    rows = [(str(number), row.name, row.op_type, f"{row.values[0]:.6g}", f"{found.exact - row.values[0]:.6g}")
-            for number, row in enumerate(found.ranking, 1)]  # fmt: skip
-    lines = [f"float model: {found.exact:.6g}; all layers quantized: {found.quantized:.6g}",
-             framed(("rank", "layer", "type", "quant metric", "loss"), rows)]  # fmt: skip
+    rows = [
+        (str(number), row.name, row.op_type, f"{row.values[0]:.6g}", f"{found.exact - row.values[0]:.6g}")
+        for number, row in enumerate(found.ranking, 1)
+    ]
+    lines = [
+        f"float model: {found.exact:.6g}; all layers quantized: {found.quantized:.6g}",
+        framed(("rank", "layer", "type", "quant metric", "loss"), rows),
+    ]
     if found.best is not None:
         lines += ["quantize next with:", " ".join(found.best.options), ""]
     return "\n".join(lines)

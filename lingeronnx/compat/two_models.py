@@ -41,9 +41,12 @@ class QuantAnalysis:
     """
 
     def __init__(
-        self, baseline_model: Any, analysis_model: Any, analysis_model_type: str,
+        self,
+        baseline_model: Any,
+        analysis_model: Any,
+        analysis_model_type: str,
         out_dir: str | os.PathLike[str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if analysis_model_type not in _KINDS:
             raise ConfigError(f"analysis_model_type = '{analysis_model_type}'; it is one of {', '.join(_KINDS)}")
         if analysis_model_type == "fake_quant" and not isinstance(analysis_model, QuantizedModel):
@@ -58,9 +61,14 @@ class QuantAnalysis:
     # ---- the bad case ------------------------------------------------------------------------------------------------
 
     def auto_find_bad_case(
-        self, data_generator: Any, num_steps: int | None = None, metric: str = "L1", device: Any = None,
-        custom_metric_func: Callable[..., float] | None = None, custom_metric_order_seq: str | None = None,
-    ) -> dict[str, np.ndarray]:  # fmt: skip
+        self,
+        data_generator: Any,
+        num_steps: int | None = None,
+        metric: str = "L1",
+        device: Any = None,
+        custom_metric_func: Callable[..., float] | None = None,
+        custom_metric_order_seq: str | None = None,
+    ) -> dict[str, np.ndarray]:
         """Find, keep and return the sample whose first output differs most.
 
         num_steps : items of the data that are looked at, default all. metric : Cosine, MSE, L1, KL or SQNR.
@@ -72,8 +80,15 @@ class QuantAnalysis:
             raise ConfigError("custom_metric_func and custom_metric_order_seq go together: give both or none")
         if is_module(self._given) and self._bad_case is None:
             self.set_bad_case(next(iter(Data(data_generator, self._analysis().inputs).peek(1)))[0])  # to export with
-        found = find_bad_case(self._baseline(), self._analysis(), data_generator, metric=custom_metric_func or metric,
-                              order=custom_metric_order_seq, steps=num_steps, batch=_WHOLE)  # fmt: skip
+        found = find_bad_case(
+            self._baseline(),
+            self._analysis(),
+            data_generator,
+            metric=custom_metric_func or metric,
+            order=custom_metric_order_seq,
+            steps=num_steps,
+            batch=_WHOLE,
+        )
         self.set_bad_case(found.feeds)
         return dict(found.feeds)
 
@@ -111,8 +126,10 @@ class QuantAnalysis:
     ) -> None:
         """Read what both models compute from folders that `ModelProfiler` wrote; `run` is not needed then."""
         if self._type != "quantized":
-            raise ConfigError("a profile holds what a float model or an integer graph computed, not a plan in float; "
-                              "give analysis_model_type = 'quantized'")  # fmt: skip
+            raise ConfigError(
+                "a profile holds what a float model or an integer graph computed, not a plan in float; "
+                "give analysis_model_type = 'quantized'"
+            )
         self._profiles = Path(baseline_model_profiler_path), Path(analysis_model_profiler_path)
         self._found = None
 
@@ -145,8 +162,17 @@ class QuantAnalysis:
             raise ConfigError("the baseline is a plan; the sensitivity of a model is measured against its float model")
         analysed = self._analysed
         plan = analysed.plan if isinstance(analysed, QuantizedModel) else plan_of(self._integers().model)
-        found = sensitivity(self._session().model, self._case(), folder=self.out_dir, metric=metric, what="all",
-                            reserve=reserve, plan=plan, platform=plan.platform, mode=plan.mode)  # fmt: skip
+        found = sensitivity(
+            self._session().model,
+            self._case(),
+            folder=self.out_dir,
+            metric=metric,
+            what="all",
+            reserve=reserve,
+            plan=plan,
+            platform=plan.platform,
+            mode=plan.mode,
+        )
         rows = found.to_list()
         try:
             from ..torch.checkpoint_file import write_value

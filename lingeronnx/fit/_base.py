@@ -71,7 +71,7 @@ def chained(make: Maker, parts: Sequence[ir.Value]) -> None:
 
 def scratch_conv(
     source: Sequence[int], weight: Sequence[int], result: Sequence[int], attributes: Mapping[str, Any]
-) -> ir.Node:  # fmt: skip
+) -> ir.Node:
     """Return a Conv of given sizes that is in no graph, to ask the constraints about."""
     x = scratch_source(ir.Value(name="x", shape=ir.oir_shape([1, *source])))
     w = ir.Value(name="w", shape=ir.oir_shape(list(weight)))

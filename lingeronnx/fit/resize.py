@@ -100,8 +100,13 @@ def _linear(model: ir.Graph, node: ir.Node, factors: Sequence[int]) -> tuple[str
         kernel = np.multiply.outer(kernel, taps if factor == 2 else (1.0,))
     weight = np.broadcast_to(kernel, (channels, 1, *kernel.shape)).astype(np.float32)
     attributes = {"kernel_shape": list(kernel.shape), "group": channels}
-    make("Conv", [value, make.constant(np.ascontiguousarray(weight), "filter")], list(node.outputs[0].shape or ()),
-         "filtered", attributes)  # fmt: skip
+    make(
+        "Conv",
+        [value, make.constant(np.ascontiguousarray(weight), "filter")],
+        list(node.outputs[0].shape or ()),
+        "filtered",
+        attributes,
+    )
     make.done()
     taken = f"each element {_times(factors)} by copies side by side, under a depthwise filter"
     return taken, "one more rounding of half a step at most"

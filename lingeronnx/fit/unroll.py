@@ -175,8 +175,10 @@ class _Layer:
         units, sizes = self.units, _sizes(total)
         if self.joined:
             total = self.make("Sigmoid", [total], "gates", sizes)
-        parts = [self.crop(total, 2, i * units, (i + 1) * units, f"{key}{'' if self.joined else '_sum'}")
-                 for i, key in enumerate(keys)]  # fmt: skip
+        parts = [
+            self.crop(total, 2, i * units, (i + 1) * units, f"{key}{'' if self.joined else '_sum'}")
+            for i, key in enumerate(keys)
+        ]
         if self.joined:
             return parts
         return [self.make("Sigmoid", [part], key, (1, units)) for part, key in zip(parts, keys, strict=True)]

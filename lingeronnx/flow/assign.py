@@ -161,8 +161,13 @@ class Choice:
         found: dict[str, Any] = {}
         for name in names:
             found = {**self.own.get(name, {}), **found}
-        return Setting(found.get("bits", bits), found.get("scale"), found.get("calibrator", self.calibrator),
-                       found.get("percentile", self.percentile), self.mode == "q-value")  # fmt: skip
+        return Setting(
+            found.get("bits", bits),
+            found.get("scale"),
+            found.get("calibrator", self.calibrator),
+            found.get("percentile", self.percentile),
+            self.mode == "q-value",
+        )
 
     @property
     def out_bits(self) -> dict[str, int | str]:
@@ -182,8 +187,9 @@ class Setting:
 
     def best(self, seen: TensorStats, through: Curve | None = None) -> float:
         """Return the scale for what was seen, which the curve `through` alone reads."""
-        return best_scale(seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile,
-                          through=through)  # fmt: skip
+        return best_scale(
+            seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
+        )
 
 
 def assign(
@@ -207,8 +213,11 @@ def assign(
             tensors[name] = _weight_scales(np.asarray(values), axis, setting)
     _widen(tensors, parts, stats, choice)
     if row.executor:
-        notes += [f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no executor was "
-                  "measured with it" for name in choice.out_bits]  # fmt: skip
+        notes += [
+            f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no executor was "
+            "measured with it"
+            for name in choice.out_bits
+        ]
     plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats))
     plan, moves = legalize(plan, parts, ties, row)
     return plan, notes + moves
@@ -216,7 +225,7 @@ def assign(
 
 def wishes(
     parts: Partition, ties: Sequence[TieClass], stats: Stats, row: Platform, choice: Choice, notes: list[str]
-) -> dict[str, QParams]:  # fmt: skip
+) -> dict[str, QParams]:
     """Return how the calibrators would hold each activation, before `legalize`; what they guess goes to `notes`."""
     tensors: dict[str, QParams] = {}
     tops = _tops(parts, row)
@@ -267,9 +276,7 @@ def _widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: 
         tensors[name] = QParams(setting.scale or min(best, exact), int(bits))
 
 
-def _class_scale(
-    group: TieClass, top: float | None, stats: Stats, setting: Setting, notes: list[str]
-) -> float:  # fmt: skip
+def _class_scale(group: TieClass, top: float | None, stats: Stats, setting: Setting, notes: list[str]) -> float:
     """Return the scale of a class; `top` is the largest real value it must hold, where an operator says so."""
     if setting.scale is not None:
         return setting.scale
@@ -318,9 +325,7 @@ def _hold_biases(tensors: dict[str, QParams], parts: Partition, power: bool) -> 
         tensors[name] = replace(w, scale=tuple(_stored(min(pair)) for pair in zip(w.scale, most, strict=True)))
 
 
-def legalize(
-    plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platform
-) -> tuple[Plan, list[str]]:  # fmt: skip
+def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platform) -> tuple[Plan, list[str]]:
     """Return `plan` with every tie and inequality of `row` holding, and what was moved.
 
     Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
@@ -367,8 +372,12 @@ def legalize(
             raise UnheldScale(
                 f"tensor '{name}' needs scale 2^{exponent(name)}, {row.name} holds 2^{row.exponents[0]} at least; "
                 "scale the model's input down or leave the node in float with --skip",
-                owner[name].tensors, exponent(name), row.exponents[0],
-            )  # fmt: skip
-    notes = [f"scale of '{name}' lowered from {old:g} to {tensors[name].scale:g}: {why}"
-             for name, (old, why) in moved.items()]  # fmt: skip
+                owner[name].tensors,
+                exponent(name),
+                row.exponents[0],
+            )
+    notes = [
+        f"scale of '{name}' lowered from {old:g} to {tensors[name].scale:g}: {why}"
+        for name, (old, why) in moved.items()
+    ]
     return plan.with_tensors(tensors), notes

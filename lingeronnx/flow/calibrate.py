@@ -62,9 +62,14 @@ def _range_scale(low: float, high: float, bits: int) -> float:
 
 
 def best_scale(
-    stats: TensorStats, bits: int, *, power: bool, calibrator: str, percentile: float = PERCENTILE,
+    stats: TensorStats,
+    bits: int,
+    *,
+    power: bool,
+    calibrator: str,
+    percentile: float = PERCENTILE,
     through: Curve | None = None,
-) -> float:  # fmt: skip
+) -> float:
     """Return the scale for a tensor of signed `bits`.
 
     power : only powers of two. calibrator : "max", "percentile", "mse" or "kl". percentile : the share in percent that

@@ -55,8 +55,17 @@ class Compared:
         report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
         seen = self.seen
         report = replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings)
-        return QuantizedModel(lowered, plan, report, planned.graph, row, planned.ranges, planned.basis,
-                              prepared.reasons, next(iter(prepared.data.peek(_FEW)))[0])  # fmt: skip
+        return QuantizedModel(
+            lowered,
+            plan,
+            report,
+            planned.graph,
+            row,
+            planned.ranges,
+            planned.basis,
+            prepared.reasons,
+            next(iter(prepared.data.peek(_FEW)))[0],
+        )
 
     @property
     def checked(self) -> QuantizedModel:

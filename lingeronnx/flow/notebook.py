@@ -18,9 +18,11 @@ def notebook_html(report: Report, layers: Mapping[str, float]) -> str:
     facts = [
         ("platform", f"{report.platform}, {report.mode}{chip}"),
         ("integer MACs", f"{100 * report.integer_macs:.1f} %"),
-        *((f"output {name}", f"{found['sqnr']:.1f} dB, cosine {found['cosine']:.5f} {report.measured_on}")
-          for name, found in report.outputs.items()),
-    ]  # fmt: skip
+        *(
+            (f"output {name}", f"{found['sqnr']:.1f} dB, cosine {found['cosine']:.5f} {report.measured_on}")
+            for name, found in report.outputs.items()
+        ),
+    ]
     if report.accuracy is not None:
         value = report.accuracy
         facts.append((str(value["metric"]), f"{value['float']:.2f} -> {value['integer']:.2f} {value['unit']}"))
@@ -34,6 +36,8 @@ def notebook_html(report: Report, layers: Mapping[str, float]) -> str:
 
 
 def _table(title: str, rows: list[tuple[str, str]]) -> str:
-    cells = "".join(f'<tr><td style="text-align:left">{escape(a)}</td><td style="text-align:left">{escape(b)}</td></tr>'
-                    for a, b in rows)  # fmt: skip
+    cells = "".join(
+        f'<tr><td style="text-align:left">{escape(a)}</td><td style="text-align:left">{escape(b)}</td></tr>'
+        for a, b in rows
+    )
     return f"{f'<p>{escape(title)}</p>' if title else ''}<table>{cells}</table>"

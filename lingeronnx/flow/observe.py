@@ -96,9 +96,7 @@ class TensorStats:
         width = np.ldexp(1.0, self.exponent) * self.factor
         return (index - HALF + 0.5) * width, self.bins[index]
 
-    def error(
-        self, scale: float, low: int, high: int, power: float = 2.0, through: Curve | None = None
-    ) -> float:  # fmt: skip
+    def error(self, scale: float, low: int, high: int, power: float = 2.0, through: Curve | None = None) -> float:
         """Return the mean of |error|**power of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
 
         Counted at the bins' centres, so to about a hundredth of a step. through : what the error counts behind.

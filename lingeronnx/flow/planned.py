@@ -136,9 +136,16 @@ def assign_scales(seen: Observed) -> Planned:
     if host:
         parts = parts.with_floats(host)
         ties = tie_classes(parts, row)
-    ranged = range_factors(parts, ties, stats, row, bits=conf.bits, weight_bits=conf.weight_bits,
-                           search=conf.mode == "q-value" and conf.effort != "fast",
-                           by_channel=conf.weight_scales == "channel")  # fmt: skip
+    ranged = range_factors(
+        parts,
+        ties,
+        stats,
+        row,
+        bits=conf.bits,
+        weight_bits=conf.weight_bits,
+        search=conf.mode == "q-value" and conf.effort != "fast",
+        by_channel=conf.weight_scales == "channel",
+    )
     factors.apply(parts, ranged)
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
@@ -154,9 +161,13 @@ def assign_scales(seen: Observed) -> Planned:
 
 
 def _assign(
-    parts: Partition, ties: Sequence[TieClass], stats: Mapping[str, TensorStats], row: Platform, choice: Choice,
+    parts: Partition,
+    ties: Sequence[TieClass],
+    stats: Mapping[str, TensorStats],
+    row: Platform,
+    choice: Choice,
     strict: bool,
-) -> tuple[Partition, Plan, list[str]]:  # fmt: skip
+) -> tuple[Partition, Plan, list[str]]:
     """Return the plan; what needs a scale that `row` does not hold goes to float first, unless `strict`."""
     while True:
         try:
@@ -199,9 +210,12 @@ def _check_names(plan: Plan, graph: ir.Graph) -> None:
 
 def _check_kinds(plan: Plan, graph: ir.Graph, row: Platform) -> None:
     """Raise ConfigError for scales per channel and zero points where `row` has none or no weight is."""
-    axes = {ir.read_name(node, index): (op.format.channel_axis, ir.shape(node.inputs[index]))
-            for node in graph.graph if (op := float_op(node, row)[0]) is not None
-            for index in op.parameters(node)}  # fmt: skip
+    axes = {
+        ir.read_name(node, index): (op.format.channel_axis, ir.shape(node.inputs[index]))
+        for node in graph.graph
+        if (op := float_op(node, row)[0]) is not None
+        for index in op.parameters(node)
+    }
     for name, q in plan.tensors.items():
         if q.zero_point and not row.zero_points:
             raise ConfigError(f"the plan holds '{name}' with zero point {q.zero_point}; {row.name} takes 0 only")

@@ -34,12 +34,25 @@ class Builder:
         self._taken = ir.names(model)
 
     def __call__(
-        self, op_type: str, inputs: Sequence[ir.Value | None], shape: Sequence[Any], what: str,
-        attributes: Mapping[str, Any] | None = None, domain: str = "",
-    ) -> ir.Value:  # fmt: skip
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        shape: Sequence[Any],
+        what: str,
+        attributes: Mapping[str, Any] | None = None,
+        domain: str = "",
+    ) -> ir.Value:
         """Append a node; return its output, of size `shape`."""
-        made = ir.make_node(op_type, inputs, attributes, of=self.node, what=what, output=self._name(what),
-                            domain=domain, like=self.result)  # fmt: skip
+        made = ir.make_node(
+            op_type,
+            inputs,
+            attributes,
+            of=self.node,
+            what=what,
+            output=self._name(what),
+            domain=domain,
+            like=self.result,
+        )
         made.outputs[0].shape = ir.oir_shape(list(shape))
         self.nodes.append(made)
         return made.outputs[0]

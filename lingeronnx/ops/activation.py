@@ -71,8 +71,16 @@ class Clip(Op):
         if row.runs(self.name) or limits is None or (limits[0] == 0 and 0 < limits[1] < math.inf):
             return []
         rule = f"{row.name} has no Clip; ReLU6 and other Clip(0, b) are made by saturation"
-        return [Violation(str(node.name), node.op_type, ir.written_name(node), rule,
-                          f"Clip{limits}", "use Clip(0, b) or leave the node in float")]  # fmt: skip
+        return [
+            Violation(
+                str(node.name),
+                node.op_type,
+                ir.written_name(node),
+                rule,
+                f"Clip{limits}",
+                "use Clip(0, b) or leave the node in float",
+            )
+        ]
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return the tie of Relu: input and output share one scale."""
@@ -90,8 +98,10 @@ class Clip(Op):
             low.emit(formats.RELU, node, [low.integer(node, 0)], {})
             return
         dtype = np.int8 if scale.bits <= 8 else np.int16
-        ends = [low.array(f"{node.outputs[0].name}_{key}", np.array(value, dtype))
-                for key, value in (("low", low_int), ("high", high_int))]  # fmt: skip
+        ends = [
+            low.array(f"{node.outputs[0].name}_{key}", np.array(value, dtype))
+            for key, value in (("low", low_int), ("high", high_int))
+        ]
         low.emit(formats.CLIP, node, [low.integer(node, 0), *ends], {})
 
 

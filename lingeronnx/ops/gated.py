@@ -110,7 +110,7 @@ def _with_room(x: QParams, factor: float) -> QParams:
 
 def _multiplied(
     node: ir.Node, low: Lowering, value: ir.Value, shape: list[int], x: QParams, o: QParams, factor: float
-) -> ir.Value:  # fmt: skip
+) -> ir.Value:
     """Emit `value` times `factor` as a BatchNorm2dInt on four axes and return it."""
     base, image = ir.written_name(node), [*shape, 1, 1][:4]
     if len(shape) > 4:
@@ -123,8 +123,15 @@ def _multiplied(
     attrs = formats.BATCH_NORM2D.scales(x, _WEIGHT, o)
     value = low.insert(formats.BATCH_NORM2D, node, "inner", [value, *given], attrs, image, o)
     if image != shape:
-        value = low.insert(formats.RESHAPE, node, "inner_back",
-                           [value, low.array(f"{base}_inner_shape", _target(shape, low))], {}, shape, o)  # fmt: skip
+        value = low.insert(
+            formats.RESHAPE,
+            node,
+            "inner_back",
+            [value, low.array(f"{base}_inner_shape", _target(shape, low))],
+            {},
+            shape,
+            o,
+        )
     return value
 
 

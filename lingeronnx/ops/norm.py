@@ -55,15 +55,22 @@ class BatchNorm2d(WeightLayer):
         w = low.read(node, 1)
         held = np.clip(np.floor(factor * w.scale + 0.5), w.low, w.high)
         weight = low.array(ir.read_name(node, 1), held.astype(np.int8 if w.bits <= 8 else np.int16), own=True)
-        bias = low.integers(f"{node.outputs[0].name}_bias", offset, attrs["scale_x"] * attrs["scale_w"],
-                            low.is_wide(node))  # fmt: skip
+        bias = low.integers(
+            f"{node.outputs[0].name}_bias", offset, attrs["scale_x"] * attrs["scale_w"], low.is_wide(node)
+        )
         low.emit(formats.BATCH_NORM2D, node, [low.integer(node, 0), weight, bias], attrs)
 
 
 def scaled_channels(
-    low: Lowering, node: ir.Node, what: str, value: ir.Value, x: QParams, o: QParams, w: QParams,
+    low: Lowering,
+    node: ir.Node,
+    what: str,
+    value: ir.Value,
+    x: QParams,
+    o: QParams,
+    w: QParams,
     factors: float | np.ndarray,
-) -> ir.Value:  # fmt: skip
+) -> ir.Value:
     """Emit ``value * factors`` per channel on the way to `node`'s output, `value` [N, C, H, W] held as `x`; return it.
 
     o : how the product is held. w : how the factors (one, or one per channel) are.

@@ -106,8 +106,12 @@ def _window(node: ir.Node) -> dict[str, Any]:
     kernel, result = list(ir.attr(node, "kernel_shape")), ir.shape(node.outputs[0]) or ()
     rank = len(kernel)
     still = all(d == 1 for d in result[2:])
-    return {"kernel_shape": kernel, "strides": [1] * rank if still else ir.attr(node, "strides") or [1] * rank,
-            "pads": ir.attr(node, "pads") or [0] * 2 * rank, "ceil_mode": ir.attr(node, "ceil_mode", 0)}  # fmt: skip
+    return {
+        "kernel_shape": kernel,
+        "strides": [1] * rank if still else ir.attr(node, "strides") or [1] * rank,
+        "pads": ir.attr(node, "pads") or [0] * 2 * rank,
+        "ceil_mode": ir.attr(node, "ceil_mode", 0),
+    }
 
 
 def _reject(node: ir.Node) -> str | None:

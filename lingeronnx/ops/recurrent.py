@@ -274,9 +274,16 @@ class _Recurrent(Op):
         return low.insert(formats.TRANSPOSE, node, "back", [long], turn, (batch, width, width), q)
 
     def _padded(
-        self, node: ir.Node, low: Lowering, what: str, source: ir.Value, sizes: tuple[int, int], size: int, q: QParams,
+        self,
+        node: ir.Node,
+        low: Lowering,
+        what: str,
+        source: ir.Value,
+        sizes: tuple[int, int],
+        size: int,
+        q: QParams,
         before: int = 0,
-    ) -> ir.Value:  # fmt: skip
+    ) -> ir.Value:
         """Return `source` [N, *sizes] with zeros around its last axis: a linear layer does that exactly."""
         one = QParams(64.0)
         weight = (np.eye(size, sizes[1], -before) * one.scale).astype(np.int8)

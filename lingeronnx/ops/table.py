@@ -165,8 +165,9 @@ class Table(Op):
         x, o = low.read(node, index), low.written(node)
         scale = float(np.float32(o.scale))
         real = table_of(low.model, node, grid(8 if x.bits <= 8 else 16) / float(np.float32(x.scale)))
-        held = np.clip(np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5),
-                       o.low, o.high)  # fmt: skip
+        held = np.clip(
+            np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5), o.low, o.high
+        )
         table = low.array(f"{node.outputs[0].name}_table", held.astype(np.int8 if o.bits <= 8 else np.int16))
         attrs = {"function": ir.kind(node), **formats.TABLE.scales(x, o)}
         low.emit(formats.TABLE, node, [low.integer(node, index), table], attrs)

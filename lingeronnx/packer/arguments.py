@@ -55,8 +55,13 @@ class _Candidate:
     def options(self, base: Options) -> Options:
         """Return what the packer would make of it."""
         thresholds = (*base.thresholds[:3], 1) if self.all_psram else base.thresholds
-        return replace(base, places=dict.fromkeys(self.psram, PSRAM), prefetch=self.prefetch, thresholds=thresholds,
-                       parameters=SHARE if self.shared else PSRAM)  # fmt: skip
+        return replace(
+            base,
+            places=dict.fromkeys(self.psram, PSRAM),
+            prefetch=self.prefetch,
+            thresholds=thresholds,
+            parameters=SHARE if self.shared else PSRAM,
+        )
 
     def words(self, base: Options) -> tuple[str, ...]:
         """Return it as arguments. A dump needs a login terminal; without one the package is the same."""
@@ -213,8 +218,11 @@ def _norms(net: Net) -> list[str]:
 
 def _averages(net: Net) -> list[str]:
     """Return the outputs of averages over a whole map."""
-    return [s.outputs[0] for s in net.steps if s.op == AVG_POOL2D.name
-            and list(net.tensors[s.inputs[0]].shape[2:]) == list(s.get("kernel_shape"))]  # fmt: skip
+    return [
+        s.outputs[0]
+        for s in net.steps
+        if s.op == AVG_POOL2D.name and list(net.tensors[s.inputs[0]].shape[2:]) == list(s.get("kernel_shape"))
+    ]
 
 
 def _sequences(net: Net) -> list[str]:

@@ -142,7 +142,8 @@ def _as_batch_norm(model: ir.Graph, node: ir.Node, source: ir.Value, array: np.n
     parts = {"scale": a, "offset": c, "mean": np.zeros(channels, np.float32), "var": np.ones(channels, np.float32)}
     base = node.outputs[0].name
     inputs = [ir.add_initializer(model, ir.fresh_name(model, f"{base}_{k}"), v) for k, v in parts.items()]
-    new = ir.make_node("BatchNormalization", [source, *inputs], {"epsilon": 0.0}, of=node, output="",
-                       like=node.outputs[0])  # fmt: skip
+    new = ir.make_node(
+        "BatchNormalization", [source, *inputs], {"epsilon": 0.0}, of=node, output="", like=node.outputs[0]
+    )
     ir.replace(model, [node], [new])
     return 1

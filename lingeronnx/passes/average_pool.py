@@ -39,8 +39,9 @@ def average_pool(model: ir.Graph) -> Answer:
             pool.outputs[0].name = ir.fresh_name(model, f"{node.outputs[0].name}_pool")
             pool.outputs[0].type = node.outputs[0].type
             pool.outputs[0].shape = ir.oir_shape([source.shape[0], shape[1], 1, 1])  # type: ignore[index,union-attr]
-            flat = ir.make_node("Flatten", [pool.outputs[0]], {"axis": 1}, of=node, what="flatten", output="",
-                                like=node.outputs[0])  # fmt: skip
+            flat = ir.make_node(
+                "Flatten", [pool.outputs[0]], {"axis": 1}, of=node, what="flatten", output="", like=node.outputs[0]
+            )
             ir.replace(model, [node], [pool, flat])
         changed += 1
     return Answer(changed, why)

@@ -289,9 +289,15 @@ def _write(model: ir.Graph, nodes: list[ir.Node], x: ir.Value, norm: _Norm) -> N
         rows = made[0].outputs[0]
     standard = ir.opset(model) >= 17
     name = NAME if standard else _declare(model, count, norm.epsilon)
-    new = ir.make_node(name, [rows, *given], {"axis": -count, "epsilon": norm.epsilon}, of=last,
-                       output="" if trailing else ir.fresh_name(model, f"{base}_normal"),
-                       domain="" if standard else ir.DOMAIN, like=rows)  # fmt: skip
+    new = ir.make_node(
+        name,
+        [rows, *given],
+        {"axis": -count, "epsilon": norm.epsilon},
+        of=last,
+        output="" if trailing else ir.fresh_name(model, f"{base}_normal"),
+        domain="" if standard else ir.DOMAIN,
+        like=rows,
+    )
     made.append(new)
     if trailing:
         new.outputs[0].shape, new.outputs[0].type = last.outputs[0].shape, last.outputs[0].type
@@ -301,8 +307,14 @@ def _write(model: ir.Graph, nodes: list[ir.Node], x: ir.Value, norm: _Norm) -> N
 
 
 def _turned(model: ir.Graph, value: ir.Value, order: list[int], of: ir.Node, what: str) -> ir.Node:
-    node = ir.make_node("Transpose", [value], {"perm": order}, of=of, what=what,
-                        output=ir.fresh_name(model, f"{of.outputs[0].name}_{what}"))  # fmt: skip
+    node = ir.make_node(
+        "Transpose",
+        [value],
+        {"perm": order},
+        of=of,
+        what=what,
+        output=ir.fresh_name(model, f"{of.outputs[0].name}_{what}"),
+    )
     shape = list(value.shape or ())
     node.outputs[0].type, node.outputs[0].shape = value.type, ir.oir_shape([shape[axis] for axis in order])
     return node
@@ -342,11 +354,15 @@ def _declare(model: ir.Graph, axes: int, epsilon: float) -> str:
     normal = step("Div", [centred, step("Sqrt", [step("Add", [spread, eps])])])
     result = step("Add", [step("Mul", [normal, gamma]), beta])
     version = ir.opset(model)
-    graph = ir.Body([x, gamma, beta], [result], nodes=body, opset_imports={"": version}, name=name,
-                      doc_string=f"{axes} {epsilon!r}")  # fmt: skip
-    function = ir.Function(ir.DOMAIN, name, graph=graph,
-                            attributes=[ir.Attr("axis", ir.AttributeType.INT, -1),
-                                        ir.Attr("epsilon", ir.AttributeType.FLOAT, 1e-5)])  # fmt: skip
+    graph = ir.Body(
+        [x, gamma, beta], [result], nodes=body, opset_imports={"": version}, name=name, doc_string=f"{axes} {epsilon!r}"
+    )
+    function = ir.Function(
+        ir.DOMAIN,
+        name,
+        graph=graph,
+        attributes=[ir.Attr("axis", ir.AttributeType.INT, -1), ir.Attr("epsilon", ir.AttributeType.FLOAT, 1e-5)],
+    )
     model.functions[ir.DOMAIN, name, ""] = function
     model.graph.opset_imports[ir.DOMAIN] = 1
     model.ir_version = max(model.ir_version or 8, 8)

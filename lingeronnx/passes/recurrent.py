@@ -40,8 +40,14 @@ def time_first(model: ir.Graph) -> int:
         for index in (0, 5, 6):
             value = node.inputs[index] if len(node.inputs) > index else None
             if value is not None:
-                turn = ir.make_node("Transpose", [value], {"perm": _SWAP}, of=node, what=f"turn{index}",
-                                    output=ir.fresh_name(model, f"{value.name}_time_first"))  # fmt: skip
+                turn = ir.make_node(
+                    "Transpose",
+                    [value],
+                    {"perm": _SWAP},
+                    of=node,
+                    what=f"turn{index}",
+                    output=ir.fresh_name(model, f"{value.name}_time_first"),
+                )
                 turn.outputs[0].type = value.type
                 model.graph.insert_before(node, turn)
                 node.replace_input_with(index, turn.outputs[0])
@@ -106,18 +112,29 @@ class _Rewrite:
             last = [self._slice(y, *end, f"last{i}") for i, (y, end) in enumerate(zip(each, ends, strict=True))]
             if "lengths" in self._more:
                 last = [layer.outputs[1] for y in each if (layer := y.producer()) is not None]
-            joined = last[0] if len(last) == 1 else self._add("Concat", last, "last", (len(last), self._units),
-                                                              {"axis": 1})  # fmt: skip
+            joined = (
+                last[0] if len(last) == 1 else self._add("Concat", last, "last", (len(last), self._units), {"axis": 1})
+            )
             self._instead(node.outputs[1], joined, _SWAP)
         if _reads_cell(node):
             cells = [layer.outputs[2] for y in each if (layer := y.producer()) is not None]
-            both = cells[0] if len(cells) == 1 else self._add("Concat", cells, "cells", (len(cells), self._units),
-                                                              {"axis": 1})  # fmt: skip
+            both = (
+                cells[0]
+                if len(cells) == 1
+                else self._add("Concat", cells, "cells", (len(cells), self._units), {"axis": 1})
+            )
             self._instead(node.outputs[2], both, _SWAP)
         model.graph.remove(node, safe=True)
 
-    def _add(self, kind: str, inputs: Sequence[ir.Value | None], what: str, sizes: Sequence[int],
-             attrs: dict[str, Any], domain: str = "") -> ir.Value:  # fmt: skip
+    def _add(
+        self,
+        kind: str,
+        inputs: Sequence[ir.Value | None],
+        what: str,
+        sizes: Sequence[int],
+        attrs: dict[str, Any],
+        domain: str = "",
+    ) -> ir.Value:
         """Add a node with output [N, *sizes] in front of the old one."""
         name = ir.fresh_name(self._model, f"{self._base}_{what}")
         new = ir.make_node(kind, inputs, attrs, of=self._node, what=what, output=name, domain=domain)
@@ -159,8 +176,10 @@ class _Rewrite:
         array = same_rows(value)
         if array is not None:
             names = [ir.fresh_name(self._model, f"{value.name}_{kind}") for kind in directions(self._node)]
-            return [ir.add_initializer(self._model, name, np.ascontiguousarray(array[i : i + 1]))
-                    for i, name in enumerate(names)]  # fmt: skip
+            return [
+                ir.add_initializer(self._model, name, np.ascontiguousarray(array[i : i + 1]))
+                for i, name in enumerate(names)
+            ]
         maker, what = ir.producer(value), f"state{index}"
         if maker is not None and maker.op_type == "Transpose" and tuple(ir.attr(maker, "perm", ())) == _SWAP:
             turned = ir.source(maker)
@@ -201,9 +220,12 @@ class _Rewrite:
         return y
 
     def _slice(self, y: ir.Value, start: int, end: int, what: str) -> ir.Value:
-        bounds = [ir.add_initializer(self._model, ir.fresh_name(self._model, f"{self._base}_{what}{key}"),
-                                     np.array([value], np.int64))
-                  for key, value in (("start", start), ("end", end), ("axis", 1))]  # fmt: skip
+        bounds = [
+            ir.add_initializer(
+                self._model, ir.fresh_name(self._model, f"{self._base}_{what}{key}"), np.array([value], np.int64)
+            )
+            for key, value in (("start", start), ("end", end), ("axis", 1))
+        ]
         return self._add("Slice", [y, *bounds], what, (1, self._units), {})
 
     def _sequence(self, each: list[ir.Value]) -> None:
@@ -219,8 +241,13 @@ class _Rewrite:
             parts = []
             for number, y in enumerate(each):
                 attrs: dict[str, Any] = {"axes": [1]} if self._old else {}
-                more = [] if self._old else [ir.add_initializer(
-                    self._model, ir.fresh_name(self._model, f"{self._base}_axis{number}"), axis)]  # fmt: skip
+                more = (
+                    []
+                    if self._old
+                    else [
+                        ir.add_initializer(self._model, ir.fresh_name(self._model, f"{self._base}_axis{number}"), axis)
+                    ]
+                )
                 parts.append(self._add("Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs))
             sizes = (len(each), length, self._units)
             apart = parts[0] if len(parts) == 1 else self._add("Concat", parts, "apart", sizes, {"axis": 1})
@@ -346,8 +373,9 @@ def declare(model: ir.Graph, kind: str, more: Sequence[str]) -> str:
     further = {key: ir.Value(name=key) for key in more}
     nodes: list[ir.Node] = []
 
-    def add(op_type: str, inputs: Sequence[ir.Value | None], output: str, attrs: dict[str, Any] | None = None
-            ) -> ir.Value:  # fmt: skip
+    def add(
+        op_type: str, inputs: Sequence[ir.Value | None], output: str, attrs: dict[str, Any] | None = None
+    ) -> ir.Value:
         new = ir.node(op_type, inputs, attrs or {})
         new.outputs[0].name = output
         nodes.append(new)
@@ -365,8 +393,10 @@ def declare(model: ir.Graph, kind: str, more: Sequence[str]) -> str:
     states: list[ir.Value | None] = [None, None]
     if further.keys() - {"lengths"}:  # a constant state has one row for all samples
         size = add("Shape", [x], "x_shape")
-        first, ones = (add("Constant", [], name, {"value": ir.tensor(np.array(value, np.int64))})
-                       for name, value in (("first", 0), ("ones", [1, 1])))  # fmt: skip
+        first, ones = (
+            add("Constant", [], name, {"value": ir.tensor(np.array(value, np.int64))})
+            for name, value in (("first", 0), ("ones", [1, 1]))
+        )
         rows = axes("Unsqueeze", add("Gather", [size, first], "count", {"axis": 0}), 0, "rows")
         target = add("Concat", [rows, ones], "state_shape", {"axis": 0})
         for index, key in enumerate("hc"):
@@ -380,8 +410,13 @@ def declare(model: ir.Graph, kind: str, more: Sequence[str]) -> str:
     if kind == "GRU":
         kinds["linear_before_reset"] = ir.AttributeType.INT
     count = 3 if kind == "LSTM" else 2 if more else 1
-    steps = ir.Node("", kind, [turned, *wide, *behind], [ir.RefAttr(name, name, of) for name, of in kinds.items()],
-                     num_outputs=count)  # fmt: skip
+    steps = ir.Node(
+        "",
+        kind,
+        [turned, *wide, *behind],
+        [ir.RefAttr(name, name, of) for name, of in kinds.items()],
+        num_outputs=count,
+    )
     for value, name in zip(steps.outputs, ("y_td", "h_d", "c_d"), strict=False):
         value.name = name
     nodes.append(steps)

@@ -61,8 +61,9 @@ def _pool(model: ir.Graph, node: ir.Node, axis: int) -> None:
         steps.insert(0, ("turned", "Transpose", [], {"perm": [0, 2, 1]}, [channels, length]))
     made, value = [], source
     for what, op_type, extra, attrs, dims in steps:
-        new = ir.make_node(op_type, [value, *extra], attrs, of=node, what=what,
-                           output=ir.fresh_name(model, f"{base}_{what}"))  # fmt: skip
+        new = ir.make_node(
+            op_type, [value, *extra], attrs, of=node, what=what, output=ir.fresh_name(model, f"{base}_{what}")
+        )
         value = new.outputs[0]
         value.type, value.shape = node.outputs[0].type, ir.oir_shape([batch, *dims])
         made.append(new)

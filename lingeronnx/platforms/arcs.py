@@ -47,8 +47,12 @@ ARCS = Platform(
             **rows(Curve(PLAIN, Table.ARCS, Reading.SATURATED), "iqSigmoid"),
             **rows(Rows(PLAIN, Shares.DIVIDE, Row.FROM_FIRST), "SoftmaxInt", limits=ROWS),
             **rows(Lstm(PLAIN, Table.ARCS, from_zero=True, form=LstmForm.Q27), "LSTMInt", limits=RecurrentLimits()),
-            **rows(Gru(PLAIN, Table.ARCS, from_zero=True, form=GruForm.HALVED), "GRUInt", limits=RecurrentLimits(),
-                   right=False),
+            **rows(
+                Gru(PLAIN, Table.ARCS, from_zero=True, form=GruForm.HALVED),
+                "GRUInt",
+                limits=RecurrentLimits(),
+                right=False,
+            ),
             **norm(),
         }
     ),
@@ -66,4 +70,4 @@ ARCS = Platform(
     ),
     faults=(*LATER_FAULTS, Fault.TANH, Fault.LOG_SOFTMAX),
     training=trained(Table.ARCS),
-)  # fmt: skip
+)

@@ -49,8 +49,10 @@ class Requantize:
     def __str__(self) -> str:
         told = [self.left.value if self.shifts else "multiplies"]
         if self.rounding is not Rounding.HALF_UP:
-            told.append("rounds " + (self.rounding.name.lower().replace("_", " ") if self.rounding is not None
-                                     else "as the node says"))  # fmt: skip
+            told.append(
+                "rounds "
+                + (self.rounding.name.lower().replace("_", " ") if self.rounding is not None else "as the node says")
+            )
         return ", ".join([*told, *([f"gives {self.bits} bits always"] if self.bits is not None else [])])
 
 

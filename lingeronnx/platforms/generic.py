@@ -47,8 +47,21 @@ GENERIC = Platform(
             **rows(Padding(), "iqPad"),
             **rows(Average(), "AvgPool2dInt"),
             **rows(
-                Arithmetic(), "MaxPool", "Relu", "Clip", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze",
-                "Slice", "Split", "Gather", "Tile", "Expand", "Resize",
+                Arithmetic(),
+                "MaxPool",
+                "Relu",
+                "Clip",
+                "Reshape",
+                "Flatten",
+                "Transpose",
+                "Squeeze",
+                "Unsqueeze",
+                "Slice",
+                "Split",
+                "Gather",
+                "Tile",
+                "Expand",
+                "Resize",
             ),
             **rows(Lstm(form=LstmForm.WIDE), "LSTMInt"),
             **rows(Gru(), "GRUInt"),
@@ -65,4 +78,4 @@ GENERIC = Platform(
             "iqDiv": Division(),
         }
     ),
-)  # fmt: skip
+)

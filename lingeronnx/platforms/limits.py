@@ -83,6 +83,13 @@ class RecurrentLimits:
 
 
 Limits: TypeAlias = (
-    OperandLimits | MatrixLimits | TransposeLimits | SliceLimits | PadLimits
-    | CurveLimits | RowLimits | NormLimits | RecurrentLimits
-)  # fmt: skip
+    OperandLimits
+    | MatrixLimits
+    | TransposeLimits
+    | SliceLimits
+    | PadLimits
+    | CurveLimits
+    | RowLimits
+    | NormLimits
+    | RecurrentLimits
+)

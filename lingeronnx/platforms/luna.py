@@ -61,8 +61,20 @@ def common(transposes: TransposeLimits, *, raises_only: bool = False) -> dict[st
     """Return what runs right on all three alike. raises_only : of iqCat, whether it cannot shift right."""
     return {
         **rows(Quantizer(PLAIN, Real.PRODUCT, widest=16), "Quant"),
-        **rows(Arithmetic(), "Dequant", "Relu", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Split", "Gather",
-               "Tile", "Expand", "ArgMax"),
+        **rows(
+            Arithmetic(),
+            "Dequant",
+            "Relu",
+            "Reshape",
+            "Flatten",
+            "Squeeze",
+            "Unsqueeze",
+            "Split",
+            "Gather",
+            "Tile",
+            "Expand",
+            "ArgMax",
+        ),
         **rows(Requantizer(LEFT, wraps=True), "Requant"),
         **rows(Concat(LEFT, raises_only=raises_only), "iqCat"),
         **rows(Arithmetic(), "Transpose", limits=transposes),
@@ -70,7 +82,7 @@ def common(transposes: TransposeLimits, *, raises_only: bool = False) -> dict[st
         **rows(Layer(REFUSE), "LinearInt"),
         **rows(Layer(REFUSE), "BmmInt", limits=MatrixLimits(rank=3)),
         **rows(Product(REFUSE), "iqMul", limits=OperandLimits(per_channel=True)),
-    }  # fmt: skip
+    }
 
 
 def layers(requantize: Requantize) -> dict[str, OpRow]:

@@ -31,9 +31,7 @@ class OpRow:
     right: bool = True
 
 
-def rows(
-    arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, right: bool = True
-) -> dict[str, OpRow]:  # fmt: skip
+def rows(arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, right: bool = True) -> dict[str, OpRow]:
     """Return the same row for each of the operators."""
     return dict.fromkeys(operators, OpRow(arithmetic, limits, right))
 

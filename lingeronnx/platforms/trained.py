@@ -99,9 +99,7 @@ def _third(table: Table, curves: tuple[str, ...]) -> dict[str, Arithmetic]:
     }
 
 
-def trained(
-    table: Table, curves: tuple[str, ...] = ("iqSigmoid", "iqTanh")
-) -> Mapping[int, Mapping[str, Arithmetic]]:  # fmt: skip
+def trained(table: Table, curves: tuple[str, ...] = ("iqSigmoid", "iqTanh")) -> Mapping[int, Mapping[str, Arithmetic]]:
     """Return the column `training` of a chip with these tables and curves."""
     first = MappingProxyType({**_FIRST, **_FIRST_MORE.get(table, {})})
     return MappingProxyType({1: first, 3: MappingProxyType(_third(table, curves))})

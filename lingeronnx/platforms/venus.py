@@ -46,10 +46,17 @@ VENUS = Platform(
             **rows(Padding(PLAIN, swapped=True), "iqPad", limits=PadLimits(rank=4, modes=("constant",))),
             **rows(Curve(PLAIN, Table.VENUS, Reading.RIGHT_ONLY), "iqSigmoid", "iqTanh"),
             **rows(Rows(PLAIN, Shares.NEWTON), "SoftmaxInt", limits=ROWS, right=False),
-            **rows(Lstm(PLAIN, Table.VENUS, from_zero=True, form=LstmForm.Q11), "LSTMInt",
-                   limits=RecurrentLimits(square=True)),
-            **rows(Gru(PLAIN, Table.VENUS, from_zero=True, form=GruForm.HALVED), "GRUInt", limits=RecurrentLimits(),
-                   right=False),
+            **rows(
+                Lstm(PLAIN, Table.VENUS, from_zero=True, form=LstmForm.Q11),
+                "LSTMInt",
+                limits=RecurrentLimits(square=True),
+            ),
+            **rows(
+                Gru(PLAIN, Table.VENUS, from_zero=True, form=GruForm.HALVED),
+                "GRUInt",
+                limits=RecurrentLimits(),
+                right=False,
+            ),
             **norm(factor_bits=16),
             **rows(Arithmetic(), "ShuffleChannel"),
         }
@@ -75,4 +82,4 @@ VENUS = Platform(
         Fault.PAD_MODES,
     ),
     training=trained(Table.VENUS),
-)  # fmt: skip
+)

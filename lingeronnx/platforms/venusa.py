@@ -43,12 +43,20 @@ VENUSA = Platform(
             **later_average(),
             **rows(Division(PLAIN, Quotient.UNSCALED), "iqDiv", right=False),
             **rows(Gate(PLAIN, Table.VENUSA), "GluInt"),
-            **rows(Curve(PLAIN, Table.VENUSA, Reading.NOTHING), "iqSigmoid", right=False,
-                   limits=CurveLimits(ranks=(2, 3), max_length=128)),
+            **rows(
+                Curve(PLAIN, Table.VENUSA, Reading.NOTHING),
+                "iqSigmoid",
+                right=False,
+                limits=CurveLimits(ranks=(2, 3), max_length=128),
+            ),
             **rows(Rows(PLAIN, Shares.FUSED), "SoftmaxInt", "LogSoftmaxInt", limits=ROWS),
             **rows(Lstm(PLAIN, Table.VENUSA, from_zero=True, form=LstmForm.Q27), "LSTMInt", limits=RecurrentLimits()),
-            **rows(Gru(PLAIN, Table.VENUSA, from_zero=True, form=GruForm.HALVED_APART), "GRUInt",
-                   limits=RecurrentLimits(), right=False),
+            **rows(
+                Gru(PLAIN, Table.VENUSA, from_zero=True, form=GruForm.HALVED_APART),
+                "GRUInt",
+                limits=RecurrentLimits(),
+                right=False,
+            ),
             **norm(),
         }
     ),
@@ -78,4 +86,4 @@ VENUSA = Platform(
         Fault.DIV_SCALE,
     ),
     training=trained(Table.VENUSA, ("iqSigmoid", "iqTanh", "QGelu", "QSwish")),
-)  # fmt: skip
+)

@@ -162,9 +162,12 @@ def _held(value: ir.Value) -> np.ndarray:
 
 
 def submodel(
-    model: ir.Graph, nodes: Sequence[ir.Node], inputs: Mapping[str, ir.Value], outputs: Sequence[str],
+    model: ir.Graph,
+    nodes: Sequence[ir.Node],
+    inputs: Mapping[str, ir.Value],
+    outputs: Sequence[str],
     constants: Mapping[str, np.ndarray],
-) -> onnx.ModelProto:  # fmt: skip
+) -> onnx.ModelProto:
     """Return `nodes` of `model` as a model of their own, of open shapes; inputs and constants by name."""
     graph = onnx.GraphProto(name="island")
     graph.node.extend(ir.node_proto(node) for node in nodes)
@@ -193,9 +196,11 @@ class FloatIsland(PlainKernel):
     def __init__(self, model: ir.Graph, nodes: Sequence[ir.Node], keep: Collection[str]) -> None:
         inside = {str(out.name) for node in nodes for out in node.outputs if out.name}
         outside_reads = {
-            str(v.name) for node in nodes for v in node.outputs
+            str(v.name)
+            for node in nodes
+            for v in node.outputs
             if v.name in keep or v.is_graph_output() or any(use.node not in nodes for use in v.uses())
-        }  # fmt: skip
+        }
         seen: dict[str, ir.Value] = {}
         constants: dict[str, ir.Value] = {}
         for node in nodes:

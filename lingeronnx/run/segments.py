@@ -119,6 +119,9 @@ def _piece(nodes: Sequence[ir.Node], shown: Collection[str]) -> Piece:
     held = {name: array for name, value in read.items() if (array := constant(value)) is not None}
     outputs = [str(v.name) for v in nodes[-1].outputs if v.name and (v.uses() or v.name in shown)]
     return Piece(
-        [str(node.name) for node in nodes], [name for name in read if name not in held], outputs, held,
+        [str(node.name) for node in nodes],
+        [name for name in read if name not in held],
+        outputs,
+        held,
         sum(macs(node) for node in nodes),
-    )  # fmt: skip
+    )

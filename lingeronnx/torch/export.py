@@ -128,10 +128,17 @@ def export(
     dump.graph("final", graph)
     ir.save(graph, target)
     return Exported(
-        target, exporter, opset, _sizes(graph.graph.inputs), _sizes(graph.graph.outputs), len(graph.graph),
+        target,
+        exporter,
+        opset,
+        _sizes(graph.graph.inputs),
+        _sizes(graph.graph.outputs),
+        len(graph.graph),
         sum(array.size for name, array in _held(graph).items() if is_parameter(name)),
-        difference, [trial.sizes for trial in trials], notes,
-    )  # fmt: skip
+        difference,
+        [trial.sizes for trial in trials],
+        notes,
+    )
 
 
 # ---- before ------------------------------------------------------------------------------------------------------
@@ -241,9 +248,12 @@ def _trials(flat: Flat, inputs: Mapping[str, Tensor], axes: Axes) -> list[_Trial
 
 
 def _free(
-    flat: Flat, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], given: Mapping[str, Any] | None,
+    flat: Flat,
+    inputs: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+    given: Mapping[str, Any] | None,
     notes: list[str],
-) -> tuple[Axes, Axes, list[_Trial]]:  # fmt: skip
+) -> tuple[Axes, Axes, list[_Trial]]:
     """Return the dynamic axes, names for sizes of outputs, and the runs; ConfigError for axes that are fixed."""
     axes, labels, note = free_axes(given, inputs, outputs)
     notes += [note] if note else []

@@ -76,8 +76,11 @@ class Recipe:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        choices = {"method": ("blocks", "whole", "both"), "scales": ("learned", "fixed", None),
-                   "rounding": ("nearest", "soft")}  # fmt: skip
+        choices = {
+            "method": ("blocks", "whole", "both"),
+            "scales": ("learned", "fixed", None),
+            "rounding": ("nearest", "soft"),
+        }
         for key, allowed in choices.items():
             if getattr(self, key) not in allowed:
                 raise ConfigError(f"{key} '{getattr(self, key)}': it is {' or '.join(filter(None, allowed))}")
@@ -115,11 +118,18 @@ class Tuner:
     """
 
     def __init__(
-        self, bridge: Bridge, model: ir.Graph, samples: Samples, recipe: Recipe,
-        constraints: Constraints | None = None, *,
-        evaluate: Callable[[], float] | None = None, checkpoint: Path | None = None, resume: bool = False,
+        self,
+        bridge: Bridge,
+        model: ir.Graph,
+        samples: Samples,
+        recipe: Recipe,
+        constraints: Constraints | None = None,
+        *,
+        evaluate: Callable[[], float] | None = None,
+        checkpoint: Path | None = None,
+        resume: bool = False,
         progress: Progress | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.bridge, self.samples, self.recipe = bridge.to(recipe.device), samples, recipe
         self._model = model
         self.constraints = constraints or Constraints()
@@ -190,8 +200,11 @@ class Tuner:
         """Train the steps from `start` to `end`; return the mean loss of the last epoch, None with nothing to train."""
         recipe, bridge = self.recipe, self.bridge
         first, last = self._place(start)[0], self._place(end)[0]
-        inside = {bridge.source_name(name) for step in bridge.network.steps[first:last]
-                  for name in (*step.given.values(), *step.inputs)}  # fmt: skip
+        inside = {
+            bridge.source_name(name)
+            for step in bridge.network.steps[first:last]
+            for name in (*step.given.values(), *step.inputs)
+        }
         names = [name for name in bridge.parameter_of if name in inside and name not in self.constraints.frozen]
         soft = SoftRounding(bridge, names) if recipe.rounding == "soft" else None
         total = recipe.block_epochs * max(len(self.samples) // recipe.batch_size, 1)
@@ -282,8 +295,13 @@ class Tuner:
             measured = value if self._evaluate is not None else None
             self.history.append(Epoch("whole", epoch + 1, float(np.mean(losses)), measured))
             best, since = ((value, self._state()), 0) if value > best[0] else (best, since + 1)
-            self._save(epochs=epoch + 1, optimizer=optimizer.state_dict(), schedule=schedule.state_dict(), best=best,
-                       since=since)  # fmt: skip
+            self._save(
+                epochs=epoch + 1,
+                optimizer=optimizer.state_dict(),
+                schedule=schedule.state_dict(),
+                best=best,
+                since=since,
+            )
             if recipe.patience is not None and since >= recipe.patience:
                 break
         bridge.scale_logs = {}
@@ -335,8 +353,9 @@ class Tuner:
     def _step(self, loss: Any, optimizer: Any, schedule: Any, where: str) -> None:
         if not math.isfinite(float(loss.detach())):
             kept = f"; the state before it is in {self._file.path}" if self._file is not None else ""
-            raise ConfigError(f"the loss became {float(loss.detach())} in {where}; lower --lr (now {self.recipe.lr:g})"
-                              f"{kept}")  # fmt: skip
+            raise ConfigError(
+                f"the loss became {float(loss.detach())} in {where}; lower --lr (now {self.recipe.lr:g}){kept}"
+            )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()

@@ -30,9 +30,13 @@ def test_analysis_quant(made, tmp_path) -> None:
 
     def program():
         return lo.AnalysisQuant(
-            str(home / "net.onnx"), eval_function=eval_function, data_loader=x, save_dir=tmp_path / "results",
-            num_histogram_plots=0, ptq_config={"effort": "fast"},
-        )  # fmt: skip
+            str(home / "net.onnx"),
+            eval_function=eval_function,
+            data_loader=x,
+            save_dir=tmp_path / "results",
+            num_histogram_plots=0,
+            ptq_config={"effort": "fast"},
+        )
 
     found = program().analysis()
     text = (tmp_path / "results" / "analysis.txt").read_text()
@@ -56,8 +60,14 @@ def test_analysis_quant(made, tmp_path) -> None:
 def test_histograms_of_the_best_and_the_worst(made, tmp_path) -> None:
     pytest.importorskip("matplotlib")
     home, x = made
-    lo.AnalysisQuant(home / "net.onnx", eval_function=lambda model: float(model(x).sum()), data_loader=x,
-                     save_dir=tmp_path, num_histogram_plots=2, ptq_config={"effort": "fast"}).analysis()  # fmt: skip
+    lo.AnalysisQuant(
+        home / "net.onnx",
+        eval_function=lambda model: float(model(x).sum()),
+        data_loader=x,
+        save_dir=tmp_path,
+        num_histogram_plots=2,
+        ptq_config={"effort": "fast"},
+    ).analysis()
     drawn = {path.name for path in tmp_path.glob("*.pdf")}
     assert drawn == {f"{side}_{what}_hist_result.pdf" for side in ("best", "worst") for what in ("act", "weight")}
     assert all(path.read_bytes().startswith(b"%PDF") for path in tmp_path.glob("*.pdf"))
@@ -67,8 +77,14 @@ def test_a_stale_checkpoint_is_refused(made, tmp_path) -> None:
     home, x = made
 
     def run(data, **config):
-        return lo.AnalysisQuant(home / "net.onnx", eval_function=lambda model: 1.0, data_loader=data, save_dir=tmp_path,
-                                num_histogram_plots=0, ptq_config={"effort": "fast", **config}).analysis()  # fmt: skip
+        return lo.AnalysisQuant(
+            home / "net.onnx",
+            eval_function=lambda model: 1.0,
+            data_loader=data,
+            save_dir=tmp_path,
+            num_histogram_plots=0,
+            ptq_config={"effort": "fast", **config},
+        ).analysis()
 
     run(x)
     with pytest.raises(lo.ConfigError, match="holds results of"):

@@ -35,10 +35,12 @@ def by_hand(both):
     a, b = (Session(m).run(["y"], {"x": x})[0].astype(np.float64) for m in (net, graph))
     off = a - b
     return {
-        "L1": np.abs(off).mean(1), "MSE": np.square(off).mean(1), "Atol": np.abs(off).max(1),
+        "L1": np.abs(off).mean(1),
+        "MSE": np.square(off).mean(1),
+        "Atol": np.abs(off).max(1),
         "Cosine": (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1)),
         "SQNR": 10 * np.log10((a * a).sum(1) / np.square(off).sum(1)),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("metric", ("L1", "mse", "cosine", "SQNR", "Atol"))
@@ -89,13 +91,16 @@ def fails(a, b):
     raise RuntimeError("no")
 
 
-@pytest.mark.parametrize("more, said", [
-    ({"metric": "sqnrr"}, "unknown metric 'sqnrr'; did you mean 'sqnr'"),
-    ({"metric": "L1", "order": "ascending"}, "order: what is worse is known of L1"),
-    ({"metric": fails}, "needs the order"),
-    ({"metric": fails, "order": "ascending"}, r"the metric function failed \(RuntimeError: no\)"),
-    ({"output": "z"}, "the model has no output 'z'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ({"metric": "sqnrr"}, "unknown metric 'sqnrr'; did you mean 'sqnr'"),
+        ({"metric": "L1", "order": "ascending"}, "order: what is worse is known of L1"),
+        ({"metric": fails}, "needs the order"),
+        ({"metric": fails, "order": "ascending"}, r"the metric function failed \(RuntimeError: no\)"),
+        ({"output": "z"}, "the model has no output 'z'"),
+    ],
+)
 def test_refused(both, more, said):
     net, graph, x = both
     with pytest.raises(ConfigError, match=said):

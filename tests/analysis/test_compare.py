@@ -93,8 +93,10 @@ def test_the_page_needs_nothing_else(compared):
     assert not re.search(r"<(link|img|iframe)|\bsrc=|@import|url\(", page)
     body = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert [row["name"] for row in body["rows"]] == [row.name for row in found.rows]
-    assert all(len(row["hx"]) == 64 and sum(row["hx"]) == row_.pair.count for row, row_ in
-               zip(body["rows"], found.rows, strict=True))  # fmt: skip
+    assert all(
+        len(row["hx"]) == 64 and sum(row["hx"]) == row_.pair.count
+        for row, row_ in zip(body["rows"], found.rows, strict=True)
+    )
     number = {row["name"]: row["i"] for row in body["rows"]}
     assert body["rows"][number["t2"]]["parents"] == [number["t1"]]
     assert body["accuracy"] == list(found.accuracy)

@@ -22,12 +22,21 @@ def plain(x, y):
     error = ((x - y) ** 2).sum()
     return {
         "Cosine": (x * y).sum() / math.sqrt((x * x).sum() * (y * y).sum()),
-        "MSE": error / x.size, "L1": np.abs(x - y).mean(), "KL": (p * np.log(p / q)).sum(),
-        "SQNR": 10 * math.log10((x * x).sum() / error), "Atol": np.abs(x - y).max(), "Rtol": rtol,
-        "base_model_min": x.min(), "analy_model_min": y.min(), "base_model_max": x.max(), "analy_model_max": y.max(),
-        "base_model_mean": x.mean(), "analy_model_mean": y.mean(),
-        "base_model_var": np.mean((x - x.mean()) ** 2), "analy_model_var": np.mean((y - y.mean()) ** 2),
-    }  # fmt: skip
+        "MSE": error / x.size,
+        "L1": np.abs(x - y).mean(),
+        "KL": (p * np.log(p / q)).sum(),
+        "SQNR": 10 * math.log10((x * x).sum() / error),
+        "Atol": np.abs(x - y).max(),
+        "Rtol": rtol,
+        "base_model_min": x.min(),
+        "analy_model_min": y.min(),
+        "base_model_max": x.max(),
+        "analy_model_max": y.max(),
+        "base_model_mean": x.mean(),
+        "analy_model_mean": y.mean(),
+        "base_model_var": np.mean((x - x.mean()) ** 2),
+        "analy_model_var": np.mean((y - y.mean()) ** 2),
+    }
 
 
 def pair(x, y, held=None, split=1):

@@ -243,8 +243,18 @@ def test_analyze_outputs(nets, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder, x, _ = nets
     session = lo.Session(folder / "net.onnx")
-    done = run("analyze", "outputs", folder / "net.onnx", "--data", folder / "data.npz", "--match", "Conv", "--json",
-               "--batch", 3)  # fmt: skip
+    done = run(
+        "analyze",
+        "outputs",
+        folder / "net.onnx",
+        "--data",
+        folder / "data.npz",
+        "--match",
+        "Conv",
+        "--json",
+        "--batch",
+        3,
+    )
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["rows"]
     assert [row["name"] for row in rows] == [str(n.name) for n in session.model.graph if n.op_type == "Conv"]

@@ -25,8 +25,9 @@ def test_the_whole_table(dense):
     outcomes = {}
     for kind in KINDS:
         fit = [net for net in nets if kind is not concat_scale or net is dense]
-        outcomes[kind.__name__] = [judged(kind(net, np.random.default_rng(seed)))
-                                   for net in fit for seed in range(8 // len(fit))]  # fmt: skip
+        outcomes[kind.__name__] = [
+            judged(kind(net, np.random.default_rng(seed))) for net in fit for seed in range(8 // len(fit))
+        ]
     for name, found in outcomes.items():
         print(f"{name:20} layer {sum(o.layer for o in found)}, cause {sum(o.cause for o in found)} of {len(found)}")
     everything = [outcome for found in outcomes.values() for outcome in found]

@@ -108,16 +108,28 @@ def event_class():
     kinds = {"d": 1, "i": 3, "s": 9, "m": 11}
     file = descriptor_pb2.FileDescriptorProto(name="event_test.proto", package="t", syntax="proto3")
     for name, fields in {
-        "Histo": [("min", 1, "d"), ("max", 2, "d"), ("num", 3, "d"), ("sum", 4, "d"), ("sum_squares", 5, "d"),
-                  ("bucket_limit", 6, "d*"), ("bucket", 7, "d*")],
+        "Histo": [
+            ("min", 1, "d"),
+            ("max", 2, "d"),
+            ("num", 3, "d"),
+            ("sum", 4, "d"),
+            ("sum_squares", 5, "d"),
+            ("bucket_limit", 6, "d*"),
+            ("bucket", 7, "d*"),
+        ],
         "Value": [("tag", 1, "s"), ("histo", 5, "m:Histo")],
         "Summary": [("value", 1, "m*:Value")],
         "Event": [("wall_time", 1, "d"), ("step", 2, "i"), ("file_version", 3, "s"), ("summary", 5, "m:Summary")],
-    }.items():  # fmt: skip
+    }.items():
         message = file.message_type.add(name=name)
         for field, number, kind in fields:
-            message.field.add(name=field, number=number, type=kinds[kind[0]], label=3 if "*" in kind else 1,
-                              type_name=f".t.{kind.partition(':')[2]}" if ":" in kind else None)  # fmt: skip
+            message.field.add(
+                name=field,
+                number=number,
+                type=kinds[kind[0]],
+                label=3 if "*" in kind else 1,
+                type_name=f".t.{kind.partition(':')[2]}" if ":" in kind else None,
+            )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Event"))
@@ -284,8 +296,10 @@ def node_with(**told):
 
 
 def test_the_place_in_the_source() -> None:
-    dynamo = ('File "/home/me/net.py", line 7, in forward\n    return self.r(x)\n  File "/env/torch/nn/modules/a.py", '
-              "line 143, in forward\n    return F.relu(input)")  # fmt: skip
+    dynamo = (
+        'File "/home/me/net.py", line 7, in forward\n    return self.r(x)\n  File "/env/torch/nn/modules/a.py", '
+        "line 143, in forward\n    return F.relu(input)"
+    )
     script = "/env/torch/nn/functional.py(5): relu\n/home/me/net.py(7): forward\n/home/me/main.py(90): <module>\n"
     assert origin(node_with(meta=dynamo)) == "/home/me/net.py:7 in forward"
     assert origin(node_with(doc=script)) == "/home/me/net.py:7 in forward"
@@ -298,8 +312,9 @@ def test_stack_column_of_torchs_own_export(tmp_path) -> None:
 
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
     with quiet():
-        torch.onnx.export(net, (torch.zeros(1, 4),), tmp_path / "n.onnx", dynamo=True, verbose=False,
-                          external_data=False)  # fmt: skip
+        torch.onnx.export(
+            net, (torch.zeros(1, 4),), tmp_path / "n.onnx", dynamo=True, verbose=False, external_data=False
+        )
     profile = lo.profile(tmp_path / "n.onnx", np.zeros((1, 4), np.float32))
     stacks = {row["Op Name"]: row["Stack"] for row in table(profile.text(with_stack=True))}
     assert stacks.keys() == {"Gemm", "Relu"}
@@ -325,7 +340,11 @@ def test_model_profiler(made, tmp_path) -> None:
     gemm = next(e for e in entries(session.model) if e.op == "Gemm" and e.attr == "output")
     assert {f"{gemm.module}/output/{gemm.tensor}/{c}" for c in range(5)} < tags
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [
-        "profile.npz", "statistic.txt", "tensorboard", "tensors"]  # fmt: skip
+        "profile.npz",
+        "statistic.txt",
+        "tensorboard",
+        "tensors",
+    ]
     with lo.ModelProfiler(session, tmp_path / "r") as idle:
         pass
     with pytest.raises(lo.ConfigError, match="the model was not called"):
@@ -356,7 +375,11 @@ def test_the_command(made, tmp_path, monkeypatch) -> None:
     assert {row["op"] for row in rows} == {"Conv2dInt"}
     assert len(rows) == len(table((tmp_path / "out" / "statistic.txt").read_text()))
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "profile.npz", "statistic.txt", "tensorboard", "tensors"]  # fmt: skip
+        "profile.npz",
+        "statistic.txt",
+        "tensorboard",
+        "tensors",
+    ]
     wrong = CliRunner().invoke(cli.main, [str(word) for word in [*call[:4], "-o", "no/where"]])
     assert (wrong.exit_code, wrong.output.count("\n")) == (1, 1)
 
@@ -374,7 +397,17 @@ def test_memory_does_not_grow_with_the_data(tmp_path) -> None:
         "lo.profile(sys.argv[1], data, 'out', tensorboard=True)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
     )
-    peaks = [int(subprocess.run([sys.executable, "-c", code, str(digits), str(count)], cwd=tmp_path, check=True,
-                                capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout)
-             for count in (64, 2048)]  # fmt: skip
+    peaks = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code, str(digits), str(count)],
+                cwd=tmp_path,
+                check=True,
+                capture_output=True,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            ).stdout
+        )
+        for count in (64, 2048)
+    ]
     assert peaks[1] <= 1.1 * peaks[0]

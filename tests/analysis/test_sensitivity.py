@@ -102,8 +102,11 @@ def test_from_any_base(draw):
     if net not in _ENGINES:
         _ENGINES[net] = engine_of(getattr(nets, net)())
     plan, every, engine = _ENGINES[net]
-    one = st.builds(Setting, st.frozensets(st.sampled_from(sorted(union(every).tensors))),
-                    st.frozensets(st.sampled_from(sorted(union(every).weights))))  # fmt: skip
+    one = st.builds(
+        Setting,
+        st.frozensets(st.sampled_from(sorted(union(every).tensors))),
+        st.frozensets(st.sampled_from(sorted(union(every).weights))),
+    )
     now, then = draw.draw(one), draw.draw(one)
     feeds = {"x": data(plan.prepared.original, 3)}
     found = engine.outputs(now, engine.base(then, feeds), feeds)
@@ -218,7 +221,8 @@ def test_kinds_and_what():
     assert {row.kind for row in rows["weight"]} == {"weight"}
     assert {row.kind for row in rows["activation"]} == {"activation"}
     assert {(row.name, row.kind) for row in rows["both"]} == {
-        (row.name, "both" if row.name in convs else "activation") for row in rows["activation"]}  # fmt: skip
+        (row.name, "both" if row.name in convs else "activation") for row in rows["activation"]
+    }
     assert len(rows["all"]) == 3 * len(convs) + len(rows["activation"]) - len(convs)
     kinds = {row.name: row.op_type for row in rows["both"]}
     assert kinds["x"] == "Quant"
@@ -230,8 +234,9 @@ def test_kinds_and_what():
 
 @pytest.mark.parametrize("model", ("digits_lstm", "digits_gru", "digits_attention"))
 def test_other_kinds_of_nets(model):
-    found = sensitivity(MODELS / f"{model}.onnx", MODELS / "digits_calib.npz", limit=24, what="all", metric="SQNR",
-                        effort="fast")  # fmt: skip
+    found = sensitivity(
+        MODELS / f"{model}.onnx", MODELS / "digits_calib.npz", limit=24, what="all", metric="SQNR", effort="fast"
+    )
     assert all(math.isfinite(value) or value > 0 for row in found.ranking for value in row.values)
     assert found.macs < 0.9 * found.whole
     assert found.advised_by == "top1"
@@ -299,15 +304,18 @@ def fails(model):
     raise RuntimeError("no test data")
 
 
-@pytest.mark.parametrize("more, said", [
-    ({"metric": "sqnrr"}, "unknown metric 'sqnrr'; did you mean 'sqnr'"),
-    ({"what": "weights"}, "what = 'weights'; did you mean 'weight'"),
-    ({"order": "up"}, "order = 'up'"),
-    ({"output": "z"}, "no output 'z'"),
-    ({"function": fails}, r"the evaluation function failed \(RuntimeError: no test data\)"),
-    ({"function": fails, "metric": "KL"}, "give one of the two"),
-    ({"function": lambda model: 1.0, "workers": 2}, "cannot be sent to other processes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ({"metric": "sqnrr"}, "unknown metric 'sqnrr'; did you mean 'sqnr'"),
+        ({"what": "weights"}, "what = 'weights'; did you mean 'weight'"),
+        ({"order": "up"}, "order = 'up'"),
+        ({"output": "z"}, "no output 'z'"),
+        ({"function": fails}, r"the evaluation function failed \(RuntimeError: no test data\)"),
+        ({"function": fails, "metric": "KL"}, "give one of the two"),
+        ({"function": lambda model: 1.0, "workers": 2}, "cannot be sent to other processes"),
+    ],
+)
 def test_refused(more, said):
     with pytest.raises(ConfigError, match=said):
         run(nets.residual(), **more)

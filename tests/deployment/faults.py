@@ -81,8 +81,9 @@ class Device:
             acc = naive_conv.linear(x, w, b, exact)
         else:
             pads = ir.attr(node, "pads") if pads is None else pads
-            acc = naive_conv.conv(x, w, b, exact, ir.attr(node, "strides"), pads, ir.attr(node, "dilations"),
-                                  ir.attr(node, "group"))  # fmt: skip
+            acc = naive_conv.conv(
+                x, w, b, exact, ir.attr(node, "strides"), pads, ir.attr(node, "dilations"), ir.attr(node, "group")
+            )
         finish = finish or (lambda a, s: sat((a + (1 << (s - 1))) >> s if s > 0 else a << -s, 8))
         flat = [finish(int(a), bits) for a in acc.reshape(-1)]
         return np.array(flat, np.int64).reshape(acc.shape).astype(np.int8)

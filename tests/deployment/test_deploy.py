@@ -238,19 +238,39 @@ def c_values(done, folder, compiler):
     for word, side in (("INPUT", done.ports.inputs), ("OUTPUT", done.ports.outputs)):
         for i in range(len(side)):
             macro = f"{upper}_{word}{i}"
-            lines.append(f'printf("%s|%d|%d|%d|%d|%d\\n", {macro}_NAME, {macro}_RANK, {macro}_SIZE, {macro}_BYTES,'
-                         f' {macro}_SHIFT, (int)sizeof({name}_{word.lower()}{i}_t));')  # fmt: skip
+            lines.append(
+                f'printf("%s|%d|%d|%d|%d|%d\\n", {macro}_NAME, {macro}_RANK, {macro}_SIZE, {macro}_BYTES,'
+                f" {macro}_SHIFT, (int)sizeof({name}_{word.lower()}{i}_t));"
+            )
             count = "for (i = 0; i < sizeof shape / sizeof *shape; i++) n *= shape[i];"
             lines.append(f'{{ int shape[] = {macro}_SHAPE, n = 1; unsigned i; {count} printf("%d\\n", n); }}')
-    lines += [f'printf("%d %d %d\\n", {upper}_STATE{i}_OUTPUT, {upper}_STATE{i}_INPUT, {upper}_STATE{i}_SHIFT);'
-              for i in range(len(done.ports.states))]  # fmt: skip
+    lines += [
+        f'printf("%d %d %d\\n", {upper}_STATE{i}_OUTPUT, {upper}_STATE{i}_INPUT, {upper}_STATE{i}_SHIFT);'
+        for i in range(len(done.ports.states))
+    ]
     lines.append(f'printf("%d %d %d\\n", {upper}_INPUTS, {upper}_OUTPUTS, {upper}_STATES);')
     source = folder / "check.c"
-    source.write_text(f'#include <stdio.h>\n#include "{done.stem}.h"\n#include "{done.stem}.h"\n'
-                      f"int main(void) {{\n{chr(10).join(lines)}\nreturn 0; }}\n")  # fmt: skip
+    source.write_text(
+        f'#include <stdio.h>\n#include "{done.stem}.h"\n#include "{done.stem}.h"\n'
+        f"int main(void) {{\n{chr(10).join(lines)}\nreturn 0; }}\n"
+    )
     program = folder / "check"
-    subprocess.run([compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{done.folder}", str(source),
-                    "-o", str(program)], check=True, capture_output=True)  # fmt: skip
+    subprocess.run(
+        [
+            compiler,
+            "-std=c99",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pedantic",
+            f"-I{done.folder}",
+            str(source),
+            "-o",
+            str(program),
+        ],
+        check=True,
+        capture_output=True,
+    )
     return subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
 
 
@@ -389,8 +409,11 @@ def test_commands(tmp_path):
     ok("deploy", tmp_path / "net.onnx", *calib, "-o", tmp_path / "a")
     both = ok("quantize", tmp_path / "net.onnx", *calib, "--deploy", tmp_path / "b", "--json")
     assert json.loads(both.stdout)["deployment"]["stem"] == "net_quant"
-    body = json.loads(ok("deploy", tmp_path / "net_quant.onnx", "--input", tmp_path / "calib.npz", "-o", tmp_path / "c",
-                         "--json").stdout)  # fmt: skip
+    body = json.loads(
+        ok(
+            "deploy", tmp_path / "net_quant.onnx", "--input", tmp_path / "calib.npz", "-o", tmp_path / "c", "--json"
+        ).stdout
+    )
     assert body["packer"].startswith("tpacker -g net_quant_chip.onnx -p venus")
     manifests = {(tmp_path / x / "manifest.json").read_bytes() for x in "abc"}
     assert len(manifests) == 1
@@ -400,8 +423,14 @@ def test_commands(tmp_path):
     bad = run(main, ["deploy", str(tmp_path / "net_quant.onnx"), "--bits", "8", "-o", str(tmp_path / "e")])
     assert (bad.exit_code, bad.output.count("\n")) == (1, 1)
     assert not (tmp_path / "e").exists()
-    checked = ok("verify", tmp_path / "a" / "net_quant_chip.onnx", "--input", tmp_path / "a/golden/1/input.npz",
-                 "--device-dump", tmp_path / "a/golden/1")  # fmt: skip
+    checked = ok(
+        "verify",
+        tmp_path / "a" / "net_quant_chip.onnx",
+        "--input",
+        tmp_path / "a/golden/1/input.npz",
+        "--device-dump",
+        tmp_path / "a/golden/1",
+    )
     assert "every one equal" in checked.output
 
 
@@ -434,6 +463,7 @@ def test_real_models(model, data, settings, head, tail, tmp_path):
     (given,) = whole.get_inputs()
     x = np.random.default_rng(0).standard_normal([int(d or 1) for d in given.shape]).astype(np.float32) * 20
     wanted = [a.name for a in whole.get_outputs()]
-    for want, have in zip(whole.run(None, {given.name: x}), chain(done.folder, done.stem, {given.name: x}, wanted),
-                          strict=True):  # fmt: skip
+    for want, have in zip(
+        whole.run(None, {given.name: x}), chain(done.folder, done.stem, {given.name: x}, wanted), strict=True
+    ):
         np.testing.assert_array_equal(want, have)

@@ -19,8 +19,11 @@ def choose(source: Path, target: Path) -> int:
     ):
         arrays = np.load(source / f"{name}.npz")
         found |= {f"{name}/{key}": arrays[key][::step] for key in keys}
-    for name, step, exponents in (("int8_grid", 3, (0, 4, 11, 12)), ("int16_grid", 257, (8, 12)),
-                                  ("venusa_gelu_swish", 3, (0, 4, 11, 12))):  # fmt: skip
+    for name, step, exponents in (
+        ("int8_grid", 3, (0, 4, 11, 12)),
+        ("int16_grid", 257, (8, 12)),
+        ("venusa_gelu_swish", 3, (0, 4, 11, 12)),
+    ):
         arrays = np.load(source / f"{name}.npz")
         chosen = [key for key in arrays.files for q in exponents if f"k{q}_" in key]
         found |= {f"{name}/{key}": arrays[key][::step] for key in chosen}

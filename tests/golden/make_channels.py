@@ -81,11 +81,12 @@ def make(name, kind, shape, weights, bits, group, strides, pads):
         helper.make_node("Dequant", ["y_q"], ["y"], "dequant", domain="thinker", scale_o=float(scale_o)),
     ]
     graph = helper.make_graph(
-        nodes, name,
+        nodes,
+        name,
         [helper.make_tensor_value_info("x", 1, ["N", *shape[1:]])],
         [helper.make_tensor_value_info("y", 1, ["N", *y.shape[1:]])],
         [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")],
-    )  # fmt: skip
+    )
     opsets = [helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=6, producer_name="")
     helper.set_model_props(model, {"lingeronnx.platform": "generic"})

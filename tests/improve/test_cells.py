@@ -68,11 +68,17 @@ def test_recurrence_from_given_states(direction):
     b = (0.1 * net.rng.standard_normal((1, 32))).astype(np.float32)
     held = [net.const(a) for a in (w, r, b)]
     x = net.node("Transpose", "x", perm=[1, 0, 2])
-    net.nodes.append(helper.make_node("LSTM", [x, *held, "lengths", "h0", "c0"], ["y", "h", "c"], name="layer",
-                                      hidden_size=4, direction=direction))  # fmt: skip
+    net.nodes.append(
+        helper.make_node(
+            "LSTM", [x, *held, "lengths", "h0", "c0"], ["y", "h", "c"], name="layer", hidden_size=4, direction=direction
+        )
+    )
     model = net.graph("y", "h", "c")
-    feed = {"x": rng.standard_normal((5, 12, 3)).astype(np.float32), "lengths": np.array([12, 1, 5, 12, 7], np.int32),
-            **{name: rng.uniform(-1, 1, (1, 5, 4)).astype(np.float32) for name in ("h0", "c0")}}  # fmt: skip
+    feed = {
+        "x": rng.standard_normal((5, 12, 3)).astype(np.float32),
+        "lengths": np.array([12, 1, 5, 12, 7], np.int32),
+        **{name: rng.uniform(-1, 1, (1, 5, 4)).astype(np.float32) for name in ("h0", "c0")},
+    }
     found = {name: array for name, array, _ in FloatRunner(model).run(feed)}
     trace_shapes(model, feed)
     normalize(model)

@@ -91,11 +91,14 @@ def test_a_tensor_that_leaves_is_left_alone():
 # ---- host-scale ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gain_in, gain_out, left", (
-    (1.0, 1.0, ["Conv", "Relu", "Conv"]),
-    (1e5, 1.0, ["Mul", "Conv", "Relu", "Conv"]),
-    (1.0, 1e5, ["Conv", "Relu", "Conv", "Mul"]),
-))  # fmt: skip
+@pytest.mark.parametrize(
+    "gain_in, gain_out, left",
+    (
+        (1.0, 1.0, ["Conv", "Relu", "Conv"]),
+        (1e5, 1.0, ["Mul", "Conv", "Relu", "Conv"]),
+        (1.0, 1e5, ["Conv", "Relu", "Conv", "Mul"]),
+    ),
+)
 def test_borders_beyond_the_chip_get_a_product(gain_in, gain_out, left):
     """By 1 at first, which changes nothing; the names of input and output stay, and the statistics are there."""
     model = chain(gain_in, gain_out, bias=False)

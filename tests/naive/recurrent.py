@@ -94,10 +94,12 @@ def gru(x, w, r, b, d, how_x, how_h, out, bits, gate_bits, reset_after, forward,
             a = [moved(product(w, sample[t], b, k), how_x) for k in range(3 * units)]
             e = [moved(product(r, h, d, k), how_h) for k in range(2 * units)]
             reset, z = (
-                [curve("sigmoid", "arcs", sat(a[k * units + u] + e[k * units + u], 32), gate_bits)
-                 for u in range(units)]
+                [
+                    curve("sigmoid", "arcs", sat(a[k * units + u] + e[k * units + u], 32), gate_bits)
+                    for u in range(units)
+                ]
                 for k in (0, 1)
-            )  # fmt: skip
+            )
             down = gate_bits - 1
             read = h if reset_after else [rsh(reset[u] * h[u], down) for u in range(units)]
             inner = [moved(product(r, read, d, 2 * units + u), how_h) for u in range(units)]

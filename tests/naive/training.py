@@ -104,13 +104,16 @@ def lstm(x, w, r, b, d, shifts, out, again, arithmetic, forward):
         h, c, y = [0] * units, [0] * units, [None] * len(sample)
         for t in steps(len(sample), forward):
             read = [sat(rsh(v, again[0]), again[1]) for v in h] if arithmetic == "q7" else h
-            s = [moved(product(w, sample[t], b, k), shifts[0]) + moved(product(r, read, d, k), shifts[1])
-                 for k in range(4 * units)]  # fmt: skip
+            s = [
+                moved(product(w, sample[t], b, k), shifts[0]) + moved(product(r, read, d, k), shifts[1])
+                for k in range(4 * units)
+            ]
             new = []
             for u in range(units):
                 bits = 16 if arithmetic == "q15" else 8
-                i, f, g, o = (curve("tanh" if k == 2 else "sigmoid", "venus", sat(s[k * units + u], 16), bits)
-                              for k in range(4))  # fmt: skip
+                i, f, g, o = (
+                    curve("tanh" if k == 2 else "sigmoid", "venus", sat(s[k * units + u], 16), bits) for k in range(4)
+                )
                 if arithmetic == "q15":
                     cell = f * c[u] + i * g
                     c[u] = sat(rsh(cell, 15), 32)

@@ -57,8 +57,15 @@ OLD = {
 def test_old_forms(name):
     """Attributes become inputs, retired operators their successors; the result is opset 12 and the same numbers."""
     opset, body = OLD[name]
-    model = graph(f"g (float[N,4,6,6] x) => (float[N,A,B,C] y) {{ {body} }}", opset=opset,
-                  scales=np.array([1, 1, 2, 2], np.float32), g=rand(4), b=rand(4), m=rand(4), v=positive(4))  # fmt: skip
+    model = graph(
+        f"g (float[N,4,6,6] x) => (float[N,A,B,C] y) {{ {body} }}",
+        opset=opset,
+        scales=np.array([1, 1, 2, 2], np.float32),
+        g=rand(4),
+        b=rand(4),
+        m=rand(4),
+        v=positive(4),
+    )
     found, _ = readable(model)
     assert found.opset_imports[""] == 12
     assert raise_opset(found) == 0
@@ -73,8 +80,21 @@ def test_one_network_in_every_opset(opset, tmp_path):
     mean = "ReduceMean<keepdims = 0>(r, axes)" if opset >= 18 else "ReduceMean<axes = [2, 3], keepdims = 0>(r)"
     text = f"""g (float[N,3,9,9] x) => (float[N,5] y) {{ p = {pad} c = Conv<strides = [2, 2]>(p, w)
         n = BatchNormalization(c, g, b, m, v) r = {clip} a = {mean} y = Gemm<transB = 1>(a, w2, b2) }}"""
-    model = proto(text, opset=opset, pads=pads, zero=np.float32(0), six=np.float32(6), axes=np.array([2, 3]),
-                  w=rand(4, 3, 3, 3), g=rand(4), b=rand(4), m=rand(4), v=positive(4), w2=rand(5, 4), b2=rand(5))  # fmt: skip
+    model = proto(
+        text,
+        opset=opset,
+        pads=pads,
+        zero=np.float32(0),
+        six=np.float32(6),
+        axes=np.array([2, 3]),
+        w=rand(4, 3, 3, 3),
+        g=rand(4),
+        b=rand(4),
+        m=rand(4),
+        v=positive(4),
+        w2=rand(5, 4),
+        b2=rand(5),
+    )
     found = quantized(model, tmp_path, images(3, 9, 9))
     assert found.report.integer_macs == 1
     assert not found.report.float_nodes
@@ -134,8 +154,13 @@ BATCHED = """g (float[{n},3,8,8] x) => (float[{n},5] y) {{ c = Conv(x, w) r = Re
 
 
 def batched(size):
-    return proto(BATCHED.format(n=size), w=rand(4, 3, 3, 3), target=np.array([size, 144]), w2=rand(144, 5),
-                 rows=np.repeat(rand(1, 144), size, axis=0))  # fmt: skip
+    return proto(
+        BATCHED.format(n=size),
+        w=rand(4, 3, 3, 3),
+        target=np.array([size, 144]),
+        w2=rand(144, 5),
+        rows=np.repeat(rand(1, 144), size, axis=0),
+    )
 
 
 @pytest.mark.parametrize("size", (1, 8))
@@ -262,8 +287,13 @@ def test_recurrent_zero_states():
         y = LSTM<hidden_size = 5>(t, w, r, b, , h, e) }"""
     arrays = {"i": np.array([0]), "one": np.array([1]), "five": np.array([5]), "z": np.zeros(1, np.float32),
               "w": rand(1, 20, 4), "r": rand(1, 20, 5), "b": rand(1, 40)}  # fmt: skip
-    found = fires(graph(text, **arrays), zero_states, 2, ["Transpose", "Shape", "Gather", "Concat", "ConstantOfShape",
-                                                          "Expand", "LSTM"], atol=0)  # fmt: skip
+    found = fires(
+        graph(text, **arrays),
+        zero_states,
+        2,
+        ["Transpose", "Shape", "Gather", "Concat", "ConstantOfShape", "Expand", "LSTM"],
+        atol=0,
+    )
     assert [v.name for v in found.graph.node(-1).inputs if v is not None] == ["t", "w", "r", "b"]
 
 
@@ -287,35 +317,65 @@ def test_recurrent_zero_states():
 def test_minimum_and_maximum(body, left):
     """Min and Max with one constant are Clip and Relu, with anything else they stay."""
     text = f"g (float[N,4] x) => (float[A,B] y) {{ {body} }}".replace("[A,B]", "" if "wide" in body else "[A,B]")
-    model = graph(text, zero=np.float32(0), six=np.array([6], np.float32), row=rand(4), wide=rand(1, 1, 1),
-                  nan=np.float32("nan"))  # fmt: skip
+    model = graph(
+        text, zero=np.float32(0), six=np.array([6], np.float32), row=rand(4), wide=rand(1, 1, 1), nan=np.float32("nan")
+    )
     assert ops(readable(model)[0]) == left
 
 
 @pytest.mark.parametrize(
     "body",
-    ("m = Mul(r, one)", "m = Mul(ones, r)", "m = Add(r, zero)", "m = Add(zero, r)", "m = Sub(r, zero)", "m = Div(r, one)",
-     "m = Pow(r, one)", "m = Reshape(r, same)", "m = Slice(r, from, to)", "m = Clip(r)", "m = Flatten(r)",
-     "m = Expand(r, one64)"),
-)  # fmt: skip
+    (
+        "m = Mul(r, one)",
+        "m = Mul(ones, r)",
+        "m = Add(r, zero)",
+        "m = Add(zero, r)",
+        "m = Sub(r, zero)",
+        "m = Div(r, one)",
+        "m = Pow(r, one)",
+        "m = Reshape(r, same)",
+        "m = Slice(r, from, to)",
+        "m = Clip(r)",
+        "m = Flatten(r)",
+        "m = Expand(r, one64)",
+    ),
+)
 def test_neutral(body):
     """What changes nothing goes."""
-    model = graph(f"g (float[N,4] x) => (float[N,4] y) {{ r = Exp(x) {body} y = Neg(m) }}", one=np.float32(1),
-                  zero=np.zeros(1, np.float32), ones=np.ones((1, 4), np.float32), same=np.array([-1, 4]),
-                  **{"from": np.array([0, 0]), "to": np.array([100, 9])}, one64=np.array([1]))  # fmt: skip
+    model = graph(
+        f"g (float[N,4] x) => (float[N,4] y) {{ r = Exp(x) {body} y = Neg(m) }}",
+        one=np.float32(1),
+        zero=np.zeros(1, np.float32),
+        ones=np.ones((1, 4), np.float32),
+        same=np.array([-1, 4]),
+        **{"from": np.array([0, 0]), "to": np.array([100, 9])},
+        one64=np.array([1]),
+    )
     fires(model, drop_identity, 1, ["Exp", "Neg"], atol=0)
 
 
 @pytest.mark.parametrize(
     "body",
-    ("m = Sub(zero, r)", "m = Div(one, r)", "m = Pow(one, r)", "m = Mul(r, wide)", "m = Add(r, one)",
-     "m = Slice(r, from, to, axes, back)"),
-)  # fmt: skip
+    (
+        "m = Sub(zero, r)",
+        "m = Div(one, r)",
+        "m = Pow(one, r)",
+        "m = Mul(r, wide)",
+        "m = Add(r, one)",
+        "m = Slice(r, from, to, axes, back)",
+    ),
+)
 def test_not_neutral(body):
     """Constants on the other side, or that widen."""
-    model = graph(f"g (float[N,4] x) => (float y) {{ r = Exp(x) {body} y = Neg(m) }}", one=np.float32(1),
-                  zero=np.zeros(1, np.float32), wide=np.ones((1, 1, 1), np.float32), axes=np.array([1]),
-                  back=np.array([-1]), **{"from": np.array([3]), "to": np.array([-9])})  # fmt: skip
+    model = graph(
+        f"g (float[N,4] x) => (float y) {{ r = Exp(x) {body} y = Neg(m) }}",
+        one=np.float32(1),
+        zero=np.zeros(1, np.float32),
+        wide=np.ones((1, 1, 1), np.float32),
+        axes=np.array([1]),
+        back=np.array([-1]),
+        **{"from": np.array([3]), "to": np.array([-9])},
+    )
     model.graph.outputs[0].shape = None
     stays(model, drop_identity)
 

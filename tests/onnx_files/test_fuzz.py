@@ -24,8 +24,17 @@ SEEDS = {
         n = BatchNormalization(c, g, b, m, v) r = Clip(n, zero, six) d = Conv<pads = [1, 1, 1, 1]>(r, w2)
         a = Add(d, r)
         q = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a) f = Flatten(q) y = Gemm<transB = 1>(f, w3, b3) }""",
-        pads=np.array([0, 0, 0, 0, 0, 0, 1, 1]), w=rand(4, 3, 3, 3), g=rand(4), b=rand(4), m=rand(4), v=positive(4),
-        zero=np.float32(0), six=np.float32(6), w2=rand(4, 4, 3, 3), w3=rand(5, 16), b3=rand(5),
+        pads=np.array([0, 0, 0, 0, 0, 0, 1, 1]),
+        w=rand(4, 3, 3, 3),
+        g=rand(4),
+        b=rand(4),
+        m=rand(4),
+        v=positive(4),
+        zero=np.float32(0),
+        six=np.float32(6),
+        w2=rand(4, 4, 3, 3),
+        w3=rand(5, 16),
+        b3=rand(5),
     ),
     "fixed batch": lambda: proto(
         """g (float[1,8,8,3] x) => (float[1,4] y) { t = Transpose<perm = [0, 3, 1, 2]>(x) c = Conv(t, w)
@@ -33,7 +42,10 @@ SEEDS = {
         h = Shape(m) z = Constant<value_int: int = 0>() n = Gather(h, z) ax = Constant<value_ints = [0]>()
         un = Unsqueeze(n, ax) rest = Constant<value_ints = [-1]>() tt = Concat<axis = 0>(un, rest)
         f = Reshape(m, tt) y = MatMul(f, w2) }""",
-        w=rand(6, 3, 3, 3), s=rand(6), zero=np.float32(0), w2=rand(6, 4),
+        w=rand(6, 3, 3, 3),
+        s=rand(6),
+        zero=np.float32(0),
+        w2=rand(6, 4),
     ),
     "control flow": lambda: proto(
         """g (float[N,4] x) => (float[N,4] y, float[N,2] z) {
@@ -42,7 +54,7 @@ SEEDS = {
         l = MatMul(i, w) y = Softmax(l) s1, s2 = Split<axis = 1>(l) z = Mul(s1, s2) }""",
         w=rand(4, 4),
     ),
-}  # fmt: skip
+}
 
 
 def any_node(model, rng):

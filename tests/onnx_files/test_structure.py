@@ -75,9 +75,12 @@ def test_not_text(tmp_path):
 def test_sparse_weights():
     """Sparse initializers are refused."""
     change = lambda m: m.graph.sparse_initializer.append(  # noqa: E731
-        helper.make_sparse_tensor(helper.make_tensor("s", TensorProto.FLOAT, [1], [1.0]),
-                                  helper.make_tensor("i", TensorProto.INT64, [1], [0]), [4])
-    )  # fmt: skip
+        helper.make_sparse_tensor(
+            helper.make_tensor("s", TensorProto.FLOAT, [1], [1.0]),
+            helper.make_tensor("i", TensorProto.INT64, [1], [0]),
+            [4],
+        )
+    )
     with pytest.raises(ModelError, match="'s' is sparse"):
         ir.from_proto(model(change))
 

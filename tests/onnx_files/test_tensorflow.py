@@ -125,10 +125,20 @@ def test_a_whole_network(tmp_path):
         p = Pad(r, pads) d = {DOWN}(p) c2 = Conv<strides = [2, 2]>(d, w2) t2 = {UP}(c2) m2 = Mul(t2, g2) a2 = Sub(m2, h2)
         r2 = Relu(a2) f = Reshape(r2, target) o = MatMul(f, w3) y = Add(o, b) }}"""
     model = proto(
-        text, w=rand(6, 3, 3, 3), g=positive(6), h=rand(6), zero=np.float32(0), six=np.float32(6),
-        pads=np.array([0, 0, 0, 0, 0, 1, 1, 0]), w2=rand(8, 6, 3, 3), g2=positive(8), h2=rand(8),
-        target=np.array([-1, 128]), w3=rand(128, 10), b=rand(10),
-    )  # fmt: skip
+        text,
+        w=rand(6, 3, 3, 3),
+        g=positive(6),
+        h=rand(6),
+        zero=np.float32(0),
+        six=np.float32(6),
+        pads=np.array([0, 0, 0, 0, 0, 1, 1, 0]),
+        w2=rand(8, 6, 3, 3),
+        g2=positive(8),
+        h2=rand(8),
+        target=np.array([-1, 128]),
+        w3=rand(128, 10),
+        b=rand(10),
+    )
     found = quantized(model, tmp_path, images(16, 16, 3), platform="venus")
     assert found.report.integer_macs == 1
     assert not found.report.float_nodes

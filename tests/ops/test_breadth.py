@@ -110,8 +110,9 @@ def reflected(net, x):
 
 def enlarged(net, x):
     factors = net.const(np.array([1, 1, 2, 2], np.float32))
-    y = net.node("Resize", x, "", factors, mode="nearest", coordinate_transformation_mode="asymmetric",
-                 nearest_mode="floor")  # fmt: skip
+    y = net.node(
+        "Resize", x, "", factors, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+    )
     return net.conv(y, (4, 6, 3, 3))
 
 

@@ -382,8 +382,11 @@ def test_rules_can_be_read(op, constraint, row):
 
 def test_rules_quote_the_row():
     """The numbers are the row's."""
-    texts = {constraint.__name__: rule_text(constraint, VENUS)[0] for _, constraint in CONSTRAINTS
-             if applies(constraint, VENUS)}  # fmt: skip
+    texts = {
+        constraint.__name__: rule_text(constraint, VENUS)[0]
+        for _, constraint in CONSTRAINTS
+        if applies(constraint, VENUS)
+    }
     assert "at most 5" in texts["kernel_side"]
     assert "(1, 2, 4)" in texts["stride_values"]
     assert "65536" in texts["conv_slab"]

@@ -26,12 +26,17 @@ def model(nodes, shape, opset=17, **arrays):
     arrays = {"w0": np.eye(size, dtype=np.float32), "w1": rng.standard_normal((size, size)), **arrays}
     first = helper.make_node("MatMul", ["x", "w0"], ["a"], name="before")
     last = helper.make_node("MatMul", ["b", "w1"], ["y"], name="after")
-    held = [numpy_helper.from_array(np.asarray(a, np.float32 if np.asarray(a).dtype.kind == "f" else None), n)
-            for n, a in arrays.items()]  # fmt: skip
+    held = [
+        numpy_helper.from_array(np.asarray(a, np.float32 if np.asarray(a).dtype.kind == "f" else None), n)
+        for n, a in arrays.items()
+    ]
     graph = helper.make_graph(
-        [first, *nodes, last], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *shape])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", *shape])], held,
-    )  # fmt: skip
+        [first, *nodes, last],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *shape])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", *shape])],
+        held,
+    )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     return ir.from_proto(proto)
 
@@ -247,8 +252,10 @@ def test_layer_norm_needs_its_placement(platform):
 
 def test_layer_norm_beside_a_softmax():
     """A softmax must not be in external memory; neither is, as its work area is large enough for both."""
-    nodes = [helper.make_node("LayerNormalization", ["a", "c0", "c1"], ["n"], axis=-1),
-             helper.make_node("Softmax", ["n"], ["b"], axis=-1)]  # fmt: skip
+    nodes = [
+        helper.make_node("LayerNormalization", ["a", "c0", "c1"], ["n"], axis=-1),
+        helper.make_node("Softmax", ["n"], ["b"], axis=-1),
+    ]
     graph = model(nodes, (6, 8), c0=np.ones(8, np.float32), c1=np.zeros(8, np.float32))
     found = quantize(graph, samples((6, 8)), platform="arcs", effort="fast")
     assert judged(found, "arcs").problems == []
@@ -293,12 +300,15 @@ def test_heads(platform):
 @pytest.mark.parametrize(
     "graph",
     (
-        one("Sigmoid"), one("Tanh"), silu(), one("Gelu", opset=20),
+        one("Sigmoid"),
+        one("Tanh"),
+        silu(),
+        one("Gelu", opset=20),
         one("LayerNormalization", np.ones(8, np.float32), np.zeros(8, np.float32), axis=-1),
         one("LayerNormalization", np.full(8, 1e-6, np.float32), axis=-1),
     ),
     ids=("sigmoid", "tanh", "silu", "gelu", "norm", "norm of small factors"),
-)  # fmt: skip
+)
 def test_venus_takes_it(graph, gain):
     """What is written for venus breaks none of its rules."""
     found = quantize(graph, samples((6, 8), gain=gain), platform="venus", effort="fast")
@@ -312,11 +322,28 @@ def test_layer_norm_of_the_third_generation():
     held = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     nodes = [
         helper.make_node("Quant", ["x"], ["q"], domain="linger", scale_x=16.0, data_bits=8),
-        helper.make_node("QLayerNorm", ["q", "w", "b"], ["y"], domain="linger", x_bits=8, w_bits=8, o_bits=8,
-                         scale_x=16.0, scale_w=64.0, scale_o=32.0, scale_y_normal=32768.0, platform="venusA"),
-    ]  # fmt: skip
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6, 8])],
-                              [helper.make_tensor_value_info("y", TensorProto.INT8, [1, 6, 8])], held)  # fmt: skip
+        helper.make_node(
+            "QLayerNorm",
+            ["q", "w", "b"],
+            ["y"],
+            domain="linger",
+            x_bits=8,
+            w_bits=8,
+            o_bits=8,
+            scale_x=16.0,
+            scale_w=64.0,
+            scale_o=32.0,
+            scale_y_normal=32768.0,
+            platform="venusA",
+        ),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.INT8, [1, 6, 8])],
+        held,
+    )
     opsets = [helper.make_opsetid("", 13), helper.make_opsetid("linger", 1)]
     model = ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=8))
     (got,) = Session(model).run(None, {"x": x})

@@ -146,8 +146,10 @@ def test_operands_of_a_sum_are_swapped_where_the_second_may_be_forgotten():
         overrides = {"Add_y": {"scale": 8.0}, "Relu_a": {"scale": 8.0}, "Conv_b": {"scale": 32.0}}
         result = quantize(model, samples(model), platform=row.name, overrides=overrides)
         assert scales(result.graph, "iqAdd") == {
-            "scale_x": 32.0 if swapped else 8.0, "scale_y": 8.0 if swapped else 32.0, "scale_o": 8.0
-        }  # fmt: skip
+            "scale_x": 32.0 if swapped else 8.0,
+            "scale_y": 8.0 if swapped else 32.0,
+            "scale_o": 8.0,
+        }
 
 
 # ---- what graphs of others may hold ----------------------------------------------------------------------------------
@@ -158,12 +160,28 @@ def vendor(row, op_type, shape, weight, **attributes):
     common = dict(row.node_attributes[""])
     nodes = [
         helper.make_node("Quant", ["x"], ["q"], domain="thinker", data_bits=8, scale_x=16.0, **common),
-        helper.make_node(op_type, ["q", "w"], ["y"], domain="thinker", data_bits=8, parameter_bits=8, o_bits=8,
-                         scale_x=16.0, scale_w=1.0, **attributes, **common),
-    ]  # fmt: skip
+        helper.make_node(
+            op_type,
+            ["q", "w"],
+            ["y"],
+            domain="thinker",
+            data_bits=8,
+            parameter_bits=8,
+            o_bits=8,
+            scale_x=16.0,
+            scale_w=1.0,
+            **attributes,
+            **common,
+        ),
+    ]
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
-    graph = helper.make_graph(nodes, "g", given, [helper.make_tensor_value_info("y", TensorProto.INT8, None)],
-                              [numpy_helper.from_array(weight, "w")])  # fmt: skip
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        given,
+        [helper.make_tensor_value_info("y", TensorProto.INT8, None)],
+        [numpy_helper.from_array(weight, "w")],
+    )
     opsets = [helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)]
     return Session(ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=6)))
 

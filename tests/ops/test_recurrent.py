@@ -27,8 +27,11 @@ def layer(net, kind, x, width, units, direction="forward", **attributes):
     sizes = ((count, gates * units, width), (count, gates * units, units), (count, 2 * gates * units))
     held = [net.const((net.rng.standard_normal(s) / np.sqrt(s[-1])).astype(np.float32)) for s in sizes]
     y, h = f"y{len(net.nodes)}", f"h{len(net.nodes)}"
-    net.nodes.append(helper.make_node(kind, [x, *held], [y, h], name=f"layer_{y}", hidden_size=units,
-                                      direction=direction, **attributes))  # fmt: skip
+    net.nodes.append(
+        helper.make_node(
+            kind, [x, *held], [y, h], name=f"layer_{y}", hidden_size=units, direction=direction, **attributes
+        )
+    )
     if count == 1:
         return net.node("Squeeze", y, net.const(np.array([1]))), h
     turned = net.node("Transpose", y, perm=[0, 2, 1, 3])
@@ -188,8 +191,9 @@ def with_cell(direction="forward"):
     x, count = net.node("Transpose", "x", perm=[1, 0, 2]), 1 + (direction == "bidirectional")
     sizes = ((count, 20, 6), (count, 20, 5), (count, 40))
     held = [net.const((net.rng.standard_normal(s) / np.sqrt(s[-1])).astype(np.float32)) for s in sizes]
-    net.nodes.append(helper.make_node("LSTM", [x, *held], ["", "", "c"], name="cell", hidden_size=5,
-                                      direction=direction))  # fmt: skip
+    net.nodes.append(
+        helper.make_node("LSTM", [x, *held], ["", "", "c"], name="cell", hidden_size=5, direction=direction)
+    )
     parts = [net.node("Gather", "c", net.const(np.array(i)), axis=0) for i in range(count)]
     both = parts[0] if count == 1 else net.node("Concat", *parts, axis=1)
     return net.graph(net.linear(both, (5 * count, 3)))
@@ -227,8 +231,10 @@ def written(op_type, shape, extra=(), outputs=("y", "h"), biases=True, **attribu
     """Return an integer graph of one layer of 3 units on x `shape`, with `extra` inputs behind x, and its constants."""
     rng = np.random.default_rng(8)
     gates = 3 if "GRU" in op_type else 4
-    given = {"iw": rng.integers(-90, 90, (gates * 3, shape[2])).astype(np.int8),
-             "hw": rng.integers(-90, 90, (gates * 3, 3)).astype(np.int8)}  # fmt: skip
+    given = {
+        "iw": rng.integers(-90, 90, (gates * 3, shape[2])).astype(np.int8),
+        "hw": rng.integers(-90, 90, (gates * 3, 3)).astype(np.int8),
+    }
     if biases:
         given |= {key: rng.integers(-900, 900, gates * 3).astype(np.int32) for key in ("ib", "hb")}
     held = [numpy_helper.from_array(np.asarray(a), f"e{i}") for i, a in enumerate(extra)]

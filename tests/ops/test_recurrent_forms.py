@@ -38,8 +38,17 @@ class Recurrent(Net):
         number = len(self.nodes)
         names = [f"y{number}", f"h{number}", f"c{number}"][: min(outputs, 3 if kind == "LSTM" else 2)]
         held = held if bias else [*held[:2], ""]
-        self.nodes.append(helper.make_node(kind, [x, *held, *more], names, name=f"layer{number}", hidden_size=units,
-                                           direction=direction, **attributes))  # fmt: skip
+        self.nodes.append(
+            helper.make_node(
+                kind,
+                [x, *held, *more],
+                names,
+                name=f"layer{number}",
+                hidden_size=units,
+                direction=direction,
+                **attributes,
+            )
+        )
         return names
 
     def time_first(self, x="x"):
@@ -288,16 +297,21 @@ def streaming(kind, layers=1, direction="forward"):
         each = count // layers
         parts = states
         if layers > 1:
-            parts = [net.node("Slice", s, net.ints(number * each), net.ints(number * each + each), net.ints(0))
-                     for s in states]  # fmt: skip
+            parts = [
+                net.node("Slice", s, net.ints(number * each), net.ints(number * each + each), net.ints(0))
+                for s in states
+            ]
         whole, *last = net.layer(kind, y, width, more=["", *parts], direction=direction)
         ends.append(last)
         turned = net.node("Transpose", whole, perm=[0, 2, 1, 3])
         y, width = net.node("Reshape", turned, net.ints(0, 0, -1)), each * H
     rows = net.node("Reshape", net.time_first(y), net.ints(-1, T * width))
-    final = [net.node("Concat", *parts, axis=0, out=f"{name}_out") if layers > 1 else
-             net.node("Identity", *parts, out=f"{name}_out")
-             for name, parts in zip("hc", zip(*ends, strict=True), strict=False)]  # fmt: skip
+    final = [
+        net.node("Concat", *parts, axis=0, out=f"{name}_out")
+        if layers > 1
+        else net.node("Identity", *parts, out=f"{name}_out")
+        for name, parts in zip("hc", zip(*ends, strict=True), strict=False)
+    ]
     return net.graph(net.linear(rows, (T * width, 3)), *final)
 
 
@@ -328,8 +342,7 @@ def with_lengths(kind, direction="forward", states=False):
     y, h, *_ = net.layer(kind, net.time_first(), WIDTH, more=more, direction=direction)
     flat = net.node("Reshape", net.node("Transpose", y, perm=[0, 2, 1, 3]), net.ints(0, 0, -1))
     last = net.node("Reshape", net.node("Transpose", h, perm=[1, 0, 2]), net.ints(-1, count * H))
-    return net.graph(net.time_first(flat),
-                     net.linear(last, (count * H, 3)))  # fmt: skip
+    return net.graph(net.time_first(flat), net.linear(last, (count * H, 3)))
 
 
 @pytest.mark.parametrize("row", FEW)

@@ -52,8 +52,9 @@ def names(model):
     if len(cut) != len(set(cut)):
         raise Refused("two tensors have one name, or share the part before '@'")
     labels = [n.name or f"{n.op_type}_{n.output[0]}" for n in graph.node if n.op_type != "Constant"]
-    made = [label for label, n in zip(labels, (n for n in graph.node if n.op_type != "Constant"), strict=True)
-            if not n.name]  # fmt: skip
+    made = [
+        label for label, n in zip(labels, (n for n in graph.node if n.op_type != "Constant"), strict=True) if not n.name
+    ]
     for label in made:
         if labels.count(label) > 1:
             raise Refused(f"node name '{label}' exists twice")
@@ -130,8 +131,10 @@ def scales(graph):
             if key in node.attrs and index < len(node.inputs):
                 tensor = graph.tensors[node.inputs[index]]
                 if tensor.const is None and tensor.scale is not None and tensor.scale != node.attrs[key]:
-                    raise Refused(f"{node.op} {node.name}: {key} = {node.attrs[key]} reads '{tensor.name}' that was "
-                                  f"written at {tensor.scale}")  # fmt: skip
+                    raise Refused(
+                        f"{node.op} {node.name}: {key} = {node.attrs[key]} reads '{tensor.name}' that was "
+                        f"written at {tensor.scale}"
+                    )
 
 
 def inputs(model):

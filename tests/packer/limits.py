@@ -77,12 +77,18 @@ class Limits:
         c, h, w = x.shape[1:]
         group, outputs = node.attrs["group"], weight.shape[0]
         self.need(node, weight.shape[1] * group == c, f"{c} channels and weight {weight.shape} in {group} groups")
-        self.need(node, group in (1, outputs) and (group == 1 or weight.shape[1] == 1),
-                  "as many groups as outputs, each with more than one channel")  # fmt: skip
+        self.need(
+            node,
+            group in (1, outputs) and (group == 1 or weight.shape[1] == 1),
+            "as many groups as outputs, each with more than one channel",
+        )
         top, left, bottom, right = node.attrs["pads"]
         kh, kw = node.attrs["kernel_shape"]
-        self.need(node, w + top + bottom >= kw and h + left + right >= kh,
-                  f"input {h}x{w} plus pads below the kernel {kh}x{kw} with the axes mixed up")  # fmt: skip
+        self.need(
+            node,
+            w + top + bottom >= kw and h + left + right >= kh,
+            f"input {h}x{w} plus pads below the kernel {kh}x{kw} with the axes mixed up",
+        )
         self._slabs(node, c, h, w, kh, kw)
         deep = group > 1
         if self.platform == "arcs" and deep:

@@ -102,7 +102,10 @@ def alive(graph, item, node, index):
 
 def turns(graph, index):
     """Return the prefetch buffers that node `index` and the next streamed node read."""
-    order = [i for i, node in enumerate(graph.nodes) if node.op in STREAMED
-             and any(graph.const(name) is not None for name in node.inputs)]  # fmt: skip
+    order = [
+        i
+        for i, node in enumerate(graph.nodes)
+        if node.op in STREAMED and any(graph.const(name) is not None for name in node.inputs)
+    ]
     later = [k for k, i in enumerate(order) if i > index][:1]
     return {k % 2 for k in [*later, *(k for k, i in enumerate(order) if i == index)]}

@@ -96,8 +96,11 @@ class Blocks:
 
     def best_fit(self, item, first, last):
         """Place by best fit over lives; return the block's index."""
-        fits = [(size, i) for i, size in enumerate(self.sizes)
-                if size >= item.size and all(last < a or b < first for a, b in self.held[i])]  # fmt: skip
+        fits = [
+            (size, i)
+            for i, size in enumerate(self.sizes)
+            if size >= item.size and all(last < a or b < first for a, b in self.held[i])
+        ]
         index = min(fits)[1] if fits else self.new(item.size)
         self.held[index].append((first, last))
         return index
@@ -183,5 +186,6 @@ def plan(graph, settings, strategies=STRATEGIES):
             offsets[item.name] = offsets[item.root]
     used = {name for node in graph.nodes for name in node.inputs}
     constants = sum(t.size for t in graph.tensors.values() if t.const is not None and t.name in used)
-    return Plan(totals.get("share-mem", 0), totals.get("psram", 0), offsets, {i.name: i for i in items}, constants,
-                by_node)  # fmt: skip
+    return Plan(
+        totals.get("share-mem", 0), totals.get("psram", 0), offsets, {i.name: i for i in items}, constants, by_node
+    )

@@ -122,13 +122,15 @@ def split_groups(graph):
             continue
         channels, outputs = weight.shape[1], weight.shape[0] // group
         parts = [_computed(graph, f"{node.name} split {i}") for i in range(group)]
-        nodes.append(Node("Split", f"{node.name} split", [node.inputs[0]], parts,
-                          {"axis": 1, "dims": [channels] * group}))  # fmt: skip
+        nodes.append(
+            Node("Split", f"{node.name} split", [node.inputs[0]], parts, {"axis": 1, "dims": [channels] * group})
+        )
         results = []
         for i, part in enumerate(parts):
             rows = slice(i * outputs, (i + 1) * outputs)
-            constants = [_constant(graph, f"{name} group {i} {node.name}", graph.const(name)[rows])
-                         for name in node.inputs[1:]]  # fmt: skip
+            constants = [
+                _constant(graph, f"{name} group {i} {node.name}", graph.const(name)[rows]) for name in node.inputs[1:]
+            ]
             results.append(_computed(graph, f"{node.name} group {i}"))
             nodes.append(Node("Conv2dInt", results[-1], [part, *constants], [results[-1]], node.attrs | {"group": 1}))
         nodes.append(_join(node, results, 1))
@@ -137,8 +139,13 @@ def split_groups(graph):
 
 def _join(node, parts, axis):
     scale = node.get("scale_o")
-    return Node("iqCat", f"{node.name} join", list(parts), list(node.outputs),
-                {"dim": axis, "scale_o": scale} | {f"scale_x_{i}": scale for i in range(len(parts))})  # fmt: skip
+    return Node(
+        "iqCat",
+        f"{node.name} join",
+        list(parts),
+        list(node.outputs),
+        {"dim": axis, "scale_o": scale} | {f"scale_x_{i}": scale for i in range(len(parts))},
+    )
 
 
 def pre_pad(graph):
@@ -228,8 +235,10 @@ def _cut(graph, node, part, axis):
     outputs, place = graph.tensors[node.inputs[1]].shape[0], graph.nodes.index(node)
     results, nodes = [], []
     for i, start in enumerate(range(0, outputs, part)):
-        constants = [_constant(graph, f"{name} part {i} {node.name}", graph.const(name)[start : start + part])
-                     for name in node.inputs[1:]]  # fmt: skip
+        constants = [
+            _constant(graph, f"{name} part {i} {node.name}", graph.const(name)[start : start + part])
+            for name in node.inputs[1:]
+        ]
         results.append(_computed(graph, f"{node.name} part {i}", late=True))
         nodes.append(Node(node.op, results[-1], [node.inputs[0], *constants], [results[-1]], dict(node.attrs)))
     graph.nodes[place : place + 1] = [*nodes, _join(node, results, axis)]

@@ -15,8 +15,12 @@ DEEPEST = 253952
 
 def faults(model, graph, memory, settings):
     """Return sentences on everything that would not run or come out wrong."""
-    return [*form_faults(model, graph, memory, settings), *shared_constants(graph, settings),
-            *Faults(graph, memory, settings).run(), *clobbered(graph, memory, settings)]  # fmt: skip
+    return [
+        *form_faults(model, graph, memory, settings),
+        *shared_constants(graph, settings),
+        *Faults(graph, memory, settings).run(),
+        *clobbered(graph, memory, settings),
+    ]
 
 
 def form_faults(model, graph, memory, settings):

@@ -92,8 +92,7 @@ class Work:
     def _LSTMInt(self, node, x, y):
         size = 32 * node.attrs["hidden_size"]
         if self.platform != "venus":
-            size += sum(self.graph.tensors[name].size for name in node.inputs[1:]
-                        if self.graph.const(name) is not None)  # fmt: skip
+            size += sum(self.graph.tensors[name].size for name in node.inputs[1:] if self.graph.const(name) is not None)
         return size
 
     # ---- pools -------------------------------------------------------------------------------------------------------
@@ -152,14 +151,18 @@ class Work:
         return min(need, SMALL)
 
     def _iqAdd(self, node, x, y):
-        needs = [x.size * (node.get(key) != node.get("scale_o") or self.far(name))
-                 for key, name in zip(("scale_x", "scale_y"), node.inputs, strict=True)]  # fmt: skip
+        needs = [
+            x.size * (node.get(key) != node.get("scale_o") or self.far(name))
+            for key, name in zip(("scale_x", "scale_y"), node.inputs, strict=True)
+        ]
         size = max(x.size, sum(needs)) if self.far(y.name) else x.size if all(needs) else 0
         return min(size, SMALL) if self.platform == "venusA" else size
 
     def _iqSub(self, node, x, y):
-        return sum(x.size * (node.get(key) != node.get("scale_o") or self.far(name))
-                   for key, name in zip(("scale_x", "scale_y"), node.inputs, strict=True))  # fmt: skip
+        return sum(
+            x.size * (node.get(key) != node.get("scale_o") or self.far(name))
+            for key, name in zip(("scale_x", "scale_y"), node.inputs, strict=True)
+        )
 
     def _iqMul(self, node, x, y):
         other = self.graph.tensors[node.inputs[1]].shape
@@ -211,8 +214,9 @@ def stored(graph, node, index, platform):
         size = up(n, 16 if platform == "venus" else 8) * area if group > 1 else up(n, 2) * up(c, 8) * area
         return up(size, 16)
     if group > 1:
-        size = {"venus": up(n, 16) * area, "arcs": up(n, 8) * area,
-                "venusA": up(n, 8) * up(kernel[0], 2) * kernel[-1]}[platform]  # fmt: skip
+        size = {"venus": up(n, 16) * area, "arcs": up(n, 8) * area, "venusA": up(n, 8) * up(kernel[0], 2) * kernel[-1]}[
+            platform
+        ]
         return up(size, 16)
     one, limit = up(c, 8) * area, 8192 if platform == "arcs" else 32768
     outputs = up(n, m)

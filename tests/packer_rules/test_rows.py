@@ -38,8 +38,9 @@ def model(path):
 @cache
 def verdicts():
     """Return [(row, verdict)]."""
-    return [(row, judge(model(folder / row["file"]), platform(row["platform"]), row["arguments"]))
-            for folder, row in rows()]  # fmt: skip
+    return [
+        (row, judge(model(folder / row["file"]), platform(row["platform"]), row["arguments"])) for folder, row in rows()
+    ]
 
 
 def measured(row):

@@ -13,8 +13,12 @@ CONV = "g (float[N,4,6,6] x) => (float[N,3,4,4] y)"
 
 
 def norm(channels, tag=""):
-    return {f"g{tag}": rand(channels, seed=1), f"b{tag}": rand(channels, seed=2), f"m{tag}": rand(channels, seed=3),
-            f"v{tag}": positive(channels)}  # fmt: skip
+    return {
+        f"g{tag}": rand(channels, seed=1),
+        f"b{tag}": rand(channels, seed=2),
+        f"m{tag}": rand(channels, seed=3),
+        f"v{tag}": positive(channels),
+    }
 
 
 @pytest.mark.parametrize("bias", (False, True))

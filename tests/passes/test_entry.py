@@ -169,7 +169,7 @@ LOST = {
     "too old": (6, "y = Relu(x)", "the model uses opset 6; opset 7 is the oldest that can be read"),
     "no newer form": (7, "y = BatchNormalization<spatial = 0>(x, g, g, g, g)", "spatial = 0 has no newer form"),
     "gone": (8, f"y = {SCAN}(, x)", "its attribute 'directions' is gone in opset 12"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LOST)
@@ -212,15 +212,25 @@ def test_a_made_sequence(new_axis, kinds):
 
 #: Sequences that stay -> (inputs, outputs, body, whose reason).
 UNKNOWN = {
-    "sizes of the run": ("float[N,6] x, int64[2] n", "float[A,B] y",
-                         "s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, zero)",
-                         ["SplitToSequence", "SequenceAt"]),
-    "a place of the run": ("float[N,6] x, int64 at", "float[A,B] y",
-                           "s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, at)",
-                           ["SplitToSequence", "SequenceAt"]),
-    "a place outside": ("float[N,6] x", "float[A,B] y", "s = SequenceConstruct(x) y = SequenceAt(s, nine)",
-                        ["SequenceAt"]),
-}  # fmt: skip
+    "sizes of the run": (
+        "float[N,6] x, int64[2] n",
+        "float[A,B] y",
+        "s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, zero)",
+        ["SplitToSequence", "SequenceAt"],
+    ),
+    "a place of the run": (
+        "float[N,6] x, int64 at",
+        "float[A,B] y",
+        "s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, at)",
+        ["SplitToSequence", "SequenceAt"],
+    ),
+    "a place outside": (
+        "float[N,6] x",
+        "float[A,B] y",
+        "s = SequenceConstruct(x) y = SequenceAt(s, nine)",
+        ["SequenceAt"],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", UNKNOWN)

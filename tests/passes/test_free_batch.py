@@ -87,8 +87,10 @@ def test_a_free_batch_is_left_alone():
 def test_inputs_that_disagree_stay():
     """Sizes 2 and 3 on the first axes: none of them is the batch for certain."""
     model = graph("g (float[2,4] x, float[3,4] z) => (float[2,4] y, float[3,4] v) { y = Relu(x) v = Relu(z) }")
-    assert reasons(free_batch, model) == ["input x: made for 2 samples, unlike others",
-                                          "input z: made for 3 samples, unlike others"]  # fmt: skip
+    assert reasons(free_batch, model) == [
+        "input x: made for 2 samples, unlike others",
+        "input z: made for 3 samples, unlike others",
+    ]
 
 
 #: Models that mix their samples, or whose outputs do not follow them, {n} being their number.

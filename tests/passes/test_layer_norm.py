@@ -42,9 +42,10 @@ def test_chain(text, opset):
 
 def core(x, y, eps):
     """Return a bare normalisation x -> y."""
-    return (f"m{y} = ReduceMean<axes = [-1]>({x}) d{y} = Sub({x}, m{y}) q{y} = Mul(d{y}, d{y}) "
-            f"v{y} = ReduceMean<axes = [-1]>(q{y}) e{y} = Add(v{y}, {eps}) s{y} = Sqrt(e{y}) {y} = Div(d{y}, s{y}) "
-            )  # fmt: skip
+    return (
+        f"m{y} = ReduceMean<axes = [-1]>({x}) d{y} = Sub({x}, m{y}) q{y} = Mul(d{y}, d{y}) "
+        f"v{y} = ReduceMean<axes = [-1]>(q{y}) e{y} = Add(v{y}, {eps}) s{y} = Sqrt(e{y}) {y} = Div(d{y}, s{y}) "
+    )
 
 
 def test_two_epsilons_are_two_functions():

@@ -76,8 +76,10 @@ def test_a_squeeze_that_leaves_another_order_stays(opset, node):
     text = f"g (float[N,3,1,5] x) => (float[N,3,5] y) {{ {LAST} {node} y = Transpose<perm = [0, 2, 1]>(u) }}"
     model = graph(text, opset=opset, **({"k": np.array([1])} if opset == 13 else {}))
     found = reasons(layout, with_shapes(model))  # [N, 3, 5] and [N, 5, 3] are in another order: it stays
-    assert found == ["Transpose Transpose_t: moving it down the graph would not leave fewer than 2",
-                     "Transpose Transpose_y: moving it down the graph would not leave fewer than 2"]  # fmt: skip
+    assert found == [
+        "Transpose Transpose_t: moving it down the graph would not leave fewer than 2",
+        "Transpose Transpose_y: moving it down the graph would not leave fewer than 2",
+    ]
 
 
 def test_a_matrix_product_keeps_its_axis():
@@ -91,8 +93,10 @@ def test_an_axis_of_one_before_a_reshape():
     """[N, 1, 5, 3] from [N, 3, 1, 5] is another order, from [N, 1, 3, 5] by moving the 1 it is none."""
     moved = "g (float[N,1,3,5] x) => (float[N,15] y) { t = Transpose<perm = [0, 2, 1, 3]>(x) y = Flatten(t) }"
     fires(graph(moved), layout, 1, ["Flatten"], atol=0)
-    stays(graph("g (float[N,2,3,5] x) => (float[N,30] y) { t = Transpose<perm = [0, 2, 1, 3]>(x) y = Flatten(t) }"),
-          layout)  # fmt: skip
+    stays(
+        graph("g (float[N,2,3,5] x) => (float[N,30] y) { t = Transpose<perm = [0, 2, 1, 3]>(x) y = Flatten(t) }"),
+        layout,
+    )
 
 
 def test_a_transpose_that_writes_an_output_stays():

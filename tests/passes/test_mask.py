@@ -31,8 +31,7 @@ def test_a_sum(value):
 def test_a_sum_of_both():
     """A bias and a mask in one constant are two sums."""
     bias = rand(3, 4) - 60.0
-    model = fires(graph(SUM, m=np.where(SHOWN, bias, np.float32(-1e9))), mask, 1,
-                  ["Add", "Add", "Softmax"], atol=1e-6)  # fmt: skip
+    model = fires(graph(SUM, m=np.where(SHOWN, bias, np.float32(-1e9))), mask, 1, ["Add", "Add", "Softmax"], atol=1e-6)
     assert np.array_equal(constants(model)[0], np.where(SHOWN, bias, np.float32(0)))
 
 

@@ -18,8 +18,11 @@ STEP_COUNT, WIDTH, H = 5, 4, 3
 def weights(kind, count, seed=0):
     """Return W, R and B of `count` directions."""
     gates = 4 if kind == "LSTM" else 3
-    return {"w": rand(count, gates * H, WIDTH, seed=seed), "r": rand(count, gates * H, H, seed=seed + 1),
-            "b": rand(count, 2 * gates * H, seed=seed + 2)}  # fmt: skip
+    return {
+        "w": rand(count, gates * H, WIDTH, seed=seed),
+        "r": rand(count, gates * H, H, seed=seed + 1),
+        "b": rand(count, 2 * gates * H, seed=seed + 2),
+    }
 
 
 def count(direction):
@@ -197,11 +200,19 @@ def test_what_is_given(name, direction):
     text = f"{TURN} y4, y, c = {{L}}>(t, w, r, b, {more}) z = Squeeze(y4, one)"
     if name == "a constant state":
         text = f"{TURN} s = Shape(t) n = Gather <axis=0> (s, one) size = Concat <axis=0> (one, n, three) " + text[
-            len(TURN):].replace(", start", ", full")  # fmt: skip
+            len(TURN) :
+        ].replace(", start", ", full")
         text = text.replace("y4, y, c =", "full = Expand(start, size) y4, y, c =")
         arrays = {**arrays, "three": np.array([3])}
-    graph = model("LSTM", text, "float[1,N,3] y, float[A,B,C] z, float[1,N,3] c", direction=direction,
-                  given=f"float[N,5,4] x{given}", **AXES, **arrays)  # fmt: skip
+    graph = model(
+        "LSTM",
+        text,
+        "float[1,N,3] y, float[A,B,C] z, float[1,N,3] c",
+        direction=direction,
+        given=f"float[N,5,4] x{given}",
+        **AXES,
+        **arrays,
+    )
     feed = {"x": rand(3, 5, 4), "lengths": np.array([5, 2, 4], np.int32), "start": rand(1, 3, 3), "cell": rand(1, 3, 3)}
     feed = {str(v.name): feed[v.name] for v in graph.graph.inputs}
     before = outputs(graph, feed)
@@ -220,8 +231,10 @@ def test_what_is_given(name, direction):
 
 def test_zero_states_are_none():
     """Initial states that are made with the batch size are left out, and lengths that are the input's own."""
-    body = (f"{TURN} s = Shape(t) n = Gather <axis=0> (s, one) size = Concat <axis=0> (one, n, three) "
-            "zero = ConstantOfShape(size) y4, h = {L}>(t, w, r, b, , zero, zero) y = Squeeze(h, none)")  # fmt: skip
+    body = (
+        f"{TURN} s = Shape(t) n = Gather <axis=0> (s, one) size = Concat <axis=0> (one, n, three) "
+        "zero = ConstantOfShape(size) y4, h = {L}>(t, w, r, b, , zero, zero) y = Squeeze(h, none)"
+    )
     arrays = {"one": np.array([1]), "three": np.array([3]), "none": np.array([0])}
     graph = model("LSTM", body, "float[N,3] y", **arrays)
     feed = feeds(graph)
@@ -235,14 +248,20 @@ def test_batch_first_layers(kind):
     """Layout 1, which onnxruntime does not run, becomes layout 0 between Transposes; the others stay."""
     one = {"kind": kind, "direction": "bidirectional"}
     body = "y, h = {L}, layout=1>(x, w, r, b, , start)"
-    graph = model(body=body, result="float[N,5,2,3] y, float[N,2,3] h", start=np.zeros((2, 2, H), np.float32), **one,
-                  opset=14)  # fmt: skip
+    graph = model(
+        body=body, result="float[N,5,2,3] y, float[N,2,3] h", start=np.zeros((2, 2, H), np.float32), **one, opset=14
+    )
     assert changes(time_first, graph) == 1
     assert changes(time_first, graph) == 0
     turned = "s = Transpose <perm=[1,0,2]> (start)"
-    same = model(body=f"{TURN} {turned} y4, h3 = {{L}}>(t, w, r, b, , s) y = Transpose <perm=[2,0,1,3]> (y4) "
-                 "h = Transpose <perm=[1,0,2]> (h3)", result="float[N,5,2,3] y, float[N,2,3] h",
-                 start=np.zeros((2, 2, H), np.float32), opset=14, **one)  # fmt: skip
+    same = model(
+        body=f"{TURN} {turned} y4, h3 = {{L}}>(t, w, r, b, , s) y = Transpose <perm=[2,0,1,3]> (y4) "
+        "h = Transpose <perm=[1,0,2]> (h3)",
+        result="float[N,5,2,3] y, float[N,2,3] h",
+        start=np.zeros((2, 2, H), np.float32),
+        opset=14,
+        **one,
+    )
     feed = {"x": rand(2, 5, 4)}
     want, have = outputs(same, feed), outputs(graph, feed)
     for name in want:

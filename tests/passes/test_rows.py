@@ -29,16 +29,18 @@ def test_one_layer():
 
 def test_several_layers():
     """With activations between."""
-    model = prepared("a = Reshape(x, flat) b = Gemm(a, w) c = Relu(b) d = Gemm(c, v) e = Tanh(d) y = Reshape(e, apart)",
-                     v=rand(3, 3))  # fmt: skip
+    model = prepared(
+        "a = Reshape(x, flat) b = Gemm(a, w) c = Relu(b) d = Gemm(c, v) e = Tanh(d) y = Reshape(e, apart)", v=rand(3, 3)
+    )
     fires(model, rows, 1, ["Linear", "Relu", "Linear", "Tanh"], atol=1e-6, trace=False)
     assert not any(ir.has_folded_batch(node.outputs[0]) for node in model.graph)
 
 
 def test_two_readers_of_the_rows():
     """The first Reshape stays for the other reader."""
-    model = prepared("a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart) z = Abs(a)",
-                     "float[N,5,3] y, float[M,4] z")  # fmt: skip
+    model = prepared(
+        "a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart) z = Abs(a)", "float[N,5,3] y, float[M,4] z"
+    )
     stays(model, rows)
     one = prepared("a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart)")
     before = outputs(one, feeds(one))["y"]
@@ -59,6 +61,7 @@ REASONS = {
 def test_what_stays(reason):
     """Each reason."""
     result = {"nothing behind": "float[M,3] y", "a graph output between": "float[N,5,3] y, float[M,3] b"}
-    model = prepared(REASONS[reason], result.get(reason, "float[A,B,C] y"), wrong=np.array([-1, 1, 15]),
-                     square=np.array([-1, 5, 4]))  # fmt: skip
+    model = prepared(
+        REASONS[reason], result.get(reason, "float[A,B,C] y"), wrong=np.array([-1, 1, 15]), square=np.array([-1, 5, 4])
+    )
     stays(model, rows)

@@ -21,14 +21,24 @@ WHY = "BatchNormalization BatchNormalization_n stays: the output of Conv_c is re
 
 #: A requirement -> a graph that breaks it, and what is said of that.
 BROKEN = (
-    (PLAIN, "g (float[N,2] x) => (float[N,2] y) { k = Constant<value_float = 2.0>() y = Mul(x, k) }",
-     "constants as initializers, .*: Constant_k is a Constant node"),
-    (SHAPED, "g (float[N,2] x) => (float[N,2] y) { k = Relu(x) y = Neg(k) }",
-     "a shape for every tensor, .*: 'k' has none"),
-    (STRAIGHT, """g (float[N,2] x, bool c) => (float[N,2] y) {
+    (
+        PLAIN,
+        "g (float[N,2] x) => (float[N,2] y) { k = Constant<value_float = 2.0>() y = Mul(x, k) }",
+        "constants as initializers, .*: Constant_k is a Constant node",
+    ),
+    (
+        SHAPED,
+        "g (float[N,2] x) => (float[N,2] y) { k = Relu(x) y = Neg(k) }",
+        "a shape for every tensor, .*: 'k' has none",
+    ),
+    (
+        STRAIGHT,
+        """g (float[N,2] x, bool c) => (float[N,2] y) {
         y = If(c)<then_branch = t () => (float[N,2] a) { a = Neg(x) }, else_branch = e () => (float[N,2] b) {
-        b = Relu(x) }> }""", "no subgraphs, .*: If If_y has one"),
-)  # fmt: skip
+        b = Relu(x) }> }""",
+        "no subgraphs, .*: If If_y has one",
+    ),
+)
 
 
 @pytest.mark.parametrize("need, text, message", BROKEN, ids=lambda part: getattr(part, "name", ""))
@@ -78,8 +88,11 @@ def test_an_error_of_the_user_goes_through():
 
 def test_answers_reach_the_watcher():
     """Counts and reasons, in order, also of passes that only count; changes of one name are summed."""
-    steps = (Pass("a", lambda model: 2), Pass("b", lambda model: Answer(0, (Reason("Relu y", "so"),))),
-             Pass("a", lambda model: 1))  # fmt: skip
+    steps = (
+        Pass("a", lambda model: 2),
+        Pass("b", lambda model: Answer(0, (Reason("Relu y", "so"),))),
+        Pass("a", lambda model: 1),
+    )
     seen = Record()
     assert run_passes(steps, graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"), seen) == {"a": 3, "b": 0}
     assert [(s.name, s.changes) for s in seen.steps] == [("a", 2), ("b", 0), ("a", 1)]
@@ -140,8 +153,9 @@ def test_quantize_shows_it(tmp_path):
     full = lo.quantize(path, rand(4, 3, 8, 8), effort="fast", notes="full", debug_dump=tmp_path / "e")
     assert f"fold-batch-norm: {WHY}" in full.report.notes
     assert ops(full.graph) == ops(plain.graph)
-    first, second = (np.concatenate([a.ravel() for a in r.session().run(None, {"x": rand(2, 3, 8, 8)})])
-                     for r in (plain, full))  # fmt: skip
+    first, second = (
+        np.concatenate([a.ravel() for a in r.session().run(None, {"x": rand(2, 3, 8, 8)})]) for r in (plain, full)
+    )
     np.testing.assert_array_equal(first, second)
 
 

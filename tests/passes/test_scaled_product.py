@@ -39,7 +39,7 @@ def test_before_the_product():
         "g (float[N,4,6] x) => (float[N,6,4] y) { t = Transpose<perm = [0, 2, 1]>(x)  y = Mul(t, s) }",
     ),
     ids=("no factor", "read elsewhere", "quotient", "a layer itself", "no layer"),
-)  # fmt: skip
+)
 def test_stays(text):
     model = graph(text, **{k: v for k, v in HELD.items() if f" {k})" in text or f"({k}," in text})
     linear(model)

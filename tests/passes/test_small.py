@@ -29,16 +29,22 @@ def traced(model):
 
 def test_cast_like():
     """The other tensor's type is the target."""
-    model = graph("g (float[N,3] x) => (float[N,3] y) { c = CastLike(k, x) y = Add(x, c) }", opset=15,
-                  k=np.array([1, 2, 3], np.int64))  # fmt: skip
+    model = graph(
+        "g (float[N,3] x) => (float[N,3] y) { c = CastLike(k, x) y = Add(x, c) }",
+        opset=15,
+        k=np.array([1, 2, 3], np.int64),
+    )
     model = fires(model, cast_like, 1, ["Cast", "Add"], atol=0)
     assert ir.attr(next(iter(model.graph)), "to") == onnx.TensorProto.FLOAT
 
 
 def test_cast_like_of_an_unknown_type_stays():
     """Before shapes are traced the type of an inner tensor may not be known."""
-    model = graph("g (float[N,3] x) => (float[N,3] y) { a = Relu(x) c = CastLike(k, a) y = Add(x, c) }", opset=15,
-                  k=np.array([1, 2, 3], np.int64))  # fmt: skip
+    model = graph(
+        "g (float[N,3] x) => (float[N,3] y) { a = Relu(x) c = CastLike(k, a) y = Add(x, c) }",
+        opset=15,
+        k=np.array([1, 2, 3], np.int64),
+    )
     assert reasons(cast_like, model) == ["CastLike CastLike_c: the element type of 'a' is not known"]
     assert ops(model) == ["Relu", "CastLike", "Add"]
 

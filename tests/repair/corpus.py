@@ -66,8 +66,12 @@ def huge_reshape():
 
 def nested(depth):
     """Return a graph with subgraphs inside of subgraphs."""
-    inner = helper.make_graph([helper.make_node("Softmax", ["f"], ["o"])], "leaf", [],
-                              [helper.make_tensor_value_info("o", TensorProto.FLOAT, None)])  # fmt: skip
+    inner = helper.make_graph(
+        [helper.make_node("Softmax", ["f"], ["o"])],
+        "leaf",
+        [],
+        [helper.make_tensor_value_info("o", TensorProto.FLOAT, None)],
+    )
     for _ in range(depth):
         node = helper.make_node("If", ["flag"], ["o"], then_branch=inner, else_branch=inner)
         out = helper.make_tensor_value_info("o", TensorProto.FLOAT, None)

@@ -75,8 +75,11 @@ def extra_dequant(model, rng):
     node = rng.choice(places)
     name = _fresh(model, "extra")
     scale = rng.choice([1.0, 16.0, 64.0])
-    _insert(model, node, helper.make_node("Dequant", [node.input[0]], [name], name=f"D{name}", domain="thinker",
-                                          scale_o=scale))  # fmt: skip
+    _insert(
+        model,
+        node,
+        helper.make_node("Dequant", [node.input[0]], [name], name=f"D{name}", domain="thinker", scale_o=scale),
+    )
     node.input[0] = name
     return True
 
@@ -91,8 +94,13 @@ def double_dequant(model, rng):
     names = {d.output[0] for d in inner}
     index = next(i for i, name in enumerate(node.input) if name in names)
     name = _fresh(model, "double")
-    _insert(model, node, helper.make_node("Dequant", [node.input[index]], [name], name=f"D{name}", domain="thinker",
-                                          scale_o=rng.choice([8.0, 32.0])))  # fmt: skip
+    _insert(
+        model,
+        node,
+        helper.make_node(
+            "Dequant", [node.input[index]], [name], name=f"D{name}", domain="thinker", scale_o=rng.choice([8.0, 32.0])
+        ),
+    )
     node.input[index] = name
     return True
 

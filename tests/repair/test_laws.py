@@ -30,8 +30,9 @@ def heads():
     net = Net(3, 8, 8, seed=7)
     a = net.node("Relu", net.conv("x", (6, 3, 3, 3), pads=[1] * 4))
     b = net.conv(net.node("Erf", net.conv(a, (6, 6, 3, 3), pads=[1] * 4)), (4, 6, 3, 3), pads=[1] * 4)
-    net.node("Softmax", net.node("Flatten", net.node("MaxPool", b, kernel_shape=[2, 2], strides=[2, 2])), axis=1,
-             out="p")  # fmt: skip
+    net.node(
+        "Softmax", net.node("Flatten", net.node("MaxPool", b, kernel_shape=[2, 2], strides=[2, 2])), axis=1, out="p"
+    )
     net.node("Softmax", net.node("Transpose", a, perm=[0, 2, 3, 1]), axis=3, out="y")
     return net.graph("y", "p")
 
@@ -86,8 +87,12 @@ def mended(model, lost):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(MODELS), st.sampled_from(ROWS), st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=5),
-       st.integers(0, 1 << 30))  # fmt: skip
+@given(
+    st.sampled_from(MODELS),
+    st.sampled_from(ROWS),
+    st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=5),
+    st.integers(0, 1 << 30),
+)
 def test_mended_computes_the_same(build, platform, damages, seed):
     """A right graph, damaged and repaired, computes what it computed, bit for bit."""
     model, feeds, want = made(build, platform)
@@ -101,8 +106,7 @@ def test_mended_computes_the_same(build, platform, damages, seed):
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(RIGHT), st.lists(st.sampled_from(KEEPING), min_size=1, max_size=6),
-       st.integers(0, 1 << 30))  # fmt: skip
+@given(st.sampled_from(RIGHT), st.lists(st.sampled_from(KEEPING), min_size=1, max_size=6), st.integers(0, 1 << 30))
 def test_mended_has_the_same_edges(path, damages, seed):
     """Graphs with all kinds of float heads get their Dequants back where they were."""
     model = onnx.load(path)
@@ -141,8 +145,11 @@ def damaged_quietly(model, damages, seed):
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(sorted(RIGHT[0].parent.glob("*.onnx"))), st.lists(st.sampled_from(DAMAGES), max_size=6),
-       st.integers(0, 1 << 30))  # fmt: skip
+@given(
+    st.sampled_from(sorted(RIGHT[0].parent.glob("*.onnx"))),
+    st.lists(st.sampled_from(DAMAGES), max_size=6),
+    st.integers(0, 1 << 30),
+)
 def test_a_finding_carries_its_edits(path, damages, seed):
     """To look changes nothing; what is done is what the findings say, each edit once; what is wrong has an edit."""
     model, _ = damaged(onnx.load(path), damages, seed)

@@ -52,7 +52,7 @@ def test_missing():
     assert [n.op_type for n in model.graph.node].count("Dequant") == 1
     assert texts(report)[0] == (
         "Softmax s gets 'r', int8 (scale 2^4), as if it were real numbers: a Dequant is missing"
-    )  # fmt: skip
+    )
 
 
 def test_right_stays_where_it_is_legal():
@@ -261,7 +261,7 @@ def test_lost_twice():
     said = refused(body)
     assert said[0] == (
         "LinearInt g reads 'one', which nobody writes; 'f' fits, but 'two' is lost as well and it fits there too"
-    )  # fmt: skip
+    )
 
 
 def test_lost_weight():
@@ -321,7 +321,7 @@ def test_third_generation():
     """Names of the third generation, in its own domain, which new Dequants take too."""
     model = graph("""[q] q = linger.Quant<scale_x=64.0, data_bits=8>(x)
         [f] f = linger.QLinear<x_bits=8, w_bits=8, o_bits=8, scale_x=64.0, scale_w=64.0, scale_o=16.0>(q, w, b)
-        [s] y = Softmax<axis=1>(f)""")  # fmt: skip
+        [s] y = Softmax<axis=1>(f)""")
     model.opset_import.append(helper.make_opsetid("linger", 1))
     assert not repair(model).fatal
     assert edges(model)["s[0]"] == ["f", 0, 16.0]

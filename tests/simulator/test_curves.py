@@ -148,8 +148,9 @@ def test_layer_norm_over_two_axes():
     x = integers(rng, (3, 2, 4, 5))
     gamma, beta, rescale = rng.integers(-128, 128, 20), rng.integers(-999, 999, 20), Rescale.from_shift(9, 8)
     got = run(LayerNorm(gamma, beta, 3, rescale, axes=2), x)
-    want = [naive.layer_norm(r.tolist(), gamma.tolist(), beta.tolist(), 3, 10, triple(rescale))
-            for r in x.reshape(-1, 20)]  # fmt: skip
+    want = [
+        naive.layer_norm(r.tolist(), gamma.tolist(), beta.tolist(), 3, 10, triple(rescale)) for r in x.reshape(-1, 20)
+    ]
     same(got, np.array(want).reshape(x.shape), np.int8)
 
 

@@ -23,8 +23,10 @@ def test_conv_transpose(seed, kernel, strides, dilations, group, requant, fast):
     weight = integers(rng, (2 * group, 3, *kernel))
     bias = integers(rng, (3 * group,), np.int32) >> 12 if seed % 3 else None
     more = [int(rng.integers(s)) for s in strides]
-    full = [s * (n - 1) + d * (k - 1) + 1 + m
-            for s, n, d, k, m in zip(strides, x.shape[2:], dilations, kernel, more, strict=True)]  # fmt: skip
+    full = [
+        s * (n - 1) + d * (k - 1) + 1 + m
+        for s, n, d, k, m in zip(strides, x.shape[2:], dilations, kernel, more, strict=True)
+    ]
     pads = [int(rng.integers(0, min(n, 4))) for n in full]
     pads += [int(rng.integers(0, min(n - p, 4))) for n, p in zip(full, pads, strict=True)]
     with simd(fast):
@@ -68,15 +70,24 @@ def test_div_by_a_negative_shift():
 @pytest.mark.parametrize(
     ("kernel", "arrays", "says"),
     [
-        (ConvTranspose(np.zeros((3, 2, 2, 2), np.int8), None, Rescale.from_shift(1, 8)),
-         [np.zeros((1, 2, 4, 4), np.int8)], "do not fit"),
-        (ConvTranspose(np.zeros((2, 2, 1, 1), np.int8), None, Rescale.from_shift(1, 8), pads=(2, 2, 2, 2)),
-         [np.zeros((1, 2, 4, 4), np.int8)], "leave nothing"),
-        (ConvTranspose(np.zeros((2, 2), np.int8), None, Rescale.from_shift(1, 8)),
-         [np.zeros((1, 2), np.int8)], "one or two axes"),
+        (
+            ConvTranspose(np.zeros((3, 2, 2, 2), np.int8), None, Rescale.from_shift(1, 8)),
+            [np.zeros((1, 2, 4, 4), np.int8)],
+            "do not fit",
+        ),
+        (
+            ConvTranspose(np.zeros((2, 2, 1, 1), np.int8), None, Rescale.from_shift(1, 8), pads=(2, 2, 2, 2)),
+            [np.zeros((1, 2, 4, 4), np.int8)],
+            "leave nothing",
+        ),
+        (
+            ConvTranspose(np.zeros((2, 2), np.int8), None, Rescale.from_shift(1, 8)),
+            [np.zeros((1, 2), np.int8)],
+            "one or two axes",
+        ),
         (Glu(Glu.gates(4), Rescale.from_shift(15, 8)), [np.zeros((1, 3), np.int8)], "2K"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_named(kernel, arrays, says):
     with pytest.raises(MachineError, match=says):
         run(kernel, *arrays)

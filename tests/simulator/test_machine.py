@@ -24,7 +24,7 @@ from simulator.kernels import (
     Requant,
     Reshape,
     Transpose,
-)  # fmt: skip
+)
 from simulator.machine import Call, MachineError, PlainKernel, Spec, _fuse, compile
 from tests.simulator.helpers import integers, simd
 

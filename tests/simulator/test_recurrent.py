@@ -57,8 +57,16 @@ def test_follow_is_the_table(chip, function, bits):
 
 
 @few
-@given(SEEDS, st.sampled_from(CHIPS), st.booleans(), st.booleans(), st.integers(-6, 10), st.integers(-6, 10),
-       st.integers(5, 9), st.sampled_from([1 << 10, 1 << 14, 2**31 - 1]))  # fmt: skip
+@given(
+    SEEDS,
+    st.sampled_from(CHIPS),
+    st.booleans(),
+    st.booleans(),
+    st.integers(-6, 10),
+    st.integers(-6, 10),
+    st.integers(5, 9),
+    st.sampled_from([1 << 10, 1 << 14, 2**31 - 1]),
+)
 @example(0, "arcs", True, True, -10, -10, 7, 2**31 - 1)
 @example(1, "venus", False, True, 10, 10, 7, 2**31 - 1)
 def test_lstm(seed, chip, forward, extremes, shift_x, shift_h, q, bias):
@@ -68,8 +76,9 @@ def test_lstm(seed, chip, forward, extremes, shift_x, shift_h, q, bias):
     less = 0 if chip == "venus" else 16  # sums have some 14 bits
     shift_x, shift_h = shift_x - less, shift_h - less
     out = Lstm.output(arithmetic, 2.0**q, 8)
-    kernel = Lstm(w, r, b, d, shifted(shift_x), shifted(shift_h), out, forward, kept=(0, 1, 2), arithmetic=arithmetic,
-                  table=chip)  # fmt: skip
+    kernel = Lstm(
+        w, r, b, d, shifted(shift_x), shifted(shift_h), out, forward, kept=(0, 1, 2), arithmetic=arithmetic, table=chip
+    )
     y, h, c = states(kernel, x)
     want = naive.lstm(x, w, r, b, d, shift_x, shift_h, triple(out), arithmetic, chip, forward)
     assert (y.dtype, h.dtype, c.dtype) == (np.int8, np.int8, np.int32)
@@ -118,16 +127,20 @@ def test_gru(seed, forward, reset_after, bits, ratio, scale):
     out = Gru.output(scale * (1 if bits == 8 else 256), bits)
     kernel = Gru(w, r, b, d, to_x, to_h, out, forward, reset_after=reset_after, gate_bits=32 if bits == 8 else 16)
     y, h = states(kernel, x)
-    want = naive.gru(x, w, r, b, d, triple(to_x), triple(to_h), triple(out), bits, 32 if bits == 8 else 16,
-                     reset_after, forward)  # fmt: skip
+    want = naive.gru(
+        x, w, r, b, d, triple(to_x), triple(to_h), triple(out), bits, 32 if bits == 8 else 16, reset_after, forward
+    )
     assert (y.tolist(), h.tolist()) == want
 
 
 def beginnings(seed, x, units, kind):
     """Return lengths from 0 to T, states of `kind` and cells of up to 4.0 for every sample."""
     rng = np.random.default_rng(seed + 1)
-    return {"lengths": rng.integers(0, x.shape[1] + 1, len(x)), "h": integers(rng, (len(x), 1, units), kind),
-            "c": rng.integers(-(1 << 17), 1 << 17, (len(x), 1, units)).astype(np.int32)}  # fmt: skip
+    return {
+        "lengths": rng.integers(0, x.shape[1] + 1, len(x)),
+        "h": integers(rng, (len(x), 1, units), kind),
+        "c": rng.integers(-(1 << 17), 1 << 17, (len(x), 1, units)).astype(np.int32),
+    }
 
 
 WHAT = st.sets(st.sampled_from(["lengths", "h", "c"])).map(lambda s: [k for k in ("lengths", "h", "c") if k in s])
@@ -165,8 +178,22 @@ def test_gru_of_given_states(seed, forward, reset_after, what, bits):
     gates = 32 if bits == 8 else 16
     kernel = Gru(w, r, b, d, to, to, out, forward, reset_after=reset_after, gate_bits=gates, given=tuple(what))
     have = states(kernel, x, **more)
-    want = naive.gru(x, w, r, b, d, triple(to), triple(to), triple(out), bits, gates, reset_after, forward,
-                     more.get("h"), more.get("lengths"))  # fmt: skip
+    want = naive.gru(
+        x,
+        w,
+        r,
+        b,
+        d,
+        triple(to),
+        triple(to),
+        triple(out),
+        bits,
+        gates,
+        reset_after,
+        forward,
+        more.get("h"),
+        more.get("lengths"),
+    )
     assert [a.tolist() for a in have] == list(want)
 
 
@@ -239,7 +266,8 @@ def test_same_integers_for_any_batch_and_threads():
     x = integers(rng, (7, 5, 4))
     results = []
     for block, threads in ((1, 1), (3, 2), (7, 1)):
-        program = compile([Call(kernel, ("x",), ("y",))], {"x": Spec((1, 5, 4), np.int8)}, ["y"], block=block,
-                          threads=threads)  # fmt: skip
+        program = compile(
+            [Call(kernel, ("x",), ("y",))], {"x": Spec((1, 5, 4), np.int8)}, ["y"], block=block, threads=threads
+        )
         results.append(dict(program.run({"x": x}))["y"].tolist())
     assert results[0] == results[1] == results[2]

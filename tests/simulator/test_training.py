@@ -45,8 +45,13 @@ def test_divided(n, d, rounding):
 
 
 @more
-@given(st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=8), st.integers(-4, 40), st.sampled_from((8, 16)),
-       OTHER, st.booleans())  # fmt: skip
+@given(
+    st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=8),
+    st.integers(-4, 40),
+    st.sampled_from((8, 16)),
+    OTHER,
+    st.booleans(),
+)
 def test_rounded(values, shift, bits, rounding, near):
     """All results, those at ties and beside them above all, whatever the bound the form is chosen by."""
     from simulator.fixed import apply
@@ -222,7 +227,16 @@ def test_transposed_lines(seed, kernel, stride, pad, group, requant):
     x, weight, bias = integers(rng, (2, 4, 6)), integers(rng, (4, 3, kernel)), rng.integers(-999, 999, 3 * group)
     pad = min(pad, (kernel - 1) // 2)
     made = ConvTranspose(weight, bias, requant, (stride,), (pad, pad), (1,), (stride - 1,), group)
-    want = naive_conv.conv_transpose(x[:, :, None], weight[:, :, None], bias, triple(requant), (1, stride),
-                                     (0, pad, 0, pad), (1, 1), (0, stride - 1), group)  # fmt: skip
+    want = naive_conv.conv_transpose(
+        x[:, :, None],
+        weight[:, :, None],
+        bias,
+        triple(requant),
+        (1, stride),
+        (0, pad, 0, pad),
+        (1, 1),
+        (0, stride - 1),
+        group,
+    )
     same(run(made, x), want[:, :, 0], np.int8)
     assert math.prod(want.shape) > 0

@@ -35,30 +35,66 @@ def states(kernel, x):
 
 
 @few
-@given(SEEDS, LSTMS, st.integers(1, 4), st.integers(1, 3), st.integers(3, 7), st.integers(-1, 2), st.booleans(),
-       st.booleans())  # fmt: skip
+@given(
+    SEEDS,
+    LSTMS,
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(3, 7),
+    st.integers(-1, 2),
+    st.booleans(),
+    st.booleans(),
+)
 def test_lstm(seed, arithmetic, times, units, scale, again, forward, wild):
     x, w, r, b, d = layer(seed, 4, times, units, wild)
     shifts, product = (1, -1), TrainedLstm.formats[arithmetic][0]
-    kernel = TrainedLstm(w, r, b, d, *(Rescale.from_shift(s, 32) for s in shifts),
-                         Rescale.from_shift(product - scale, 8), forward, kept=(0, 1, 2), arithmetic=arithmetic,
-                         again=Rescale.from_shift(again, 8))  # fmt: skip
+    kernel = TrainedLstm(
+        w,
+        r,
+        b,
+        d,
+        *(Rescale.from_shift(s, 32) for s in shifts),
+        Rescale.from_shift(product - scale, 8),
+        forward,
+        kept=(0, 1, 2),
+        arithmetic=arithmetic,
+        again=Rescale.from_shift(again, 8),
+    )
     want = training.lstm(x.tolist(), w, r, b, d, shifts, (product - scale, 8), (again, 8), arithmetic, forward)
     assert states(kernel, x) == list(want)
 
 
 @few
-@given(SEEDS, GRUS, st.integers(1, 4), st.integers(1, 3), st.integers(3, 7), st.integers(-1, 2), st.booleans(),
-       st.booleans())  # fmt: skip
+@given(
+    SEEDS,
+    GRUS,
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(3, 7),
+    st.integers(-1, 2),
+    st.booleans(),
+    st.booleans(),
+)
 def test_gru(seed, kind, times, units, scale, again, forward, wild):
     arithmetic, chip = kind
     x, w, r, b, d = layer(seed, 3, times, units, wild)
     exponents, sums = (12, 10), {"before": 27, "common": 12}.get(arithmetic, 11)
     shifts = [e - sums for e in exponents]
-    kernel = TrainedGru(w, r, b, d, *(Rescale.from_shift(s, 32) for s in shifts),
-                        Rescale.from_shift(14 - scale, 8), forward, kept=(0, 1), arithmetic=arithmetic, table=chip,
-                        again=Rescale.from_shift(again, 8), scale=scale,
-                        sums=sums if arithmetic == "common" else 27)  # fmt: skip
+    kernel = TrainedGru(
+        w,
+        r,
+        b,
+        d,
+        *(Rescale.from_shift(s, 32) for s in shifts),
+        Rescale.from_shift(14 - scale, 8),
+        forward,
+        kept=(0, 1),
+        arithmetic=arithmetic,
+        table=chip,
+        again=Rescale.from_shift(again, 8),
+        scale=scale,
+        sums=sums if arithmetic == "common" else 27,
+    )
     told = sums if arithmetic == "common" else 27
     want = training.gru(x.tolist(), w, r, b, d, shifts, scale, 8, (again, 8), told, arithmetic, chip, forward)
     assert states(kernel, x) == list(want)

@@ -64,8 +64,9 @@ def compare(got, want, behind=()):
                 assert not off.any(), name
             count += 1
         else:
-            np.testing.assert_allclose(have, array, rtol=0, atol=ISLANDS * max(np.abs(array).max(initial=0), 1e-9),
-                                       err_msg=name)  # fmt: skip
+            np.testing.assert_allclose(
+                have, array, rtol=0, atol=ISLANDS * max(np.abs(array).max(initial=0), 1e-9), err_msg=name
+            )
     return count
 
 
@@ -117,8 +118,9 @@ def follows(model, row, feed, **settings):
         for value, array in zip(result.graph.graph.outputs, result.session().run(None, some), strict=True):
             assert outputs[value.name].shape == array.shape
             if all(np.array_equal(got[n].detach().numpy(), a) for n, a, scale in want if scale is not None):
-                np.testing.assert_allclose(outputs[value.name].detach().numpy(), array, rtol=0,
-                                           atol=ISLANDS * np.abs(array).max())  # fmt: skip
+                np.testing.assert_allclose(
+                    outputs[value.name].detach().numpy(), array, rtol=0, atol=ISLANDS * np.abs(array).max()
+                )
     return bridge
 
 

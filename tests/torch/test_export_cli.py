@@ -87,8 +87,22 @@ def test_json(here):
 
 def test_options(here):
     """Opset, no scopes, axes as lists and as names, names of outputs and inputs, a dump."""
-    good(f"{MODELS}:Rnn", "-o", "r.onnx", "--input-shape", "sound=2,5,4", "--dynamic-axes", "sound=0:B,1:T",
-         "--opset", "13", "--no-scopes", "--output-name", "logits", "--debug-dump", "dump")  # fmt: skip
+    good(
+        f"{MODELS}:Rnn",
+        "-o",
+        "r.onnx",
+        "--input-shape",
+        "sound=2,5,4",
+        "--dynamic-axes",
+        "sound=0:B,1:T",
+        "--opset",
+        "13",
+        "--no-scopes",
+        "--output-name",
+        "logits",
+        "--debug-dump",
+        "dump",
+    )
     model = onnx.load("r.onnx")
     dims = [d.dim_param or d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     assert (model.graph.input[0].name, dims, model.opset_import[0].version) == ("sound", ["B", "T", 4], 13)
@@ -96,8 +110,11 @@ def test_options(here):
     assert "LSTM_0" in [n.name for n in model.graph.node]
     assert (here / "dump" / "0_traced.txt").is_file()
     good(f"{MODELS}:Rnn", "-o", "s.onnx", "--input-shape", "2,5,4", "--dynamic-axes", "x=0,1", *SCRIPT)
-    assert json.loads(good(f"{MODELS}:Rnn", "-o", "s.onnx", "--input-shape", "2,5,4", "--dynamic-axes", "none", *SCRIPT,
-                           "--json").stdout)["inputs"] == {"x": [2, 5, 4]}  # fmt: skip
+    assert json.loads(
+        good(
+            f"{MODELS}:Rnn", "-o", "s.onnx", "--input-shape", "2,5,4", "--dynamic-axes", "none", *SCRIPT, "--json"
+        ).stdout
+    )["inputs"] == {"x": [2, 5, 4]}
 
 
 @pytest.mark.parametrize("name", ("linear", "with_arguments", "module"))

@@ -34,8 +34,13 @@ def cell(kind, direction="forward", domain=""):
 @pytest.mark.parametrize("index", (1, 2, 3))
 def test_packing_is_a_bijection(kind, direction, index):
     """unpack(pack(x)) == x, whichever of the names one starts from; every element is there once."""
-    found = packed(cell(kind, direction), index, f"enc.rnn.{'bias_ih' if index == 3 else 'weight_ih'}_l1".replace(
-        "weight_ih", {1: "weight_ih", 2: "weight_hh", 3: ""}[index]))  # fmt: skip
+    found = packed(
+        cell(kind, direction),
+        index,
+        f"enc.rnn.{'bias_ih' if index == 3 else 'weight_ih'}_l1".replace(
+            "weight_ih", {1: "weight_ih", 2: "weight_hh", 3: ""}[index]
+        ),
+    )
     assert found is not None
     keys = [key for keys in found.keys for key in keys]
     numbers = itertools.count()

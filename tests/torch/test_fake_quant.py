@@ -238,8 +238,9 @@ def test_conv_transpose(data, seed, kind, rescale, axes):
     group, each = draw(st.sampled_from(((1, 3), (2, 2), (4, 1))))
     kernel, options = windowed(draw, axes)
     options["output_padding"] = draw(st.sampled_from((None, [0, 1][-axes:], [2, 2][-axes:])))
-    options["pads"] = [min(p, d * (n - 1)) for p, d, n in zip(options["pads"], options["dilations"] * 2, kernel * 2,
-                                                             strict=True)]  # fmt: skip
+    options["pads"] = [
+        min(p, d * (n - 1)) for p, d, n in zip(options["pads"], options["dilations"] * 2, kernel * 2, strict=True)
+    ]
     more_channels = draw(st.integers(1, 2))
     weight = integers(rng, (group * each, more_channels, *kernel), np.int8)
     x = integers(rng, (draw(st.integers(1, 2)), group * each, *(4, 5)[-axes:]), kind, draw(st.booleans()))
@@ -313,8 +314,13 @@ def test_mul(seed, shapes, kind_x, kind_y, rescale):
 
 
 @few
-@given(SEEDS, st.sampled_from((((2, 3, 5), (2, 5, 4)), ((3, 5), (5, 2)), ((2, 1, 3, 900), (4, 900, 2)))), INTS, INTS,
-       rescales((-4, 25), (8, 16, 32)))  # fmt: skip
+@given(
+    SEEDS,
+    st.sampled_from((((2, 3, 5), (2, 5, 4)), ((3, 5), (5, 2)), ((2, 1, 3, 900), (4, 900, 2)))),
+    INTS,
+    INTS,
+    rescales((-4, 25), (8, 16, 32)),
+)
 def test_matmul(seed, shapes, kind_x, kind_y, rescale):
     rng = np.random.default_rng(seed)
     extremes = seed % 2 > 0
@@ -370,8 +376,7 @@ def test_quant(seed, scale, bits, rounding):
 
 
 @more
-@given(SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), requantizations((-12, 20), (4, 8, 16, 32)),
-       st.booleans())  # fmt: skip
+@given(SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), requantizations((-12, 20), (4, 8, 16, 32)), st.booleans())
 def test_requant(seed, kind, rescale, saturate):
     exact(k.Requant(rescale, saturate), integers(np.random.default_rng(seed), (3, 50), kind, seed % 3 == 0))
 
@@ -419,8 +424,9 @@ def test_avg_pool(data, seed, kind, ceil_mode, rescale):
     axes = draw(st.integers(1, 2))
     kernel, options = windowed(draw, axes)
     x = integers(rng, (2, 3, *(draw(st.integers(5, 8)) for _ in range(axes))), kind)
-    of_npu = k.luna_average(draw(st.sampled_from(("venus", "arcs"))), math.prod(kernel), draw(st.integers(0, 8)),
-                            draw(st.integers(0, 8)))  # fmt: skip
+    of_npu = k.luna_average(
+        draw(st.sampled_from(("venus", "arcs"))), math.prod(kernel), draw(st.integers(0, 8)), draw(st.integers(0, 8))
+    )
     rule = rescale if kind == np.int16 or draw(st.booleans()) else of_npu
     exact(k.AvgPool(kernel, options["strides"], options["pads"], rule, ceil_mode), x)
 
@@ -497,16 +503,26 @@ def test_lookup_outside():
 
 
 @few
-@given(SEEDS, INTS, st.sampled_from(("divide", "fused", "newton")), st.sampled_from((-1, 0, 1, 2)), st.integers(1, 7),
-       st.sampled_from((8, 16)), st.booleans(), ROUNDING)  # fmt: skip
+@given(
+    SEEDS,
+    INTS,
+    st.sampled_from(("divide", "fused", "newton")),
+    st.sampled_from((-1, 0, 1, 2)),
+    st.integers(1, 7),
+    st.sampled_from((8, 16)),
+    st.booleans(),
+    ROUNDING,
+)
 def test_softmax(seed, kind, way, axis, q, bits, alone, rounding):
     """Along one axis or all from one on."""
     rng = np.random.default_rng(seed)
     wide = 8 * kind().itemsize
     entry = k.softmax_entry(2.0 ** (25 - q - (wide - 8)), wide)
     x = integers(rng, (3, 4, 6), kind, seed % 3 == 0)
-    rescale, of_logs = (Rescale.from_shift(s, bits) if rounding is Rounding.HALF_UP else Rounded(s, bits, rounding)
-                        for s in (15 - (bits - 1), 11))  # fmt: skip
+    rescale, of_logs = (
+        Rescale.from_shift(s, bits) if rounding is Rounding.HALF_UP else Rounded(s, bits, rounding)
+        for s in (15 - (bits - 1), 11)
+    )
     exact(k.Softmax(entry, rescale, axis, way, alone), x)
     if way != "newton":
         exact(k.LogSoftmax(entry, of_logs, axis, way, alone), x)
@@ -610,9 +626,18 @@ def test_a_sample_waits_beyond_its_end():
     rng = np.random.default_rng(3)
     out, sums = k.Lstm.output("q27", 2.0**15, 16), Rescale.from_shift(-13, 32)
     for forward in (True, False):
-        kernel = k.Lstm(integers(rng, (20, 4)), integers(rng, (20, 5)), np.zeros(20, np.int64), np.zeros(20, np.int64),
-                        sums, Rescale.from_shift(-4, 32), out, forward, kept=(0, 1, 2),
-                        given=("lengths", "h", "c"))  # fmt: skip
+        kernel = k.Lstm(
+            integers(rng, (20, 4)),
+            integers(rng, (20, 5)),
+            np.zeros(20, np.int64),
+            np.zeros(20, np.int64),
+            sums,
+            Rescale.from_shift(-4, 32),
+            out,
+            forward,
+            kept=(0, 1, 2),
+            given=("lengths", "h", "c"),
+        )
         arrays = [integers(rng, (3, 6, 4)), np.array([6, 2, 0], np.int32)]
         arrays += [beginning(kernel, rng, key, 3) for key in "hc"]
         held = [tensor(a) for a in arrays]
@@ -631,9 +656,12 @@ def test_names_of_what_a_node_holds():
     layer = helper.make_node("LSTMInt", names, ["y"], domain="thinker", name="layer")
     conv = helper.make_node("Conv2dInt", ["x", "w", "b"], ["z"], domain="thinker", name="conv")
     graph = helper.make_graph(
-        [layer, conv], "g", [helper.make_tensor_value_info(n, 1, None) for n in ("x", "n", "h")],
-        [helper.make_tensor_value_info("y", 1, None)], [numpy_helper.from_array(a, n) for n, a in arrays.items()],
-    )  # fmt: skip
+        [layer, conv],
+        "g",
+        [helper.make_tensor_value_info(n, 1, None) for n in ("x", "n", "h")],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(a, n) for n, a in arrays.items()],
+    )
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("thinker", 1)], ir_version=8))
     rule = Rescale.from_shift(0, 8)
     kernel = k.Lstm(w, w, zero.astype(np.int64), zero.astype(np.int64), rule, rule, rule)

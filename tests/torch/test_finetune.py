@@ -118,8 +118,15 @@ def test_limits_hold_for_all_layers_for_one_and_not_for_others():
     convs = [node for node in model.graph if node.op_type == "Conv"]
     first, second = (str(node.name) for node in convs)
     top = max(np.abs(ir.const(convs[0].inputs[1])).max(), 0.5)
-    done = lo.finetune(model, samples(), platform="generic", effort="fast", clamp_weight=0.3 * top,
-                       constraints={first: {"weight": 0.1 * top}, second: None}, **QUICK)  # fmt: skip
+    done = lo.finetune(
+        model,
+        samples(),
+        platform="generic",
+        effort="fast",
+        clamp_weight=0.3 * top,
+        constraints={first: {"weight": 0.1 * top}, second: None},
+        **QUICK,
+    )
 
     def largest(node):
         found = next(n for n in done.graph.graph if n.name == node)
@@ -145,21 +152,24 @@ def test_frozen_layers_keep_their_weights():
     assert not all(same.values())
 
 
-@pytest.mark.parametrize("settings, words", (
-    ({"clamp_weight": -1}, "limit -1 of weight"),
-    ({"clamp_output": "p99"}, "limit p99 of output"),
-    ({"constraints": {"type:Conv": {"wieght": 1}}}, "did you mean 'weight'"),
-    ({"constraints": {"nothing": {"weight": 1}}}, "matches no node"),
-    ({"freeze": ["type:Tanh"]}, "matches no node"),
-    ({"method": "magic"}, "method 'magic'"),
-    ({"epochs": -1}, "epochs -1"),
-    ({"lr": float("nan")}, "lr nan"),
-    ({"loss": "labels", "method": "whole"}, "no labels"),
-    ({"loss": "nowhere.py:f"}, "no file nowhere.py"),
-    ({"batch_norm": "often"}, "batch_norm 'often'"),
-    ({"batch_norm": "reestimate"}, "no BatchNormalization"),
-    ({"device": "tpu"}, "device 'tpu'"),
-))  # fmt: skip
+@pytest.mark.parametrize(
+    "settings, words",
+    (
+        ({"clamp_weight": -1}, "limit -1 of weight"),
+        ({"clamp_output": "p99"}, "limit p99 of output"),
+        ({"constraints": {"type:Conv": {"wieght": 1}}}, "did you mean 'weight'"),
+        ({"constraints": {"nothing": {"weight": 1}}}, "matches no node"),
+        ({"freeze": ["type:Tanh"]}, "matches no node"),
+        ({"method": "magic"}, "method 'magic'"),
+        ({"epochs": -1}, "epochs -1"),
+        ({"lr": float("nan")}, "lr nan"),
+        ({"loss": "labels", "method": "whole"}, "no labels"),
+        ({"loss": "nowhere.py:f"}, "no file nowhere.py"),
+        ({"batch_norm": "often"}, "batch_norm 'often'"),
+        ({"batch_norm": "reestimate"}, "no BatchNormalization"),
+        ({"device": "tpu"}, "device 'tpu'"),
+    ),
+)
 def test_what_cannot_be_is_told_in_one_line(settings, words):
     with pytest.raises(lo.LingerOnnxError) as error:
         lo.finetune(nets.plain(), samples(), platform="generic", **{**QUICK, **settings})
@@ -173,8 +183,9 @@ def test_labels_train_a_classifier():
     feeds = samples(96, seed=1)
     labels = (feeds["x"].mean(axis=(1, 2, 3)) > 0).astype(np.int64)
     data = [(feeds, labels)]
-    done = lo.finetune(nets.plain(), data, platform="venus", loss="labels", method="whole", epochs=25, lr=0.05,
-                       batch_size=16)  # fmt: skip
+    done = lo.finetune(
+        nets.plain(), data, platform="venus", loss="labels", method="whole", epochs=25, lr=0.05, batch_size=16
+    )
     assert lo.evaluate(done.session(), data, metric="top1").value > 80
 
 

@@ -67,8 +67,11 @@ def close(got, want, rtol=RTOL, atol=ATOL):
 def single(op_type, arrays, outputs=1, opset=17, names=None, **attributes):
     """Return a model of one node; an array of None is an absent input."""
     inputs = [("" if a is None else f"i{n}") for n, a in enumerate(arrays)]
-    infos = [helper.make_tensor_value_info(f"i{n}", helper.np_dtype_to_tensor_dtype(a.dtype), None)
-             for n, a in enumerate(arrays) if a is not None]  # fmt: skip
+    infos = [
+        helper.make_tensor_value_info(f"i{n}", helper.np_dtype_to_tensor_dtype(a.dtype), None)
+        for n, a in enumerate(arrays)
+        if a is not None
+    ]
     names = names or [f"o{n}" for n in range(outputs)]
     node = helper.make_node(op_type, inputs, names, name="it", **attributes)
     results = [onnx.ValueInfoProto(name=n) for n in names if n]
@@ -111,8 +114,16 @@ def _known(case):
 def _usual(array):
     """Whether torch computes with this type: none of the larger unsigned ones, no text, no sequences."""
     return isinstance(array, np.ndarray | np.generic) and array.dtype in (
-        np.float32, np.float64, np.float16, np.int8, np.int16, np.int32, np.int64, np.uint8, np.bool_,
-    )  # fmt: skip
+        np.float32,
+        np.float64,
+        np.float16,
+        np.int8,
+        np.int16,
+        np.int32,
+        np.int64,
+        np.uint8,
+        np.bool_,
+    )
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns of a view's strides
@@ -181,17 +192,27 @@ def test_recurrent_forms(op_type, direction):
     lengths = np.array([5, 2, 3], np.int32)
     extras = {
         "LSTM": [{}, {"clip": 0.6}, {"input_forget": 1}, {"activations": ["HardSigmoid", "Softsign", "Relu"] * d}],
-        "GRU": [{}, {"linear_before_reset": 1}, {"activations": ["Sigmoid", "ScaledTanh"] * d,
-                                                 "activation_alpha": [0.8] * d, "activation_beta": [1.3] * d}],
+        "GRU": [
+            {},
+            {"linear_before_reset": 1},
+            {"activations": ["Sigmoid", "ScaledTanh"] * d, "activation_alpha": [0.8] * d, "activation_beta": [1.3] * d},
+        ],
         "RNN": [{}, {"activations": ["LeakyRelu"] * d, "activation_alpha": [0.2, 0.4][:d]}],
-    }[op_type]  # fmt: skip
+    }[op_type]
     for bias, long, start, extra in itertools.product((0, 1), (0, 1), (0, 1), extras):
         arrays = [x, w, r, real(d, 2 * gates * h) if bias else None, lengths if long else None,
                   real(d, n, h) if start else None]  # fmt: skip
         if op_type == "LSTM":
             arrays += [real(d, n, h), real(d, 3 * h)] if start else []
-        agrees(op_type, arrays, outputs=3 if op_type == "LSTM" else 2, opset=14, hidden_size=h, direction=direction,
-               **extra)  # fmt: skip
+        agrees(
+            op_type,
+            arrays,
+            outputs=3 if op_type == "LSTM" else 2,
+            opset=14,
+            hidden_size=h,
+            direction=direction,
+            **extra,
+        )
 
 
 def test_batch_first_layout():
@@ -325,12 +346,15 @@ def test_unknown_operators():
         run(model, [x])
 
 
-@pytest.mark.parametrize("op_type, arrays, options", (
-    ("Dropout", [np.ones((2, 2), np.float32), np.float32(0.5), np.bool_(True)], {}),
-    ("BatchNormalization", [np.ones((1, 2, 2), np.float32), *[np.ones(2, np.float32)] * 4], {"training_mode": 1}),
-    ("RNN", [np.ones((1, 1, 1), np.float32)] * 3, {"hidden_size": 1, "activations": ["Sine"]}),
-    ("Cast", [np.ones(2, np.float32)], {"to": onnx.TensorProto.STRING}),
-))  # fmt: skip
+@pytest.mark.parametrize(
+    "op_type, arrays, options",
+    (
+        ("Dropout", [np.ones((2, 2), np.float32), np.float32(0.5), np.bool_(True)], {}),
+        ("BatchNormalization", [np.ones((1, 2, 2), np.float32), *[np.ones(2, np.float32)] * 4], {"training_mode": 1}),
+        ("RNN", [np.ones((1, 1, 1), np.float32)] * 3, {"hidden_size": 1, "activations": ["Sine"]}),
+        ("Cast", [np.ones(2, np.float32)], {"to": onnx.TensorProto.STRING}),
+    ),
+)
 def test_refused(op_type, arrays, options):
     """What an operator is asked for and torch cannot do, in one line."""
     arrays = [np.asarray(a) for a in arrays]
@@ -374,10 +398,16 @@ def test_samples_that_touch_go_one_by_one():
     """An island that mixes the samples of a batch computes them apart, as in the simulator; others all at once."""
     x = np.random.default_rng(4).standard_normal((3, 4)).astype(np.float32)
     for axis, together in ((0, False), (1, True)):
-        model = helper.make_model(helper.make_graph(
-            [helper.make_node("Softmax", ["x"], ["y"], name="rows", axis=axis)], "g",
-            [helper.make_tensor_value_info("x", 1, ["N", 4])], [helper.make_tensor_value_info("y", 1, ["N", 4])],
-        ), opset_imports=[helper.make_opsetid("", 13)], ir_version=8)  # fmt: skip
+        model = helper.make_model(
+            helper.make_graph(
+                [helper.make_node("Softmax", ["x"], ["y"], name="rows", axis=axis)],
+                "g",
+                [helper.make_tensor_value_info("x", 1, ["N", 4])],
+                [helper.make_tensor_value_info("y", 1, ["N", 4])],
+            ),
+            opset_imports=[helper.make_opsetid("", 13)],
+            ir_version=8,
+        )
         graph = ir.from_proto(model)
         island = FloatIsland(graph, list(graph.graph), ["y"])
         island.infer(Spec((1, 4), np.dtype(np.float32)))

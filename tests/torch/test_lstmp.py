@@ -31,9 +31,15 @@ def array(tensor):
 
 def naive(layer, x, h, c, forward=True):
     """The formula step by step, in float64: y [N, T, P], the last state and cell."""
-    w, b, r, p = (array(t).astype(np.float64) for t in (layer.input_linearity.weight, layer.input_linearity.bias,
-                                                        layer.state_linearity.weight,
-                                                        layer.state_projection.weight))  # fmt: skip
+    w, b, r, p = (
+        array(t).astype(np.float64)
+        for t in (
+            layer.input_linearity.weight,
+            layer.input_linearity.bias,
+            layer.state_linearity.weight,
+            layer.state_projection.weight,
+        )
+    )
     y = np.zeros((x.shape[0], x.shape[1], len(p)))
     for t in range(x.shape[1]) if forward else reversed(range(x.shape[1])):
         i, f, g, o = np.split(x[:, t] @ w.T + b + h @ r.T, 4, axis=1)
@@ -54,8 +60,11 @@ def test_formula(sizes, forward):
     inputs, state, cells = sizes
     layer = seeded(LSTMP, inputs, state, cells, go_forward=forward)
     x, h, c = torch.randn(4, 9, inputs), torch.randn(4, state), torch.randn(4, cells)
-    starts = ((None, np.zeros((4, state)), np.zeros((4, cells))), ((h, c), array(h), array(c)),
-              ((h[None], c[None]), array(h), array(c)))  # fmt: skip
+    starts = (
+        (None, np.zeros((4, state)), np.zeros((4, cells))),
+        ((h, c), array(h), array(c)),
+        ((h[None], c[None]), array(h), array(c)),
+    )
     for states, first, cell in starts:
         y, (last, last_cell) = layer(x, states)
         want = naive(layer, array(x), first, cell, forward)
@@ -69,12 +78,18 @@ def paired(layer, reference):
     """Give `layer`, a UBLSTMP, the weights of the bidirectional nn.LSTM `reference`."""
     sides = ((layer.forward_lstmp, ""), (layer.backward_lstmp, "_reverse"))
     for side, end in sides:
-        of = {name: getattr(reference, f"{name}_l0{end}") for name in
-              ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")}  # fmt: skip
-        side.load_state_dict({
-            "input_linearity.weight": of["weight_ih"], "input_linearity.bias": of["bias_ih"] + of["bias_hh"],
-            "state_linearity.weight": of["weight_hh"], "state_projection.weight": of["weight_hr"],
-        })  # fmt: skip
+        of = {
+            name: getattr(reference, f"{name}_l0{end}")
+            for name in ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
+        }
+        side.load_state_dict(
+            {
+                "input_linearity.weight": of["weight_ih"],
+                "input_linearity.bias": of["bias_ih"] + of["bias_hh"],
+                "state_linearity.weight": of["weight_hh"],
+                "state_projection.weight": of["weight_hr"],
+            }
+        )
     return layer
 
 
@@ -89,10 +104,14 @@ def test_equals_torch():
             torch.testing.assert_close(two, one, rtol=0, atol=1e-6)
     for run in (reference, layer):
         (run(x, states)[0] ** 2).sum().backward()
-    for mine, name in (("state_linearity.weight", "weight_hh_l0"), ("state_projection.weight", "weight_hr_l0"),
-                       ("input_linearity.bias", "bias_ih_l0")):  # fmt: skip
-        torch.testing.assert_close(layer.forward_lstmp.get_parameter(mine).grad, getattr(reference, name).grad,
-                                   rtol=1e-4, atol=1e-5)  # fmt: skip
+    for mine, name in (
+        ("state_linearity.weight", "weight_hh_l0"),
+        ("state_projection.weight", "weight_hr_l0"),
+        ("input_linearity.bias", "bias_ih_l0"),
+    ):
+        torch.testing.assert_close(
+            layer.forward_lstmp.get_parameter(mine).grad, getattr(reference, name).grad, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_fast_is_the_same():
@@ -113,20 +132,35 @@ def test_fast_is_the_same():
 def test_clamps():
     """NormalizeFastLSTMP is nn.LSTM of clamped weights and biases, with clamped outputs; its parameters stay."""
     args = {"num_layers": 2, "bidirectional": True, "proj_size": P}
-    layer = seeded(NormalizeFastLSTMP, WIDTH, C, **args, normalize_weight_value=0.2, normalize_bias_value=0.1,
-                   normalize_output_value=0.01)  # fmt: skip
+    layer = seeded(
+        NormalizeFastLSTMP,
+        WIDTH,
+        C,
+        **args,
+        normalize_weight_value=0.2,
+        normalize_bias_value=0.1,
+        normalize_output_value=0.01,
+    )
     before = {name: tensor.clone() for name, tensor in layer.named_parameters()}
     plain = nn.LSTM(WIDTH, C, **args)
-    plain.load_state_dict({name: tensor.clamp(-(v := 0.1 if "bias" in name else 0.2), v)
-                           for name, tensor in before.items()})  # fmt: skip
+    plain.load_state_dict(
+        {name: tensor.clamp(-(v := 0.1 if "bias" in name else 0.2), v) for name, tensor in before.items()}
+    )
     x = torch.randn(7, 2, WIDTH)
     (want, (h, c)), (got, (h2, c2)) = plain(x), layer(x)
     assert want.abs().max() > 0.01
     torch.testing.assert_close(got, want.clamp(-0.01, 0.01), rtol=0, atol=1e-6)
     torch.testing.assert_close((h2, c2), (h, c), rtol=0, atol=1e-6)
     assert all(torch.equal(tensor, before[name]) for name, tensor in layer.named_parameters())
-    free = seeded(NormalizeFastLSTMP, WIDTH, C, **args, normalize_weight_value=None, normalize_bias_value=None,
-                  normalize_output_value=None)  # fmt: skip
+    free = seeded(
+        NormalizeFastLSTMP,
+        WIDTH,
+        C,
+        **args,
+        normalize_weight_value=None,
+        normalize_bias_value=None,
+        normalize_output_value=None,
+    )
     plain.load_state_dict(before)
     torch.testing.assert_close(free(x)[0], plain(x)[0], rtol=0, atol=0)
     packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([7, 4]))
@@ -143,14 +177,23 @@ def test_clamps():
         (lambda: LSTMP(WIDTH, 0, C), ConfigError, "hidden_size of an LSTMP is 0; it is at least 1"),
         (lambda: FastUBLSTMP(WIDTH, C, C), ConfigError, "projects to fewer values than it has cells, not 6 to 6"),
         (lambda: NormalizeFastLSTMP(WIDTH, C), ConfigError, "needs proj_size"),
-        (lambda: NormalizeFastLSTMP(WIDTH, C, proj_size=P, normalize_bias_value=0), ConfigError,
-         "each is above 0, or None"),
-        (lambda: LSTMP(WIDTH, P, C)(torch.randn(2, 4, WIDTH), (torch.randn(2, C), torch.randn(2, C))), DataError,
-         r"the state that an LSTMP begins with has shape \[2, 6\]; give \[1, 2, 3\] or \[2, 3\]"),
-        (lambda: UBLSTMP(WIDTH, P, C)(torch.randn(2, 4, WIDTH), (torch.randn(2, P), torch.randn(2, C))), DataError,
-         r"two directions have shapes \[2, N, P\] and \[2, N, C\]; these have \[2, 3\] and \[2, 6\]"),
+        (
+            lambda: NormalizeFastLSTMP(WIDTH, C, proj_size=P, normalize_bias_value=0),
+            ConfigError,
+            "each is above 0, or None",
+        ),
+        (
+            lambda: LSTMP(WIDTH, P, C)(torch.randn(2, 4, WIDTH), (torch.randn(2, C), torch.randn(2, C))),
+            DataError,
+            r"the state that an LSTMP begins with has shape \[2, 6\]; give \[1, 2, 3\] or \[2, 3\]",
+        ),
+        (
+            lambda: UBLSTMP(WIDTH, P, C)(torch.randn(2, 4, WIDTH), (torch.randn(2, P), torch.randn(2, C))),
+            DataError,
+            r"two directions have shapes \[2, N, P\] and \[2, N, C\]; these have \[2, 3\] and \[2, 6\]",
+        ),
     ),
-)  # fmt: skip
+)
 def test_wrong_calls(build, kind, text):
     """One line each."""
     with pytest.raises(kind, match=text):
@@ -302,8 +345,15 @@ def test_states_go_round(platform, tmp_path):
     model = seeded(Stateful)
     calls = [{"x": rng.standard_normal((16, 8, WIDTH)).astype(np.float32)} for _ in range(6)]
     example = (torch.randn(2, 8, WIDTH), torch.randn(2, P), torch.randn(2, C))
-    done = quantized(model, example, tmp_path / "s.onnx", calib=lambda: iter(calls), platform=platform,
-                     state={"h_out": "h", "c_out": "c"}, outputs=["y", "h_out", "c_out"])  # fmt: skip
+    done = quantized(
+        model,
+        example,
+        tmp_path / "s.onnx",
+        calib=lambda: iter(calls),
+        platform=platform,
+        state={"h_out": "h", "c_out": "c"},
+        outputs=["y", "h_out", "c_out"],
+    )
     assert done.report.integer_macs == 1
     assert not done.report.float_nodes
     x = rng.standard_normal((4, 24, WIDTH)).astype(np.float32)

@@ -72,23 +72,33 @@ def test_keys_and_gates():
     state = pair()
     asr = convert(state, "asr").state
     for end in ("", "2"):
-        of = {key: state[f"enc.lstmp{end}.{key}"] for key in
-              ("input_linearity.weight", "input_linearity.bias", "state_linearity.weight",
-               "state_projection.weight")}  # fmt: skip
+        of = {
+            key: state[f"enc.lstmp{end}.{key}"]
+            for key in (
+                "input_linearity.weight",
+                "input_linearity.bias",
+                "state_linearity.weight",
+                "state_projection.weight",
+            )
+        }
         assert torch.equal(asr[f"enc.lstmp{end}.weight_x"], as_asr(of["input_linearity.weight"]))
         assert torch.equal(asr[f"enc.lstmp{end}.weight_bias"], as_asr(of["input_linearity.bias"])[None])
         assert torch.equal(asr[f"enc.lstmp{end}.weight_r"], as_asr(of["state_linearity.weight"]))
         assert torch.equal(asr[f"enc.lstmp{end}.weight_p"], of["state_projection.weight"])
     of_torch = convert(state, "torch").state
     reverse = {key.removesuffix("_reverse") for key in of_torch if key.endswith("_reverse")}
-    assert reverse == {f"enc.lstmp.{name}_l0" for name in
-                       ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")}  # fmt: skip
+    assert reverse == {f"enc.lstmp.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")}
     assert not of_torch["enc.lstmp.bias_hh_l0"].any()
     assert torch.equal(of_torch["enc.lstmp.bias_ih_l0_reverse"], state["enc.lstmp2.input_linearity.bias"])
     assert set(convert(state, "ub").state) == {
-        "fc.weight", *(f"enc.{side}_lstmp.{key.removeprefix('enc.lstmp.')}" for side in ("forward", "backward")
-                       for key in state if key.startswith("enc.lstmp."))
-    }  # fmt: skip
+        "fc.weight",
+        *(
+            f"enc.{side}_lstmp.{key.removeprefix('enc.lstmp.')}"
+            for side in ("forward", "backward")
+            for key in state
+            if key.startswith("enc.lstmp.")
+        ),
+    }
 
 
 def test_torch_modules_compute_the_same():
@@ -129,9 +139,7 @@ def test_layers_of_other_sizes_are_no_pair():
     done = convert(state, "torch")
     assert done.layers == ("lstmp.weight_hr_l0", "lstmp2.weight_hr_l0")
     assert not done.notes
-    assert convert(pair(), "torch").notes == (
-        "enc.lstmp and enc.lstmp2 are taken for the two directions of one layer",
-    )  # fmt: skip
+    assert convert(pair(), "torch").notes == ("enc.lstmp and enc.lstmp2 are taken for the two directions of one layer",)
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------------
@@ -198,8 +206,11 @@ def test_command(here):
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0] == "old.pt (plain) -> new.pt (torch): 2 layers, 1 other tensors as they were"
-    assert lines[1:] == ["  enc.lstmp.weight_hr_l0", "  enc.lstmp.weight_hr_l0_reverse",
-                         "  note: enc.lstmp and enc.lstmp2 are taken for the two directions of one layer"]  # fmt: skip
+    assert lines[1:] == [
+        "  enc.lstmp.weight_hr_l0",
+        "  enc.lstmp.weight_hr_l0_reverse",
+        "  note: enc.lstmp and enc.lstmp2 are taken for the two directions of one layer",
+    ]
     assert same(torch.load("new.pt", weights_only=True), convert(pair(), "torch").state)
     found = json.loads(run("new.pt", "-o", "back.pt", "--from", "torch", "--to", "plain", "--json").stdout)
     assert (found["from"], found["to"], found["kept"]) == ("torch", "plain", ["fc.weight"])
@@ -240,7 +251,12 @@ def test_old_checkpoint_to_a_chip(here):
     convert_checkpoint("old.pt", "new.pt", "ub")
     net = UBLSTMP(WIDTH, P, C)
     state = torch.load("new.pt", weights_only=True)
-    lo.export(net, torch.randn(2, 9, WIDTH), "m.onnx", exporter="torchscript",
-              checkpoint={key: tensor for key, tensor in state.items() if key != "fc.weight"})  # fmt: skip
+    lo.export(
+        net,
+        torch.randn(2, 9, WIDTH),
+        "m.onnx",
+        exporter="torchscript",
+        checkpoint={key: tensor for key, tensor in state.items() if key != "fc.weight"},
+    )
     done = lo.quantize("m.onnx", np.random.default_rng(0).standard_normal((32, 9, WIDTH)).astype(np.float32))
     assert done.report.integer_macs == 1

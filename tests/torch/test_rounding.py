@@ -172,8 +172,9 @@ def fine_of(kernel):
 
 def slope(function, arrays, directions):
     """Return the central difference of the outputs, float64, along integer directions."""
-    up, down = ([(a.astype(np.int64) + s * d).astype(a.dtype) for a, d in zip(arrays, directions, strict=True)]
-                for s in (1, -1))  # fmt: skip
+    up, down = (
+        [(a.astype(np.int64) + s * d).astype(a.dtype) for a, d in zip(arrays, directions, strict=True)] for s in (1, -1)
+    )
     return (np.asarray(function(up), np.float64) - np.asarray(function(down), np.float64)) / 2
 
 
@@ -305,8 +306,12 @@ def test_slopes_of_curves():
     fine = small(rng, 6, 9, top=30000, kind=np.int16)
     values = np.floor(32767 * sigmoid(k.grid(16) / 4096) + 0.5).astype(np.int16)
     agrees(k.Table(values), fine, lambda v: 32767 * sigmoid(v / 4096), 0.003)
-    agrees(k.Glu(k.Glu.gates(4), Rescale.from_shift(15 - 8, 16)), x[:, :8],
-           lambda v: v[:, :4] * sigmoid(v[:, 4:] / 16) * 256, 0.03)  # fmt: skip
+    agrees(
+        k.Glu(k.Glu.gates(4), Rescale.from_shift(15 - 8, 16)),
+        x[:, :8],
+        lambda v: v[:, :4] * sigmoid(v[:, 4:] / 16) * 256,
+        0.03,
+    )
 
     def rows(v):
         e = np.exp(v / 16 - (v / 16).max(-1, keepdims=True))
@@ -336,10 +341,11 @@ def test_slopes_of_layer_norm():
 
 def weights(rng, gates, units=5, inputs=4):
     return {
-        "weight_x": small(rng, gates * units, inputs), "weight_h": small(rng, gates * units, units),
+        "weight_x": small(rng, gates * units, inputs),
+        "weight_h": small(rng, gates * units, units),
         "bias_x": small(rng, gates * units, top=2000, kind=np.int64),
         "bias_h": small(rng, gates * units, top=2000, kind=np.int64),
-    }  # fmt: skip
+    }
 
 
 CUT = {"lengths": np.array([4])}

@@ -111,9 +111,7 @@ def _too_large(graph: ir.Graph, row: Platform) -> ir.Node | None:
     return None
 
 
-def _crowded(
-    graph: ir.Graph, row: Platform, whole: Collection[str | None], now: Choice | None
-) -> list[ir.Node]:  # fmt: skip
+def _crowded(graph: ir.Graph, row: Platform, whole: Collection[str | None], now: Choice | None) -> list[ir.Node]:
     """Return a few layers of `whole` to cut where the plan exceeds the shared memory.
 
     First those that something stands against where `now` was chosen, then those at which most bytes live at once. None
@@ -126,8 +124,11 @@ def _crowded(
     if said.memory is None or said.memory.fits or (now is None and choose(proto, row).verdict.chip_ready):
         return []
     against = [] if now is None else [f.node for f in now.verdict.findings if f.level != "plan"]
-    written_as = {names.get(str(node.name), str(node.name)): node for node in graph.graph
-                  if node.name in whole and node.op_type in _LAYERS}  # fmt: skip
+    written_as = {
+        names.get(str(node.name), str(node.name)): node
+        for node in graph.graph
+        if node.name in whole and node.op_type in _LAYERS
+    }
     order = dict.fromkeys([*against, *_fullest(said)])
     return [written_as[name] for name in order if name in written_as][:_STARTS]
 

@@ -37,9 +37,15 @@ def emit(graph: ir.Graph, run: Run, tiles: Sequence[tuple[Rows, Tile]]) -> None:
 
 
 def _rows(
-    graph: ir.Graph, made: list[ir.Node], held: dict[ir.Value, ir.Value], value: ir.Value, tile: Tile, rows: Rows,
-    taken: set[str], number: int,
-) -> ir.Value:  # fmt: skip
+    graph: ir.Graph,
+    made: list[ir.Node],
+    held: dict[ir.Value, ir.Value],
+    value: ir.Value,
+    tile: Tile,
+    rows: Rows,
+    taken: set[str],
+    number: int,
+) -> ir.Value:
     """Return the `rows` of a tensor: what the tile holds of it, or a Slice of that."""
     shape = list(ir.shape(value) or ())
     if value not in held:  # from outside: what all readers in the tile need
@@ -63,8 +69,14 @@ def _copy(node: ir.Node, inputs: Sequence[ir.Value | None], tile: Tile, taken: s
     label = (
         f"{node.name}_tile{number}" if number else node.name
     )  # the first stands for the layer where layers are named
-    made = ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()), name=label,
-                   outputs=[ir.Value(name=name, type=value.type)])  # fmt: skip
+    made = ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        list(node.attributes.values()),
+        name=label,
+        outputs=[ir.Value(name=name, type=value.type)],
+    )
     made.metadata_props.update(node.metadata_props)
     pads = ir.attr(node, "pads")
     if pads is not None:

@@ -92,9 +92,7 @@ def equalize(
     return total
 
 
-def _observe(
-    runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]
-) -> dict[str, _Channels]:  # fmt: skip
+def _observe(runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]) -> dict[str, _Channels]:
     found: dict[str, _Channels] = {}
     sizes: dict[str, int] = {}
     for name, array, _ in (item for feed in feeds for item in runner.run(feed, names)):

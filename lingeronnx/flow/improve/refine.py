@@ -52,9 +52,14 @@ def refinable(parts: Partition) -> dict[str, ir.Node]:
 
 
 def refine(
-    parts: Partition, plan: Plan, row: Platform, feed: Mapping[str, np.ndarray], runner: FloatRunner,
-    pieces: Sequence[Mapping[str, np.ndarray]] = (), budget: int = 1 << 29,
-) -> None:  # fmt: skip
+    parts: Partition,
+    plan: Plan,
+    row: Platform,
+    feed: Mapping[str, np.ndarray],
+    runner: FloatRunner,
+    pieces: Sequence[Mapping[str, np.ndarray]] = (),
+    budget: int = 1 << 29,
+) -> None:
     """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
