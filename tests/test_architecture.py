@@ -218,6 +218,9 @@ def test_no_operator_by_name(path):
     for node in ast.walk(ast.parse(path.read_text())):
         written = isinstance(node, ast.Constant) and node.value in names
         assert not written, f"line {node.lineno}: '{node.value}'; take it from lingeronnx.formats"
+        if isinstance(node, ast.Compare) and re.search(r"\b(op|form|format|rule)\.name$", ast.unparse(node.left)):
+            literals = [n for side in node.comparators for n in ast.walk(side) if isinstance(n, ast.Constant)]
+            assert not literals, f"line {node.lineno}: {ast.unparse(node)}; compare with the format itself"
 
 
 def test_names_mean_one_operator():

@@ -22,8 +22,10 @@ from ..formats import (
     CONV_TRANSPOSE2D,
     DIV,
     LINEAR,
+    MAX_POOL,
     PAD,
     SIGMOID,
+    SLICE,
     TANH,
     TRANSPOSE,
     Format,
@@ -145,7 +147,7 @@ def bias_type(seen: Seen, row: Platform) -> Any:
 def single_sample(seen: Seen, row: Platform) -> Any:
     """graphs for a chip hold one sample | write the graph with batch 1."""
     dims = ir.shape(seen.node.inputs[0]) if seen.node.inputs else None
-    if not row.single_sample or not dims or seen.form.name not in _IMAGES:
+    if not row.single_sample or not dims or seen.form not in _IMAGES:
         return None
     return f"batch {dims[0] or 'of any size'}" if dims[0] != 1 else None
 
@@ -170,7 +172,7 @@ def division_scale(seen: Seen, row: Platform) -> Any:
 
 def curve_scale(seen: Seen, row: Platform) -> Any:
     """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer | quantize again."""
-    if seen.form.name not in (SIGMOID.name, TANH.name):
+    if seen.form not in (SIGMOID, TANH):
         return None
     x, how = seen.attrs.get("scale_x"), row.computes(seen.form.name, Curve)
     if how is None or x is None:
@@ -194,8 +196,8 @@ def chip_name(seen: Seen, row: Platform) -> Any:
 
 def unit_steps(seen: Seen, row: Platform) -> Any:
     """a slice takes every element | use steps of 1."""
-    limits = row.limits("Slice", SliceLimits)
-    if limits is None or seen.form.name != "Slice" or len(seen.node.inputs) < 5:
+    limits = row.limits(SLICE.name, SliceLimits)
+    if limits is None or seen.form is not SLICE or len(seen.node.inputs) < 5:
         return None
     steps = ir.const(seen.node.inputs[4])
     return f"steps {steps.tolist()}" if steps is not None and not np.isin(steps, limits.steps).all() else None
@@ -212,7 +214,7 @@ RULES: tuple[Rule, ...] = (
     single_sample, division_scale, curve_scale, transposes, unit_steps, pad_mode,
 )  # fmt: skip
 
-_IMAGES = (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name, AVG_POOL2D.name, "MaxPool", BATCH_NORM2D.name)
+_IMAGES = (CONV2D, CONV1D, CONV_TRANSPOSE2D, AVG_POOL2D, MAX_POOL, BATCH_NORM2D)
 #: Fault of a row -> the operator that is not in its list because of it.
 _BROKEN = {Fault.CLIP: "Clip", Fault.CONV1D: CONV1D.name, Fault.PRELU: "PRelu", Fault.DIV_SCALE: DIV.name}
 

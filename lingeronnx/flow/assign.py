@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, ConstraintError
+from ..formats import CLIP
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops import Op, parameter_values
@@ -129,7 +130,7 @@ def _tops(parts: Partition, row: Platform) -> dict[str, float]:
     """Return {tensor: the largest real value it must hold, to which the largest integer is pinned}: Clips on a chip."""
     found: dict[str, float] = {}
     for node, op in parts.nodes:
-        if op.name == "Clip" and not row.runs("Clip"):
+        if op.format is CLIP and not row.runs(CLIP.name):
             limits = bounds(node)
             assert limits is not None
             found[ir.written_name(node)] = limits[1]

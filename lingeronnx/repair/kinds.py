@@ -255,13 +255,13 @@ class Kinship:
         width = bits if isinstance(bits, int) and 2 <= bits <= 32 else 8
         if form is None:
             return self._unknown(attrs, kinds, width)
-        if form.name in LEAVING and attrs.get("scale_o") is None:
+        if form in LEAVING and attrs.get("scale_o") is None:
             return FLOAT
-        if form.name in RECURRENT and index:
+        if form in RECURRENT and index:
             return self._state(node, form, attrs, index, tensor, width)
         if form is SHUFFLE_CHANNEL:
             return kinds[0] if kinds else MISSING
-        if form.name in RESCALING and attrs.get("scale_o") is None:
+        if form in RESCALING and attrs.get("scale_o") is None:
             return Kind("integer", None, width)
         before = [kind.scale if kind.integer else None for kind in kinds]
         try:

@@ -15,16 +15,7 @@ from typing import Any
 
 from onnx import TensorProto, defs
 
-from ..formats import (
-    BATCH_NORM2D,
-    DEQUANT,
-    FORMATS,
-    GRU,
-    LSTM,
-    QUANT,
-    RENAMED,
-    Format,
-)
+from ..formats import BATCH_NORM2D, DEQUANT, FORMATS, GATHER, GRU, LSTM, QUANT, RENAMED, Format
 from .view import Node, Tensor, is_scale, same_scale
 
 __all__ = [
@@ -50,12 +41,10 @@ LAZY = {"Concat", "DepthToSpace", "Expand", "Gather", "Resize", "SpaceToDepth", 
 #: Those that look at integers as well as at real numbers, and give positions or sizes.
 INDEXING = {"ArgMax", "ArgMin", "Shape", "Size"}
 #: Layers whose output is real where they have no scale_o.
-LEAVING = {form.name for form in FORMATS if form.leaves}
-RECURRENT = {LSTM.name, GRU.name}
+LEAVING = {form for form in FORMATS if form.leaves}
+RECURRENT = {LSTM, GRU}
 #: Operators with a scale of their own: one whose scale_o is missing has an unknown scale, not that of its input.
-RESCALING = {form.name for form in FORMATS for a in form.attributes if a.name == "scale_o" and a.required} | {
-    BATCH_NORM2D.name
-}
+RESCALING = {form for form in FORMATS for a in form.attributes if a.name == "scale_o" and a.required} | {BATCH_NORM2D}
 
 #: Names of attributes before the first generation -> today's: batch normalisation said the scales of its product and
 #: of its sum apart.
@@ -146,7 +135,7 @@ def operator(node: Node) -> Format | None:
         return None
     if form.domain and (node.proto.domain in _DOMAINS or node.standard):
         return form
-    if form.name == "Gather" and any(is_scale(node.attributes.get(f"scale_{what}")) for what in "oxw"):
+    if form is GATHER and any(is_scale(node.attributes.get(f"scale_{what}")) for what in "oxw"):
         return form
     return None
 
@@ -206,7 +195,7 @@ def current(node: Node) -> dict[str, Any]:
     """Return the attributes of an integer node by their current names, with defaults; None for missing ones."""
     form = operator(node)
     given = {_LEGACY.get(name, name): value for name, value in node.attributes.items()}
-    if form is not None and form.name == "Gather" and "scale_w" in given:  # the table's scale, which it hands on
+    if form is GATHER and "scale_w" in given:  # the table's scale, which it hands on
         given.setdefault("scale_x", given["scale_w"])
     for spec in form.attributes if form is not None else ():
         given.setdefault(spec.name, None if spec.required else spec.default)
@@ -218,10 +207,10 @@ def positions(node: Node) -> list[int]:
     form = operator(node)
     if form is None:
         chosen: Sequence[int] = range(len(node.inputs)) if any(n.startswith("scale_") for n in node.attributes) else [0]
-    elif form.name in RECURRENT:
+    elif form in RECURRENT:
         chosen = [0]  # lengths are indices, states may be either
     else:
-        chosen = [] if form.name == "Gather" else form.operands(plain(node))
+        chosen = [] if form is GATHER else form.operands(plain(node))
     tensors = [(i, node.inputs[i]) for i in chosen if i < len(node.inputs)]
     return [i for i, tensor in tensors if tensor is not None and tensor.constant is None]
 
@@ -231,7 +220,7 @@ def reals_read(node: Node) -> list[int]:
     if is_quant(node):
         return [0][: len(node.inputs)]
     form = operator(node)
-    if form is None or form.name not in RECURRENT or "scale_i" not in node.attributes:
+    if form is None or form not in RECURRENT or "scale_i" not in node.attributes:
         return []
     weights = [i for i, t in enumerate(node.inputs) if i and t is not None and t.constant == TensorProto.INT8]
     return list(range(2, weights[0] if weights else 2))

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...formats import ADD, AVG_POOL2D
+from ...formats import ADD, AVG_POOL2D, MAX_POOL, RELU
 from ...graph import ir
 from ...run.runners import FloatRunner
 from ..partition import Partition
@@ -118,7 +118,7 @@ def _groups(parts: Partition) -> list[_Group]:
     for node, op in parts.nodes:
         sources = [ir.read_name(node, i) for i in op.data(node)]
         result = ir.written_name(node)
-        through = op.name in ("Relu", "MaxPool", AVG_POOL2D.name, ADD.name) or _flat(node)
+        through = op.name in (RELU.name, MAX_POOL.name, AVG_POOL2D.name, ADD.name) or _flat(node)
         if node.op_type in ("Conv", "Linear"):
             union.find(sources[0])
             union.find(result)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ...formats import CLIP
 from ...graph import ir
 from ...graph.disjoint import DisjointSets
 from ..partition import Partition
@@ -74,7 +75,7 @@ def apply(parts: Partition, factors: Factors) -> None:
         if op.factor == "absorbed":
             if np.any(f_in != 1) or np.any(f_out != 1):
                 _scale_parameters(model, node, f_in, f_out)
-        elif op.name == "Clip" and np.any(f_out != 1):
+        elif op.format is CLIP and np.any(f_out != 1):
             _scale_bounds(model, node, float(f_out[0]))
 
 

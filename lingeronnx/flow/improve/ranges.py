@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...formats import CLIP
 from ...graph import ir
 from ...ops import parameter_values
 from ...ops.activation import bounds
@@ -61,7 +62,7 @@ def _groups(parts: Partition, row: Platform, bits: int) -> tuple[list[_Group], l
                 union.join(name, tensors[0])
             elif op.factor == "fixed":
                 union.pin(name)
-        if op.name == "Clip" and not row.runs("Clip"):
+        if op.format is CLIP and not row.runs(CLIP.name):
             limits = bounds(node)
             assert limits is not None
             ratio = ((1 << (bits - 1)) - 1) / limits[1]
