@@ -14,7 +14,7 @@ from ..fit import Fitted
 from ..graph import ir
 from ..platforms import Platform
 from ..run.data import Progress
-from ..run.memory import piece
+from ..run.memory import piece, release
 from ..run.moments import note_inputs
 from ..run.session import lowered_session
 from .fidelity import Fidelity, fidelity
@@ -81,7 +81,9 @@ def compared(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     row = planned.prepared.row
     made = lower(planned.parts.on(exact), planned.plan, row)
     session = lowered_session(made.graph, row)
-    return Compared(planned, made, fidelity(planned.prepared, made.graph, planned.graph, session, progress))
+    seen = fidelity(planned.prepared, made.graph, planned.graph, session, progress)
+    release()
+    return Compared(planned, made, seen)
 
 
 def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> QuantizedModel:

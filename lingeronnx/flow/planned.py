@@ -14,7 +14,7 @@ from ..ops import float_op
 from ..plan import Plan, Transform
 from ..platforms import Platform
 from ..run.data import Progress
-from ..run.memory import bytes_per_sample, piece
+from ..run.memory import bytes_per_sample, piece, release
 from ..run.runners import FloatRunner
 from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes
 from .chosen import chosen
@@ -124,6 +124,7 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
     if even and conf.mode == "max-value":  # there scales are read off to the last bit
         runner, factors_left = FloatRunner(parts.graph, names), {}
     stats = observe(runner, prepared.data.batches(few), names, factors=factors_left, on_batch=count)
+    release()
     return Observed(prepared, parts, even, stats, notes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..graph import ir
-from ..run.memory import bytes_per_sample, piece
+from ..run.memory import bytes_per_sample, piece, release
 from .improve.refine import refine, walk_bytes
 from .planned import Planned
 
@@ -21,4 +21,5 @@ def refined(planned: Planned) -> ir.Graph:
     feeds, _ = next(iter(data.peek(piece(walk_bytes(copy), _SAMPLES, budget))))
     pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
     refine(planned.parts.on(copy), planned.plan, planned.prepared.row, feeds, planned.runner, pieces, budget)
+    release()
     return copy

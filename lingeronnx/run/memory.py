@@ -7,11 +7,13 @@ themselves and what the pass keeps of them take the rest.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import sys
 
 from ..graph import ir
 
-__all__ = ["bytes_per_sample", "piece"]
+__all__ = ["bytes_per_sample", "piece", "release"]
 
 
 def bytes_per_sample(model: ir.Graph) -> int:
@@ -23,3 +25,9 @@ def bytes_per_sample(model: ir.Graph) -> int:
 def piece(one: int, most: int, budget: int) -> int:
     """Return how many samples of `one` bytes each a piece has under `budget` bytes: at least 1, at most `most`."""
     return max(1, min(budget // 8 // max(one, 1), most))
+
+
+def release() -> None:
+    """Give back to the system what was freed: glibc keeps it for each thread that has ever asked for some."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)

@@ -10,7 +10,7 @@ from lingeronnx.flow.improve import factors
 from lingeronnx.flow.improve.equalize import equalize
 from lingeronnx.flow.improve.host_scale import free_borders, settle
 from lingeronnx.flow.improve.ranges import range_factors
-from lingeronnx.flow.improve.refine import refine, samples_that_fit
+from lingeronnx.flow.improve.refine import refine
 from lingeronnx.flow.observe import observe
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
@@ -190,14 +190,3 @@ def test_a_shared_weight_is_not_rounded_again():
     layers = [n for n in model.graph if n.op_type == "Conv"]
     assert layers[0].inputs[1] is layers[1].inputs[1]
     np.testing.assert_array_equal(ir.const(layers[0].inputs[1]), old)
-
-
-@pytest.mark.parametrize("size, all_fit", ((8, True), (4096, False)))
-def test_samples_fit_the_memory(size, all_fit):
-    """As many as asked for, or as many as their float activations leave room for: 512 MiB of them."""
-    net = Net(1, size, size)
-    net.node("Relu", "x", out="y")
-    model = net.graph("y")
-    found = samples_that_fit(model, 100)
-    assert found == min(100, max(1, 512 * 2**20 // (2 * 4 * size * size)))
-    assert (found == 100) == all_fit

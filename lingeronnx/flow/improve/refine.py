@@ -34,6 +34,7 @@ __all__ = ["refinable", "refine", "walk_bytes"]
 
 _PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
 _ROWS = 16384  # receptive fields that the second moments of a layer's inputs are taken over
+_CHUNK = 2048  # rows of these at a time
 _FEWEST = 1024  # positions that a layer is compared at, however little memory there is
 _LIVING = 4  # tensors that a step needs, and those that wait for a later one
 _LARGEST = 4096  # inputs per output beyond which the moments' matrix would be too large
@@ -118,13 +119,24 @@ def _rounded(kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan) -> np.n
     better = np.empty(counts.shape)
     old = held.reshape(group, outputs, fields).astype(np.float64)
     for g in range(group):
-        x = rows[:, g].astype(np.float64)
-        moments = np.cov(x, rowvar=False, bias=True).reshape(fields, fields)  # the mean is the bias's business
-        better[g] = compensated_round(counts[g], moments, len(x), q.low, q.high)
+        moments = _moments(rows[:, g])
+        better[g] = compensated_round(counts[g], moments, len(rows), q.low, q.high)
         if output_error(better[g] - counts[g], moments) >= output_error(old[g] - counts[g], moments):
             better[g] = old[g]
     result = better.reshape(held.shape).astype(held.dtype)
     return None if np.array_equal(result, held) else result
+
+
+def _moments(rows: np.ndarray) -> np.ndarray:
+    """Return the covariance, float64 [fields, fields], of integers [rows, fields]: the mean is the bias's business."""
+    sums = np.zeros(rows.shape[1])
+    products = np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, len(rows), _CHUNK):  # so that little is held in 64 bits at a time; the sums are exact
+        part = rows[start : start + _CHUNK].astype(np.float64)
+        sums += part.sum(axis=0)
+        products += part.T @ part
+    mean = sums / len(rows)
+    return np.asarray(products / len(rows) - np.outer(mean, mean))
 
 
 def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node) -> np.ndarray:

@@ -1,0 +1,90 @@
+"""Passes over the data in pieces: within the memory that is given, and with the same result as in one piece."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lingeronnx.api import quantize
+from lingeronnx.errors import ConfigError
+from lingeronnx.flow.improve.equalize import equalize
+from lingeronnx.flow.improve.refine import _moments
+from lingeronnx.flow.partition import partition
+from lingeronnx.graph import ir
+from lingeronnx.platforms import VENUS
+from lingeronnx.run.data import Data
+from lingeronnx.run.memory import bytes_per_sample, piece
+from lingeronnx.run.runners import FloatRunner, input_specs
+from tests import nets
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 256), st.integers(1, 1 << 32))
+def test_a_piece_keeps_to_its_share(one, most, budget):
+    """At least one sample, at most what was asked for, else an eighth of the budget."""
+    found = piece(one, most, budget)
+    assert 1 <= found <= most
+    assert found == 1 or 8 * found * one <= budget
+
+
+def test_bytes_of_a_sample():
+    net = nets.Net(3, 8, 8)
+    model = nets.prepared(net.graph(net.node("Relu", net.conv("x", (5, 3, 1, 1)), out="y")))
+    assert bytes_per_sample(model) == 4 * (3 + 5 + 5) * 64
+
+
+@pytest.mark.parametrize("build", (nets.residual, nets.depthwise), ids=lambda build: build.__name__)
+def test_no_run_takes_more_samples_than_fit(build, monkeypatch):
+    """Law: whatever the number of samples, no run of the float model computes more than a piece at a time."""
+    model, most = build(), 0
+    whole = FloatRunner.run
+
+    def run(self, feed, names=None):
+        nonlocal most
+        most = max(most, *(len(array) for array in feed.values()))
+        return whole(self, feed, names)
+
+    monkeypatch.setattr(FloatRunner, "run", run)
+    one = bytes_per_sample(nets.prepared(model))
+    feed = nets.samples(model, 48)
+    quantize(build(), feed, memory=5 * 8 * one / 1e9)
+    assert 0 < most <= 5
+    quantize(build(), feed, memory=1.0)
+    assert most > 5
+
+
+def test_the_split_does_not_matter():
+    """The same plan and the same integers, but for float32 rounding in onnxruntime, which no scale sees here."""
+    feed = nets.samples(nets.residual(), 24)
+    less, more = (quantize(nets.residual(), feed, memory=size, effort="fast") for size in (1e-4, 1.0))
+    assert less.plan == more.plan
+    left, right = (model.graph.graph.initializers for model in (less, more))
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        np.testing.assert_array_equal(ir.const(value), ir.const(right[name]))
+
+
+def test_channels_are_seen_alike_in_pieces():
+    model = nets.prepared(nets.residual())
+    feed = nets.samples(model, 12)
+    parts = partition(model, VENUS, {})
+    pieces = list(Data(feed, input_specs(model)).pieces(feed, 5))
+    assert [len(part["x"]) for part in pieces] == [5, 5, 2]
+    whole = equalize(parts.on(ir.clone(model)), [feed])
+    split = equalize(parts.on(ir.clone(model)), pieces)
+    assert whole.keys() == split.keys() != set()
+    for name, factor in whole.items():
+        np.testing.assert_allclose(split[name], factor, rtol=1e-4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 5000), st.integers(1, 6), st.integers(0, 9))
+def test_moments_in_chunks(rows, fields, seed):
+    """Law: the covariance of integers, whatever the number of rows."""
+    x = np.random.default_rng(seed).integers(-128, 128, (rows, fields)).astype(np.int8)
+    want = np.cov(x.astype(np.float64), rowvar=False, bias=True).reshape(fields, fields)
+    np.testing.assert_allclose(_moments(x), want, rtol=1e-9, atol=1e-6)
+
+
+def test_no_memory_at_all_is_refused():
+    with pytest.raises(ConfigError, match="memory"):
+        quantize(nets.plain(), nets.samples(nets.plain()), memory=0)
