@@ -159,5 +159,5 @@ def observe(
             new = TensorStats.of(array)
             stats[name] = stats[name].merge(new) if name in stats else new
         if on_batch is not None:
-            on_batch(len(next(iter(feeds.values()))))
+            on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))
     return stats
