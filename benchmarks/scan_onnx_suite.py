@@ -1,0 +1,150 @@
+"""Every model of onnx's own test suite on every platform: quantized, or one line that says why not.
+
+python benchmarks/scan_onnx_suite.py                             # all models, all platforms
+python benchmarks/scan_onnx_suite.py --platform venus --every 20 # a sample
+python benchmarks/scan_onnx_suite.py --match resize --lines      # what is said of each
+
+The models are those that the installed onnx brings: node tests (made by its case generators), simple models, and the
+operators and small models converted from PyTorch. A model counts as quantized where at least one operator became
+integer. Anything but a result or a LingerOnnxError of one line is a failure, and so is a model that takes longer than
+--seconds; then the exit code is 1. Calibrated with the suite's own inputs where they are float, at effort fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lingeronnx.api import quantize
+from lingeronnx.errors import LingerOnnxError
+from lingeronnx.graph import ir
+from lingeronnx.ops import float_op
+from lingeronnx.platforms import PLATFORMS, Platform
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the suite and the inputs that come with it; none where it brings none, or no plain arrays."""
+
+    name: str
+    proto: onnx.ModelProto
+    feed: Mapping[str, np.ndarray] | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a model on a platform.
+
+    kind : "quantized", "float" (nothing became integer), "refused" (one line) or "failed". said : the reason.
+    """
+
+    kind: str
+    said: str
+    seconds: float
+
+
+def node_models() -> Iterator[Model]:
+    """Yield the models of the node tests, which onnx makes on the spot."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        cases = collect_testcases(None)
+    for case in cases:
+        if case.model is not None:
+            arrays = case.data_sets[0][0] if case.data_sets else ()
+            yield Model(case.name, case.model, _feed(case.model, arrays))
+
+
+def stored_models() -> Iterator[Model]:
+    """Yield the models that onnx ships as files."""
+    data = Path(onnx.__file__).parent / "backend" / "test" / "data"
+    for kind in ("simple", "pytorch-converted", "pytorch-operator"):
+        for path in sorted((data / kind).glob("*/model.onnx")):
+            proto = onnx.load(path)
+            files = sorted((path.parent / "test_data_set_0").glob("input_*.pb"), key=lambda f: int(f.stem[6:]))
+            yield Model(f"{kind}/{path.parent.name}", proto, _feed(proto, [_stored(file) for file in files]))
+
+
+def _stored(file: Path) -> np.ndarray | None:
+    tensor = onnx.TensorProto()
+    try:
+        tensor.ParseFromString(file.read_bytes())
+        return onnx.numpy_helper.to_array(tensor)
+    except Exception:  # a sequence or an optional: no array
+        return None
+
+
+def _feed(proto: onnx.ModelProto, arrays: object) -> dict[str, np.ndarray] | None:
+    """Return {input: array}; None where there is none, or one of them is no array of numbers."""
+    held = {value.name for value in proto.graph.initializer}
+    names = [value.name for value in proto.graph.input if value.name not in held]
+    given = list(arrays)  # type: ignore[call-overload]
+    plain = given and all(isinstance(a, np.ndarray | np.generic) and np.asarray(a).dtype.kind in "fiub" for a in given)
+    return dict(zip(names, map(np.asarray, given), strict=False)) if plain else None
+
+
+def scan(model: Model, row: Platform) -> Outcome:
+    """Quantize a model for a platform."""
+    start = time.perf_counter()
+    try:
+        loaded = ir.from_proto(onnx.ModelProto.FromString(model.proto.SerializeToString()))
+        result = quantize(loaded, [model.feed] if model.feed else None, platform=row, effort="fast")
+    except LingerOnnxError as error:
+        text = str(error)
+        kind = "failed" if not text or "\n" in text or "Traceback" in text else "refused"
+        return Outcome(kind, text, time.perf_counter() - start)
+    except Exception as error:  # the point of the scan
+        return Outcome("failed", f"{type(error).__name__}: {error}", time.perf_counter() - start)
+    floats = [*result.report.float_nodes, *result.report.host_part]
+    said = "; ".join(dict.fromkeys(f"{node.op_type}: {node.why}" for node in floats))
+    return Outcome("quantized" if result.report.layers else "float", said, time.perf_counter() - start)
+
+
+def has_rule(model: Model, row: Platform) -> bool:
+    """Whether every node of the model is an operator that `row` computes in integers, its limits aside."""
+    graph = ir.from_proto(onnx.ModelProto.FromString(model.proto.SerializeToString()))
+    found = [float_op(node, row)[0] for node in graph.graph]
+    return bool(found) and all(op is not None and op.available(row) for op in found)
+
+
+def main() -> int:
+    """Scan and print; 1 where a model failed or took too long."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--platform", action="append", choices=[row.name for row in PLATFORMS])
+    parser.add_argument("--match", default="", help="only models whose name holds this")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th model")
+    parser.add_argument("--seconds", type=float, default=20.0, help="the longest a model may take")
+    parser.add_argument("--lines", action="store_true", help="a line for each model")
+    given = parser.parse_args()
+    rows = [row for row in PLATFORMS if not given.platform or row.name in given.platform]
+    models = [m for m in (*node_models(), *stored_models()) if given.match in m.name][:: given.every]
+    counts: dict[str, Counter[str]] = {row.name: Counter() for row in rows}
+    bad = 0
+    for model in models:
+        for row in rows:
+            found = scan(model, row)
+            counts[row.name][found.kind] += 1
+            slow = found.seconds > given.seconds
+            bad += slow or found.kind == "failed"
+            if given.lines or slow or found.kind == "failed":
+                print(f"{row.name:8} {model.name:60} {found.kind:10} {found.seconds:5.1f} s  {found.said[:300]}", flush=True)
+    print(f"{len(models)} models")
+    for name, count in counts.items():
+        print(f"{name:8} " + ", ".join(f"{count[kind]} {kind}" for kind in ("quantized", "float", "refused", "failed")))
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
