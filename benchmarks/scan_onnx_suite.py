@@ -139,7 +139,10 @@ def main() -> int:
             slow = found.seconds > given.seconds
             bad += slow or found.kind == "failed"
             if given.lines or slow or found.kind == "failed":
-                print(f"{row.name:8} {model.name:60} {found.kind:10} {found.seconds:5.1f} s  {found.said[:300]}", flush=True)
+                print(
+                    f"{row.name:8} {model.name:60} {found.kind:10} {found.seconds:5.1f} s  {found.said[:300]}",
+                    flush=True,
+                )
     print(f"{len(models)} models")
     for name, count in counts.items():
         print(f"{name:8} " + ", ".join(f"{count[kind]} {kind}" for kind in ("quantized", "float", "refused", "failed")))
