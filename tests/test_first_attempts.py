@@ -1,0 +1,67 @@
+"""What people bring, and what they read: each input is quantized, or gets one line that names it and the remedy."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from lingeronnx import cli
+from tests.passes.helpers import proto, rand
+from tests.passes.test_layer_norm import FUSED, FUSED_HELD
+
+_LINEAR = "g (float[N,4] x) => (float[N,3] y) { a = MatMul(x, w) y = Relu(a) }"
+_TWICE = "g (float[N,4] x) => (float[N,3] y) { a = MatMul(x, w) y = Mul(a, a) }"
+_STATE = """g (float[N,4] x, float[N,3] h) => (float[N,3] y, float[N,3] h_out) {
+    a = MatMul(x, w) h_out = Add(a, h) y = Relu(a)
+}"""
+_NUMBER = "g (float[N,4] x, int64 rate) => (float[N,3] y) { r = Cast<to = 1>(rate) a = MatMul(x, w) y = Mul(a, r) }"
+_ONE = "g (float[1,4] x) => (float[1,3] y) { f = Reshape(x, flat) u = Unsqueeze(f, z) y = MatMul(u, w) }"
+_WEIGHTS = {"w": rand(4, 3)}
+_MANY, _ROW = rand(16, 4), {"x": rand(16, 4)}
+
+#: What is brought -> (model, its constants, calibration data, options, what is read; None: it is quantized)
+TABLE = {
+    "a tensor read twice": (_TWICE, _WEIGHTS, _ROW, (), None),
+    "another name, one input": (_LINEAR, _WEIGHTS, {"data": _MANY}, (), "array 'data' is fed to input 'x'"),
+    "a wrong name": (
+        _STATE,
+        _WEIGHTS,
+        {"x": _MANY, "g": rand(16, 3)},
+        (),
+        "'g' is not an input of the model; inputs are x, h",
+    ),
+    "another size": (_LINEAR, _WEIGHTS, {"x": rand(16, 5)}, (), "has shape [16, 5], the model takes [N, 4]"),
+    "no state in the data": (_STATE, _WEIGHTS, _ROW, (), "feed it back with --state h_out=h"),
+    "a state that is not there": (_STATE, _WEIGHTS, _ROW, ("--state", "h_new=h"), "no output 'h_new'"),
+    "a state fed back": (_STATE, _WEIGHTS, _ROW, ("--state", "h_out=h"), None),
+    "a single number": (_NUMBER, _WEIGHTS, {**_ROW, "rate": np.array(8)}, (), None),
+    "a number fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rate=8"), None),
+    "a wrong input fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rat=8"), "did you mean 'rate'?"),
+    "a layer norm of Keras": (FUSED, FUSED_HELD, {"x": rand(16, 6)}, (), None),
+    "made for one sample": (_ONE, _WEIGHTS | {"flat": np.array([4]), "z": np.array([0])}, _ROW, (), None),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_first_attempt(name, tmp_path, monkeypatch):
+    text, held, data, options, words = TABLE[name]
+    monkeypatch.chdir(tmp_path)
+    onnx.save(proto(text, **held), "m.onnx")
+    np.savez("calib.npz", **data)
+    run = CliRunner().invoke(
+        cli.main, ["quantize", "m.onnx", "--calib", "calib.npz", "--platform", "generic", *options]
+    )
+    said = " ".join(run.output.split())
+    assert "Traceback" not in said
+    assert "onnxruntime" not in said
+    if words is not None:
+        assert words in said
+    if run.exit_code:
+        assert run.exit_code == 1
+        assert words is not None
+        assert said.startswith("error: ")
+        assert not (tmp_path / "m_quant.onnx").exists()
+    else:
+        assert (tmp_path / "m_quant.onnx").exists()
