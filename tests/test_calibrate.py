@@ -20,10 +20,10 @@ def stats(*values):
 
 
 def error(array, scale, bits=8):
-    """Return the mean error of the raw array, to the power that large errors count with."""
+    """Return the mean squared error of the raw array."""
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     held = np.clip(np.floor(array.astype(np.float64) * scale + 0.5), low, high) / scale
-    return np.mean(np.abs(held - array) ** 2.4)
+    return np.mean((held - array) ** 2)
 
 
 @pytest.mark.parametrize("calibrator", KINDS)
@@ -68,7 +68,7 @@ def test_single_outlier(power):
     found = {kind: best_scale(seen, 8, power=power, calibrator=kind) for kind in ("max", "mse")}
     assert found["max"] * array.max() <= 128
     assert found["mse"] > found["max"]
-    assert error(array, found["mse"]) < 0.8 * error(array, found["max"])
+    assert error(array, found["mse"]) < 0.7 * error(array, found["max"])
 
 
 @few
@@ -103,7 +103,7 @@ def test_free_scale_is_no_worse(seed, bits):
     array = np.random.default_rng(seed).laplace(size=3000).astype(np.float32)
     free = best_scale(TensorStats.of(array), bits, power=False, calibrator="mse")
     bound = best_scale(TensorStats.of(array), bits, power=True, calibrator="mse")
-    assert error(array, free, bits) <= 1.05 * error(array, bound, bits)
+    assert error(array, free, bits) <= 1.03 * error(array, bound, bits)
 
 
 @pytest.mark.parametrize("calibrator", KINDS)

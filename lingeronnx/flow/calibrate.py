@@ -6,12 +6,10 @@ scales. All know the sign: [-1, 127/128] fits scale 2^7 exactly, 0..255 fits 2^-
 max         the whole range.
 percentile  the largest scale that still holds the share p of all values (p = 99.99 %): the range is cut at the
             threshold T with ``count(|x| <= T) = p * count``, read off the histogram and interpolated within its bin.
-mse         the least mean error ``E |clamp(round(x*s), low, high)/s - x|^p``; rare large values are traded for
-            resolution. p is 2.4 rather than 2 (as in Li et al., "BRECQ", 2021): what is cut is cut at all channels of a
-            place at once and does not average out as rounding does. Above 8 bits the least error on what was seen is
-            not the aim: rounding costs next to nothing and a larger value later on costs much, so twice the range is
-            held. Of a logit, which only a sigmoid or a tangent f reads, the error counts behind it:
-            ``E |f(held) - f(x)|^p``; what saturates f anyway is cut.
+mse         the least mean squared error ``E (clamp(round(x*s), low, high)/s - x)^2``; rare large values are traded for
+            resolution. Above 8 bits the least error on what was seen is not the aim: rounding costs next to nothing
+            and a larger value later on costs much, so twice the range is held. Of a logit, which only a sigmoid or a
+            tangent f reads, the error counts behind it: ``E (f(held) - f(x))^2``; what saturates f anyway is cut.
 kl          the least relative entropy between what is there and what the integers keep of it (Migacz, "8-bit inference
             with TensorRT", 2017), for signed data. With the histogram's bins i and the integers j they round to, at the
             scale s:
@@ -33,13 +31,10 @@ import numpy as np
 
 from .observe import HALF, Curve, TensorStats
 
-__all__ = ["PERCENTILE", "POWER", "best_scale", "candidates", "full_range_scale", "relative_entropy", "threshold"]
+__all__ = ["PERCENTILE", "best_scale", "candidates", "full_range_scale", "relative_entropy", "threshold"]
 
 #: The share of values, in percent, that the calibrator "percentile" holds.
 PERCENTILE = 99.99
-
-#: p of the calibrator "mse".
-POWER = 2.4
 
 _POWER_STEPS = 4  # candidates above the full-range exponent
 _FINE_STEPS = 48  # candidates of a free scale, up to four times the full-range scale
@@ -95,7 +90,7 @@ def best_scale(
         return tried[0] / 2
     if through is not None:
         tried = candidates(stats, bits, power=power, far=True)
-    return min(tried, key=lambda scale: stats.error(scale, low, high, POWER, through))
+    return min(tried, key=lambda scale: stats.error(scale, low, high, through))
 
 
 def candidates(stats: TensorStats, bits: int, *, power: bool, far: bool = False) -> list[float]:

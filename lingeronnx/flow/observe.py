@@ -96,8 +96,8 @@ class TensorStats:
         width = np.ldexp(1.0, self.exponent) * self.factor
         return (index - HALF + 0.5) * width, self.bins[index]
 
-    def error(self, scale: float, low: int, high: int, power: float = 2.0, through: Curve | None = None) -> float:
-        """Return the mean of |error|**power of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
+    def error(self, scale: float, low: int, high: int, through: Curve | None = None) -> float:
+        """Return the mean squared error of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
 
         Counted at the bins' centres, so to about a hundredth of a step. through : what the error counts behind.
         """
@@ -105,7 +105,7 @@ class TensorStats:
         held = np.clip(np.floor(centres * scale + 0.5), low, high) / scale
         if through is not None:
             held, centres = through(held), through(centres)
-        return float(np.dot(counts, np.abs(held - centres) ** power)) / self.count
+        return float(np.dot(counts, (held - centres) ** 2)) / self.count
 
 
 def _exponent(low: float, high: float) -> int:

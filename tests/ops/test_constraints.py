@@ -40,9 +40,10 @@ def norm(*sizes, **attributes):
 
 def layer(kind, letters=""):
     """Return a float layer that is given what the letters name: lengths, h, c."""
-    shapes = [["N", 9, 4], [1, 12, 4], [1, 12, 3], [1, 24], *([["N"]] if "l" in letters else []),
-              *[["N", 1, 3]] * len(letters.strip("l"))]  # fmt: skip
-    return node(f"{kind}_{letters}" if letters else kind, *shapes, domain=ir.DOMAIN)
+    shapes = [["N", 9, 4], [1, 12, 4], [1, 12, 3], [1, 24]]
+    shapes += [["N"] if letter == "l" else ["N", 1, 3] for letter in letters]
+    given = ["lengths" if letter == "l" else letter for letter in letters]
+    return node(kind, *shapes, domain=ir.DOMAIN, **({"given": given} if given else {}))
 
 
 def with_cell(source):
