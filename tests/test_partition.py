@@ -34,6 +34,11 @@ CASES = {
         "Concat",
         "it concatenates along the batch axis",
     ),
+    "an empty slice": (
+        lambda n: n.node("Slice", n.conv("x", (4, 3, 1, 1)), *[n.const(np.array([2]))] * 3, out="y"),
+        "Slice",
+        "'y' has no elements",
+    ),
     "a hard clip": (
         lambda n: n.node("Clip", n.conv("x", (4, 3, 1, 1)), n.const(np.float32(-1)), n.const(np.float32(1)), out="y"),
         "Clip",

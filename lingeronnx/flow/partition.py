@@ -122,6 +122,9 @@ def _why_float(node: ir.Node, row: Platform) -> str | None:
             return "its input is a constant"
         if ir.has_folded_batch(value):
             return "its input has samples and something else on one axis"
+    for value in (*(node.inputs[index] for index in op.data(node)), *node.outputs):
+        if value is not None and 0 in (ir.shape(value) or ()):
+            return f"'{value.name}' has no elements"
     if any(ir.has_folded_batch(value) for value in node.outputs):
         return "its output has samples and something else on one axis"
     for index in op.parameters(node):
