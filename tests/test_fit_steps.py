@@ -25,6 +25,13 @@ def pool(kind, shape, **attributes):
     return net.graph(net.node(kind, "x", out="y", **attributes))
 
 
+def doubled(shape):
+    net = Net(*shape)
+    scales = net.const(np.array([1, 1, 2, 2], np.float32))
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return net.graph(net.node("Resize", "x", "", scales, out="y", **how))
+
+
 #: Rewrite -> a model that breaks the limit it is for, the platform, the operators that one step leaves.
 OWN = {
     "expand-dilation": (lambda: conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"]),
@@ -40,6 +47,7 @@ OWN = {
                       ["AveragePool", "AveragePool"]),
     "split-max-pool": (lambda: pool("MaxPool", (3, 24, 26), kernel_shape=[9, 9], pads=[4] * 4), VENUS,
                        ["MaxPool", "MaxPool"]),
+    "repeat-elements": (lambda: doubled((3, 5, 4)), VENUS, None),
 }  # fmt: skip
 
 
@@ -98,7 +106,7 @@ def test_another_operator_stays(name):
     assert STEPS[name](model, node, VENUS) is None
 
 
-@pytest.mark.parametrize("name", [name for name in OWN if not name.endswith(("average", "pool"))])
+@pytest.mark.parametrize("name", [name for name in OWN if not name.endswith(("average", "pool", "elements"))])
 def test_a_weight_of_the_run_stays(name):
     """Nothing can be taken apart whose numbers are not known."""
     make, row, _ = OWN[name]
