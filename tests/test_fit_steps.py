@@ -100,10 +100,12 @@ def test_what_is_within_the_limits_stays(name):
 
 @pytest.mark.parametrize("name", STEPS)
 def test_another_operator_stays(name):
-    """A Relu, and a call of a function of ours."""
+    """A Relu, and what has no inputs."""
     net = Net(3, 8, 8)
     model, node = traced(lambda: net.graph(net.node("Relu", "x", out="y")))
     assert STEPS[name](model, node, VENUS) is None
+    bare = ir.make_node("RandomNormal", [], {"shape": [3, 8, 8]}, name="bare", output="noise")
+    assert STEPS[name](model, bare, VENUS) is None
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if not name.endswith(("average", "pool", "elements"))])

@@ -31,8 +31,10 @@ _FILTERS = {
 
 def repeat_elements(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Write a Resize as copies side by side, where the platform has none or none of its mode."""
+    if node.op_type != "Resize" or node.domain or ir.attr(node, "axes"):
+        return None
     source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))
-    if node.op_type != "Resize" or node.domain or len(source) != 4 or len(result) != 4 or ir.attr(node, "axes"):
+    if len(source) != 4 or len(result) != 4:
         return None
     sizes = list(zip(source[1:], result[1:], strict=True))
     if any(not n or not m or m % n for n, m in sizes) or sizes[0][0] != sizes[0][1]:

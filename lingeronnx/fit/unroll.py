@@ -45,9 +45,9 @@ def _is_joined(units: int, row: Platform) -> bool:
 def unroll(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Write the layer out step by step."""
     kind = ir.kind(node)
-    shape = ir.shape(node.inputs[0])
     if node.domain != ir.DOMAIN or kind not in ("GRU", "LSTM") or "lengths" in given(node):
         return None
+    shape = ir.shape(node.inputs[0])
     if shape is None or shape[1] is None or shape[1] > STEPS or not SIGMOID.available(row):
         return None
     maker = (_Gru if kind == "GRU" else _Lstm)(model, node, TANH.available(row))

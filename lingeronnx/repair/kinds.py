@@ -251,7 +251,7 @@ class Kinship:
     def _quantized(self, node: Node, index: int, tensor: Tensor, kinds: Sequence[Kind]) -> Kind:
         """Return the kind of output `index` of an integer node, by its attributes."""
         form, attrs = operator(node), current(node)
-        bits = attrs.get("o_bits") if form is None else form.bits(attrs)
+        bits = attrs.get("o_bits" if form is None else form.width)  # damaged graphs hold anything there
         width = bits if isinstance(bits, int) and 2 <= bits <= 32 else 8
         if form is None:
             return self._unknown(attrs, kinds, width)
