@@ -82,15 +82,20 @@ class _Work:
             self.notes.append(text)
 
 
+def check_target(to: str) -> None:
+    """Raise ConfigError where no graph can be converted to `to`."""
+    if to not in TARGETS:
+        more = "; a graph of QuantizeLinear and DequantizeLinear is not written yet" if to == "qdq" else ""
+        raise ConfigError(f"cannot convert to '{to}': it is {' or '.join(TARGETS)}{more}")
+
+
 def convert(model: ir.Graph, to: str) -> Converted:
     """Return the integer graph `model`, which is left as it is, in the generation called `to`.
 
     to : "thinker" or "linger". Raises ConfigError for another word, ModelError for a float graph and where operators
     have no counterpart, all of them named.
     """
-    if to not in TARGETS:
-        more = "; a graph of QuantizeLinear and DequantizeLinear is not written yet" if to == "qdq" else ""
-        raise ConfigError(f"cannot convert to '{to}': it is {' or '.join(TARGETS)}{more}")
+    check_target(to)
     if not any(is_quantized_domain(node) for node in model.graph):
         raise ModelError("the graph has no integer operator: there is nothing to convert; quantize it first")
     number, version = TARGETS[to]

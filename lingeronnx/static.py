@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from .conversion import check_target
 from .errors import ConfigError, nearest
 from .graph import ir
 
@@ -61,6 +62,7 @@ def quantize_static(
     from .api import quantize
 
     to = "thinker" if quant_format is None else _one("quant_format", quant_format, _FORMATS)
+    check_target(to)
     _refuse(reduce_range, "reduce_range", "sums are exact here, there is nothing to save weights' range for")
     _refuse(use_external_data_format, "use_external_data_format", "one file is written")
     if calibration_providers not in (None, ["CPUExecutionProvider"]):

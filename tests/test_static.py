@@ -117,3 +117,15 @@ def test_what_has_no_counterpart_is_refused(model, tmp_path, arguments, message)
         lo.quantize_static(path, out, Reader(items), **arguments)
     assert "\n" not in str(caught.value)
     assert not out.exists()
+
+
+def test_what_cannot_be_written_is_refused_before_the_work(model, tmp_path):
+    """No sample is read for a form that no graph can be converted to."""
+
+    class Reader:
+        def get_next(self):
+            raise AssertionError("the data were read")
+
+    with pytest.raises(ConfigError, match="cannot convert to 'qdq'"):
+        lo.quantize_static(model, tmp_path / "out.onnx", Reader(), quant_format="QDQ")
+    assert not (tmp_path / "out.onnx").exists()

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, LingerOnnxError, nearest
+from ..errors import ConfigError, DataError, nearest
 from ..files import replacing
 from ..graph.batch_axes import open_axis
 from ..run.data import Data, InputSpec, Progress, load_function
+from ..run.metrics import called
 from .measures import worse_first
 from .metrics import METRICS, Pair
 from .sources import Source, source
@@ -131,22 +132,13 @@ def _measure(metric: str | Measure, order: str | None) -> tuple[str, Measure, st
         raise ConfigError("a metric of your own needs the order: ascending or descending, the worst first")
     function = load_function(metric, "metric") if isinstance(metric, str) else metric
     title = metric if isinstance(metric, str) else getattr(metric, "__name__", "function")
-    return title, lambda x, y: _called(function, x, y), order
+    return title, lambda x, y: called("the metric function", function, x, y), order
 
 
 def _of_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
     pair = Pair()
     pair.add(x, y)
     return float(getattr(pair, METRICS[name]))
-
-
-def _called(function: Measure, x: np.ndarray, y: np.ndarray) -> float:
-    try:
-        return float(function(x, y))
-    except LingerOnnxError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"the metric function failed ({type(error).__name__}: {error})") from error
 
 
 def _run(side: Source, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 `fake_quantized` follows every tensor of the plan by ``clip(floor(x * scale + 0.5), low, high) / scale`` and rounds the
 weights; biases stay real. `cut` takes the graph apart at those tensors, so that each layer can be computed from given
-values. Knows graphs and plans, runs nothing.
+values. `on_grid` is the same for an array. Knows graphs and plans, runs nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ import numpy as np
 from ..graph import ir
 from ..plan import Plan, QParams
 
-__all__ = ["cut", "fake_quantized"]
+__all__ = ["cut", "fake_quantized", "on_grid"]
+
+
+def on_grid(array: np.ndarray, q: QParams) -> np.ndarray:
+    """Return `array`, of any float type, as it comes back from the integers of `q`; the same type."""
+    kind = np.float64 if q.bits > 20 else array.dtype
+    held = array * np.asarray(q.factor(array.ndim), kind)
+    held += 0.5
+    np.floor(held, out=held)
+    np.clip(held, q.low - q.zero_point, q.high - q.zero_point, out=held)
+    held /= np.asarray(q.factor(array.ndim), kind)
+    return held.astype(array.dtype, copy=False)
 
 
 def fake_quantized(graph: ir.Graph, plan: Plan, only: Collection[str] | None = None) -> tuple[ir.Graph, dict[str, str]]:
@@ -96,9 +107,7 @@ def _round_weights(model: ir.Graph, wanted: Mapping[str, QParams]) -> None:
     for name, value in model.graph.initializers.items():
         q, array = wanted.get(name), ir.const(value)
         if q is not None and array is not None:
-            held = q.factor(array.ndim)
-            counts = np.clip(np.floor(array.astype(np.float64) * held + 0.5), q.low, q.high)
-            ir.fill(value, (counts / held).astype(array.dtype))
+            ir.fill(value, on_grid(array.astype(np.float64), q).astype(array.dtype))
 
 
 def _new(base: str, taken: set[str]) -> str:

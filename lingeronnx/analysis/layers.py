@@ -19,7 +19,8 @@ from ..formats import QUANT
 from ..graph import ir
 from ..ops import Op, parameter_values, with_parameter
 from ..platforms import Platform
-from .trial import Rounding, Setting, on_grid
+from .fake import on_grid
+from .trial import Rounding, Setting
 
 __all__ = ["Layer", "layers", "option", "rounding"]
 

@@ -24,13 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, LingerOnnxError, nearest
+from ..errors import ConfigError, DataError, nearest
 from ..flow import Planned, plan_for, prepare
 from ..graph import ir
 from ..plan import Plan
 from ..platforms import Platform
 from ..run.cluster import spread
 from ..run.data import Batch, Data, Progress
+from ..run.metrics import called
 from ..run.segments import Segments
 from ..run.streaming import unrolled
 from .histograms import check_matplotlib, draw
@@ -408,12 +409,4 @@ class _Called:
     def start(self) -> Callable[[Setting], float]:
         """Return what calls it for one trial."""
         trials = TrialModel(self.rounding.engine(), self.base)
-        return lambda setting: self._call(trials.under(setting))
-
-    def _call(self, model: TrialModel) -> float:
-        try:
-            return float(self.function(model))
-        except LingerOnnxError:
-            raise
-        except Exception as error:
-            raise ConfigError(f"the evaluation function failed ({type(error).__name__}: {error})") from error
+        return lambda setting: called("the evaluation function", self.function, trials.under(setting))

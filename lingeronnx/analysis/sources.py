@@ -112,13 +112,14 @@ class Integer:
         self.users: dict[str, str] = {}
         self._kinds: dict[str, tuple[tuple[int, ...], np.dtype[Any], Held | None]] = {}
         names = session.floats
-        taken = set(names.values())
+        taken, seen = set(names.values()), set()
         for value in ir.values(self.graph):
             name = str(value.name)
             user = names.get(name, name)
-            if user in self.users.values() or (name not in names and name in taken):
+            if user in seen or (name not in names and name in taken):
                 continue  # the float tensor beside the integers that hold it, or a second copy of these
             self.users[name] = user
+            seen.add(user)
         self._streams = {user: name for name, user in self.users.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -22,8 +22,9 @@ from ..plan import QParams
 from ..run.data import Data
 from ..run.runners import input_specs
 from ..run.segments import Segments
+from .fake import on_grid
 
-__all__ = ["Base", "Engine", "Rounding", "Setting", "TrialModel", "on_grid"]
+__all__ = ["Base", "Engine", "Rounding", "Setting", "TrialModel"]
 
 _MEMORY = 512 * 2**20  # bytes of tensors that are kept for a function of the user's
 
@@ -58,17 +59,6 @@ class Rounding:
     def engine(self) -> Engine:
         """Return what runs it."""
         return Engine(self)
-
-
-def on_grid(array: np.ndarray, q: QParams) -> np.ndarray:
-    """Return `array`, of any float type, as it comes back from the integers of `q`; the same type."""
-    kind = np.float64 if q.bits > 20 else array.dtype
-    held = array * np.asarray(q.factor(array.ndim), kind)
-    held += 0.5
-    np.floor(held, out=held)
-    np.clip(held, q.low - q.zero_point, q.high - q.zero_point, out=held)
-    held /= np.asarray(q.factor(array.ndim), kind)
-    return held.astype(array.dtype, copy=False)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class QuantAnalysis:
         if (custom_metric_func is None) != (custom_metric_order_seq is None):
             raise ConfigError("custom_metric_func and custom_metric_order_seq go together: give both or none")
         if is_module(self._given) and self._bad_case is None:
-            self.set_bad_case(next(iter(Data(data_generator, self._analysis().inputs).peek(1)))[0])  # to export with
+            self.set_bad_case(Data(data_generator, self._analysis().inputs).first())  # to export with
         found = find_bad_case(
             self._baseline(),
             self._analysis(),

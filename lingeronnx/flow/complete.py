@@ -50,7 +50,7 @@ class Compared:
         lowered, tiled = row_tiles(lowered, row)
         if not prepared.synthetic:
             few = piece(4 * prepared.input_bytes, _SEEN, prepared.conf.budget)
-            note_inputs(lowered, next(iter(prepared.data.peek(few)))[0])
+            note_inputs(lowered, prepared.data.first(few))
         fitted = [*prepared.fitted, *_composed(planned.graph, self.made), *formed, *tiled]
         report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
         seen = self.seen
@@ -64,7 +64,7 @@ class Compared:
             planned.ranges,
             planned.basis,
             prepared.reasons,
-            next(iter(prepared.data.peek(_FEW)))[0],
+            prepared.data.first(_FEW),
         )
 
     @property

@@ -185,7 +185,7 @@ class _Moves:
 
 def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Session) -> str:
     """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
-    feed, _ = next(iter(prepared.data.peek(_few(prepared))))
+    feed = prepared.data.first(_few(prepared))
     seen = per_tensor(lowered, exact, session, feed)
     worst, most, ends = "", 0.0, 0.0
     reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of

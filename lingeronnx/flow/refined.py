@@ -18,7 +18,7 @@ def refined(planned: Planned) -> ir.Graph:
         return planned.graph
     copy = ir.clone(planned.graph)
     data, budget = planned.prepared.data, planned.prepared.conf.budget
-    feeds, _ = next(iter(data.peek(piece(walk_bytes(copy), _SAMPLES, budget))))
+    feeds = data.first(piece(walk_bytes(copy), _SAMPLES, budget))
     pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
     refine(planned.parts.on(copy), planned.plan, planned.prepared.row, feeds, planned.runner, pieces, budget)
     release()

@@ -200,9 +200,9 @@ class Data:
         for start in range(0, max(counts), size):
             yield {name: self._part(name, array, start, start + size) for name, array in feeds.items()}
 
-    def first(self) -> dict[str, np.ndarray]:
-        """Return the first sample as a batch of one; no generator is used up."""
-        return next(iter(self.peek(1)))[0]
+    def first(self, size: int = 1) -> dict[str, np.ndarray]:
+        """Return the first samples as one batch, at most `size`; no generator is used up."""
+        return next(iter(self.peek(size)))[0]
 
     def _check(self, feeds: Any, labels: Any, where: str) -> tuple[dict[str, np.ndarray], int]:
         feeds = self._without_fixed(self._named(feeds, where), where)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, nearest
+from ..errors import ConfigError, DataError, LingerOnnxError, nearest
 from .data import load_function
 
 __all__ = ["METRICS", "Agreement", "TopK", "metric"]
@@ -115,6 +115,16 @@ def _class_numbers(labels: Any, classes: int) -> np.ndarray:
     if array.max(initial=0) >= classes:
         raise DataError(f"label {array.max()} is beyond the {classes} classes of the output")
     return array.astype(np.int64).reshape(-1)
+
+
+def called(what: str, function: Callable[..., Any], *given: Any) -> float:
+    """Return the number that a function of the user's gives; ConfigError, which says `what` it is, where it fails."""
+    try:
+        return float(function(*given))
+    except LingerOnnxError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what} failed ({type(error).__name__}: {error})") from error
 
 
 class _Custom:
