@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,7 @@ from ..ops.conv import Geometry, known
 from ..platforms import Platform
 
 __all__ = [
-    "Fitted", "Maker", "Rewrite", "by", "chained", "chunks", "conv_of", "known", "scratch_conv", "scratch_source",
-    "sum_cost",
+    "Fitted", "Maker", "Rewrite", "by", "chained", "chunks", "conv_of", "known", "sum_cost",
 ]  # fmt: skip
 
 
@@ -67,22 +66,6 @@ def chained(make: Maker, parts: Sequence[ir.Value]) -> None:
     total = parts[0]
     for part in parts[1:]:
         total = make("Add", [total, part], list(part.shape or ()), "sum")
-
-
-def scratch_conv(
-    source: Sequence[int], weight: Sequence[int], result: Sequence[int], attributes: Mapping[str, Any]
-) -> ir.Node:
-    """Return a Conv of given sizes that is in no graph, to ask the constraints about."""
-    x = scratch_source(ir.Value(name="x", shape=ir.oir_shape([1, *source])))
-    w = ir.Value(name="w", shape=ir.oir_shape(list(weight)))
-    node = ir.make_node("Conv", [x, w], attributes, name="scratch", output="y")
-    node.outputs[0].shape = ir.oir_shape([1, *result])
-    return node
-
-
-def scratch_source(like: ir.Value) -> ir.Value:
-    """Return a tensor like `like` that a node computes: a part of a layer does not read a graph input."""
-    return ir.make_node("Slice", [like], name="cut", output="x", like=like).outputs[0]
 
 
 def by(sizes: Sequence[int]) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..graph import ir
+from ..graph.loose import loose_node, loose_tensor
 from ..ops.conv import CONV2D, Geometry
 from ..platforms import Platform
-from ._base import Maker, chained, chunks, conv_of, scratch_conv, sum_cost
+from ._base import Maker, chained, chunks, conv_of, sum_cost
 
 __all__ = ["split_channels"]
 
@@ -36,8 +37,9 @@ def _fits(row: Platform, g: Geometry, inputs: int, outputs: int, group: int) -> 
     """Whether a part of so many channels is within all limits."""
     space, result = [int(d or 0) for d in g.source[2:]], [int(d or 0) for d in g.result[2:]]
     attributes = {**_attributes(g), "group": group}
-    node = scratch_conv([inputs, *space], [outputs, inputs // group, *g.kernel], [outputs, *result], attributes)
-    return not CONV2D.violations(node, row)
+    source = loose_tensor([1, inputs, *space], computed=True)
+    weight = loose_tensor([outputs, inputs // group, *g.kernel])
+    return not CONV2D.violations(loose_node("Conv", [source, weight], [1, outputs, *result], attributes), row)
 
 
 def _attributes(g: Geometry) -> dict[str, Any]:

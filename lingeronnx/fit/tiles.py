@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph import ir
+from ..graph.loose import loose_node, loose_tensor
 from ..ops import float_op
 from ..platforms import Platform
-from ._base import Maker, by, chunks, scratch_source
+from ._base import Maker, by, chunks
 
 __all__ = ["split_map"]
 
@@ -107,24 +108,22 @@ def _fit(node: ir.Node, window: _Window, ranges: Sequence[Sequence[tuple[int, in
         pads, result = rest[:4], rest[4:]
         if node.op_type != "Conv" and result == [1, 1] != list(window.result):
             return False
-        made = _scratch(node, (channels, height, width), pads, result)
+        made = _tile(node, (channels, height, width), pads, result)
         op, _ = float_op(made, row)
         if op is None or op.violations(made, row):
             return False
     return True
 
 
-def _scratch(node: ir.Node, source: Sequence[int], pads: Sequence[int], result: Sequence[int]) -> ir.Node:
-    """Return a node like `node` on a map of another size that is in no graph, to ask the constraints about."""
-    x = scratch_source(ir.Value(name="x", shape=ir.oir_shape([1, *source]), type=ir.source(node).type))
-    inputs = [x]
+def _tile(node: ir.Node, source: Sequence[int], pads: Sequence[int], result: Sequence[int]) -> ir.Node:
+    """Return a node like `node` on a map of another size."""
+    inputs, outputs = [loose_tensor([1, *source], like=ir.source(node), computed=True)], source[0]
     if node.op_type == "Conv":
         weight = ir.source(node, 1)
-        inputs.append(ir.Value(name="w", shape=weight.shape, type=weight.type, const_value=weight.const_value))
-    made = ir.make_node(node.op_type, inputs, {**_attributes(node), "pads": list(pads)}, name="scratch", output="y")
-    outputs = (ir.shape(node.outputs[0]) or (1, 1))[1] if node.op_type == "Conv" else source[0]
-    made.outputs[0].shape = ir.oir_shape([1, outputs, *result])
-    return made
+        sizes = _numbers(ir.shape(weight) or ())
+        inputs.append(loose_tensor(sizes, like=weight, constant=ir.const(weight)))
+        outputs = sizes[0]
+    return loose_node(node.op_type, inputs, [1, outputs, *result], {**_attributes(node), "pads": list(pads)})
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:

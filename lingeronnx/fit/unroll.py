@@ -22,6 +22,7 @@ import numpy as np
 from ..formats.select import slices
 from ..graph import ir
 from ..graph.builder import Builder
+from ..graph.loose import loose_node, loose_tensor
 from ..ops import float_op
 from ..ops.lut import SIGMOID, TANH
 from ..ops.recurrent import given
@@ -38,8 +39,8 @@ STEPS = 64
 
 def _is_joined(units: int, row: Platform) -> bool:
     """Whether one sigmoid takes the gates together: what stands in for it may have a limit."""
-    x = ir.Value(name="x", shape=ir.oir_shape([1, 1, 3 * units]))
-    return not SIGMOID.violations(ir.make_node("Sigmoid", [x], name="gates", output="y"), row)
+    gates = [1, 1, 3 * units]
+    return not SIGMOID.violations(loose_node("Sigmoid", [loose_tensor(gates)], gates), row)
 
 
 def unroll(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:

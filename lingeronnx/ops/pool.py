@@ -15,6 +15,7 @@ import numpy as np
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
+from ..graph.loose import loose_node, loose_tensor
 from ..packer.limits import limits
 from ..packer.pool_limits import whole_map_area
 from ..platforms import Platform
@@ -57,17 +58,13 @@ def _safe(height: int, width: int, channels: int, row: Platform) -> bool:
 def _holds(step: tuple[bool, int, int], size: tuple[int, int], channels: int, row: Platform) -> bool:
     """Whether a step over a map of `size` is within the limits."""
     by_ones, *sides = step
-    x = ir.Value(name="x", shape=ir.oir_shape([1, channels, *size]))
-    ones = ir.Value(name="ones", shape=ir.oir_shape([channels, 1, *sides]))
+    inputs = [loose_tensor([1, channels, *size]), *([loose_tensor([channels, 1, *sides])] if by_ones else [])]
+    result = [1, channels, *(n // k for n, k in zip(size, sides, strict=True))]
     still = list(size) == sides
     attributes = {"kernel_shape": sides, "strides": [1, 1] if still else sides, "pads": [0] * 4,
                   **({"group": channels} if by_ones else {})}  # fmt: skip
     op: Op = CONV2D if by_ones else AVERAGE
-    made = ir.make_node(
-        op.name, [x, ones] if by_ones else [x], attributes, name="step", output="y", domain=op.format.domain
-    )
-    made.outputs[0].shape = ir.oir_shape([1, channels, *(n // k for n, k in zip(size, sides, strict=True))])
-    return not op.violations(made, row)
+    return not op.violations(loose_node(op.name, inputs, result, attributes, domain=op.format.domain), row)
 
 
 def global_steps(node: ir.Node, row: Platform) -> list[tuple[bool, int, int]] | None:

@@ -9,6 +9,7 @@ import onnx
 
 from ..errors import ConfigError
 from ..graph import ir
+from ..graph.loose import loose_node, loose_tensor
 from ..platforms import PLATFORMS, Platform
 from .cost import Cost, cost_of
 from .faults import Plan, faults, placement_refused
@@ -159,17 +160,12 @@ def _limits(net: Net, row: Platform, options: Options) -> Iterator[Finding]:
 
 
 def _as_node(net: Net, step: Step) -> ir.Node:
-    """Return a step as a node that the limits read: shapes, constants and attributes."""
-    values = []
+    """Return a step as a node that the limits read."""
+    inputs = []
     for name in step.inputs:
         tensor = net.tensors[name]
-        made = not tensor.constant and name not in net.inputs
-        value = ir.make_node("Made", [], output=name).outputs[0] if made else ir.Value(name=name)
-        value.shape = ir.oir_shape(tensor.shape)
-        if tensor.constant:
-            value.const_value = ir.tensor(net.arrays[name], name=name)
-        values.append(value)
+        computed = not tensor.constant and name not in net.inputs
+        array = net.arrays[name] if tensor.constant else None
+        inputs.append(loose_tensor(tensor.shape, name=name, constant=array, computed=computed))
     result = net.tensors[step.outputs[0]]
-    node = ir.make_node(step.op, values, step.attributes, name=step.name, output=result.name)
-    node.outputs[0].shape = ir.oir_shape(result.shape)
-    return node
+    return loose_node(step.op, inputs, result.shape, step.attributes, name=step.name, output=result.name)
