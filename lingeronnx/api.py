@@ -35,6 +35,7 @@ from .run.data import Progress
 from .run.evaluation import Evaluation, evaluate
 from .run.session import is_integer_graph
 from .run.simulation import Simulation, simulate
+from .search import Goal, search
 from .tuning import finetune
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ def quantize(
     plan: Plan | None = None,
     eval_data: Any = None,
     metric: str | None = None,
+    max_drop: float | None = None,
+    min_sqnr: float | None = None,
+    budget: float | None = None,
+    log: str | os.PathLike[str] | None = None,
+    resume: bool = False,
     progress: Progress | None = None,
     **settings: Any,
 ) -> QuantizedModel:
@@ -116,6 +122,15 @@ def quantize(
         Data on which the accuracy is measured, float against integer.
     metric
         How it is measured, as by `evaluate`.
+    max_drop
+        Find the cheapest quantization whose metric on `eval_data` is lower than the float model's by so much at most;
+        in points where it is in percent. The attempts are `report.search`. See `lingeronnx.search`.
+    min_sqnr
+        The same for a number of dB that every output has at least, without eval data.
+    budget
+        Minutes after which no further attempt is begun.
+    log, resume
+        A file for the attempts, and whether to go on with those that it holds.
     progress
         Called with (what is being done, samples done, samples in all or None).
     settings
@@ -135,10 +150,15 @@ def quantize(
         With require_chip, where the result is not chip-ready.
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
+    goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
     prepared = prepare(model, calib, config, {**given, **settings})
     planned = plan_for(prepared, plan, progress)
     first = compared(planned, refined(planned), progress)
-    result = first.checked if plan is not None else with_best_ends(prepared, first, progress)
+    best = first if plan is not None else with_best_ends(prepared, first, progress)
+    if goal is None:
+        result = best.checked
+    else:
+        result, _ = search(best, goal, minutes=budget, log=log, resume=resume, progress=progress)
     if eval_data is not None:
         result = measured(
             result,
@@ -150,6 +170,26 @@ def quantize(
             progress=progress,
         )
     return result
+
+
+def _goal(
+    model: Any,
+    plan: Plan | None,
+    data: Any,
+    metric: str | None,
+    max_drop: float | None,
+    min_sqnr: float | None,
+    settings: Mapping[str, Any],
+) -> Goal | None:
+    """Return what is wished, checked before any work; None for nothing."""
+    if max_drop is None and min_sqnr is None:
+        return None
+    if plan is not None:
+        raise ConfigError("max_drop and min_sqnr choose scales, which the plan has fixed; drop one of the two")
+    sizes = {key: settings.get(key) for key in ("batch", "limit")}
+    goal = Goal(max_drop, min_sqnr, data if min_sqnr is None else None, model, metric, **sizes)
+    goal.check()
+    return goal
 
 
 # ---- check -------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT / package).rglob("*.py"))
 
 # A part of the package -> the parts it may import besides its own. Data flows to the right:
-# cli -> api -> {tuning, repair} -> {analysis, torch} -> flow -> {passes, fit, chip} -> run -> ops -> emit -> formats
-# -> graph
+# cli -> api -> {tuning, repair} -> {search, torch} -> analysis -> flow -> {passes, fit, chip} -> run -> ops -> emit
+# -> formats -> graph
 BASE = {"errors", "files", "plan", "platforms", "formats", "packer", "graph", "emit", "ops", "run"}
 FLOW = BASE | {"conversion", "passes", "fit", "chip", "flow"}
 ALLOWED = {
@@ -40,6 +40,7 @@ ALLOWED = {
     "reference": {"platforms"},  # an oracle: no operator, no runner
     "schemas": {"errors", "graph", "formats"},
     "deployment": FLOW,
+    "search": FLOW | {"analysis"},
     "torch": FLOW | {"analysis"},
     "tuning": FLOW | {"torch"},
     "api": None,
@@ -68,7 +69,7 @@ LAYERS = (
     ("chip",),
     ("flow",),
     ("analysis", "deployment"),
-    ("torch",),
+    ("search", "torch"),
     ("tuning",),
     ("api",),
     ("compat", "static"),

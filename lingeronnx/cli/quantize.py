@@ -38,6 +38,7 @@ __all__ = ["quantize"]
     epilog=examples(
         "lingeronnx quantize model.onnx --calib calib.npz",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 --require-chip",
+        "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --max-drop 0.5 --budget 30",
         "lingeronnx quantize model.onnx --calib calib.npz --skip type:Softmax --override 'type:Conv=calibrator:max'",
     )
 )
@@ -84,6 +85,20 @@ __all__ = ["quantize"]
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
 @click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS}.  [default: top1 with labels, else sqnr]")
 @click.option(
+    "--max-drop",
+    type=float,
+    metavar="POINTS",
+    help="Find the cheapest quantization that loses so much of the metric on --eval at most.",
+)
+@click.option(
+    "--min-sqnr",
+    type=float,
+    metavar="DB",
+    help="Find the cheapest one that gives every output so many dB at least; needs no labels.",
+)
+@click.option("--budget", type=float, metavar="MINUTES", help="With one of these two: begin no attempt after that.")
+@click.option("--resume", is_flag=True, help="With one of these two: go on with the attempts in OUT_search.jsonl.")
+@click.option(
     "--verbose", is_flag=True, help="Say also what looks wrong with the model as it is held, as check -o does."
 )
 @pictures
@@ -96,6 +111,10 @@ def quantize(
     save_plan: Path | None,
     eval_data: str | None,
     metric: str | None,
+    max_drop: float | None,
+    min_sqnr: float | None,
+    budget: float | None,
+    resume: bool,
     overrides: Sequence[str],
     state: Sequence[str],
     fix: Sequence[str],
@@ -113,6 +132,9 @@ def quantize(
     """
     if metric is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
+    wishes = max_drop is not None or min_sqnr is not None
+    if not wishes and (budget is not None or resume):
+        raise click.UsageError(f"--{'resume' if resume else 'budget'} needs --max-drop POINTS or --min-sqnr DB")
     source = folders_of_pictures(options)
     output = output or model.with_name(f"{model.stem}_quant.onnx")
     read = [model, options["calib"], options["config"], plan_in, eval_data]
@@ -123,6 +145,9 @@ def quantize(
         check_target(save_plan, [*read, output, chip_output])
     if deploy_to is not None and written != "thinker":
         raise click.UsageError("--deploy writes files for the packer, which takes --format thinker")
+    search = {kind: output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg")}
+    for path in search.values() if wishes else ():
+        check_target(path, [*read, output, chip_output])
     plan = None if plan_in is None else _read_plan(plan_in, options)
     with progress_bar() as progress:
         from .. import api
@@ -143,6 +168,11 @@ def quantize(
             batch_axis=axes(batch_axis) or None,
             eval_data=source(eval_data),
             metric=metric,
+            max_drop=max_drop,
+            min_sqnr=min_sqnr,
+            budget=budget,
+            log=search["jsonl"] if wishes else None,
+            resume=resume,
             progress=progress,
             **options,
         )
@@ -153,6 +183,10 @@ def quantize(
         if deploy_to is not None:
             deployed = api.deploy(result, deploy_to, calib, state=fed_back, stem=output.stem)
         done = result.write(output, written, plan=save_plan)
+        if result.report.search is not None:
+            from ..search.page import write_page
+
+            write_page(result.report.search, f"{model.name}, {result.report.platform}", search["html"], search["svg"])
     show_result(model, done, as_json, deployed)
 
 

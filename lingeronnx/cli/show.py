@@ -107,6 +107,8 @@ def show_report(console: Console, model: Path, done: Written) -> None:
     _float_table(console, "Host part: float nodes before the first or after the last integer one", report.host_part)
     if report.fitted:
         _table(console, "Written otherwise", ["node", "what", "cost"], _alike(report.fitted))
+    if report.search is not None:
+        _search_table(console, report.search)
     if report.cost is not None:
         console.print("\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold")
         for line in report.cost.table(8, totals=False):
@@ -123,6 +125,33 @@ def show_report(console: Console, model: Path, done: Written) -> None:
     _line(console, "written", f"{done.graph} ({_size(done.graph)})")
     if done.chip is not None:
         _line(console, "for the packer", f"{done.chip} ({_size(done.chip)}), without the host part")
+
+
+def _search_table(console: Console, search: Mapping[str, Any]) -> None:
+    """Print the attempts of a search, the chosen one marked, and why it ended."""
+    unit = search["unit"]
+    rows = [
+        (
+            "*" if trial["chosen"] else "",
+            trial["what"],
+            trial["why"] if trial["value"] is None else _number(trial["value"], unit),
+            "" if trial["value"] is None else "met" if trial["met"] else _number(trial["missing"], _points(unit)),
+            "" if trial["bytes"] is None else f"{trial['bytes']:,}",
+            "" if trial["work"] is None else f"{trial['work']:.2f}",
+            f"{trial['seconds']:.0f}",
+        )
+        for trial in search["trials"]
+    ]
+    title = f"Attempts: {search['goal']}"
+    _table(console, title, ["", "what", "value", "missing", "bytes", "work", "s"], rows)
+    for option in search["options"]:
+        _line(console, "as by", option)
+    if search["stopped"] != "met":
+        _facts(console, [("ended", search["stopped"], "")])
+
+
+def _points(unit: str) -> str:
+    return unit.replace("%", "points")
 
 
 def _alike(fitted: Sequence[Fitted]) -> list[tuple[str, str, str]]:
@@ -216,7 +245,7 @@ def show_evaluation(console: Console, found: Evaluation, model: Path, baseline: 
     if found.baseline is not None:
         rows += [
             ("baseline", f"{_number(found.baseline, found.unit)}  {baseline}", ""),
-            ("drop", _number(found.baseline - found.value, found.unit.replace("%", "points")), ""),
+            ("drop", _number(found.baseline - found.value, _points(found.unit)), ""),
         ]
     _facts(console, [*rows, ("samples", str(found.samples), "")])
 

@@ -5,8 +5,9 @@
     assign_scales -> Planned         a scale for every tensor, ranges moved into the weights
     take_over     -> Planned         the same from a plan made elsewhere
     refined       -> ir.Graph        weights and biases refined under the plan
-    complete      -> QuantizedModel  lowered, reported, compared with the float model
-    with_best_ends -> QuantizedModel   its ends left to the host, where that is measured to be better
+    compared      -> Compared        lowered, and compared with the float model
+    with_best_ends -> Compared       its ends left to the host, where that is measured to be better
+    complete      -> QuantizedModel  lowered, compared, reported
     measured      -> QuantizedModel  with its accuracy on data of the user's
 
 `QuantizedModel.write` is the one place where the result becomes files. Between the plan and the end the weights may be
@@ -14,7 +15,7 @@ changed: `refined` does for `quantize`, training does for `tuning`. No stage cha
 commands, torch.
 """
 
-from .complete import compared, complete
+from .complete import Compared, compared, complete
 from .ends import with_best_ends
 from .measured import measured
 from .model import QuantizedModel, Written
@@ -23,6 +24,7 @@ from .prepared import Prepared, normalised, prepare, synthetic
 from .refined import refined
 
 __all__ = [
+    "Compared",
     "Observed",
     "Planned",
     "Prepared",

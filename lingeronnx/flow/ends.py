@@ -14,7 +14,6 @@ from ..graph import ir
 from ..ops.macs import macs
 from ..run.data import Progress
 from .complete import Compared, compared
-from .model import QuantizedModel
 from .planned import plan_for
 from .prepared import Prepared
 from .refined import refined
@@ -29,14 +28,13 @@ _GAIN, _LOSS = 3.0, 0.5  # dB that some output gains at least, and others lose a
 _CELL_GAIN = 0.5  # dB: cells cost the host next to nothing
 
 
-def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None = None) -> QuantizedModel:
-    """Return the result of `best`, made from `prepared`, or, where it is better, that with its ends or cells in float.
+def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None = None) -> Compared:
+    """Return `best`, made from `prepared`, or, where it is better, the same with its ends or cells in float.
 
-    Only real data that can be read again are evidence; without them, or where no effort is to be spent, it is that of
-    `best`. Raises ConstraintError with require_chip where what is best is not chip-ready.
+    Only real data that can be read again are evidence; without them, or where no effort is to be spent, it is `best`.
     """
     if prepared.synthetic or prepared.conf.effort == "fast" or not prepared.data.rereadable:
-        return best.checked
+        return best
     kept: dict[str, str] = {}
     inner = cells(prepared.graph, prepared.conf.state, prepared.row)
     for more, gain in [*((end, _GAIN) for end in ends(prepared.graph)), (inner, _CELL_GAIN)]:
@@ -50,7 +48,7 @@ def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None
         other = compared(planned, refined(planned), progress)
         if _wins(best, other, gain):
             best, kept = other, host
-    return best.checked
+    return best
 
 
 def ends(model: ir.Graph) -> list[dict[str, str]]:

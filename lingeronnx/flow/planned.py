@@ -31,6 +31,7 @@ from .states import wide_states
 
 __all__ = ["Basis", "Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over"]
 
+_MADE_UP = "calibrated on synthetic inputs: give real data with --calib for real accuracy"
 _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 
 
@@ -66,6 +67,7 @@ class Planned:
     """What becomes integer, ranges moved into the weights, and the plan it will be lowered under.
 
     ranges : {tensor: smallest and largest value on the calibration data}; empty where the plan was made elsewhere.
+    observed : what the scales were chosen from; None where the plan was made elsewhere.
     """
 
     prepared: Prepared
@@ -74,6 +76,7 @@ class Planned:
     notes: Sequence[str]
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     basis: Basis = field(default_factory=Basis)
+    observed: Observed | None = None
 
     @property
     def graph(self) -> ir.Graph:
@@ -89,11 +92,9 @@ class Planned:
 
 def plan_for(prepared: Prepared, plan: Plan | None = None, progress: Progress | None = None) -> Planned:
     """Return `prepared` under scales that calibration finds, or under the given `plan` made elsewhere."""
-    conf = prepared.conf
-    synthetic = prepared.synthetic and not (plan is not None and conf.effort == "fast")
-    notes = ["calibrated on synthetic inputs: give real data with --calib for real accuracy"] if synthetic else []
     found = assign_scales(observe_model(prepared, progress)) if plan is None else take_over(prepared, plan)
-    found = replace(found, notes=[*notes, *found.notes])
+    if plan is not None and prepared.synthetic and prepared.conf.effort != "fast":
+        found = replace(found, notes=[_MADE_UP, *found.notes])
     outputs = [str(v.name) for v in prepared.original.graph.outputs]
     check_same(prepared.source, found.runner, outputs, prepared.data.first())
     return found
@@ -105,13 +106,13 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
     parts = prepared.parts.on(ir.clone(prepared.graph))
     few = piece(bytes_per_sample(parts.graph), conf.batch, conf.budget)
     even: Mapping[str, np.ndarray] = {}
-    notes: list[str] = []
+    notes = [_MADE_UP] if prepared.synthetic else []
     if conf.effort != "fast":
         feeds = prepared.data.first(piece(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))
         pieces = list(prepared.data.pieces(feeds, few))
         even = equalize(parts, pieces, conf.bits, conf.weight_bits, prepared.runner)
         wide = wide_states(parts, conf.state, row) if conf.bits < 16 else parts.activations
-        notes = cell_notes(parts, row, feeds, wide)
+        notes += cell_notes(parts, row, feeds, wide)
     done = 0
 
     def count(samples: int) -> None:
@@ -158,7 +159,7 @@ def assign_scales(seen: Observed) -> Planned:
     ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
     if wide:
         notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
-    return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen, Basis(scaled, choice))
+    return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen, Basis(scaled, choice), seen)
 
 
 def _assign(

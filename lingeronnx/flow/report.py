@@ -52,6 +52,7 @@ class Report:
     outputs : per graph output, cosine and SQNR against the float model; measured_on : which data
     warnings : what is wrong with the result: outputs far from the float model's, states that stand still
     names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
+    search : of a wish (max_drop, min_sqnr) that was made, the attempts and which of them it is
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
@@ -74,6 +75,7 @@ class Report:
     measured_on: str = "on the calibration data"
     warnings: Sequence[str] = ()
     accuracy: Mapping[str, Any] | None = None
+    search: Mapping[str, Any] | None = None
     training: Sequence[Mapping[str, Any]] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,6 +99,7 @@ class Report:
             "measured_on": self.measured_on,
             "warnings": list(self.warnings),
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
+            "search": None if self.search is None else dict(self.search),
             "training": [dict(line) for line in self.training],
         }
 

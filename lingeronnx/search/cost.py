@@ -1,0 +1,58 @@
+"""What an attempt costs: bytes of constants, and multiply-accumulates by width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..flow import Compared
+from ..graph import ir
+from ..ops.macs import macs
+
+__all__ = ["Cost", "cost_of"]
+
+_FLOAT = 32
+
+
+@dataclass(frozen=True)
+class Cost:
+    """bytes : of all constants of the graph. macs : {"8x8", "16x16", ... or "float": those of one sample}.
+
+    A width is bits of data by bits of weights. `work` is the sum of the products of both widths over all
+    multiply-accumulates, as a multiple of that with 8x8 bits; float counts as 32x32.
+    """
+
+    bytes: int
+    macs: Mapping[str, int]
+
+    @property
+    def work(self) -> float:
+        """The product of the widths, on average over the multiply-accumulates; 1 for 8x8 bits."""
+        total = sum(self.macs.values())
+        return sum(count * _product(width) for width, count in self.macs.items()) / (64 * total) if total else 1.0
+
+
+def _product(width: str) -> int:
+    if width == "float":
+        return _FLOAT * _FLOAT
+    data, _, weights = width.partition("x")
+    return int(data) * int(weights)
+
+
+def cost_of(made: Compared) -> Cost:
+    """Return the cost of an attempt."""
+    parts, held = made.planned.parts, made.planned.plan.tensors
+    found: dict[str, int] = {}
+    for node in parts.graph.graph:
+        count = macs(node)
+        if not count:
+            continue
+        op = parts.ops.get(str(node.name))
+        width = "float"
+        if op is not None:
+            data = max(held[ir.read_name(node, index)].bits for index in op.data(node))
+            weights = [held[ir.read_name(node, index)].bits for index in op.parameters(node)]
+            width = f"{data}x{max(weights, default=data)}"
+        found[width] = found.get(width, 0) + count
+    constants = made.made.graph.graph.initializers.values()
+    return Cost(sum(value.const_value.nbytes for value in constants if value.const_value is not None), found)

@@ -1,0 +1,101 @@
+"""What is wished of a quantized model, and how far a result is from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError, DataError
+from ..flow import QuantizedModel
+from ..run.data import Progress
+from ..run.evaluation import evaluate
+from ..run.metrics import metric as measure
+
+__all__ = ["Goal", "Measured"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A result's `value`, in dB or in the metric's unit, and what is `missing` to the wish; nothing at 0 or below.
+
+    float_value : the metric's value of the float model; None for dB.
+    """
+
+    value: float
+    missing: float
+    float_value: float | None = None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One of two wishes.
+
+    max_drop : the metric falls by so much at most against the float model, on `data`, which hold labels. Of a metric
+        in percent these are points; of a function of the user's its own unit, larger being better.
+    min_sqnr : every output has so many dB at least against the float model, on samples held back from calibration.
+    model : the float model that is compared with. metric, batch, limit : as `evaluate` takes them.
+    """
+
+    max_drop: float | None = None
+    min_sqnr: float | None = None
+    data: Any = None
+    model: Any = None
+    metric: str | None = None
+    batch: int | None = None
+    limit: int | None = None
+
+    def check(self) -> None:
+        """Raise ConfigError for a wish that nothing can be measured by, DataError for data that are gone once read."""
+        if (self.max_drop is None) == (self.min_sqnr is None):
+            raise ConfigError("give one of the two: max_drop with eval data, or min_sqnr")
+        if self.max_drop is None:
+            return
+        if self.data is None:
+            raise ConfigError("max_drop needs eval data with labels (--eval); without labels give min_sqnr")
+        if self.max_drop < 0:
+            raise ConfigError(f"max_drop = {self.max_drop:g}: it is 0 or more")
+        if isinstance(self.data, Iterator):
+            raise DataError("the eval data are read for each attempt: pass a list or a function, not a generator")
+        if self.metric is not None and not measure(self.metric)[0]().needs_labels:
+            raise ConfigError(
+                f"max_drop with metric {self.metric}: that compares two models; take top1, top5 or module:function, "
+                "or give min_sqnr"
+            )
+
+    @property
+    def text(self) -> str:
+        """The wish in words."""
+        if self.max_drop is None:
+            return f"every output at {self.min_sqnr:g} dB at least"
+        return f"{self.metric or 'top1'} lower by {self.max_drop:g} at most"
+
+    @property
+    def unit(self) -> str:
+        """The unit of `Measured.value`."""
+        return "dB" if self.max_drop is None else measure(self.metric or "top1")[1]
+
+    def measure(self, result: QuantizedModel, float_value: float | None, progress: Progress | None = None) -> Measured:
+        """Measure `result`; float_value : that of the float model where it is known, which is not measured again."""
+        if self.max_drop is None:
+            worst = min((values["sqnr"] for values in result.report.outputs.values()), default=float("inf"))
+            return self.measured(worst, None)
+        sizes: dict[str, Any] = {} if self.batch is None else {"batch": self.batch}
+        found = evaluate(
+            result.session(),
+            self.data,
+            metric=self.metric or "top1",
+            baseline=self.model if float_value is None else None,
+            limit=self.limit,
+            progress=progress,
+            **sizes,
+        )
+        return self.measured(found.value, found.baseline if float_value is None else float_value)
+
+    def measured(self, value: float, float_value: float | None) -> Measured:
+        """Return what a value means for the wish."""
+        if self.max_drop is None:
+            assert self.min_sqnr is not None
+            return Measured(value, self.min_sqnr - value)
+        assert float_value is not None
+        return Measured(value, round(float_value - self.max_drop - value, 9), float_value)

@@ -1,0 +1,239 @@
+"""What can be given back to a quantized model, cheap things first: efforts, wider outputs, wider layers, float layers.
+
+Layers that share a scale go together. Within a rung they are ordered by what they give back for their cost: the error
+at the outputs that goes away when a group alone is left out of everything rounded (`analysis.trial`), divided by its
+share of the multiply-accumulates.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import numpy as np
+
+from ..analysis.layers import Layer, layers, rounding
+from ..analysis.sensitivity import block_of
+from ..analysis.trial import Setting
+from ..flow import Planned
+from ..flow.assign import tie_classes
+from ..formats import QUANT
+from ..graph import ir
+from ..graph.disjoint import DisjointSets
+from ..ops.macs import macs
+from ..plan.config import Override, QuantConfig
+from ..platforms import Platform
+
+__all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "Group", "groups", "rungs"]
+
+#: From quick to thorough.
+EFFORTS = ("fast", "normal")
+
+#: Share of the multiply-accumulates in float beyond which a model is no quantized one: no attempt goes there.
+MOST_FLOAT = 0.5
+
+_SAMPLES = 32  # that the groups are ranked on
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Options of `quantize` beyond the user's.
+
+    effort : another one, or nothing. raw : layers whose output, a graph output, is as wide as the platform has it.
+    wide : layers with wider data and weights: (selector, bits, bits of weights). floats : layers in float. All by
+    selector.
+    """
+
+    effort: str = ""
+    raw: tuple[str, ...] = ()
+    wide: tuple[tuple[str, int, int], ...] = ()
+    floats: tuple[str, ...] = ()
+
+    def settings(self, row: Platform) -> dict[str, dict[str, Any]]:
+        """Return the overrides, by selector."""
+        found: dict[str, dict[str, Any]] = {
+            name: {"bits": bits, "weight_bits": weight_bits} for name, bits, weight_bits in self.wide
+        }
+        for name in self.raw:
+            found.setdefault(name, {})["out_bits"] = max(row.out_bits)
+        return found
+
+    def config(self, conf: QuantConfig, row: Platform) -> QuantConfig:
+        """Return `conf` with these options; what the user said of a layer stays."""
+        overrides = dict(conf.overrides)
+        for name, settings in self.settings(row).items():
+            own = overrides[name].settings if name in overrides else {}
+            overrides[name] = Override(**{**settings, **own})
+        return conf.model_copy(update={"overrides": overrides, **({"effort": self.effort} if self.effort else {})})
+
+    def options(self, row: Platform) -> list[str]:
+        """Return the options as they are typed."""
+        words = [f"--effort {self.effort}"] if self.effort else []
+        for name, settings in self.settings(row).items():
+            said = ",".join(f"{key}:{value}" for key, value in settings.items())
+            words.append(f"--override {shlex.quote(f'{name}={said}')}")
+        return [*words, *(f"--skip {shlex.quote(name)}" for name in self.floats)]
+
+    @property
+    def text(self) -> str:
+        """What it does, in few words."""
+        parts = [f"effort {self.effort}"] if self.effort else []
+        parts += ["wide outputs"] if self.raw else []
+        for width in dict.fromkeys(pair[1:] for pair in self.wide):
+            count = sum(pair[1:] == width for pair in self.wide)
+            parts.append(f"{_layers(count)} {width[0]}x{width[1]}")
+        parts += [f"{_layers(len(self.floats))} in float"] if self.floats else []
+        return ", ".join(parts) or "as asked for"
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'s' if count > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that share scales.
+
+    gain : share of the outputs' power that is no error any more when the group is left out of everything rounded.
+    share : of the multiply-accumulates.
+    """
+
+    layers: tuple[Layer, ...]
+    gain: float
+    share: float
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """What options call the layers, the tensors at which integers begin included."""
+        names = (layer.selector or (layer.name if layer.op_type == QUANT.name else "") for layer in self.layers)
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The selectors of what can be left in float."""
+        return tuple(dict.fromkeys(layer.selector for layer in self.layers if layer.selector))
+
+
+def groups(planned: Planned) -> list[Group]:
+    """Return the groups of layers, those first that give back most for what they cost."""
+    every = layers(planned)
+    joined = _joined(planned, every)
+    gains = _gains(planned, every, joined)
+    work = _work(planned)
+    total = max(sum(work.values()), 1)
+    found = []
+    for members, gain in zip(joined, gains, strict=True):
+        share = sum(work.get(node, 0) for layer in members for node in layer.weight.weights) / total
+        found.append(Group(tuple(members), gain, share))
+    least = 1 / max(len(found), 1)  # a layer without weights has a cost, too
+    return sorted(found, key=lambda group: -group.gain / max(group.share, least))
+
+
+def _joined(planned: Planned, every: Sequence[Layer]) -> list[list[Layer]]:
+    sets = DisjointSets()
+    for tie in tie_classes(planned.parts, planned.prepared.row):
+        for name in tie.tensors:
+            sets.join(f"tensor {name}", f"tensor {tie.tensors[0]}")
+    for number, layer in enumerate(every):
+        for name in layer.activation.tensors:
+            sets.join(f"layer {number}", f"tensor {name}")
+    members: dict[str, list[Layer]] = {}
+    for number, layer in enumerate(every):
+        members.setdefault(sets.find(f"layer {number}"), []).append(layer)
+    return list(members.values())
+
+
+def _work(planned: Planned) -> dict[str, int]:
+    return {str(node.name): macs(node) for node in planned.parts.graph.graph}
+
+
+def _gains(planned: Planned, every: Sequence[Layer], joined: Sequence[Sequence[Layer]]) -> list[float]:
+    """Return what each group gives back, on a few of the calibration samples."""
+    outputs = [str(value.name) for value in planned.prepared.original.graph.outputs]
+    engine = rounding(planned, every, outputs).engine()
+    whole = reduce(or_, (layer.whole for layer in every), Setting())
+    left = [whole - reduce(or_, (layer.whole for layer in members)) for members in joined]
+    few = min(block_of(planned, engine.segments), _SAMPLES)
+    errors, power = np.zeros((len(left) + 1, len(outputs))), np.zeros(len(outputs))
+    for _, _, part in engine.parts(planned.prepared.data.first(few)):
+        exact = engine.base(Setting(), part).tensors
+        base = engine.base(whole, part)
+        for place, setting in enumerate([whole, *left]):
+            found = engine.outputs(setting, base, part)
+            for column, name in enumerate(outputs):
+                errors[place, column] += _square(found[name], exact[name])
+        power += [_square(exact[name]) for name in outputs]
+    shares = (errors / np.where(power > 0, power, 1)).sum(axis=1)
+    return [float(shares[0] - share) for share in shares[1:]]
+
+
+def _square(array: np.ndarray, other: np.ndarray | None = None) -> float:
+    if array.dtype.kind != "f":
+        return 0.0
+    values = array.astype(np.float64).reshape(-1)
+    values = values if other is None else values - other.reshape(-1)
+    return float(np.dot(values, values)) if np.isfinite(values).all() else 0.0
+
+
+# ---- the rungs ---------------------------------------------------------------------------------------------------
+
+
+def rungs(planned: Planned, start: Attempt) -> Iterator[list[Attempt]]:
+    """Yield lists of attempts, each dearer than the one before it; a rung begins where the one before it ended.
+
+    start : what `planned` was made with, beyond the user's own options.
+    """
+    row = planned.prepared.row
+    if max(row.out_bits) > min(row.out_bits) and (names := _last_layers(planned)):
+        start = replace(start, raw=names)
+        yield [start]
+    ranked = groups(planned)
+    conf = planned.prepared.conf
+    for width in sorted(row.bits):
+        pair = max(width, conf.bits), max(width, conf.weight_bits)
+        if pair == (conf.bits, conf.weight_bits):
+            continue
+        before = {name: (bits, weight_bits) for name, bits, weight_bits in start.wide}
+        rung = []
+        for names in _growing([group.selectors for group in ranked]):
+            held = {**before, **dict.fromkeys(names, pair)}
+            rung.append(replace(start, wide=tuple((name, *widths) for name, widths in held.items())))
+        if rung:
+            start = rung[-1]
+            yield rung
+    few, share = [], 1 - sum(group.share for group in ranked)
+    for group in ranked:
+        if share + group.share <= MOST_FLOAT:
+            share += group.share
+            few.append(group.nodes)
+    yield [replace(start, floats=names) for names in _growing(few)]
+
+
+def _growing(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yield the first part, the first two, and so on; empty ones are left out."""
+    names: dict[str, None] = {}
+    for part in parts:
+        before = len(names)
+        names.update(dict.fromkeys(part))
+        if len(names) > before:
+            yield tuple(names)
+
+
+def _last_layers(planned: Planned) -> tuple[str, ...]:
+    """Return the selectors of layers whose output leaves the integers, and may be wide there."""
+    parts, said = planned.parts, _said(planned)
+    names = {
+        ir.written_name(node)
+        for node, op in parts.nodes
+        if op.wide and not any(id(use.node) in parts.inside for use in node.outputs[0].uses())
+    }
+    found = [layer.selector for layer in layers(planned) if layer.selector and layer.activation.tensors & names]
+    return tuple(name for name in found if "out_bits" not in said.get(name, {}))
+
+
+def _said(planned: Planned) -> Mapping[str, Mapping[str, Any]]:
+    return {name: override.settings for name, override in planned.prepared.conf.overrides.items()}

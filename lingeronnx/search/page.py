@@ -1,0 +1,147 @@
+"""The attempts of a search as a picture, accuracy against cost, and as a page that needs nothing else."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..files import write_text
+
+__all__ = ["picture", "write_page"]
+
+_WIDTH, _HEIGHT = 720, 400
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 24, 52
+_TICKS = 5
+
+_STYLE = """
+body { margin: 24px auto; max-width: 1000px; padding: 0 16px; font: 14px/1.5 system-ui, sans-serif; color: #1c1c1a; }
+h1 { font-size: 19px; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: 4px 9px; border-bottom: 1px solid #e3e2de; } th { background: #f3f2ee; }
+td.t, th.t { text-align: left; overflow-wrap: anywhere; } tr.chosen { background: #fff1d6; }
+code { font: 12px/1.5 ui-monospace, Menlo, monospace; } .bad { color: #c62f2f; } svg { max-width: 100%; height: auto; }
+"""
+
+
+def write_page(
+    search: Mapping[str, Any], title: str, page: str | os.PathLike[str], svg: str | os.PathLike[str]
+) -> None:
+    """Write the picture to `svg`, and it with the table of attempts to `page`; search : as `Report.search`."""
+    drawn = picture(search)
+    write_text(svg, drawn)
+    chosen = next(trial for trial in search["trials"] if trial["chosen"])
+    end = "met" if search["met"] else f"not met: {search['stopped']}"
+    head = "".join(
+        f"<th{' class=t' if name in ('what', 'options') else ''}>{name}</th>"
+        for name in ("what", _value(search), "missing", "bytes", "work", "MACs by width", "s", "options")
+    )
+    write_text(
+        page,
+        f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>{html.escape(title)}</title>"
+        f"<style>{_STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
+        f"<p>Wanted: {html.escape(search['goal'])}. <b{'' if search['met'] else ' class=bad'}>{html.escape(end)}</b>. "
+        f"Chosen: {html.escape(chosen['what'])}.</p>\n{drawn}\n"
+        "<p>Each point is an attempt. The line joins those that no other attempt beats in both. Work: the product of "
+        "the widths of data and weights, on average over the multiply-accumulates; 1 is 8x8 bits, float counts as "
+        "32x32.</p>\n"
+        f"<table><tr>{head}</tr>\n{''.join(map(_row, search['trials']))}</table>\n</body></html>\n",
+    )
+
+
+def _row(trial: Mapping[str, Any]) -> str:
+    macs = ", ".join(f"{width}: {count:,}" for width, count in (trial["macs"] or {}).items())
+    numbers = [
+        html.escape(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
+        "" if trial["missing"] is None else "met" if trial["met"] else f"{trial['missing']:.4g}",
+        "" if trial["bytes"] is None else f"{trial['bytes']:,}",
+        "" if trial["work"] is None else f"{trial['work']:.3f}",
+        macs,
+        f"{trial['seconds']:.0f}",
+    ]
+    cells = "".join(f"<td>{number}</td>" for number in numbers)
+    options = "<br>".join(html.escape(option) for option in trial["options"])
+    mark = " class=chosen" if trial["chosen"] else ""
+    return (
+        f"<tr{mark}><td class=t>{html.escape(trial['what'])}</td>{cells}<td class=t><code>{options}</code></td></tr>\n"
+    )
+
+
+def _value(search: Mapping[str, Any]) -> str:
+    return f"least SQNR, {search['unit']}" if search["unit"] == "dB" else f"metric {search['unit']}".rstrip()
+
+
+def picture(search: Mapping[str, Any]) -> str:
+    """Return the attempts as SVG: work along x, the value along y, the wish and the float model as lines."""
+    made = [t for t in search["trials"] if t["value"] is not None and abs(t["value"]) != float("inf")]
+    known = {"wanted": search["wanted"], "float model": search["float"]}
+    levels = {text: value for text, value in known.items() if value is not None}
+    x = _Axis([t["work"] for t in made], _LEFT, _WIDTH - _RIGHT)
+    y = _Axis([*(t["value"] for t in made), *levels.values()], _HEIGHT - _BOTTOM, _TOP)
+    parts = _grid(x, y, _value(search))
+    for text, value in levels.items():
+        parts += [
+            _line((_LEFT, y(value)), (_WIDTH - _RIGHT, y(value)), 'stroke="#6b6a65" stroke-dasharray="6 3"'),
+            _text(_WIDTH - _RIGHT, y(value) - 4, text, "end"),
+        ]
+    front = " ".join(f"{x(t['work']):.1f},{y(t['value']):.1f}" for t in _front(made))
+    parts.append(f'<polyline points="{front}" fill="none" stroke="#2a78d6" stroke-width="1.5"/>')
+    for trial in made:
+        color = "#d9591f" if trial["chosen"] else "#2a78d6" if trial["met"] else "#a09e96"
+        tip = html.escape(f"{trial['what']}: {trial['value']:.4g}, work {trial['work']:.3f}")
+        place = f'cx="{x(trial["work"]):.1f}" cy="{y(trial["value"]):.1f}" r="{6 if trial["chosen"] else 4}"'
+        parts.append(f'<circle {place} fill="{color}"><title>{tip}</title></circle>')
+    body = "\n".join(parts)
+    size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}"'
+    font = 'font-family="system-ui, sans-serif" font-size="12" fill="#1c1c1a"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>\n{body}\n</svg>\n'
+
+
+def _line(start: tuple[float, float], end: tuple[float, float], style: str = 'stroke="#e3e2de"') -> str:
+    return f'<line x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}" {style}/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle", more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{html.escape(text)}</text>'
+
+
+class _Axis:
+    """Maps values to places; a little room is left at both ends."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        low, high = (min(values), max(values)) if values else (0.0, 1.0)
+        room = 0.08 * (high - low) or max(abs(low) * 0.05, 0.05)
+        self.low, self.high, self._start, self._end = low - room, high + room, start, end
+
+    def __call__(self, value: float) -> float:
+        return self._start + (value - self.low) / (self.high - self.low) * (self._end - self._start)
+
+    @property
+    def ticks(self) -> list[float]:
+        """Values at equal distances."""
+        return [self.low + (self.high - self.low) * i / (_TICKS - 1) for i in range(_TICKS)]
+
+
+def _grid(x: _Axis, y: _Axis, label: str) -> list[str]:
+    low, middle = _HEIGHT - _BOTTOM, (_TOP + _HEIGHT - _BOTTOM) / 2
+    parts = [
+        _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, "work (1 = 8x8 bits for all multiply-accumulates)"),
+        _text(16, middle, label, more=f'transform="rotate(-90 16 {middle})"'),
+    ]
+    for value in x.ticks:
+        parts += [_line((x(value), _TOP), (x(value), low)), _text(x(value), low + 17, f"{value:.3g}")]
+    for value in y.ticks:
+        parts += [
+            _line((_LEFT, y(value)), (_WIDTH - _RIGHT, y(value))),
+            _text(_LEFT - 7, y(value) + 4, f"{value:.4g}", "end"),
+        ]
+    return parts
+
+
+def _front(made: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the attempts that none beats in both, by work (Pareto's front)."""
+    found: list[Mapping[str, Any]] = []
+    for trial in sorted(made, key=lambda t: (t["work"], -t["value"])):
+        if not found or trial["value"] > found[-1]["value"]:
+            found.append(trial)
+    return found

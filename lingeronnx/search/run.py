@@ -1,0 +1,337 @@
+"""Climbs the ladder: up until the wish is met, then back down to the cheapest attempt that still meets it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..analysis.journal import DIGEST, Journal
+from ..errors import ConstraintError
+from ..flow import (
+    Compared,
+    Observed,
+    Planned,
+    QuantizedModel,
+    assign_scales,
+    compared,
+    observe_model,
+    refined,
+)
+from ..graph import ir
+from ..platforms import Platform
+from ..run.data import Progress
+from .cost import Cost, cost_of
+from .goal import Goal, Measured
+from .ladder import EFFORTS, MOST_FLOAT, Attempt, rungs
+
+__all__ = ["Found", "Trial", "search"]
+
+_MOST = 15  # attempts that are evaluated
+_PART = "attempts"  # of the journal
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An attempt that was made, what it gave and what it costs.
+
+    measured, cost : None where it is not allowed, for `why`. ready : for a chip, where the platform is one.
+    """
+
+    attempt: Attempt
+    measured: Measured | None
+    cost: Cost | None
+    seconds: float
+    ready: bool = True
+    why: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether the wish is met."""
+        return self.measured is not None and self.measured.missing <= 0
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Less is better: the cheapest of those that meet the wish, else of those fit for a chip what is missing."""
+        if self.measured is None or self.cost is None:
+            return (2,)
+        cost = self.cost.work, self.cost.bytes
+        return (0, *cost) if self.met else (1, not self.ready, self.measured.missing, *cost)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search ends with.
+
+    trials : in the order in which they were made. chosen : the best of them. stopped : why it ended, and where the
+    wish is not met what would be needed.
+    """
+
+    goal: Goal
+    row: Platform
+    trials: Sequence[Trial]
+    chosen: Trial
+    stopped: str
+
+    @property
+    def _measured(self) -> Measured:
+        assert self.chosen.measured is not None
+        return self.chosen.measured
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values, for the report."""
+        return {
+            "goal": self.goal.text,
+            "unit": self.goal.unit,
+            "met": self.chosen.met,
+            "stopped": self.stopped,
+            "options": self.chosen.attempt.options(self.row),
+            "float": self._measured.float_value,
+            "wanted": self._measured.value + self._measured.missing,
+            "trials": [
+                {
+                    "what": trial.attempt.text,
+                    "options": trial.attempt.options(self.row),
+                    "value": None if trial.measured is None else trial.measured.value,
+                    "missing": None if trial.measured is None else max(trial.measured.missing, 0.0),
+                    "met": trial.met,
+                    "chosen": trial is self.chosen,
+                    "bytes": None if trial.cost is None else trial.cost.bytes,
+                    "macs": None if trial.cost is None else dict(trial.cost.macs),
+                    "work": None if trial.cost is None else trial.cost.work,
+                    "seconds": trial.seconds,
+                    "why": trial.why,
+                }
+                for trial in self.trials
+            ],
+        }
+
+
+class _Stop(Exception):
+    """The search ends; its text says why."""
+
+
+def search(
+    base: Compared,
+    goal: Goal,
+    *,
+    minutes: float | None = None,
+    log: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> tuple[QuantizedModel, Found]:
+    """Return the cheapest result that meets `goal`, or the best one there is, and how it was found.
+
+    Parameters
+    ----------
+    base
+        What the user's options give.
+    goal
+        The wish.
+    minutes
+        No attempt is begun that would end later than that, judged by the longest so far.
+    log
+        A file to which every attempt is written as it is made.
+    resume
+        Go on with the attempts that are in `log`.
+    progress
+        As `quantize` takes it.
+
+    Raises
+    ------
+    ConfigError, DataError
+        For a goal that cannot be measured, and for a log of another search.
+    ConstraintError
+        With require_chip, where what the user asked for is not chip-ready.
+    """
+    goal.check()
+    with Journal(None if log is None else Path(log), _header(base, goal), resume) as journal:
+        climb = _Climb(base, goal, minutes, journal, progress)
+        stopped = climb.run()
+    trials = list(climb.trials.values())
+    chosen = min(trials, key=lambda trial: trial.rank)
+    result = climb.result(chosen.attempt)
+    found = Found(goal, base.planned.prepared.row, trials, chosen, stopped)
+    warnings = list(result.report.warnings)
+    if not chosen.met:
+        assert chosen.measured is not None
+        value = f"{chosen.measured.value:.4g} {goal.unit}".rstrip()
+        warnings.insert(0, f"the wish is not met ({goal.text}): {value} is the best of {len(trials)} attempts")
+    report = replace(result.report, search=found.to_dict(), warnings=tuple(warnings))
+    return replace(result, report=report), found
+
+
+def _header(base: Compared, goal: Goal) -> dict[str, Any]:
+    """Return what the results of a search depend on."""
+    prepared = base.planned.prepared
+    return {
+        "model": _hash(ir.to_bytes(prepared.original)),
+        "plan (calibration data, settings)": _hash(base.planned.plan.to_json().encode()),
+        "goal": goal.text,
+        "limit": goal.limit,
+    }
+
+
+def _hash(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=DIGEST).hexdigest()
+
+
+class _Climb:
+    """The attempts of one search; `trials` holds them as they are made."""
+
+    def __init__(
+        self, base: Compared, goal: Goal, minutes: float | None, journal: Journal, progress: Progress | None
+    ) -> None:
+        self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
+        self._row = base.planned.prepared.row
+        self._began, self._minutes = time.monotonic(), minutes
+        self._known = {_key(record["attempt"]): record for record in journal.records(_PART)}
+        #: The best attempt so far.
+        self._best: tuple[Attempt, Compared] = (Attempt(), base)
+        self._seen: dict[str, Observed] = {}
+        self.trials: dict[Attempt, Trial] = {}
+
+    def run(self) -> str:
+        """Climb; return why it ended."""
+        try:
+            start = self._efforts()
+            if self.trials[start].met or any(self._climb(rung) for rung in rungs(self._planned(start), start)):
+                return "met"
+            return self._needed()
+        except (_Stop, KeyboardInterrupt) as stop:
+            if not self.trials:
+                raise
+            return str(stop) or "interrupted; --resume goes on"
+
+    def result(self, attempt: Attempt) -> QuantizedModel:
+        """Return the quantized model of an attempt; the best is not made again, unless it was read from the log."""
+        return self._made(attempt).checked
+
+    # ---- climbing ----------------------------------------------------------------------------------------------
+
+    def _efforts(self) -> Attempt:
+        """Try what was asked for, then more effort, which costs nothing where the model runs; return the best."""
+        asked = self._base.planned.prepared.conf.effort
+        best = Attempt()
+        for attempt in (best, *(Attempt(effort) for effort in EFFORTS[EFFORTS.index(asked) + 1 :])):
+            trial = self._try(attempt)
+            if trial.measured is None and attempt == Attempt():
+                raise ConstraintError(trial.why)
+            if trial.met:
+                return attempt
+            best = min((best, attempt), key=lambda made: self.trials[made].rank)
+        return best
+
+    def _climb(self, rung: Sequence[Attempt]) -> bool:
+        """Whether an attempt of the rung meets the wish: try the 1st, 2nd, 4th ..., then look between."""
+        low, high, step = -1, -1, 0
+        while low < len(rung) - 1:
+            place = min(step, len(rung) - 1)
+            trial = self._try(rung[place])
+            if trial.met:
+                high = place
+                break
+            low, step = place, 2 * step + 1
+        if high < 0:
+            return False
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._try(rung[middle]).met:
+                high = middle
+            else:
+                low = middle
+        return True
+
+    def _needed(self) -> str:
+        """Return what would meet the wish where the ladder does not."""
+        why = f"more would leave over {MOST_FLOAT:.0%} of the multiply-accumulates in float"
+        wider = "" if max(self._row.bits) > 8 else f"; {self._row.name} computes in 8 bits only, generic in 16"
+        return f"{why}{wider}; what is left needs another model or training (lingeronnx finetune)"
+
+    def _try(self, attempt: Attempt) -> Trial:
+        if attempt in self.trials:
+            return self.trials[attempt]
+        record, made = self._known.get(_key(asdict(attempt))), None
+        if record is None:
+            self._check_room()
+            record, made = self._record(attempt)
+            self._journal.add({"part": _PART, **record})
+        trial = self._read(attempt, record)
+        if made is not None and all(trial.rank < other.rank for other in self.trials.values()):
+            self._best = attempt, made
+        self.trials[attempt] = trial
+        return trial
+
+    def _check_room(self) -> None:
+        """Raise _Stop where no more attempts may be made, once there is one."""
+        if not self.trials:
+            return
+        if len(self.trials) >= _MOST:
+            raise _Stop(f"{_MOST} attempts were made")
+        longest = max(trial.seconds for trial in self.trials.values())
+        spent = time.monotonic() - self._began
+        if self._minutes is not None and spent + longest > 60 * self._minutes:
+            raise _Stop(f"the budget of {self._minutes:g} minutes is spent; --resume with a larger one goes on")
+
+    def _record(self, attempt: Attempt) -> tuple[dict[str, Any], Compared | None]:
+        """Make an attempt; return what goes to the log, and what was made, None where that is not allowed."""
+        began = time.monotonic()
+        record: dict[str, Any] = {"attempt": asdict(attempt)}
+        if self._progress is not None:
+            self._progress(f"attempt {len(self.trials) + 1}", 0, None)
+        try:
+            made = self._made(attempt)
+            result = made.checked
+        except ConstraintError as error:
+            return {**record, "why": str(error), "seconds": time.monotonic() - began}, None
+        known = next((t.measured.float_value for t in self.trials.values() if t.measured is not None), None)
+        seen, cost = self._goal.measure(result, known, self._progress), cost_of(made)
+        found = {"value": seen.value, "float": seen.float_value, "bytes": cost.bytes, "macs": dict(cost.macs),
+                 "ready": result.report.chip_ready or not result.report.is_chip}  # fmt: skip
+        return {**record, **found, "seconds": time.monotonic() - began}, made
+
+    def _read(self, attempt: Attempt, record: Mapping[str, Any]) -> Trial:
+        if "why" in record:
+            return Trial(attempt, None, None, record["seconds"], why=record["why"])
+        seen = self._goal.measured(record["value"], record["float"])
+        return Trial(attempt, seen, Cost(record["bytes"], record["macs"]), record["seconds"], record["ready"])
+
+    # ---- making ------------------------------------------------------------------------------------------------
+
+    def _made(self, attempt: Attempt) -> Compared:
+        if self._best[0] == attempt:
+            return self._best[1]
+        planned = self._planned(attempt)
+        return compared(planned, refined(planned), self._progress)
+
+    def _planned(self, attempt: Attempt) -> Planned:
+        if self._best[0] == attempt:
+            return self._best[1].planned
+        seen = self._observed(attempt)
+        prepared = replace(seen.prepared, conf=attempt.config(seen.prepared.conf, self._row))
+        parts = seen.parts
+        names = prepared.selectors(parts.graph).skipped(attempt.floats)
+        if more := {name: "left in float for accuracy" for name in names if name in parts.ops}:
+            parts = parts.without(more)
+        return assign_scales(replace(seen, prepared=prepared, parts=parts))
+
+    def _observed(self, attempt: Attempt) -> Observed:
+        """Return what calibration saw under the attempt's effort: the data run once for each."""
+        base = self._base.planned
+        effort = attempt.effort or base.prepared.conf.effort
+        if effort not in self._seen:
+            if effort == base.prepared.conf.effort and base.observed is not None:
+                self._seen[effort] = base.observed
+            else:
+                conf = base.prepared.conf.model_copy(update={"effort": effort})
+                self._seen[effort] = observe_model(replace(base.prepared, conf=conf), self._progress)
+        return self._seen[effort]
+
+
+def _key(attempt: Mapping[str, Any]) -> str:
+    return json.dumps(attempt, sort_keys=True)

@@ -1,0 +1,292 @@
+"""The search for the cheapest quantization that meets a wish: laws of the ladder, the climb, and the command."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lingeronnx import api, cli
+from lingeronnx.errors import ConfigError, ConstraintError, DataError
+from lingeronnx.flow import compared, plan_for, prepare, refined
+from lingeronnx.flow.assign import tie_classes
+from lingeronnx.graph import ir
+from lingeronnx.search import Goal, search
+from lingeronnx.search.cost import Cost, cost_of
+from lingeronnx.search.ladder import MOST_FLOAT, Attempt, groups, rungs
+from lingeronnx.search.page import _front, picture
+from lingeronnx.search.run import _MOST
+from tests import nets
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+DIGITS = MODELS / "digits_cnn.onnx"
+NETS = ("residual", "depthwise", "concat", "branches")
+
+
+def data(net, count=24, seed=3):
+    """Return samples for the net's input x."""
+    shape = [1 if i == 0 else d for i, d in enumerate(ir.shape(net.graph.inputs[0]))]
+    return np.random.default_rng(seed).standard_normal((count, *shape[1:])).astype(np.float32)
+
+
+def base_of(net, **options):
+    """Return what the options give for a net, as `search` begins with it."""
+    planned = plan_for(prepare(net, data(net), None, {"effort": "fast", **options}, hold=False))
+    return compared(planned, refined(planned))
+
+
+# ---- the ladder --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_groups_keep_what_shares_a_scale_together(name):
+    """Law: every layer is in one group, and tensors that share a scale are in the same."""
+    planned = base_of(getattr(nets, name)(), platform="generic").planned
+    found = groups(planned)
+    tensors = [tensor for group in found for layer in group.layers for tensor in layer.activation.tensors]
+    assert len(tensors) == len(set(tensors))
+    home = {tensor: number for number, group in enumerate(found) for layer in group.layers
+            for tensor in layer.activation.tensors}  # fmt: skip
+    for tie in tie_classes(planned.parts, planned.prepared.row):
+        assert len({home[tensor] for tensor in tie.tensors if tensor in home}) <= 1
+    assert sum(group.share for group in found) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("platform", ("generic", "venus"))
+def test_a_rung_only_grows(platform):
+    """Law: an attempt does all that the one before it does, and never less of a layer; float stays below its bound."""
+    planned = base_of(nets.branches(), platform=platform, weight_bits=4 if platform == "generic" else 8).planned
+    row, before, dearest = planned.prepared.row, Attempt(), 0.0
+    for rung in rungs(planned, Attempt()):
+        for attempt in rung:
+            now = {name: widths for name, *widths in attempt.wide}
+            then = {name: widths for name, *widths in before.wide}
+            assert then.keys() <= now.keys()
+            assert all(now[name][i] >= widths[i] for name, widths in then.items() for i in (0, 1))
+            assert set(before.floats) <= set(attempt.floats)
+            assert all(bits in row.bits for widths in now.values() for bits in widths)
+            before = attempt
+            dearest = max(dearest, len(attempt.wide))
+    assert before.floats
+    assert (dearest > 0) == (max(row.bits) > 8)
+
+
+def test_attempts_are_options_of_quantize():
+    """What an attempt says it is, typed as options, gives the same integers."""
+    net, images = nets.residual(), data(nets.residual())
+    base = base_of(net, platform="generic", weight_bits=4)
+    result, found = search(base, Goal(min_sqnr=22.0))
+    chosen = found.chosen.attempt
+    assert chosen.wide
+    again = api.quantize(
+        net, images, platform="generic", weight_bits=4, effort="normal", overrides=chosen.settings(found.row)
+    )
+    assert found.chosen.met
+    first, second = (made.session().run(None, {"x": images}) for made in (result, again))
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@given(st.dictionaries(st.sampled_from(["8x8", "16x16", "8x4", "float"]), st.integers(1, 10**6), min_size=1))
+def test_work_is_the_mean_product_of_widths(macs):
+    """Oracle: every multiply-accumulate counted by itself, in bits of data times bits of weights."""
+    products = {"8x8": 64, "16x16": 256, "8x4": 32, "float": 1024}
+    total = sum(products[width] * count for width, count in macs.items())
+    assert Cost(0, macs).work == pytest.approx(total / 64 / sum(macs.values()))
+
+
+def test_cost_counts_every_constant():
+    """Oracle: the bytes of the initializers as the file holds them."""
+    base = base_of(nets.plain(), platform="generic")
+    proto = ir.to_proto(base.made.graph)
+    assert cost_of(base).bytes == sum(len(tensor.raw_data) for tensor in proto.graph.initializer)
+    assert set(cost_of(base).macs) == {"8x8"}
+
+
+# ---- the climb ---------------------------------------------------------------------------------------------------
+
+
+def test_the_cheapest_that_meets_is_chosen():
+    """Of a rung, the attempt just below the chosen one was made and does not meet the wish."""
+    base = base_of(nets.branches(), platform="generic", weight_bits=4)
+    result, found = search(base, Goal(min_sqnr=24.0))
+    assert found.chosen.met
+    assert found.chosen.cost is not None
+    met = [trial for trial in found.trials if trial.met]
+    assert min(trial.cost.work for trial in met) == found.chosen.cost.work
+    assert result.report.search["met"]
+    assert not any("wish" in line for line in result.report.warnings)
+    worst = min(values["sqnr"] for values in result.report.outputs.values())
+    assert worst >= 24.0
+    assert len(found.trials) <= _MOST
+
+
+def test_met_at_once_makes_one_attempt():
+    base = base_of(nets.plain(), platform="venus")
+    _, found = search(base, Goal(min_sqnr=-50.0))
+    assert (len(found.trials), found.stopped, found.chosen.attempt) == (1, "met", Attempt())
+
+
+def test_what_cannot_be_met_says_so():
+    """The best that is fit for a chip comes back, with a warning and what would be needed."""
+    base = base_of(nets.plain(), platform="venus")
+    result, found = search(base, Goal(min_sqnr=200.0))
+    assert not found.chosen.met
+    assert result.report.chip_ready
+    assert "the wish is not met" in result.report.warnings[0]
+    assert "venus computes in 8 bits only" in found.stopped
+    for trial in found.trials:
+        total = sum(trial.cost.macs.values())
+        assert trial.cost.macs.get("float", 0) <= MOST_FLOAT * total
+
+
+def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
+    """Stopped by its budget after one attempt, then resumed: the same trials and the same integers as in one go."""
+    base, goal, log = base_of(nets.residual(), platform="generic", weight_bits=4), Goal(min_sqnr=22.0), tmp_path / "log"
+    whole, in_one_go = search(base, goal)
+    _, cut = search(base, goal, minutes=0, log=log)
+    assert len(cut.trials) == 1
+    assert "budget of 0 minutes" in cut.stopped
+    result, found = search(base, goal, log=log, resume=True)
+    assert [t.attempt for t in found.trials] == [t.attempt for t in in_one_go.trials]
+    again, last = search(base, goal, minutes=0, log=log, resume=True)  # everything is in the log
+    assert [t.attempt for t in last.trials] == [t.attempt for t in in_one_go.trials]
+    for other in (result, again):
+        assert ir.to_bytes(other.graph) == ir.to_bytes(whole.graph)
+    with pytest.raises(ConfigError, match="drop --resume"):
+        search(base, Goal(min_sqnr=23.0), log=log, resume=True)
+
+
+def test_ctrl_c_returns_the_best_so_far(monkeypatch):
+    """An interrupt in the third attempt ends the search with the better of the first two."""
+    import lingeronnx.search.run as run
+
+    calls, true = [], run.refined
+
+    def interrupted(planned):
+        calls.append(planned)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return true(planned)
+
+    base = base_of(nets.residual(), platform="generic", weight_bits=4)
+    monkeypatch.setattr(run, "refined", interrupted)
+    result, found = search(base, Goal(min_sqnr=90.0))
+    assert len(found.trials) == 2
+    assert found.stopped.startswith("interrupted")
+    assert found.chosen is min(found.trials, key=lambda trial: trial.rank)
+    assert result.report.search["options"] == found.chosen.attempt.options(found.row)
+
+
+def test_a_function_of_the_users_is_a_metric(tmp_path, monkeypatch):
+    """The drop is counted in the function's own unit, larger being better."""
+    text = "def share(outputs, labels):\n    return float((outputs.argmax(1) == labels).mean())\n"
+    (tmp_path / "own.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    found = api.quantize(
+        DIGITS, MODELS / "digits_calib.npz", platform="generic", weight_bits=4, effort="fast",
+        eval_data=MODELS / "digits_test.npz", metric="own.py:share", max_drop=0.001, limit=200,
+    ).report.search  # fmt: skip
+    assert found["met"]
+    assert 0 <= found["trials"][-1]["value"] <= 1
+    assert found["float"] is not None
+    assert found["wanted"] == pytest.approx(found["float"] - 0.001)
+
+
+@pytest.mark.parametrize(
+    "goal, text",
+    (
+        ({}, "give one of the two"),
+        ({"max_drop": 1.0, "min_sqnr": 30.0}, "give one of the two"),
+        ({"max_drop": 1.0}, "needs eval data"),
+        ({"max_drop": -1.0, "data": "x.npz"}, "0 or more"),
+        ({"max_drop": 1.0, "data": "x.npz", "metric": "sqnr"}, "compares two models"),
+    ),
+)
+def test_wishes_that_cannot_be_measured(goal, text):
+    with pytest.raises(ConfigError, match=text):
+        Goal(**goal).check()
+
+
+def test_more_rejects():
+    net, images = nets.plain(), data(nets.plain())
+    with pytest.raises(DataError, match="not a generator"):
+        api.quantize(net, images, eval_data=iter([]), max_drop=1.0)
+    with pytest.raises(ConfigError, match="the plan has fixed"):
+        api.quantize(net, images, plan=base_of(net).planned.plan, min_sqnr=30.0)
+    skipped = [str(node.name) for node in net.graph][1]
+    with pytest.raises(ConstraintError, match="not chip-ready"):
+        api.quantize(net, images, min_sqnr=90.0, require_chip=True, skip=(skipped,), effort="fast")
+
+
+# ---- page and command --------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12))
+def test_the_front_is_paretos(points):
+    """Oracle: a point is on the front where no other has at most its work and at least its value, and is not it."""
+    made = [{"work": float(work), "value": float(value)} for work, value in points]
+    front = {(t["work"], t["value"]) for t in _front(made)}
+    assert front == {
+        (a, b) for a, b in map(tuple, points) if not any(c <= a and d >= b and (c, d) != (a, b) for c, d in points)
+    }
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.booleans())
+@settings(max_examples=20)
+def test_the_picture_is_sound_svg(value, wanted, met):
+    """Whatever the numbers, every mark lies inside of the picture."""
+    trial = {"what": "<a> & b", "value": value, "work": 1.0, "met": met, "chosen": True}
+    drawn = picture({"trials": [trial], "unit": "dB", "wanted": wanted, "float": None})
+    root = ET.fromstring(drawn)
+    (mark,) = root.iter("{http://www.w3.org/2000/svg}circle")
+    assert 0 <= float(mark.get("cx")) <= 720
+    assert 0 <= float(mark.get("cy")) <= 400
+
+
+def test_the_command(tmp_path):
+    """The wish on the command line: the table, the files beside the graph, JSON, and going on."""
+    out = tmp_path / "d.onnx"
+    words = ["quantize", str(DIGITS), "-o", str(out), "--calib", str(MODELS / "digits_calib.npz"), "--platform",
+             "generic", "--weight-bits", "4", "--effort", "fast", "--min-sqnr", "24", "--json"]  # fmt: skip
+    done = CliRunner().invoke(cli.main, words)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["search"]
+    assert found["met"]
+    assert found["goal"] == "every output at 24 dB at least"
+    assert "Attempts: every output at 24 dB at least" in done.stderr
+    page = (tmp_path / "d_search.html").read_text()
+    assert (tmp_path / "d_search.svg").read_text() in page
+    assert len(re.findall("<circle", page)) == len(found["trials"]) == page.count("<tr") - 1
+    lines = (tmp_path / "d_search.jsonl").read_text().splitlines()
+    assert len(lines) == 1 + len(found["trials"])
+    again = CliRunner().invoke(cli.main, [*words, "--resume"])
+    assert again.exit_code == 0
+    assert (tmp_path / "d_search.jsonl").read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    (
+        (["--budget", "5"], "--budget needs --max-drop"),
+        (["--resume"], "--resume needs --max-drop"),
+        (["--max-drop", "1"], "needs eval data"),
+        (["--max-drop", "1", "--min-sqnr", "30", "--eval", str(MODELS / "digits_test.npz")], "give one of the two"),
+        (["--min-sqnr", "30", "--resume"], "drop --resume"),
+    ),
+)
+def test_the_command_refuses(tmp_path, options, text):
+    """One line, and nothing written; a log of something else is left as it is."""
+    (tmp_path / "d_search.jsonl").write_text('{"goal": "another"}\n')
+    words = ["quantize", str(DIGITS), "-o", str(tmp_path / "d.onnx"), "--calib", str(MODELS / "digits_calib.npz")]
+    done = CliRunner().invoke(cli.main, [*words, "--effort", "fast", *options])
+    assert done.exit_code in (1, 2)
+    assert text in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["d_search.jsonl"]
+    assert (tmp_path / "d_search.jsonl").read_text() == '{"goal": "another"}\n'
