@@ -289,14 +289,15 @@ def wb_analyse(model: Any, log: str | os.PathLike[str] | None = "./wb_analyse.lo
 
 
 def convert(model: str | os.PathLike[str] | ir.Graph, to: str) -> Converted:
-    """Return an integer graph in the other generation's names and attributes.
+    """Return an integer graph in the other generation's names and attributes, or in standard ONNX.
 
     Parameters
     ----------
     model
         A path or a graph in memory, which is left as it is.
     to
-        "thinker" (generation 1) or "linger" (generation 3).
+        "thinker" (generation 1), "linger" (generation 3), "qdq" (QuantizeLinear and DequantizeLinear) or "qoperator"
+        (also QLinearConv and QLinearMatMul).
 
     Raises
     ------

@@ -1,7 +1,9 @@
-"""Integer graphs of one generation written as the other: names, attributes, container facts.
+"""Integer graphs of one generation written as the other, or as standard ONNX: names, attributes, container facts.
 
     thinker -> linger     Conv2dInt -> QConv2d, data_bits -> x_bits, ..., domain `linger`
     linger  -> thinker    back, with the attributes that the platform's packer wants
+    either  -> qdq        QuantizeLinear and DequantizeLinear around standard operators (`qdq.write`)
+    either  -> qoperator  the same, with the standard's operators on integers where there are some (`qdq.qoperator`)
 
 Numbers stay as they are but for layer normalisation, whose summand has five more fractional bits in generation 3.
 What has no counterpart is an error that names every such node; what means something else afterwards is a note. Owns the
@@ -37,13 +39,19 @@ from .packer.names import written
 from .plan import QParams
 from .platforms import Platform
 from .platforms.arithmetic import Curve, Reading
+from .qdq.difference import lines
+from .qdq.qoperator import to_qoperator
+from .qdq.write import write
 from .run.generations import generation
 from .run.int_runner import row_of
 
-__all__ = ["TARGETS", "Converted", "convert"]
+__all__ = ["STANDARD", "TARGETS", "Converted", "convert"]
 
 #: What a graph can be converted to -> generation, IR version of the file.
 TARGETS: Mapping[str, tuple[int, int]] = {"thinker": (1, 6), "linger": (3, 7)}
+
+#: Forms of standard ONNX, which no packer reads.
+STANDARD = ("qdq", "qoperator")
 
 #: Attributes for the packer alone.
 _PACKER = ("platform", "platform_quant", "castor_mode", "mode", "quant_mode", "dropout")
@@ -55,14 +63,15 @@ _FINER = THIRD_FRACTION - FRACTION
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted graph; notes : what means something else now, one line each."""
+    """A converted graph; notes : what means something else now, one line each. packed : whether a packer reads it."""
 
     graph: ir.Graph
     notes: tuple[str, ...]
+    packed: bool = True
 
     def save(self, path: Any) -> None:
-        """Write the graph to `path`, as a whole or not at all, with names that the packer takes."""
-        ir.save(written(self.graph), path)
+        """Write the graph to `path`, as a whole or not at all, with names that the packer takes where it is for one."""
+        ir.save(written(self.graph) if self.packed else self.graph, path)
 
 
 @dataclass
@@ -84,20 +93,22 @@ class _Work:
 
 def check_target(to: str) -> None:
     """Raise ConfigError where no graph can be converted to `to`."""
-    if to not in TARGETS:
-        more = "; a graph of QuantizeLinear and DequantizeLinear is not written yet" if to == "qdq" else ""
-        raise ConfigError(f"cannot convert to '{to}': it is {' or '.join(TARGETS)}{more}")
+    if to not in (*TARGETS, *STANDARD):
+        raise ConfigError(f"cannot convert to '{to}': it is {', '.join(TARGETS)}, {' or '.join(STANDARD)}")
 
 
-def convert(model: ir.Graph, to: str) -> Converted:
-    """Return the integer graph `model`, which is left as it is, in the generation called `to`.
+def convert(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | None = None) -> Converted:
+    """Return the integer graph `model`, which is left as it is, in the form called `to`.
 
-    to : "thinker" or "linger". Raises ConfigError for another word, ModelError for a float graph and where operators
-    have no counterpart, all of them named.
+    to : "thinker", "linger", "qdq" or "qoperator". samples : inputs on which a standard form is compared with the
+    simulator; default made-up ones. Raises ConfigError for another word, ModelError for a float graph and where
+    operators have no counterpart, all of them named.
     """
     check_target(to)
     if not any(is_quantized_domain(node) for node in model.graph):
         raise ModelError("the graph has no integer operator: there is nothing to convert; quantize it first")
+    if to in STANDARD:
+        return _to_standard(model, to, samples)
     number, version = TARGETS[to]
     if generation(model) == number:
         return Converted(ir.clone(model), (f"it is a graph of domain {to} already: nothing is converted",))
@@ -117,6 +128,15 @@ def convert(model: ir.Graph, to: str) -> Converted:
         raise ModelError(f"no counterpart in domain {to}: {', '.join(work.obstacles)}")
     _container(work, to, version)
     return Converted(work.model, tuple(work.notes))
+
+
+def _to_standard(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | None) -> Converted:
+    found = write(model)
+    notes = [*found.notes, *lines(model, found, samples)]
+    if to == "qoperator":
+        count = to_qoperator(found.graph)
+        notes.insert(0, f"{count} nodes are operators on integers; the standard has none for the others")
+    return Converted(found.graph, tuple(notes), packed=False)
 
 
 def _container(work: _Work, to: str, version: int) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from .conversion import check_target
 from .errors import ConfigError, nearest
 from .graph import ir
 
@@ -50,7 +49,8 @@ def quantize_static(
     """Quantize `model_input`, write `model_output`, and return what `quantize` returns.
 
     calibration_data_reader : with `get_next`, or any data that `quantize` takes.
-    quant_format : QuantFormat.QDQ or QOperator; None writes the form that simulator, packer and chips read.
+    quant_format : QuantFormat.QDQ or QOperator; standard ONNX; None writes the form that simulator, packer and
+        chips read.
     op_types_to_quantize, nodes_to_quantize : all other nodes stay in float. nodes_to_exclude : these do.
     per_channel : a weight scale for each output channel, where the platform has them.
     activation_type, weight_type : QuantType.QInt8, and where the platform has them QInt4 and QInt16.
@@ -62,7 +62,6 @@ def quantize_static(
     from .api import quantize
 
     to = "thinker" if quant_format is None else _one("quant_format", quant_format, _FORMATS)
-    check_target(to)
     _refuse(reduce_range, "reduce_range", "sums are exact here, there is nothing to save weights' range for")
     _refuse(use_external_data_format, "use_external_data_format", "one file is written")
     if calibration_providers not in (None, ["CPUExecutionProvider"]):

@@ -18,7 +18,7 @@ FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT
 # cli -> api -> {tuning, repair} -> {search, torch} -> analysis -> flow -> {passes, fit, chip} -> run -> ops -> emit
 # -> formats -> graph
 BASE = {"errors", "files", "plan", "platforms", "formats", "packer", "graph", "emit", "ops", "run"}
-FLOW = BASE | {"conversion", "passes", "fit", "chip", "flow"}
+FLOW = BASE | {"qdq", "conversion", "passes", "fit", "chip", "flow"}
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
@@ -30,7 +30,8 @@ ALLOWED = {
     "emit": {"errors", "graph", "plan", "platforms", "formats"},
     "ops": {"errors", "graph", "plan", "platforms", "packer", "formats", "emit"},
     "run": BASE - {"emit"},
-    "conversion": BASE,
+    "qdq": BASE,
+    "conversion": BASE | {"qdq"},
     "passes": BASE,
     "fit": BASE | {"passes"},
     "chip": BASE | {"passes", "fit"},
@@ -64,6 +65,7 @@ LAYERS = (
     ("emit",),
     ("ops",),  # the rules by which float operators become them
     ("run",),
+    ("qdq",),
     ("conversion", "passes", "repair"),
     ("fit",),
     ("chip",),

@@ -119,13 +119,14 @@ def test_what_has_no_counterpart_is_refused(model, tmp_path, arguments, message)
     assert not out.exists()
 
 
-def test_what_cannot_be_written_is_refused_before_the_work(model, tmp_path):
-    """No sample is read for a form that no graph can be converted to."""
-
-    class Reader:
-        def get_next(self):
-            raise AssertionError("the data were read")
-
-    with pytest.raises(ConfigError, match="cannot convert to 'qdq'"):
-        lo.quantize_static(model, tmp_path / "out.onnx", Reader(), quant_format="QDQ")
-    assert not (tmp_path / "out.onnx").exists()
+@pytest.mark.parametrize(("form", "operator"), (("QDQ", "Conv"), ("QOperator", "QLinearConv")))
+def test_standard_forms(model, tmp_path, form, operator):
+    """The file is standard ONNX, as convert writes it."""
+    path, items = model
+    out = tmp_path / "q.onnx"
+    result = lo.quantize_static(path, out, Reader(items), quant_format=form)
+    kinds = {node.op_type for node in onnx.load(out).graph.node}
+    assert operator in kinds
+    assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
+    want, got = result(items[0]["x"]), lo.Session(out).run(None, items[0])[0]
+    assert np.abs(want - got).max() * result.plan.tensors["y"].scale <= 2

@@ -15,17 +15,20 @@ __all__ = ["convert"]
     epilog=examples(
         "lingeronnx convert model_quant.onnx -o model_linger.onnx --to linger",
         "lingeronnx convert exported.onnx -o for_packer.onnx --to thinker",
+        "lingeronnx convert model_quant.onnx -o model_qdq.onnx --to qdq",
     )
 )
 @click.argument("model", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="The file to write.")
-@click.option("--to", metavar="thinker|linger", required=True, help="The generation to write.")
+@click.option("--to", metavar="thinker|linger|qdq|qoperator", required=True, help="The form to write.")
 @json_option
 def convert(model: Path, output: Path, to: str, as_json: bool) -> None:
-    """Write an integer graph with the names and attributes of another generation.
+    """Write an integer graph with the names and attributes of another generation, or as standard ONNX.
 
-    `thinker` is generation 1 (Conv2dInt, iqAdd), `linger` generation 3 (QConv2d, QAdd). What means something else
-    afterwards is said; where a node has no counterpart nothing is written and all such nodes are named.
+    `thinker` is generation 1 (Conv2dInt, iqAdd), `linger` generation 3 (QConv2d, QAdd). `qdq` has QuantizeLinear and
+    DequantizeLinear around standard operators, for onnxruntime, OpenVINO, TensorRT and others; `qoperator` also
+    QLinearConv and QLinearMatMul. What means something else afterwards is said; where a node has no counterpart
+    nothing is written and all such nodes are named.
     """
     check_target(output, [model])
     from .. import api

@@ -74,10 +74,10 @@ __all__ = ["quantize"]
 @click.option(
     "--format",
     "written",
-    type=click.Choice(["thinker", "linger"]),
+    type=click.Choice(["thinker", "linger", "qdq", "qoperator"]),
     default="thinker",
     show_default=True,
-    help="Names and attributes of the graph: generation 1, or 3 as by convert.",
+    help="Names and attributes of the graph: generation 1, or 3, or standard ONNX, as by convert.",
 )
 @click.option("--plan", "plan_in", type=PATH, metavar="FILE", help="Use these scales; nothing is calibrated.")
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")

@@ -96,7 +96,7 @@ class QuantizedModel:
     ) -> Written:
         """Write the integer graph to `path`, and where it has a host part, the part for the packer beside it.
 
-        path : of the graph; the part is called NAME_chip. to : a generation as `convert` takes it. plan : a file for
+        path : of the graph; the part is called NAME_chip. to : a form as `convert` takes it. plan : a file for
         the scales. Each file is written as a whole or not at all, after all of them are made. A file for a chip has
         names that its packer takes (`packer.names`). Raises as `convert` does.
         """
@@ -130,8 +130,10 @@ class QuantizedModel:
         whole, part = self.graph, self.chip
         notes: tuple[str, ...] = ()
         if to != "thinker":
-            changed = convert(whole, to)
+            changed = convert(whole, to, self.samples or None)
             whole, notes = changed.graph, changed.notes
+            if not changed.packed:
+                return _Forms(whole, None, notes)
             part = None if part is None else convert(part, to).graph
         if self.report.is_chip:  # both have the same names
             names = safe_names(whole)

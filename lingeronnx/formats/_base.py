@@ -23,6 +23,7 @@ from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Arithmetic, Left, Rounding
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "attributes", "with_axis"]
 
@@ -234,6 +235,7 @@ class Format:
     exempt : how graphs use ONNX's own operator beyond the standard. exempt_by : where they do so, with this attribute.
     unsaid : attributes that generation 1 leaves out where they say 8.
     third_attributes : attributes that have another name in generation 3.
+    between : whether real numbers between its input and output give other integers than it by more than rounding.
     """
 
     name: str
@@ -252,6 +254,7 @@ class Format:
     exempt_by = ""
     unsaid: tuple[str, ...] = ()
     third_attributes: Mapping[str, str] = MappingProxyType({"data_bits": "x_bits", "parameter_bits": "w_bits"})
+    between = False
 
     def __repr__(self) -> str:
         return self.name
@@ -304,6 +307,18 @@ class Format:
         """Return the scale at which each input is read, by input index, where an attribute says so."""
         scale = attrs.get("scale_x")
         return {} if scale is None else {0: float(scale)}
+
+    # ---- in real numbers -------------------------------------------------------------------------------------------
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the real values of a node's outputs, in nodes of standard operators that `real` makes.
+
+        An operator that moves integers means itself. Raises ModelError where standard operators have no such thing.
+        """
+        if self.domain:
+            raise ModelError(f"{real.bound.where}: standard operators have no counterpart")
+        read = set(self.operands(real.node))
+        return real.same(*(real.input(i) if i in read else real.given(i) for i in range(len(real.node.inputs))))
 
     # ---- the other generation --------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from ..platforms.arithmetic import Quantizer, Real, Requantizer
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["FAMILY", "QUANT", "DEQUANT", "REQUANT"]
 
@@ -45,6 +46,10 @@ class Quant(Format):
         luna = real is Real.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
         return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule)
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the real input: what is quantized."""
+        return [real.given(0)]  # type: ignore[list-item]
 
     def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
         """The width is always told, and a zero point."""
@@ -80,6 +85,10 @@ class Dequant(Format):
 
         return Kernel(float(bound.attrs["scale_o"]))
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the real value of the input."""
+        return [real.input()]
+
     def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
         """Return the attributes unchanged."""
         return dict(attrs)
@@ -112,6 +121,10 @@ class Requant(Unary):
         rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"]), bits)
         # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
         return Kernel(rescale, saturate=not (bound.how(Requantizer).wraps and bits > 8))
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the real value of the input: it is held otherwise, no more."""
+        return [real.input()]
 
 
 REQUANT = Requant()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulator.kernel import Kernel
 
+from ..graph import ir
 from ._base import Bound, Format
+from .real import Reals
 
 __all__ = ["FAMILY", "RELU", "CLIP"]
 
@@ -41,6 +45,16 @@ class Clip(Format):
             -(1 << 31) if low is None else int(low.reshape(())),
             (1 << 31) - 1 if high is None else int(high.reshape(())),
         )
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """The bounds in real numbers."""
+        bounds = [
+            real.constant(np.float32(real.bound.consts[index].reshape(()) / real.scale()), what)
+            if index in real.bound.consts
+            else None
+            for index, what in ((1, "low"), (2, "high"))
+        ]
+        return [real("Clip", real.input(), *bounds)]
 
 
 CLIP = Clip()

@@ -13,6 +13,7 @@ from ..platforms.arithmetic import Concat as Arithmetic
 from . import inference as rules
 from ._base import ALL_OUT, Attr, Bound, Format, with_axis
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["FAMILY", "CONCAT"]
 
@@ -75,6 +76,11 @@ class Concat(Format):
             lost = bound.how(Arithmetic).raises_only and ratio < 1
             rescales.append(Rescale.from_shift(ALL_OUT, bits) if lost else bound.rescale(ratio, bits))
         return Kernel(int(axis or 0), tuple(rescales))
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Join the inputs."""
+        axis = real.attrs["dim"] if real.attrs["dim"] is not None else real.attrs["axis"]
+        return [real("Concat", *(real.input(i) for i in range(len(real.node.inputs))), axis=int(axis or 0))]
 
 
 CONCAT = Concat()

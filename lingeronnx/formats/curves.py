@@ -32,7 +32,9 @@ from ..plan import QParams
 from ..platforms.arithmetic import Curve, Gate, Reading
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary
+from .functions import function_of, written
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["FAMILY", "GLU", "SIGMOID", "TANH", "GELU", "SWISH", "TABLE"]
 
@@ -45,6 +47,7 @@ class Glu(Format):
     unsaid = ("data_bits", "o_bits")
     kind = Gate
     third = "QGLU"
+    between = True
     attributes = (Attr("dim", "i", -1), Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
 
     def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
@@ -63,6 +66,13 @@ class Glu(Format):
         gate = Kernel.gates(bound.exponent("scale_x", scale), how.table.value)
         return Kernel(gate, bound.rescale(bound.ratio(scale, 2.0**15)), axis)
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """One half times the sigmoid of the other."""
+        shape, axis = real.bound.source_shapes[0], int(real.attrs["dim"])
+        half = shape[axis % len(shape)] // 2
+        value, gate = real("Split", real.input(), outputs=2, axis=axis, split=[half, half])
+        return [real("Mul", value, real("Sigmoid", gate))]
+
 
 GLU = Glu()
 
@@ -78,6 +88,8 @@ class Sigmoid(Format):
     signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = Curve
     third = "QSigmoid"
+    between = True
+    standard = "Sigmoid"
     unsaid = ("data_bits", "o_bits")
     function = "sigmoid"
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", Q7.scale), Attr("o_bits", "i", 8))
@@ -121,6 +133,10 @@ class Sigmoid(Format):
             raise ModelError(f"{bound.where}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}")
         return curve.rounded(sat_array(x, 32), bits).astype(dtype_of(bits))
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the curve itself."""
+        return [real(self.standard, real.input())]
+
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """2^7, whatever the node says, to the executor."""
         return Q7.scale
@@ -148,6 +164,7 @@ class Tanh(Sigmoid):
 
     name = "iqTanh"
     third = "QTanh"
+    standard = "Tanh"
     function = "tanh"
 
 
@@ -162,6 +179,8 @@ class Gelu(Format):
     kind = Curve
     domain = "linger"
     function = "gelu"
+    between = True
+    curve = "Gelu"
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
 
     def bind(self, bound: Bound) -> Kernel:
@@ -176,6 +195,10 @@ class Gelu(Format):
         y = piecewise(self.function, chip).to(sat_array(rsh(grid(bound.width()), q - fraction), 32), fraction, 32)
         return Table(requantized(bound, y, 2.0**fraction))
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the curve itself."""
+        return [written(self.curve, real)]
+
 
 GELU = Gelu()
 
@@ -185,6 +208,7 @@ class Swish(Gelu):
 
     name = "QSwish"
     function = "swish"
+    curve = "Silu"
 
 
 SWISH = Swish()
@@ -203,6 +227,17 @@ class Table(Unary):
         from simulator.kernels import Table as Kernel
 
         return Kernel(bound.constant(1, "int8 int16", "table"))
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the function where a standard one gives this table, else look it up: ``table[round(x * scale)]``."""
+        table, x, o = real.bound.consts[1], float(real.attrs["scale_x"]), float(real.attrs["scale_o"])
+        name = function_of(table, x, o, str(real.attrs["function"]))
+        if name is not None:
+            return [written(name, real)]
+        first = real.constant(np.float32(table.size // 2 + 0.5), "middle")
+        counts = real("Mul", real.input(), real.constant(np.float32(x), "counts"))
+        place = real("Cast", real("Add", counts, first), to=6)  # the sum is positive: cut off, it is rounded
+        return [real("Gather", real.constant((table.reshape(-1) / o).astype(np.float32), "entries"), place, axis=0)]
 
 
 TABLE = Table()

@@ -26,6 +26,7 @@ from ..platforms.arithmetic import Arithmetic, Layer
 from . import inference as rules
 from ._base import Attr, Bound, Format
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["FAMILY", "CONV2D", "CONV1D", "CONV_TRANSPOSE2D", "LINEAR", "BATCH_NORM2D"]
 
@@ -65,6 +66,13 @@ class WeightFormat(Format):
         scales = {0: float(attrs["scale_x"])}
         return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: float(attrs["scale_w"])}
 
+    def weights(self, real: Reals, groups: int = 1) -> list[ir.Value]:
+        """Return the real values of the input, the weight and, where there is one, the bias."""
+        a = real.attrs
+        weight = real.held(1, a["scale_w"], self.channel_axis, bits=int(a["parameter_bits"] or 8))
+        found = [real.input(), weight]
+        return [*found, real.held(2, sum_scale(a, groups), 0, np.ravel)] if 2 in real.bound.consts else found
+
 
 class Conv2d(WeightFormat):
     """Two-dimensional convolution, grouped and depthwise included."""
@@ -97,6 +105,14 @@ class Conv2d(WeightFormat):
             dilations=tuple(a["dilations"] or [1] * rank),
             group=int(a["group"]),
         )
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the convolution."""
+        return [real("Conv", *self.weights(real), **self.window(real))]
+
+    def window(self, real: Reals) -> dict[str, Any]:
+        """Return what a convolution is besides its weights."""
+        return {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT}
 
 
 CONV2D = Conv2d()
@@ -143,6 +159,11 @@ class ConvTranspose2d(WeightFormat):
             output_padding=a["output_padding"],
             group=group,
         )
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the transposed convolution."""
+        kept = {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT}
+        return [real("ConvTranspose", *self.weights(real, int(real.attrs["group"])), **kept)]
 
 
 CONV_TRANSPOSE2D = ConvTranspose2d()
@@ -197,6 +218,14 @@ class Linear(WeightFormat):
             return FloatLinear(weight, bound.bias(2, len(weight)), held)
         return Kernel(weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)))
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return a Gemm where rows are all there is, else a product and a sum."""
+        x, weight, *bias = self.weights(real)
+        if len(real.bound.source_shapes[0]) == 2:
+            return [real("Gemm", x, weight, *bias, transB=1)]
+        product = real("MatMul", x, real("Transpose", weight, perm=[1, 0]))
+        return [real("Add", product, *bias) if bias else product]
+
 
 LINEAR = Linear()
 
@@ -228,6 +257,14 @@ class BatchNorm2d(WeightFormat):
         rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_w"]))
         bias = bound.bias(2, len(weight))
         return Affine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale)
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return a product and a sum for each channel."""
+        one = (-1, *[1] * (len(real.bound.source_shapes[0]) - 2))
+        product = real("Mul", real.input(), real.held(1, float(real.attrs["scale_w"]), view=lambda a: a.reshape(one)))
+        if 2 not in real.bound.consts:
+            return [product]
+        return [real("Add", product, real.held(2, sum_scale(real.attrs), view=lambda a: a.reshape(one)))]
 
 
 BATCH_NORM2D = BatchNorm2d()

@@ -18,6 +18,7 @@ from ..platforms.arithmetic import Division, Layer, Operands, Product, Quotient,
 from . import inference as rules
 from ._base import Attr, Bound, Format
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["FAMILY", "ADD", "SUB", "MUL", "DIV", "BMM"]
 
@@ -32,6 +33,8 @@ class PairFormat(Format):
     """Two activations in, scales of both and of the output as attributes."""
 
     attributes: tuple[Attr, ...] = _SCALES
+    #: The operator of two real tensors.
+    standard: str
     signature = Signature("x:integer y:integer", "integer", rules.like("Add", rules.width))
 
     def operands(self, node: ir.Node) -> list[int]:
@@ -47,6 +50,10 @@ class PairFormat(Format):
         """The second operand has a width, too."""
         return {"y_bits": 8, **super().to_third(attrs, inputs)}
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the operator itself."""
+        return [real(self.standard, real.input(0), real.input(1))]
+
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return the scales of both operands."""
         return {0: float(attrs["scale_x"]), 1: float(attrs["scale_y"])}
@@ -56,6 +63,7 @@ class Add(PairFormat):
     """Sum of two integer tensors, each with a scale of its own."""
 
     name = "iqAdd"
+    standard = "Add"
     kind = Sum
     third: str | None = "QAdd"
     unsaid: tuple[str, ...] = ("data_bits", "y_bits", "o_bits")
@@ -89,6 +97,7 @@ class Sub(Add):
     """
 
     name = "iqSub"
+    standard = "Sub"
     third = None
 
     sign = -1
@@ -101,6 +110,7 @@ class Mul(PairFormat):
     """Product of two integer tensors."""
 
     name = "iqMul"
+    standard = "Mul"
     kind = Product
     third = "QMul"
     unsaid = ("data_bits", "y_bits", "o_bits")
@@ -119,6 +129,8 @@ class Div(PairFormat):
     """Quotient of int32 activations, in vendors' graphs only: the NPU's reciprocal division."""
 
     name = "iqDiv"
+    standard = "Div"
+    between = True
     signature = Signature("x:integer y:integer", "integer", rules.like("Add", rules.int32))
     kind = Division
     aliases = ("QDiv",)
@@ -145,6 +157,7 @@ class Bmm(PairFormat):
     """Matrix product, sample by sample."""
 
     name = "BmmInt"
+    standard = "MatMul"
     leaves = True
     signature = Signature("x:integer y:integer", "result", rules.like("MatMul", rules.result))
     kind = Layer

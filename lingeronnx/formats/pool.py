@@ -12,11 +12,13 @@ from typing import Any, Literal
 
 from simulator.kernel import Kernel
 
+from ..errors import ModelError
 from ..graph import ir
 from ..platforms.arithmetic import Average, Divisor
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["FAMILY", "MAX_POOL", "AVG_POOL2D", "GLOBAL_AVERAGE_POOL2D"]
 
@@ -105,6 +107,15 @@ class AvgPool2d(Unary):
         window = (tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank))
         return AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"]))
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the average; padding counts unless the row asks the node."""
+        a, told = real.attrs, real.bound.how(Average).divisor is Divisor.COUNTED
+        if told and int(a["divisor_override"]) > 0:
+            raise ModelError(f"{real.bound.where}: it divides by {a['divisor_override']}, which AveragePool cannot")
+        kept = {spec.name: a[spec.name] for spec in _WINDOW}
+        padded = int(a["count_include_pad"]) if told else 1
+        return [real("AveragePool", real.input(), count_include_pad=padded, **kept)]
+
 
 AVG_POOL2D = AvgPool2d()
 
@@ -143,6 +154,10 @@ class GlobalAveragePool2d(Format):
         x = float(bound.attrs["scale_x"])
         shift = bound.exponent("scale_o / scale_x", float(bound.attrs["scale_o"] or x) / x)
         return _mean(bound, shift, None, None, None)
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the mean."""
+        return [real("GlobalAveragePool", real.input())]
 
 
 GLOBAL_AVERAGE_POOL2D = GlobalAveragePool2d()

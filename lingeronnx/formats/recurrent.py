@@ -24,6 +24,7 @@ from . import inference as rules
 from . import recurrent_trained
 from ._base import Attr, Bound, Format
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["FAMILY", "LSTM", "GRU"]
 
@@ -94,8 +95,11 @@ class Recurrent(Format):
     signature = Signature("x:integer rest:any*", "any*", rules.recurrent)
     further = _FURTHER
     leaves = True
+    between = True
     weight_scales = MappingProxyType({"scale_iw": 1, "scale_hw": 2})
     kernel_gates: ClassVar[str]  # the simulator's order
+    standard: ClassVar[str]
+    standard_gates: ClassVar[str]
     kind: type[kinds.Lstm] | type[kinds.Gru]
     #: What a node gives besides the sequence, with its width (0: the sequence's).
     states: ClassVar[Mapping[str, int]]
@@ -170,6 +174,54 @@ class Recurrent(Format):
         order = [gates.index(gate) for gate in self.kernel_gates]
         return lambda a: a.reshape(len(gates), -1, *a.shape[1:])[order].reshape(a.shape)
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the standard layer; its state goes round in real numbers. The standard has time on axis 0."""
+        a, found, first = real.attrs, places(real.node), self.time_axis(real.bound)
+        gates = real.bound.how(self.kind).gates
+        order = [gates.index(gate) for gate in self.standard_gates]
+        w, r = found["weight_x"], found["weight_h"]
+
+        def ordered(array: np.ndarray) -> np.ndarray:
+            return array.reshape(len(gates), -1, *array.shape[1:])[order].reshape(1, *array.shape)
+
+        bits, scales = int(a["parameter_bits"] or 8), [float(a[key]) for key in ("scale_iw", "scale_hw")]
+        held = [real.held(i, s, view=ordered, bits=bits) for i, s in zip((w, r), scales, strict=True)]
+        sums = (float(a["scale_x"]) * scales[0], self.state_scale(a) * scales[1])
+        units = real.bound.consts[r].shape[1]
+        halves = [
+            ordered(real.bound.consts[index] / scale)
+            if index in real.bound.consts
+            else np.zeros((1, len(gates) * units))
+            for index, scale in zip((r + 1, r + 2), sums, strict=True)
+        ]
+        bias = real.constant(np.concatenate(halves, axis=1).astype(np.float32), "bias")
+        turn: dict[str, Any] = {"perm": [1, 0, 2]}
+        lengths = real.given(found["lengths"]) if "lengths" in found else None
+        if lengths is not None:
+            lengths = real("Cast", lengths, to=6)
+        fixed = {"h": self.state_scale(a), "c": 2.0**15}
+        states = [
+            None
+            if key not in found
+            else real.held(found[key], fixed[key])
+            if found[key] in real.bound.consts
+            else real.input(found[key])
+            for key in self.states
+        ]
+        inner = [real("Transpose", state, **turn) if state is not None and first else state for state in states]
+        x = real("Transpose", real.input(), **turn) if first else real.input()
+        outer = real(
+            self.standard, x, *held, bias, lengths, *inner, outputs=1 + len(self.states), hidden_size=units,
+            direction=None if int(a["go_forward"]) else "reverse", **self.standard_attributes(a),
+        )  # fmt: skip
+        sequence = real("Squeeze", outer[0], axes=[1])
+        found_out = [sequence, *outer[1:]]
+        return [real("Transpose", value, **turn) if first else value for value in found_out][: len(real.node.outputs)]
+
+    def standard_attributes(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the standard layer says besides its sizes."""
+        return {}
+
     def time_axis(self, bound: Bound) -> int:
         """Return the axis of time: 1 with batch_first."""
         return 1 if bound.attrs["batch_first"] else 0
@@ -199,6 +251,7 @@ class Lstm(Recurrent):
     third = "QLSTM"
     aliases = ("LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
     kernel_gates, kind = "ifgo", kinds.Lstm
+    standard, standard_gates = "LSTM", "iofg"
     states = MappingProxyType({"h": 0, "c": 32})
 
     def time_axis(self, bound: Bound) -> int:
@@ -244,8 +297,13 @@ class Gru(Recurrent):
     third = "QGRU"
     aliases = ("GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
     kernel_gates, kind = "rzn", kinds.Gru
+    standard, standard_gates = "GRU", "zrn"
     states = MappingProxyType({"h": 0})
     attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
+
+    def standard_attributes(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """Where the reset gate acts."""
+        return {"linear_before_reset": int(attrs["linear_before_reset"])}
 
     def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
         """Generation 3 has one place for the reset gate."""

@@ -25,6 +25,7 @@ from ..platforms.arithmetic import Norm, Row, Rows
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, with_axis
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["FAMILY", "SOFTMAX", "LOG_SOFTMAX", "LAYER_NORM"]
 
@@ -44,6 +45,7 @@ class LayerNorm(Format):
     further = (Attr("normalized_shape", "ints", None), Attr("axis", "i", None))
     kind = Norm
     third = "QLayerNorm"
+    between = True
     aliases = ("QLayerNorm2d",)
     attributes = (Attr("data_bits", "i", 8), Attr("parameter_bits", "i", 8), Attr("o_bits", "i", 8),
                   Attr("epsilon", "f", EPSILON), Attr("scale_y_normal", "f", None), Attr("scale_x", "f"),
@@ -93,6 +95,23 @@ class LayerNorm(Format):
             fraction=fraction,
         )
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the layer normalisation over as many axes as the factor has elements."""
+        real.needs(17)
+        shape, size, axes = real.bound.source_shapes[0], real.bound.consts[1].size, 1
+        while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < size:
+            axes += 1
+
+        def rows(array: np.ndarray) -> np.ndarray:
+            return array.reshape(shape[len(shape) - axes :])
+
+        a = real.attrs
+        fraction = 2.0**FRACTION if a["scale_y_normal"] is None else float(a["scale_y_normal"])
+        held = [real.held(1, float(a["scale_w"]), view=rows)]
+        if 2 in real.bound.consts:
+            held.append(real.held(2, fraction * float(a["scale_w"]), view=rows))
+        return [real("LayerNormalization", real.input(), *held, axis=-axes, epsilon=float(a["epsilon"]))]
+
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return the scales of input and factor."""
         return {0: float(attrs["scale_x"]), 1: float(attrs["scale_w"])}
@@ -109,6 +128,8 @@ class Softmax(Unary):
     signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = Rows
     third: str | None = "QSoftmax"
+    between = True
+    standard = "Softmax"
     attributes = (Attr("axis", "i", None), Attr("dim", "i", None), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
                   Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
 
@@ -127,17 +148,29 @@ class Softmax(Unary):
 
         return self.kernel(bound, Kernel)
 
+    def first_axis(self, bound: Bound) -> int:
+        """Return the axis that is normalised, or from which on all are."""
+        a, rank = bound.attrs, len(bound.source_shapes[0])
+        axis = int(a["axis"] if a["axis"] is not None else a["dim"] if a["dim"] is not None else -1)
+        if not -rank <= axis < rank:
+            raise ModelError(f"{bound.where}: axis = {axis}; its input has {rank} axes")
+        return 1 if bound.how(Rows).row is Row.FROM_FIRST and axis > 0 else axis  # the executor reads no other
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the operator over its axis, or over all axes from there on as one."""
+        shape, axis = real.bound.source_shapes[0], self.first_axis(real.bound)
+        first = axis % len(shape)
+        if first == len(shape) - 1 or real.bound.how(Rows).row is Row.AXIS:
+            return [real(self.standard, real.input(), axis=axis)]
+        flat = real.constant(np.array([0] * first + [-1]), "rows")
+        back = real.constant(np.array([0] * first + list(shape[first:])), "sizes")
+        return [real("Reshape", real(self.standard, real("Reshape", real.input(), flat), axis=-1), back)]
+
     def kernel(self, bound: Bound, kind: Any) -> Any:
         """Return a kernel of class `kind` for the node."""
         from simulator.kernels import softmax_entry
 
-        a, how = bound.attrs, bound.how(Rows)
-        axis = a["axis"] if a["axis"] is not None else a["dim"] if a["dim"] is not None else -1
-        rank = len(bound.source_shapes[0])
-        if not -rank <= axis < rank:
-            raise ModelError(f"{bound.where}: axis = {axis}; its input has {rank} axes")
-        if how.row is Row.FROM_FIRST and axis > 0:
-            axis = 1  # the executor reads no other
+        a, how, axis = bound.attrs, bound.how(Rows), self.first_axis(bound)
         scale = float(a["scale_x"])
         if how.requantize.shifts:
             bound.exponent("scale_x", scale)
@@ -154,6 +187,7 @@ class LogSoftmax(Softmax):
     """The logarithm of a softmax."""
 
     name = "LogSoftmaxInt"
+    standard = "LogSoftmax"
     third = None
 
     def bind(self, bound: Bound) -> Kernel:

@@ -19,6 +19,7 @@ from ..plan import QParams
 from . import inference as rules
 from ._base import Attr, Bound, Format
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["FAMILY", "SLICE", "SPLIT", "GATHER", "ARG_MAX"]
 
@@ -88,13 +89,22 @@ class Split(Format):
         """Return the cutter; the sizes are `split`, a second input, a list `dims`, or equal."""
         from simulator.kernels import Split as Kernel
 
+        return Kernel(*self.parts(bound))
+
+    def parts(self, bound: Bound) -> tuple[int, list[int]]:
+        """Return the axis, and the size of each part along it."""
         shape, a = bound.source_shapes[0], bound.attrs
         axis, count = int(a["axis"]) % len(shape), len(bound.node.outputs)
         each = -(-shape[axis] // count)
         equal = [each] * (count - 1) + [shape[axis] - each * (count - 1)]
         second = bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else None
         listed = a["dims"] if isinstance(a["dims"], list) else None
-        return Kernel(axis, a["split"] or second or listed or equal)
+        return axis, a["split"] or second or listed or equal
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the parts."""
+        axis, sizes = self.parts(real.bound)
+        return real.same(real.input(), attributes={"axis": axis, "split": sizes})
 
 
 SPLIT = Split()
@@ -135,6 +145,14 @@ class Gather(Format):
         size = bound.source_shapes[0][axis]
         return Kernel(axis % len(bound.source_shapes[0]), np.where(index < 0, index + size, index))
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the choice, of the table's real values where there is one."""
+        axis, bits = int(real.attrs["axis"]), int(real.attrs["parameter_bits"] or 8)
+        if 0 not in real.bound.consts:
+            return [real("Gather", real.input(), real.given(1), axis=axis)]
+        scale = float(real.attrs["scale_o"] or real.attrs["scale_x"])
+        return [real("Gather", real.held(0, scale, bits=bits), real.given(1), axis=axis)]
+
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """The table's, or the input's."""
         return super().out_scale({"scale_o": attrs["scale_o"] or attrs["scale_x"]}, scales)
@@ -157,6 +175,10 @@ class ArgMax(Format):
         from simulator.kernels import ArgMax as Kernel
 
         return Kernel(int(bound.attrs["axis"]))
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """There is none: the standard operator gives positions alone."""
+        raise ModelError(f"{real.bound.where}: standard operators have no counterpart")
 
 
 ARG_MAX = ArgMax()

@@ -14,6 +14,7 @@ from ..platforms.arithmetic import Padding
 from . import inference as rules
 from ._base import Attr, Bound, Format
 from .inference import Signature
+from .real import Reals
 
 __all__ = ["FAMILY", "TILE", "EXPAND", "PAD", "RESIZE", "SHUFFLE_CHANNEL", "nearest_places"]
 
@@ -111,6 +112,12 @@ class Pad(_Spread):
         """The constant, 0 by default."""
         return int(bound.consts[2].reshape(-1)[0]) if 2 in bound.consts else 0
 
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the standard operator, the constant in real numbers."""
+        value = real.constant(np.float32((self.fill(real.bound) or 0) / real.scale()), "value")
+        mode = _MODES[real.bound.how(Padding).swapped][str(real.attrs["mode"])]
+        return [real("Pad", real.input(), real.given(1), value, mode=mode)]
+
 
 PAD = Pad()
 
@@ -192,6 +199,12 @@ class ShuffleChannel(_Spread):
         if groups < 1 or size % groups:
             raise ModelError(f"{bound.where}: {size} channels do not fall into {groups} groups")
         return np.arange(size).reshape(groups, -1).T.reshape(-1)
+
+    def meaning(self, real: Reals) -> list[ir.Value]:
+        """Return the channels in their new order."""
+        axis = int(real.attrs["axis"]) % len(real.bound.source_shapes[0])
+        order = real.constant(self.places(real.bound, axis, real.bound.source_shapes[0][axis]), "order")
+        return [real("Gather", real.input(), order, axis=axis)]
 
 
 SHUFFLE_CHANNEL = ShuffleChannel()

@@ -1,0 +1,174 @@
+"""What an integer node means in real numbers: the standard nodes that a format writes for it through a `Reals`.
+
+Integers that a node holds itself stand behind a DequantizeLinear, ``(q - zero) * y_scale`` with ``y_scale = 1 / scale``
+in float32. Whoever asks puts the QuantizeLinear behind the result. Knows no integer operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph import ir
+
+__all__ = ["LOWEST", "WIDE", "Reals", "held_type"]
+
+#: Opset with one scale for each channel; that with integers of 4 and 16 bits.
+LOWEST, WIDE = 13, 21
+
+_TYPES = {4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: ir.DataType.INT32}
+
+
+def held_type(bits: int) -> ir.DataType:
+    """Return the narrowest integer type of ONNX's that holds signed `bits`."""
+    return _TYPES[next(width for width in sorted(_TYPES) if bits <= width)]
+
+
+class Reals:
+    """Makes the nodes that mean in real numbers what the integer node `bound` computes.
+
+    bound : the `Bound` of the node, which this file does not know. values : the real value of each input, None where it
+    is absent or a constant. scales : of each input in counts per unit, None where it is real. opset : what the nodes
+    made so far need. steps : {initializer with y_scale: the scale}. Names come from the node's.
+    """
+
+    def __init__(
+        self,
+        model: ir.Graph,
+        bound: Any,
+        values: Sequence[ir.Value | None],
+        scales: Sequence[Any],
+        taken: set[str],
+    ) -> None:
+        self.bound, self.node, self.attrs = bound, bound.node, bound.attrs
+        self.nodes: list[ir.Node] = []
+        self.opset = LOWEST
+        self.steps: dict[str, Any] = {}
+        self._model, self._values, self._scales, self._taken = model, values, scales, taken
+
+    def scale(self, index: int = 0) -> float:
+        """Return the scale of integer input `index`, counts per unit."""
+        found = self._scales[index]
+        if found is None:
+            raise ModelError(f"{self.bound.where}: the scale of its input {index} is not known")
+        return float(found)
+
+    def __call__(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
+        """Append a standard node; return its output, or a list of them. Attributes of None are left out."""
+        name = self._name(f"{self.node.outputs[0].name}_{op_type}")
+        made = ir.node(op_type, list(inputs), {}, num_outputs=outputs, name=f"{self.node.name}_{op_type}")
+        for key, value in attributes.items():
+            if value is not None:
+                ir.set_attr(made, key, value)
+        for number, value in enumerate(made.outputs):
+            value.name = name if not number else self._name(name)
+        ir.mark_origin(made, self.node)
+        self.nodes.append(made)
+        return made.outputs[0] if outputs == 1 else list(made.outputs)
+
+    def needs(self, opset: int) -> None:
+        """Note that a node made here exists from `opset` on."""
+        self.opset = max(self.opset, opset)
+
+    def input(self, index: int = 0) -> ir.Value:
+        """Return the real value of input `index`; of a constant, the one its integers stand for."""
+        value = self._values[index] if index < len(self._values) else None
+        if value is not None:
+            return value
+        if index not in self.bound.consts:
+            raise ModelError(f"{self.bound.where}: it has no input {index}")
+        return self.held(index, self.scale(index))
+
+    def given(self, index: int) -> ir.Value | None:
+        """Return input `index` as it is: an index, a size; None where it is absent."""
+        return self.node.inputs[index] if index < len(self.node.inputs) else None
+
+    def constant(self, array: Any, what: str) -> ir.Value:
+        """Return a constant."""
+        return ir.add_initializer(self._model, self._name(f"{self.node.outputs[0].name}_{what}"), np.asarray(array))
+
+    def held(
+        self,
+        index: int,
+        scale: Any,
+        axis: int | None = None,
+        view: Callable[[np.ndarray], np.ndarray] | None = None,
+        bits: int | None = None,
+    ) -> ir.Value:
+        """Return the real numbers for constant input `index`, integers at `scale` (a sequence: along `axis`).
+
+        view : rearranges them first. bits : as many are stored, default those of their type. The result has the name
+        of the constant where that is free.
+        """
+        array, name = self.bound.consts[index], str(self.node.inputs[index].name)
+        array = array if view is None else view(array)
+        many = isinstance(scale, Sequence)
+        if array.dtype == np.int64:  # which has no DequantizeLinear
+            factor = np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)]) if many else scale
+            return ir.add_initializer(self._model, self._name(f"{name}_real"), (array / factor).astype(np.float32))
+        kind = held_type(bits or 8 * array.dtype.itemsize)
+        inputs = [
+            self._integers(self._name(f"{name}_quantized"), array, kind),
+            self.step(name, scale),
+            *self.zero(kind, len(scale) if many else 0),
+        ]
+        made = ir.make_node(
+            "DequantizeLinear", inputs, {"axis": axis} if many else {}, output=self._own(name), of=self.node,
+            what=f"input{index}",
+        )  # fmt: skip
+        made.outputs[0].shape, made.outputs[0].type = ir.Shape(array.shape), ir.TensorType(ir.DataType.FLOAT)
+        self.nodes.append(made)
+        return made.outputs[0]
+
+    def step(self, name: str, scale: Any) -> ir.Value:
+        """Return the constant y_scale of the tensor `name` at `scale`."""
+        held = np.asarray(1.0 / np.asarray(scale), np.float32)
+        value = ir.add_initializer(self._model, self._name(f"{name}_scale"), held)
+        self.steps[str(value.name)] = scale
+        return value
+
+    def zero(self, kind: ir.DataType, channels: int = 0, zero_point: int = 0) -> list[ir.Value]:
+        """Return the zero point of integers of a `kind`, as an input or none: int32 has no other than 0."""
+        if kind == _TYPES[32]:
+            return []
+        if kind != _TYPES[8]:
+            self.needs(WIDE)
+        name = f"{kind.name.lower()}_zero{zero_point or ''}{f'_{channels}' if channels else ''}"
+        known = self._model.graph.initializers.get(name)
+        if known is not None:
+            return [known]
+        self._taken.add(name)
+        return [self._integers(name, np.full([channels] if channels else [], zero_point), kind)]
+
+    def _integers(self, name: str, array: np.ndarray, kind: ir.DataType) -> ir.Value:
+        tensor = ir.tensor(np.asarray(array, order="C").astype(kind.numpy()), dtype=kind, name=name)
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(kind), const_value=tensor)
+        self._model.graph.register_initializer(value)
+        return value
+
+    def _own(self, name: str) -> str:
+        """Return the name of the integer constant `name`, which goes, or one like it where it is used already."""
+        return self._name(name, f"{name} ")
+
+    def _name(self, base: str, key: str = "") -> str:
+        """Return `base`, or `base` with a number when it is taken; with `key` it is free once."""
+        if key and key not in self._taken:
+            self._taken.add(key)
+            return base
+        found = ir.free_name(base, self._taken)
+        self._taken.add(found)
+        return found
+
+    def same(self, *inputs: ir.Value | None, attributes: Mapping[str, Any] | None = None) -> list[ir.Value]:
+        """Append the standard operator of the node's own name; attributes: default the node's that the standard has."""
+        import onnx
+
+        op_type, given = str(self.node.op_type), attributes
+        if given is None:
+            known = set(onnx.defs.get_schema(op_type, 12).attributes) | set(onnx.defs.get_schema(op_type).attributes)
+            given = {key: ir.attr(self.node, key) for key in self.node.attributes if key in known}
+        found = self(op_type, *inputs, outputs=len(self.node.outputs), **given)
+        return found if isinstance(found, list) else [found]

@@ -1,0 +1,106 @@
+"""How far onnxruntime is from the simulator on one graph in two forms: integers, and QuantizeLinear around reals.
+
+Every operator is given the integers that the other form had before it, so that each difference is its own:
+
+    count = |integer of the simulator - integer of QuantizeLinear|, both from the same inputs
+
+Rounding makes one count: half up here, half to even there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..graph import ir
+from ..run.runners import FloatRunner
+from ..run.session import Session
+from .write import Written
+
+__all__ = ["Difference", "differences", "lines", "made_up"]
+
+_SAMPLES, _SIGMAS = 8, 4  # made-up inputs: normal, the range of the integers at so many standard deviations
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one integer tensor: what computes it, and by how many counts the two forms differ.
+
+    between : whether the standard form computes in real numbers what the integers approximate.
+    """
+
+    tensor: str
+    operator: str
+    between: bool
+    worst: int
+    mean: float
+
+
+def differences(model: ir.Graph, found: Written, feeds: Mapping[str, np.ndarray]) -> list[Difference]:
+    """Return the differences between the integer graph `model` and what was written for it, in graph order."""
+    runner = FloatRunner(found.graph, set(found.integers.values()))
+    back = {held: name for name, held in found.integers.items()}
+    force = {back[name]: array for name, array, _ in runner.run(feeds)}
+    rows = []
+    for name, array, _ in Session(model).taps(feeds, list(force), force):
+        off = np.abs(array.astype(np.int64) - force[name].astype(np.int64))
+        form = found.formats[name]
+        rows.append(Difference(name, form.name, form.between, int(off.max(initial=0)), float(off.mean())))
+    return rows
+
+
+def made_up(model: ir.Graph, seed: int = 0) -> dict[str, np.ndarray] | None:
+    """Return inputs for the integer graph `model`, normal within each Quant's range; None where sizes are open."""
+    from ..run.int_runner import IntRunner
+
+    runner, rng, feeds = IntRunner(model), np.random.default_rng(seed), {}
+    for spec in runner.inputs:
+        shape = spec.shape
+        if shape is None or any(size is None for i, size in enumerate(shape) if i != spec.axis):
+            return None
+        open_size = spec.batched and not spec.single
+        size = [_SAMPLES if i == spec.axis and open_size else int(n or 1) for i, n in enumerate(shape)]
+        scale = runner.input_scales.get(spec.name)
+        if spec.dtype.kind != "f":
+            feeds[spec.name] = np.zeros(size, spec.dtype)
+        elif scale is None:
+            feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype)
+        else:
+            spread = (1 << (scale[1] - 1)) / _SIGMAS
+            feeds[spec.name] = (rng.standard_normal(size) * spread / scale[0]).astype(spec.dtype)
+    return feeds
+
+
+def lines(model: ir.Graph, found: Written, samples: Mapping[str, np.ndarray] | None = None) -> list[str]:
+    """Return what a user should know: each operator that is computed in real numbers, and the worst of the others.
+
+    samples : inputs; None: made-up ones.
+    """
+    feeds = samples or made_up(model)
+    if feeds is None:
+        return ["not compared with the simulator: sizes of inputs are open"]
+    try:
+        rows = differences(model, found, feeds)
+    except ConfigError as error:
+        return [f"not compared with the simulator: {error}"]
+    on = "on calibration data" if samples else "on random inputs"
+    told = []
+    for operator in dict.fromkeys(row.operator for row in rows if row.between or row.worst > 1):
+        those = [row for row in rows if row.operator == operator]
+        worst = max(those, key=lambda row: row.worst)
+        what = "computed in real numbers between, " if worst.between else ""
+        told.append(
+            f"{len(those)} {operator}: {what}at most {worst.worst} counts from the simulator {on} "
+            f"('{worst.tensor}'), {np.mean([row.mean for row in those]):.2g} on average"
+        )
+    rest = [row for row in rows if not row.between and row.worst <= 1]
+    if rest:
+        worst_rest = max(row.worst for row in rest)
+        told.append(
+            f"the {'other ' if told else ''}{len(rest)} integer tensors: at most {worst_rest} count from the simulator "
+            f"{on} (ties round to even, not up)"
+        )
+    return told

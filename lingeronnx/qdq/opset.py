@@ -1,0 +1,78 @@
+"""Standard nodes of one opset, or of none in particular, written as a newer opset has them.
+
+Integer graphs are of opset 12 and may carry axes as attributes in any. What changed its form between 7 and 21 and may
+stand in them is here; operators that mean the same in both are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from ..graph import ir
+
+__all__ = ["raise_nodes"]
+
+#: Operator -> (attributes that became inputs 1, 2 ..., the opset that has them so).
+_INPUTS: Mapping[str, tuple[Sequence[str], int]] = {
+    "Squeeze": (("axes",), 13),
+    "Unsqueeze": (("axes",), 13),
+    "Split": (("split",), 13),
+    "ReduceSum": (("axes",), 13),
+    "Slice": (("starts", "ends", "axes"), 10),
+    **{
+        f"Reduce{kind}": (("axes",), 18)
+        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+    },
+}
+
+#: Operators that took all axes from one on as a row before opset 13.
+_ROWS = ("Softmax", "LogSoftmax", "Hardmax")
+
+
+def raise_nodes(model: ir.Graph, before: int, after: int, made: Collection[ir.Node]) -> None:
+    """Write the standard nodes of `model` as opset `after` has them, in place; what they were of opset `before`.
+
+    made : nodes that mean already what `after` says; they may have attributes where that has inputs.
+    """
+    for node in list(model.graph):
+        if node.domain:
+            continue
+        names, since = _INPUTS.get(node.op_type, ((), 0))
+        if since <= after and any(name in node.attributes for name in names):
+            _to_inputs(model, node, names)
+        if node.op_type in _ROWS and before < 13 and node not in made:
+            _row(model, node)
+
+
+def _to_inputs(model: ir.Graph, node: ir.Node, names: Sequence[str]) -> None:
+    arrays = [None if (v := ir.attr(node, name)) is None else np.asarray(v, np.int64).reshape(-1) for name in names]
+    while arrays and arrays[-1] is None:
+        arrays.pop()
+    node.resize_inputs(1 + len(arrays))
+    for index, (name, array) in enumerate(zip(names, arrays, strict=False), 1):
+        if array is not None:
+            fresh = ir.fresh_name(model, f"{node.outputs[0].name}_{name}")
+            node.replace_input_with(index, ir.add_initializer(model, fresh, array))
+    for name in names:
+        node.attributes.pop(name, None)
+
+
+def _row(model: ir.Graph, node: ir.Node) -> None:
+    """Rows of all axes from `axis` on, 1 by default: flattened, and brought back to the shape."""
+    axis, shape = int(ir.attr(node, "axis", 1)), ir.shape(node.inputs[0])
+    if axis == -1 or (shape is not None and axis % len(shape) == len(shape) - 1):
+        ir.set_attr(node, "axis", -1)
+        return
+    x, name = ir.source(node), str(node.outputs[0].name)
+    size = ir.make_node("Shape", [x], output=ir.fresh_name(model, f"{name}_shape"), of=node, what="shape")
+    flat = ir.make_node(
+        "Flatten", [x], {"axis": axis}, output=ir.fresh_name(model, f"{name}_rows"), of=node, what="rows"
+    )
+    row = ir.make_node(
+        node.op_type, [flat.outputs[0]], {"axis": -1}, output=ir.fresh_name(model, f"{name}_shares"), of=node,
+        what="shares",
+    )  # fmt: skip
+    back = ir.make_node("Reshape", [row.outputs[0], size.outputs[0]], output="", of=node, like=node.outputs[0])
+    ir.replace(model, [node], [size, flat, row, back])

@@ -1,0 +1,89 @@
+"""QuantizeLinear and DequantizeLinear around a node, taken up by the standard operator on integers where there is one.
+
+    DequantizeLinear, Conv, QuantizeLinear      -> QLinearConv
+    DequantizeLinear, MatMul, QuantizeLinear    -> QLinearMatMul
+    the same around what only moves int8        -> the operator itself on int8
+
+The standard has no others; everything else keeps its QuantizeLinear and DequantizeLinear. The numbers stay the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import ir
+
+__all__ = ["MOVES", "to_qoperator"]
+
+#: Operators that only move or choose elements, whatever these are: input 0 is what they move.
+MOVES = frozenset(
+    ("Expand", "Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+)
+
+_PRODUCTS = {"Conv": "QLinearConv", "MatMul": "QLinearMatMul"}
+_NARROW = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+def to_qoperator(model: ir.Graph) -> int:
+    """Rewrite `model` in place; return how many nodes became operators on integers."""
+    count = 0
+    for node in list(model.graph):
+        if node.domain:
+            continue
+        if node.op_type in _PRODUCTS:
+            count += _product(model, node)
+        elif node.op_type in MOVES:
+            count += _move(model, node)
+    ir.remove_unused(model)
+    return count
+
+
+def _behind(node: ir.Node, index: int) -> ir.Node | None:
+    """Return the DequantizeLinear that gives input `index`."""
+    maker = ir.producer(node.inputs[index]) if index < len(node.inputs) else None
+    return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
+
+
+def _ahead(node: ir.Node) -> ir.Node | None:
+    """Return the QuantizeLinear that alone reads the only output of `node`."""
+    reader = ir.sole_consumer(node.outputs[0]) if len(node.outputs) == 1 else None
+    found = reader is not None and reader.op_type == "QuantizeLinear" and reader.inputs[0] is node.outputs[0]
+    return reader if found else None
+
+
+def _product(model: ir.Graph, node: ir.Node) -> int:
+    before, after = [_behind(node, index) for index in range(2)], _ahead(node)
+    bias = _behind(node, 2)
+    if after is None or any(found is None for found in before) or (len(node.inputs) > 2 and bias is None):
+        return 0
+    held = [found for found in before if found is not None]
+    kinds = [ir.source(found).dtype for found in held] + [after.outputs[0].dtype]
+    step = ir.const(held[0].inputs[1])
+    wide = any(kind not in _NARROW for kind in kinds)
+    if wide or step is None or step.size > 1 or any(len(found.inputs) < 3 for found in [*held, after]):
+        return 0
+    inputs: list[ir.Value | None] = [value for found in held for value in found.inputs[:3]]
+    inputs += after.inputs[1:3]
+    if bias is not None:
+        inputs.append(bias.inputs[0])
+    attributes = {key: ir.attr(node, key) for key in node.attributes}
+    made = ir.make_node(_PRODUCTS[node.op_type], inputs, attributes, output="", of=node, like=after.outputs[0])
+    ir.replace(model, [node, after], [made])
+    return 1
+
+
+def _move(model: ir.Graph, node: ir.Node) -> int:
+    before, after = _behind(node, 0), _ahead(node)
+    if before is None or after is None or ir.source(before).dtype not in _NARROW:
+        return 0
+    if len(before.inputs) != len(after.inputs) or not all(
+        np.array_equal(a, b) and a.dtype == b.dtype
+        for a, b in ((ir.const(x), ir.const(y)) for x, y in zip(before.inputs[1:], after.inputs[1:], strict=True))
+        if a is not None and b is not None
+    ):
+        return 0
+    integers, result = ir.source(before), after.outputs[0]
+    attributes = {key: ir.attr(node, key) for key in node.attributes}
+    made = ir.make_node(node.op_type, [integers, *node.inputs[1:]], attributes, output="", of=node, like=result)
+    ir.replace(model, [node, after], [made])
+    return 1

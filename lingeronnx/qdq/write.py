@@ -1,0 +1,264 @@
+"""An integer graph written in standard ONNX: QuantizeLinear and DequantizeLinear around operators on real numbers.
+
+Every integer tensor becomes ``T -> QuantizeLinear -> T_quantized -> DequantizeLinear``, the operator between as its
+format means it. Weights stand in integers behind a DequantizeLinear, biases in int32 at the product of both scales.
+
+    y_scale = float32(1 / scale)        zero point 0, int8; int4 and int16 where a tensor has such integers
+
+The opset is 13, 17 with layer normalisation, 21 with integers of 4 or 16 bits, or that of the graph's float nodes where
+it is higher. `SCALES` in the metadata has the scales that cannot be read back from y_scale to the last bit.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..formats import DEQUANT, Bound, Format, attributes, integer_format, is_quantized_domain
+from ..formats.real import LOWEST, Reals, held_type
+from ..graph import ir
+from ..run.generations import Side
+from ..run.int_runner import row_of, sizes
+from .opset import raise_nodes
+
+__all__ = ["SCALES", "Written", "scale_of", "write"]
+
+#: Metadata: {initializer with y_scale: the scale in counts per unit, or a list}.
+SCALES = "lingeronnx.scales"
+
+#: Metadata: the platform that the integers were made for.
+PLATFORM = "lingeronnx.platform"
+
+_IR_VERSIONS = {13: 7, 17: 8, 21: 10}
+
+
+def scale_of(step: np.ndarray) -> np.ndarray:
+    """Return the scale, counts per unit in float32, that a y_scale says."""
+    return np.asarray(1.0 / np.asarray(step, np.float64), np.float32)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A graph of QuantizeLinear and DequantizeLinear.
+
+    integers : {integer tensor of the old graph: the tensor that holds it here}.
+    formats : {integer tensor: what computes it}. notes : what is held otherwise.
+    """
+
+    graph: ir.Graph
+    integers: dict[str, str]
+    formats: dict[str, Format]
+    notes: tuple[str, ...]
+
+
+def write(model: ir.Graph) -> Written:
+    """Return the integer graph `model`, which is left as it is, in standard ONNX.
+
+    Raises ModelError where an operator has no counterpart.
+    """
+    return _Writer(ir.clone(model)).run()
+
+
+@dataclass
+class _Held:
+    """An integer tensor: its real value here, its scale and width."""
+
+    real: ir.Value
+    scale: float
+    bits: int
+
+
+@dataclass
+class _Writer:
+    model: ir.Graph
+    integers: dict[str, str] = field(default_factory=dict)
+    formats: dict[str, Format] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.side = Side.of(self.model, row_of(self.model), None)
+        self.sizes: dict[Any, Any] = {}
+        for value in ir.values(self.model):
+            shape = ir.shape(value)
+            if shape is None:
+                self.sizes = sizes(self.model)
+                break
+        if any(f.domain == ir.DOMAIN for f in self.model.functions.values()):
+            ir.inline(self.model)
+        self.held: dict[ir.Value, _Held] = {}
+        self.taken = ir.names(self.model)
+        self.named: set[ir.Value] = set()
+        self.made: set[ir.Node] = set()
+        self.opset = max(LOWEST, ir.opset(self.model))
+        self.steps: dict[str, Any] = {}
+
+    def run(self) -> Written:
+        """Replace every integer node, then give the file its opset and metadata."""
+        model, before = self.model, ir.opset(self.model)
+        old = []
+        for node in list(model.graph):
+            form = self._integer(node)
+            if form is not None:
+                self._node(form, node)
+                old.append(node)
+        for node in reversed(old):
+            for index in range(len(node.inputs)):
+                node.replace_input_with(index, None)
+            model.graph.remove(node, safe=True)
+        model.graph.sort()
+        ir.remove_unused(model)
+        raise_nodes(model, before, self.opset, self.made)
+        model.graph.opset_imports.clear()
+        model.graph.opset_imports[""] = self.opset
+        model.ir_version = max(v for opset, v in _IR_VERSIONS.items() if opset <= self.opset)
+        for key in [key for key in model.metadata_props if key.startswith("lingeronnx.") and key != PLATFORM]:
+            del model.metadata_props[key]
+        if exact := {name: scale for name, scale in self.steps.items() if not _told(model, name, scale)}:
+            model.metadata_props[SCALES] = json.dumps(exact)
+        ir.name_nodes(model)
+        return Written(model, self.integers, self.formats, tuple(self.notes))
+
+    def _integer(self, node: ir.Node) -> Format | None:
+        form = integer_format(node)
+        if is_quantized_domain(node):
+            if form is None:
+                raise ModelError(f"{node.op_type} {node.name}: not an integer operator that this lingeronnx knows")
+            return form
+        if form is None or form.domain or not node.inputs or node.inputs[0] is None:
+            return None
+        return form if self._holds(node.inputs[0]) or (ir.const(node.inputs[0]) is not None and _table(node)) else None
+
+    def _holds(self, value: ir.Value) -> bool:
+        return value in self.held
+
+    def _node(self, form: Format, node: ir.Node) -> None:
+        attrs = attributes(form, node)
+        consts = {i: a for i, value in enumerate(node.inputs) if (a := _constant(value)) is not None}
+        told = form.read_scales(attrs)
+        for index in form.operands(node):
+            self._enter(node.inputs[index], told.get(index))
+        inputs = [None if value is None else self.held.get(value) for value in node.inputs]
+        scales = [told.get(i) if found is None else found.scale for i, found in enumerate(inputs)]
+        bound = Bound(
+            node, attrs, consts, self.side.arithmetic(form, node), [self._shape(value) for value in node.inputs],
+            source_types=[None if v is None or v.dtype is None else np.dtype(v.dtype.numpy()) for v in node.inputs],
+        )  # fmt: skip
+        real = Reals(self.model, bound, [None if f is None else f.real for f in inputs], scales, self.taken)
+        found = form.meaning(real)
+        self.opset = max(self.opset, real.opset)
+        fresh = {value for made in real.nodes for value in made.outputs}
+        widths = form.bits(attrs) or (inputs[0].bits if inputs and inputs[0] is not None else 8)
+        out = form.out_scales(bound, [None if f is None else f.scale for f in inputs])
+        for index, (old, new) in enumerate(zip(node.outputs, found, strict=False)):
+            if not old.name or not (old.uses() or old.is_graph_output()):
+                continue
+            bits = 32 if index and old.dtype == ir.DataType.INT32 else widths
+            if out[index] is None:
+                real.nodes += self._real(form, old, new, new in fresh)
+            else:
+                self.formats[str(old.name)] = form
+                real.nodes += self._integers(real, old, new, new in fresh, float(out[index] or 0), bits)
+        self.made.update(real.nodes)
+        self.steps.update(real.steps)
+        self.model.graph.insert_before(node, real.nodes)
+
+    def _enter(self, value: ir.Value | None, scale: float | None) -> None:
+        """Give a graph input that is fed in integers its real value."""
+        if value is None or value in self.held or not value.is_graph_input() or scale is None:
+            return
+        raise ModelError(
+            f"input '{value.name}' is fed in integers at scale {scale:g}; QuantizeLinear starts from real numbers: "
+            "give the graph a Quant"
+        )
+
+    def _shape(self, value: ir.Value | None) -> tuple[int, ...]:
+        if value is None:
+            return ()
+        shape = ir.shape(value)
+        shape = self.sizes.get(value) if shape is None else shape
+        return tuple(1 if d is None else d for d in shape or ())
+
+    def _real(self, form: Format, old: ir.Value, new: ir.Value, fresh: bool) -> list[ir.Node]:
+        """Let `new` stand for the real tensor `old`, under its name; return the nodes that this takes."""
+        more = []
+        free = not (new.is_graph_input() or new.is_graph_output() or new.is_initializer())
+        if not fresh and not (form is DEQUANT and free and new not in self.named):
+            more.append(ir.make_node("Identity", [new], output="", name=f"{old.name}_Identity"))
+            new = more[0].outputs[0]
+        new.name, new.shape, new.type = old.name, old.shape, ir.TensorType(ir.DataType.FLOAT)
+        self.named.add(new)
+        ir.replace_readers(old, new)
+        return more
+
+    def _integers(
+        self, real: Reals, old: ir.Value, new: ir.Value, fresh: bool, scale: float, bits: int
+    ) -> list[ir.Node]:
+        """Quantize `new`, which stands for the integer tensor `old`; return the nodes that this takes."""
+        name = str(old.name)
+        if fresh:
+            new.shape, new.type = old.shape, ir.TensorType(ir.DataType.FLOAT)
+            new.name = f"{name}_real" if old.is_graph_output() else name
+        if bits > 16:
+            if old.is_graph_output():
+                raise ModelError(f"output '{name}' is in integers of {bits} bits, which QuantizeLinear cannot write")
+            self.notes.append(f"'{name}' has {bits} bits: it stays real, QuantizeLinear writes 16 at most")
+            self.held[old] = _Held(new, scale, bits)
+            return []
+        kind, made = held_type(bits), []
+        if kind.bitwidth != bits:
+            low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+            ends = [real.constant(np.float32(end / scale), what) for end, what in ((low, "least"), (high, "most"))]
+            made.append(ir.make_node("Clip", [new, *ends], output=self._name(f"{name}_cut"), of=real.node, what="cut"))
+            new = made[-1].outputs[0]
+        step = real.step(name, scale)
+        zero = real.zero(kind)
+        self.opset = max(self.opset, real.opset)
+        held = name if old.is_graph_output() else self._name(f"{name}_quantized")
+        made.append(ir.make_node("QuantizeLinear", [new, step, *zero], output=held, name=f"{name}_QuantizeLinear"))
+        integers = made[-1].outputs[0]
+        integers.shape, integers.type = old.shape, ir.TensorType(kind)
+        back = self._name(f"{name}_dequantized")
+        made.append(
+            ir.make_node("DequantizeLinear", [integers, step, *zero], output=back, name=f"{name}_DequantizeLinear")
+        )
+        made[-1].outputs[0].shape, made[-1].outputs[0].type = old.shape, ir.TensorType(ir.DataType.FLOAT)
+        self.held[old] = _Held(made[-1].outputs[0], scale, bits)
+        self.integers[name] = held
+        if old.is_graph_output():
+            outputs = self.model.graph.outputs
+            outputs[list(outputs).index(old)] = integers
+        return made
+
+    def _name(self, base: str) -> str:
+        found = ir.free_name(base, self.taken)
+        self.taken.add(found)
+        return found
+
+
+def _told(model: ir.Graph, name: str, scale: Any) -> bool:
+    """Whether the y_scale in initializer `name` gives back `scale`; one that is not used needs not."""
+    array = ir.const(model.graph.initializers.get(name))
+    return array is None or np.array_equal(scale_of(array), np.asarray(scale, np.float32))
+
+
+def _constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return a constant of an integer graph: an initializer, or what a Constant node holds."""
+    maker = ir.producer(value)
+    if maker is not None and maker.op_type == "Constant" and not maker.domain:
+        return np.asarray(ir.attr(maker, "value"))
+    return ir.const(value)
+
+
+def _table(node: ir.Node) -> bool:
+    """Whether `node` chooses from integers that it holds itself."""
+    array = ir.const(node.inputs[0])
+    return (
+        array is not None
+        and array.dtype.kind == "i"
+        and array.dtype.itemsize < 8
+        and ir.attr(node, "scale_o") is not None
+    )
