@@ -1,7 +1,8 @@
 """LLVM without Numba: the text of a module -> machine code, for this processor or, as assembly, for any.
 
-What is compiled for this processor is kept beside Numba's own files (`_jit.cache_folder`). Knows nothing of what the
-code does.
+What is compiled for this processor is kept beside Numba's own files (`_jit.cache_folder`). Writing a text costs more
+than reading its code: code is therefore found by the function that would write its text, and its arguments. That
+suffices because the folder is named by a hash of all sources. Knows nothing of what the code does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -53,27 +54,29 @@ def assembly(text: str, triple: str, features: Sequence[str]) -> str:
     return str(machine.emit_assembly(_optimized(text, machine)))
 
 
-def address(text: str, name: str, features: tuple[str, ...]) -> int:
-    """Return the address of function `name` of the LLVM module `text`, compiled for this processor with `features`.
+def address(write: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]) -> int:
+    """Return the address of function `name` of the LLVM module that ``write(*arguments)`` is the text of.
 
-    The code lives as long as the process.
+    It is compiled for this processor with `features`, and lives as long as the process. The arguments are hashable, and
+    their `repr` says all of them.
     """
     with _LOCK:
-        return int(_linked(text, name, features)[name])
+        return int(_linked(write, arguments, name, features)[name])
 
 
 _LOCK = Lock()  # two threads must not link the same code
 
 
 @cache
-def _linked(text: str, name: str, features: tuple[str, ...]) -> Any:
+def _linked(write: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]) -> Any:
     _initialize(False)
     machine = _machine("", features, jit=True)
-    key = hashlib.sha256("\n".join([text, *features, machine.triple, binding.llvm_version_info.__repr__()]).encode())
+    what = f"{write.__module__}.{write.__qualname__}{arguments!r}"
+    key = hashlib.sha256("\n".join([what, *features, machine.triple, repr(binding.llvm_version_info)]).encode())
     path = _file(key.hexdigest()[:24])
     code = _read(path)
     if code is None:
-        code = machine.emit_object(_optimized(text, machine))
+        code = machine.emit_object(_optimized(write(*arguments), machine))
         _write(path, code)
     library = binding.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
     return library.link(_linker(), key.hexdigest())

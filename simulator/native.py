@@ -172,12 +172,15 @@ def _entry(function: Any, given: tuple[Any, ...]) -> int:
     return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 
 
-@cache
 def trampoline(kinds: str) -> int:
     """Return the address of the function that calls machine code with words of these types.
 
     It takes the address of a record and returns Numba's status: 0 where all went well.
     """
+    return _llvm.address(_trampoline, (kinds,), "trampoline", ())
+
+
+def _trampoline(kinds: str) -> str:
     module = ir.Module("trampoline")
     function = ir.Function(module, ir.FunctionType(_DWORD, [_INDEX]), "trampoline")
     builder = ir.IRBuilder(function.append_basic_block())
@@ -199,7 +202,7 @@ def trampoline(kinds: str) -> int:
         arguments.append(value)
     callee = ir.FunctionType(_DWORD, [argument.type for argument in arguments])
     builder.ret(builder.call(builder.inttoptr(word(0), callee.as_pointer()), arguments))
-    return _llvm.address(str(module), "trampoline", ())
+    return str(module)
 
 
 @cache
@@ -208,6 +211,11 @@ def walk() -> Callable[[int, int, int], int]:
 
     Returns -1, or the place of a record that failed.
     """
+    address = _llvm.address(_walk, (), "walk", ())
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(address)
+
+
+def _walk() -> str:
     module = ir.Module("walk")
     function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 3), "walk")
     table, first, last = function.args
@@ -233,5 +241,4 @@ def walk() -> Callable[[int, int, int], int]:
     builder.ret(ir.Constant(_INDEX, -1))
     builder.position_at_end(bad)
     builder.ret(index)
-    address = _llvm.address(str(module), "walk", ())
-    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(address)
+    return str(module)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -53,7 +53,7 @@ class Row:
     lanes: int
     registers: int
     bytes: Literal["quads", "signed", "pairs"]
-    dots: Mapping[str, str]
+    dots: Mapping[str, str] = field(hash=False)
     halves: bool = False
 
 

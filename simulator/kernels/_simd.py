@@ -126,7 +126,7 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
         columns, rows, out_rows, out_columns = 1, rows * width, 1 << 20, 1
     spread = None
     if deep:
-        code = _llvm.address(_tile.spread(row, operands, 8 * x.dtype.itemsize), _tile.NAME, row.features)
+        code = _llvm.address(_tile.spread, (row, operands, 8 * x.dtype.itemsize), _tile.NAME, row.features)
         across = (out_columns - 1) * window.strides[1] + 1
         spread = Spread(code, -(-kw // per), per, kw, window.dilations[1], across)
 
@@ -143,7 +143,7 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
     lanes = v * row.lanes
     blocks = -(-own // lanes)
     shape = _tile.Shape(operands, deep, p, v, form_name, 32 if form_name == "sums" else 8 * dtype.itemsize)
-    tile = _llvm.address(_tile.text(row, shape), _tile.NAME, row.features)
+    tile = _llvm.address(_tile.text, (row, shape), _tile.NAME, row.features)
 
     lined, offsets = _lined(weight, window, per, deep)
     wide = np.zeros((group, blocks * lanes, *lined.shape[1:]), kind if kind != np.uint8 else np.int8)

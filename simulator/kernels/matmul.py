@@ -81,7 +81,7 @@ def _packing(row: Row, specs: Sequence[Spec], out: Spec, form: Form) -> tuple[An
     weight, pixels = np.zeros((columns, inner, 1, 1), np.int16), Spec((1, inner, 1, rows), specs[0].dtype)
     build = _simd.pack(row, weight, np.zeros(columns, np.int64), Window((1, 1)), pixels, form, out.dtype)
     _, packed, geometry, _, late, line, padded, sums, _ = build(In(0), Out(0)).arguments
-    code = _llvm.address(_tile.spread(row, "pairs", 8 * specs[1].dtype.itemsize), _tile.NAME, row.features)
+    code = _llvm.address(_tile.spread, (row, "pairs", 8 * specs[1].dtype.itemsize), _tile.NAME, row.features)
     pair = Scratch(2 * (columns + 64), specs[1].dtype)
     return code, packed, geometry, late, line, padded, sums, pair, Scratch(packed.weight.size + 64, np.int32)
 
