@@ -77,12 +77,25 @@ def test_channels_are_seen_alike_in_pieces():
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(1, 5000), st.integers(1, 6), st.integers(0, 9))
-def test_moments_in_chunks(rows, fields, seed):
-    """Law: the covariance of integers, whatever the number of rows."""
-    x = np.random.default_rng(seed).integers(-128, 128, (rows, fields)).astype(np.int8)
-    want = np.cov(x.astype(np.float64), rowvar=False, bias=True).reshape(fields, fields)
-    np.testing.assert_allclose(_moments(x), want, rtol=1e-9, atol=1e-6)
+@given(st.integers(1, 5000), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.integers(0, 9))
+def test_moments_in_chunks(rows, groups, fields, wide, seed):
+    """Law: the covariance of the integers of each group, whatever the number of rows; -128 and -32768 among them."""
+    kind = np.dtype(np.int16 if wide else np.int8)
+    least = np.iinfo(kind).min
+    x = np.random.default_rng(seed).integers(least, -least, (rows, groups, fields)).astype(kind)
+    x[: rows // 2] = least
+    want = [np.cov(x[:, g].astype(np.float64), rowvar=False, bias=True).reshape(fields, fields) for g in range(groups)]
+    np.testing.assert_allclose(_moments(x), want, rtol=1e-9, atol=1e-7 * least**2)
+
+
+def test_moments_of_bytes_are_exact():
+    """Sums in float32 lose nothing: many rows of the largest products."""
+    x = np.full((4099, 1, 2), -128, np.int8)
+    x[0] = 127
+    wide = x[:, 0].astype(object)
+    total, squares = wide.sum(axis=0), sum(row * row for row in wide)
+    want = float(squares[0]) / 4099 - (float(total[0]) / 4099) ** 2
+    assert _moments(x)[0, 0, 0] == want
 
 
 def test_no_memory_at_all_is_refused():

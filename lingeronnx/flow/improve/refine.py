@@ -34,7 +34,7 @@ __all__ = ["refinable", "refine", "walk_bytes"]
 
 _PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
 _ROWS = 16384  # receptive fields that the second moments of a layer's inputs are taken over
-_CHUNK = 2048  # rows of these at a time
+_CHUNK = 2048  # rows of these at a time, of wider integers and of large layers
 _FEWEST = 1024  # positions that a layer is compared at, however little memory there is
 _LIVING = 4  # tensors that a step needs, and those that wait for a later one
 _LARGEST = 4096  # inputs per output beyond which the moments' matrix would be too large
@@ -116,27 +116,31 @@ def _rounded(kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan) -> np.n
         return None
     rows = _receptive_fields(kernel, source, node)
     counts = (target.astype(np.float64) * q.factor(target.ndim)).reshape(group, outputs, fields)
-    better = np.empty(counts.shape)
     old = held.reshape(group, outputs, fields).astype(np.float64)
-    for g in range(group):
-        moments = _moments(rows[:, g])
-        better[g] = compensated_round(counts[g], moments, len(rows), q.low, q.high)
-        if output_error(better[g] - counts[g], moments) >= output_error(old[g] - counts[g], moments):
-            better[g] = old[g]
-    result = better.reshape(held.shape).astype(held.dtype)
+    moments = _moments(rows)
+    better = compensated_round(counts, moments, len(rows), q.low, q.high)
+    worse = output_error(better - counts, moments) >= output_error(old - counts, moments)
+    result = np.where(worse[:, None, None], old, better).reshape(held.shape).astype(held.dtype)
     return None if np.array_equal(result, held) else result
 
 
 def _moments(rows: np.ndarray) -> np.ndarray:
-    """Return the covariance, float64 [fields, fields], of integers [rows, fields]: the mean is the bias's business."""
-    sums = np.zeros(rows.shape[1])
-    products = np.zeros((rows.shape[1], rows.shape[1]))
-    for start in range(0, len(rows), _CHUNK):  # so that little is held in 64 bits at a time; the sums are exact
-        part = rows[start : start + _CHUNK].astype(np.float64)
-        sums += part.sum(axis=0)
-        products += part.T @ part
+    """Return the covariances, float64 [group, fields, fields], of integers [rows, group, fields].
+
+    The mean is the bias's business. The sums are exact: a product of bytes has 14 bits and a sign, so that 1024 of them
+    add up within the 24 bits of a float32.
+    """
+    kind, most = (np.float32, 1024) if rows.dtype == np.int8 else (np.float64, _CHUNK)
+    group, fields = rows.shape[1:]
+    most = max(1, min(most, _CHUNK * _LARGEST // (group * fields)))
+    sums = np.zeros((group, fields))
+    products = np.zeros((group, fields, fields))
+    for start in range(0, len(rows), most):
+        part: np.ndarray = np.ascontiguousarray(rows[start : start + most].transpose(1, 0, 2), kind)
+        sums += part.sum(axis=1, dtype=np.float64)
+        products += part.transpose(0, 2, 1) @ part
     mean = sums / len(rows)
-    return np.asarray(products / len(rows) - np.outer(mean, mean))
+    return np.asarray(products / len(rows) - mean[:, :, None] * mean[:, None])
 
 
 def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node) -> np.ndarray:

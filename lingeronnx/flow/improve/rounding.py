@@ -1,9 +1,10 @@
 """Error-compensated rounding: round a weight matrix column by column, letting later columns make up for each error.
 
-For outputs ``y = W x`` with second moments ``H = E[x x^T]`` of the inputs, the rounding of column j leaves an error e_j
-per row. Moving the columns not yet rounded by ``-e_j * U[j, j+1:] / U[j, j]``, with ``U`` the upper Cholesky factor of
-``H^-1``, is the update that keeps ``E |(W - Q) x|^2`` least (Hassibi & Stork 1993; Frantar et al. 2022). Columns go
-from the most to the least active, so that there is something left to compensate with. Pure numpy; knows no graph.
+For outputs ``y = W x`` with second moments ``H = E[x x^T]`` of the inputs, rounding W to Q leaves ``D = W - Q``. With
+``H = R R^T``, R upper triangular, ``E |D x|^2 = |D R|^2``. Column k of D R is ``sum_i<=k D_i R[i, k]``: given the
+columns before it, it is least where column k is rounded from ``W_k + sum_i<k D_i R[i, k] / R[k, k]``. That is the
+update of Hassibi & Stork (1993) and Frantar et al. (2022), without an inverse. Columns go from the most to the least
+active, so that there is something left to compensate with. Pure numpy; knows no graph.
 """
 
 from __future__ import annotations
@@ -13,34 +14,51 @@ import numpy as np
 __all__ = ["compensated_round", "output_error"]
 
 _DAMPING = 0.01  # of the mean diagonal, at least
+_BLOCK = 64  # columns, of which those before are taken into account by one product
 
 
 def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low: int, high: int) -> np.ndarray:
-    """Return integers [O, K] (float64) in low..high close to `weight` [O, K], in counts, as seen through the inputs.
+    """Return integers [G, O, K] (float64) in low..high close to `weight` [G, O, K], in counts, as seen by the inputs.
 
-    moments : [K, K], positive semi-definite. samples : how many inputs it is the mean of; with few, it is drawn
-    towards its diagonal so that chance correlations are not exploited.
+    moments : [G, K, K], positive semi-definite, of the inputs of each of the G groups. samples : how many inputs they
+    are the mean of; with few, they are drawn towards their diagonal so that chance correlations are not exploited.
     """
-    size = weight.shape[1]
-    diagonal = np.diag(moments).copy()
-    level = diagonal.mean()
-    if size < 2 or not level > 0:
-        return np.clip(np.floor(weight + 0.5), low, high)
+    size = weight.shape[2]
+    result = np.clip(np.floor(weight + 0.5), low, high)
+    diagonal = np.diagonal(moments, axis1=1, axis2=2)
+    level = diagonal.mean(axis=1)
+    (live,) = np.nonzero(level > 0)
+    if size < 2 or not len(live):
+        return result
     shrink = size / (size + samples)
-    h = moments * (1 - shrink) + np.diag(diagonal * shrink + _DAMPING * level)
-    order = np.argsort(-np.diag(h), kind="stable")
-    upper = np.linalg.cholesky(np.linalg.inv(h[np.ix_(order, order)])).T  # H^-1 = U^T U
-    left = weight[:, order].astype(np.float64)
-    rounded = np.empty_like(left)
-    for j in range(size):
-        rounded[:, j] = np.clip(np.floor(left[:, j] + 0.5), low, high)
-        error = (left[:, j] - rounded[:, j]) / upper[j, j]
-        left[:, j + 1 :] -= np.outer(error, upper[j, j + 1 :])
-    result = np.empty_like(rounded)
-    result[:, order] = rounded
+    h = moments[live] * (1 - shrink)
+    every = np.arange(size)
+    h[:, every, every] += diagonal[live] * shrink + _DAMPING * level[live, None]
+    order = np.argsort(-h[:, every, every], axis=1, kind="stable")
+    h = np.take_along_axis(np.take_along_axis(h, order[:, :, None], axis=1), order[:, None, :], axis=2)
+    upper = np.linalg.cholesky(h[:, ::-1, ::-1])[:, ::-1, ::-1]  # H = R R^T
+    rounded = _rounded(np.take_along_axis(weight[live], order[:, None], axis=2), upper, low, high)
+    found = np.empty_like(rounded)
+    np.put_along_axis(found, np.broadcast_to(order[:, None], found.shape), rounded, axis=2)
+    result[live] = found
     return result
 
 
-def output_error(difference: np.ndarray, moments: np.ndarray) -> float:
-    """Return the summed mean square of ``difference @ x`` for inputs with second moments `moments`."""
-    return float(np.einsum("ok,kl,ol->", difference, moments, difference, optimize=True))
+def _rounded(weight: np.ndarray, upper: np.ndarray, low: int, high: int) -> np.ndarray:
+    """Round the columns of `weight` [G, O, K] one by one; upper : R of the module's docstring, [G, K, K]."""
+    size = weight.shape[2]
+    share = upper / np.diagonal(upper, axis1=1, axis2=2)[:, None]
+    errors, rounded = np.zeros_like(weight), np.empty_like(weight)
+    for start in range(0, size, _BLOCK):
+        stop = min(start + _BLOCK, size)
+        wanted = weight[:, :, start:stop] + errors[:, :, :start] @ share[:, :start, start:stop]
+        for j in range(start, stop):
+            inner = (errors[:, :, start:j] * share[:, None, start:j, j]).sum(axis=2)
+            rounded[:, :, j] = np.clip(np.floor(wanted[:, :, j - start] + inner + 0.5), low, high)
+            errors[:, :, j] = weight[:, :, j] - rounded[:, :, j]
+    return rounded
+
+
+def output_error(difference: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """Return the summed mean square of ``difference @ x`` for inputs with second moments `moments`, per group [G]."""
+    return np.asarray(((difference @ moments) * difference).sum(axis=(1, 2)))
