@@ -6,6 +6,7 @@ width, so that halving the resolution and merging two histograms are exact. Know
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -47,13 +48,13 @@ class TensorStats:
     @classmethod
     def of(cls, array: np.ndarray) -> TensorStats:
         """Return the statistics of one array of finite numbers (float32 or float64), at least one element."""
-        flat = array.reshape(-1)
+        from simulator.bins import count
+
+        flat = np.ascontiguousarray(array).reshape(-1)
         low, high = float(flat.min()), float(flat.max())
-        exponent = _exponent(low, high)
-        index = np.floor(np.ldexp(flat, -exponent)).astype(np.int32)
-        bins = np.bincount(index + HALF, minlength=2 * HALF).astype(np.int64)
-        wide = flat.astype(np.float64)
-        return cls(flat.size, low, high, float(np.dot(wide, wide)), exponent, bins)
+        exponent, bins = _exponent(low, high), np.zeros(2 * HALF, np.int64)
+        squares = count(flat, math.ldexp(1.0, -exponent), bins)
+        return cls(flat.size, low, high, squares, exponent, bins)
 
     def merge(self, other: TensorStats) -> TensorStats:
         """Return the statistics of both together; exact but for the rounding of `squares`.
@@ -149,7 +150,7 @@ def observe(
         for name, array, _scale in runner.run(feeds, names):
             if array.size == 0:
                 continue
-            if not np.isfinite(array).all():
+            if not (np.isfinite(array.min()) and np.isfinite(array.max())):
                 raise DataError(
                     f"tensor '{name}' becomes NaN or infinite on the calibration data; "
                     "check the model and how its inputs are scaled"
