@@ -387,6 +387,19 @@ def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix
     return value
 
 
+def _attribute(name: str, value: Any) -> Any:
+    """Return a list of numbers as an attribute; of any other value onnx_ir itself finds the kind.
+
+    It first asks of each number whether that is a tensor or a graph, which takes longer than all else about a node.
+    """
+    if isinstance(value, list | tuple) and value:
+        if all(isinstance(number, int) for number in value):
+            return oir.AttrInt64s(name, value)
+        if all(isinstance(number, float) for number in value):
+            return oir.AttrFloat32s(name, value)
+    return value
+
+
 def make_node(
     op_type: str,
     inputs: Sequence[Value | None],
@@ -408,7 +421,8 @@ def make_node(
     result = oir.Value(name=output)
     if like is not None:
         result.shape, result.type = like.shape, like.type
-    node = oir.node(op_type, inputs, attributes or {}, domain=domain, outputs=[result], name=name)
+    given = {key: _attribute(key, value) for key, value in (attributes or {}).items()}
+    node = oir.node(op_type, inputs, given, domain=domain, outputs=[result], name=name)
     if of is not None:
         mark_origin(node, of)
     return node

@@ -147,11 +147,13 @@ def _more_room(memory: Memory) -> str:
 def _limits(net: Net, row: Platform, options: Options) -> Iterator[Finding]:
     """Yield the limits of single nodes that are broken."""
     for step in net.steps:
-        for level, table in (("packs", REFUSED), ("right", WRONG)):
-            limits = table.get(step.op, ())
-            if not limits:
-                continue
-            node = _as_node(net, step)
+        tables = [
+            (level, table[step.op]) for level, table in (("packs", REFUSED), ("right", WRONG)) if step.op in table
+        ]
+        if not tables:
+            continue
+        node = _as_node(net, step)
+        for level, limits in tables:
             for limit in limits:
                 value = limit(node, row)
                 if value is not None:

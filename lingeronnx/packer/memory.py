@@ -7,6 +7,7 @@ tried; the plan with the least shared memory wins.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -185,22 +186,28 @@ class _Blocks:
     def __init__(self) -> None:
         self.sizes: list[int] = []
         self.lives: list[list[tuple[int, int]]] = []
+        self._by_size: list[tuple[int, int]] = []  # (size, index)
 
     def put(self, size: int, first: int, last: int) -> int:
         """Return the index of the smallest block free from first to last, or of a new one."""
-        fitting = [
-            (have, i)
-            for i, have in enumerate(self.sizes)
-            if have >= size and all(last < a or first > b for a, b in self.lives[i])
-        ]
-        if fitting:
-            index = min(fitting)[1]
+        for at in range(bisect.bisect_left(self._by_size, (size, 0)), len(self._by_size)):
+            index = self._by_size[at][1]
+            for a, b in self.lives[index]:
+                if a <= last and first <= b:
+                    break
+            else:
+                break
         else:
-            index = len(self.sizes)
-            self.sizes.append(size)
-            self.lives.append([])
+            index = self.add(size)
         self.lives[index].append((first, last))
         return index
+
+    def add(self, size: int) -> int:
+        """Return the index of a new block."""
+        bisect.insort(self._by_size, (size, len(self.sizes)))
+        self.sizes.append(size)
+        self.lives.append([])
+        return len(self.sizes) - 1
 
     def offsets(self) -> list[int]:
         """Return where the blocks start."""
@@ -271,23 +278,23 @@ def _by_order(net: Net, items: Sequence[_Item]) -> tuple[dict[str, Spot], int, i
     chosen: dict[str, int] = {}
     free: dict[str, list[tuple[int, int]]] = {}
     own = [item for item in joined if item.root is None]
+    begin: dict[int, list[_Item]] = {}
+    end: dict[int, list[_Item]] = {}
+    for item in own:
+        begin.setdefault(item.first, []).append(item)
+        end.setdefault(item.last, []).append(item)
     for index in range(len(net.steps)):
-        for item in own:
-            if item.last == index - 1:
-                free.setdefault(item.place, []).append((blocks[item.place].sizes[chosen[item.name]], chosen[item.name]))
-        for item in own:
-            if item.first != index:
-                continue
+        for item in end.get(index - 1, ()):
+            free.setdefault(item.place, []).append((blocks[item.place].sizes[chosen[item.name]], chosen[item.name]))
+        for item in begin.get(index, ()):
             stock = free.setdefault(item.place, [])
-            fitting = sorted(entry for entry in stock if entry[0] >= item.size)
+            fitting = min((entry for entry in stock if entry[0] >= item.size), default=None)
             here = blocks.setdefault(item.place, _Blocks())
-            if fitting:
-                stock.remove(fitting[0])
-                chosen[item.name] = fitting[0][1]
+            if fitting is not None:
+                stock.remove(fitting)
+                chosen[item.name] = fitting[1]
             else:
-                here.sizes.append(item.size)
-                here.lives.append([])
-                chosen[item.name] = len(here.sizes) - 1
+                chosen[item.name] = here.add(item.size)
     for item in joined:
         if item.root is not None:
             chosen[item.name] = chosen[item.root]
