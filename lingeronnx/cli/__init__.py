@@ -10,6 +10,7 @@ How results look is `show`'s business.
 from __future__ import annotations
 
 import errno
+import os
 import traceback
 from typing import Any
 
@@ -80,6 +81,8 @@ class _Group(click.Group):
 @click.version_option(__version__, prog_name="lingeronnx", message="%(prog)s %(version)s")
 def main() -> None:
     """Quantize float ONNX models for small NPUs, and simulate the result bit for bit."""
+    if "OMP_NUM_THREADS" not in os.environ:  # numpy's products are small here: threads that wait cost more than they do
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 _COMMANDS = (

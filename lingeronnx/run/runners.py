@@ -39,6 +39,7 @@ def ort_session(proto: onnx.ModelProto, label: str, threads: int = 0) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what fails is raised; no second copy of it on stderr
     options.intra_op_num_threads = threads or int(os.environ.get("LINGERONNX_THREADS") or 0)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # between two runs it only costs
     options.enable_cpu_mem_arena = False  # it would keep the most that one run ever took
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     try:
