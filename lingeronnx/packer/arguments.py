@@ -18,6 +18,7 @@ from ..graph import ir
 from ..platforms import Platform
 from .faults import RESHAPED
 from .judge import Ready, Verdict, make_ready, verdict
+from .memory import plan_memory
 from .net import Net
 from .options import PSRAM, SHARE, Options
 
@@ -154,9 +155,12 @@ def _spilled(ready: Ready, row: Platform, base: Options) -> Iterator[_Candidate]
             for name in _movable(said):
                 tried += 1
                 moved = (*names, *_followed(_net(said), [name]))
-                after = verdict(ready, row, _Candidate(moved, prefetch).options(base))
-                assert after.memory is not None
-                if _harm(after) <= _harm(said) and after.memory.need < said.memory.need:
+                options = _Candidate(moved, prefetch).options(base)
+                memory = plan_memory(_net(said), row, options)
+                if memory.need >= said.memory.need:  # known before all that a verdict asks
+                    continue
+                after = verdict(ready, row, options, memory)
+                if _harm(after) <= _harm(said):
                     names, said = moved, after
                     break
             else:

@@ -109,14 +109,17 @@ def _shared(plan: Plan) -> Iterator[Finding]:
 
     A weight is stored in the form that its first reader wants: one of another operator reads it wrong, fetched or not.
     """
-    for name, steps in _users(plan).items():
+    users = _users(plan)
+    for name, steps in users.items():
         kinds = {s.op for s in steps if s.op in (LINEAR.name, BMM.name, CONV2D.name, CONV1D.name)}
         if len(kinds) > 1:
             value = f"'{name}' by {' and '.join(sorted(kinds))}"
             yield _right(steps[-1], "a constant is read by operators of one kind", value, "copy the constant")
     if not plan.memory.prefetched:
         return
-    for name, steps in _users(plan).items():
+    for name, steps in users.items():
+        if len(steps) == 1:
+            continue
         sets = {tuple(t.name for t in plan.net.constants(s)) for s in steps}
         if len(sets) > 1 and all(len(one) > 1 for one in sets):
             yield _right(

@@ -93,11 +93,11 @@ def make_ready(graph: ir.Graph | onnx.ModelProto, row: Platform, options: Option
     return Ready(prepare(net, row, options), tuple(found))
 
 
-def verdict(ready: Ready, row: Platform, options: Options) -> Verdict:
-    """Plan a prepared graph under `options` and judge the plan."""
+def verdict(ready: Ready, row: Platform, options: Options, memory: Memory | None = None) -> Verdict:
+    """Plan a prepared graph under `options` and judge the plan; memory : the plan, where it was made already."""
     if ready.net is None or row.packing is None:
         return _verdict(list(ready.findings), None, None)
-    memory = plan_memory(ready.net, row, options)
+    memory = plan_memory(ready.net, row, options) if memory is None else memory
     plan = Plan(ready.net, memory, row, options, places_of(ready.net, options))
     found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, row), *faults(plan)]
     found += overruns(ready.net, memory, row.packing.areas, plan.places)
