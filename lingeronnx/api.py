@@ -164,6 +164,7 @@ def quantize(
             result,
             eval_data,
             model,
+            budget=prepared.conf.budget,
             metric=metric,
             batch=settings.get("batch"),
             limit=settings.get("limit"),

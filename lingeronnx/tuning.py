@@ -138,7 +138,9 @@ def finetune(
     tuned = replace(ready, plan=bridge.plan, notes=notes)
     done = complete(tuned, with_weights(start, bridge.weights()), progress)
     done = replace(done, report=replace(done.report, training=[vars(line) for line in history]))
-    return done if eval_data is None else measured(done, eval_data, model, metric=metric, progress=progress)
+    if eval_data is None:
+        return done
+    return measured(done, eval_data, model, budget=prepared.conf.budget, metric=metric, progress=progress)
 
 
 def _untrained(bridge: Any) -> list[str]:

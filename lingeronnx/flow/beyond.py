@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ..plan.config import QuantConfig
 from ..run.data import Data
 from ..run.memory import bytes_per_sample, piece
 from ..run.runners import FloatRunner, input_specs
@@ -22,10 +21,11 @@ _FAR = 2.0  # how many times the calibrated range, from which on one value is en
 _MOST = 3
 
 
-def beyond(result: QuantizedModel, data: Any, limit: int | None = None) -> list[str]:
+def beyond(result: QuantizedModel, data: Any, budget: int, limit: int | None = None) -> list[str]:
     """Return a line for each of the worst tensors whose values in `data` leave the range that calibration saw.
 
-    At most 256 samples are looked at. None where the plan was made elsewhere: what its data were like is not known.
+    budget : bytes that may be taken. At most 256 samples are looked at. None where the plan was made elsewhere: what
+    its data were like is not known.
     """
     if not result.ranges:
         return []
@@ -34,7 +34,7 @@ def beyond(result: QuantizedModel, data: Any, limit: int | None = None) -> list[
     if not source.rereadable:
         return []
     counts = dict.fromkeys(result.ranges, (0, 0, 0.0))
-    few = piece(bytes_per_sample(result.float_graph), _BATCH, QuantConfig().budget)
+    few = piece(bytes_per_sample(result.float_graph), _BATCH, budget)
     for feeds, _ in source.batches(few):
         for name, array, _scale in runner.run(feeds):
             reach = np.abs(array)

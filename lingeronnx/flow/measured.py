@@ -20,6 +20,7 @@ def measured(
     data: Any,
     baseline: str | os.PathLike[str] | ir.Graph,
     *,
+    budget: int,
     metric: str | None = None,
     batch: int | None = None,
     limit: int | None = None,
@@ -27,9 +28,10 @@ def measured(
 ) -> QuantizedModel:
     """Return `result` with its accuracy on `data` beside that of the float model `baseline` in the report.
 
-    metric, batch, limit : as `evaluate` takes them. Values beyond what calibration saw become notes.
+    budget : bytes that may be taken. metric, batch, limit : as `evaluate` takes them. Values beyond what
+    calibration saw become notes.
     """
     sizes: dict[str, Any] = {} if batch is None else {"batch": batch}
     found = evaluate(result.session(), data, metric=metric, baseline=baseline, limit=limit, progress=progress, **sizes)
-    notes = (*result.report.notes, *beyond(result, data, limit))
+    notes = (*result.report.notes, *beyond(result, data, budget, limit))
     return replace(result, report=replace(result.report, accuracy=found.accuracy, notes=notes))
