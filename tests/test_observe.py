@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lingeronnx.errors import DataError
+from lingeronnx.flow import observe_model, prepare
 from lingeronnx.flow.observe import HALF, TensorStats, observe
 from lingeronnx.run.runners import FloatRunner
+from tests import nets
 from tests.passes.helpers import graph
 
 few = settings(max_examples=60, deadline=None, derandomize=True)
@@ -169,3 +171,19 @@ def test_nan_is_named(value):
     with pytest.raises(DataError, match="tensor 'l' becomes NaN or infinite on the calibration data") as caught:
         observe(FloatRunner(graph(MODEL)), batches(data, 1), {"e", "l", "y"})
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_known_is_not_counted_again():
+    """A tensor whose factors are the same is taken over; the others are as if nothing had been known."""
+    model = nets.residual()
+    prepared = prepare(model, nets.samples(model, 40), None, {})
+    before = observe_model(prepared)
+    last = list(prepared.graph.graph)[-1]
+    less = prepared.with_host({str(last.name): "for a test"})
+    fresh, found = observe_model(less), observe_model(less, before=before)
+    assert found.stats.keys() == fresh.stats.keys() != before.stats.keys()
+    assert any(found.stats[name] is stats for name, stats in before.stats.items())
+    for name, want in fresh.stats.items():
+        have = found.stats[name]
+        np.testing.assert_array_equal(have.bins, want.bins)
+        assert (have.low, have.high, have.power) == (want.low, want.high, want.power)

@@ -42,7 +42,7 @@ def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None
             continue
         host = {**kept, **more}
         try:
-            planned = plan_for(prepared.with_host(host), None, progress)
+            planned = plan_for(prepared.with_host(host), None, progress, best.planned.observed)
         except ConstraintError:  # with require_chip: a scale that the chip does not hold
             continue
         other = compared(planned, refined(planned), progress)

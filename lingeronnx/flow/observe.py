@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -74,7 +75,9 @@ class TensorStats:
 
     def scaled(self, factor: float) -> TensorStats:
         """Return the statistics of `factor` (> 0) times the tensor; exact."""
-        return replace(self, factor=self.factor * factor)
+        found = replace(self, factor=self.factor * factor)
+        vars(found)["_filled"] = self._filled
+        return found
 
     @property
     def low(self) -> float:
@@ -93,9 +96,14 @@ class TensorStats:
 
     def occupied(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (centres float64, counts int64) of the bins that hold anything."""
+        places, counts = self._filled
+        return places * (np.ldexp(1.0, self.exponent) * self.factor), counts
+
+    @cached_property
+    def _filled(self) -> tuple[np.ndarray, np.ndarray]:
+        """The centres of the bins that hold anything, in widths, and their counts: looked for once, they are few."""
         index = np.flatnonzero(self.bins)
-        width = np.ldexp(1.0, self.exponent) * self.factor
-        return (index - HALF + 0.5) * width, self.bins[index]
+        return index - HALF + 0.5, self.bins[index]
 
     def error(self, scale: float, low: int, high: int, through: Curve | None = None) -> float:
         """Return the mean squared error of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
@@ -137,17 +145,20 @@ def observe(
     names: Collection[str],
     *,
     factors: Mapping[str, np.ndarray] = MappingProxyType({}),
+    known: Stats = MappingProxyType({}),
     on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStats]:
     """Run the data once and return the statistics of the tensors `names`.
 
     factors : {tensor: float64 [channels of axis 1] or [1]}, what tensors are multiplied by before they are looked at.
+    known : statistics of tensors on the same data, which are not counted again.
     on_batch is called with the number of samples after each batch. Raises DataError when a tensor turns out NaN or
     infinite, with its name.
     """
     stats: dict[str, TensorStats] = {}
-    for feeds, _ in batches:
-        for name, array, _scale in runner.run(feeds, names):
+    unknown = {name for name in names if name not in known}
+    for feeds, _ in batches if unknown else ():
+        for name, array, _scale in runner.run(feeds, unknown):
             if array.size == 0:
                 continue
             if not (np.isfinite(array.min()) and np.isfinite(array.max())):
@@ -161,4 +172,4 @@ def observe(
             stats[name] = stats[name].merge(new) if name in stats else new
         if on_batch is not None:
             on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))
-    return stats
+    return {**{name: known[name] for name in names if name in known}, **stats}

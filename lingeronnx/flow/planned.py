@@ -90,9 +90,17 @@ class Planned:
         return FloatRunner(self.graph, outputs | refinable(self.parts).keys())
 
 
-def plan_for(prepared: Prepared, plan: Plan | None = None, progress: Progress | None = None) -> Planned:
-    """Return `prepared` under scales that calibration finds, or under the given `plan` made elsewhere."""
-    found = assign_scales(observe_model(prepared, progress)) if plan is None else take_over(prepared, plan)
+def plan_for(
+    prepared: Prepared, plan: Plan | None = None, progress: Progress | None = None, before: Observed | None = None
+) -> Planned:
+    """Return `prepared` under scales that calibration finds, or under the given `plan` made elsewhere.
+
+    before : as for `observe_model`.
+    """
+    if plan is None:
+        found = assign_scales(observe_model(prepared, progress, before))
+    else:
+        found = take_over(prepared, plan)
     if plan is not None and prepared.synthetic and prepared.conf.effort != "fast":
         found = replace(found, notes=[_MADE_UP, *found.notes])
     outputs = [str(v.name) for v in prepared.original.graph.outputs]
@@ -100,8 +108,12 @@ def plan_for(prepared: Prepared, plan: Plan | None = None, progress: Progress | 
     return found
 
 
-def observe_model(prepared: Prepared, progress: Progress | None = None) -> Observed:
-    """Equalize the channels where effort allows, and run the calibration data once."""
+def observe_model(prepared: Prepared, progress: Progress | None = None, before: Observed | None = None) -> Observed:
+    """Equalize the channels where effort allows, and run the calibration data once.
+
+    before : what was seen of the same graph on the same data, where less was left to the host; it is taken over for the
+    tensors whose factors are the same now.
+    """
     row, conf = prepared.row, prepared.conf
     parts = prepared.parts.on(ir.clone(prepared.graph))
     few = piece(bytes_per_sample(parts.graph), conf.batch, conf.budget)
@@ -124,9 +136,20 @@ def observe_model(prepared: Prepared, progress: Progress | None = None) -> Obser
     names, runner, factors_left = set(parts.activations), prepared.runner, even
     if even and conf.mode == "max-value":  # there scales are read off to the last bit
         runner, factors_left = FloatRunner(parts.graph, names), {}
-    stats = observe(runner, prepared.data.batches(few), names, factors=factors_left, on_batch=count)
+    known = {} if before is None or runner is not prepared.runner else _alike(before, even)
+    stats = observe(runner, prepared.data.batches(few), names, factors=factors_left, known=known, on_batch=count)
     release()
     return Observed(prepared, parts, even, stats, notes)
+
+
+def _alike(before: Observed, even: Mapping[str, np.ndarray]) -> dict[str, TensorStats]:
+    """Return the statistics of the tensors whose factors were those of `even`."""
+    one = np.ones(1)
+    return {
+        name: stats
+        for name, stats in before.stats.items()
+        if np.array_equal(before.even.get(name, one), even.get(name, one))
+    }
 
 
 def assign_scales(seen: Observed) -> Planned:
