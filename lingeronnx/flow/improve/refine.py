@@ -224,9 +224,14 @@ def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams | None, node: ir.
     """
     reader = ir.sole_consumer(node.outputs[0])
     scale, low, high = (1.0, -math.inf, math.inf) if q is None else (q.scale, q.low / q.scale, q.high / q.scale)
-    inside = (want > (0.0 if reader is not None and is_relu(reader) else low)) & (want < high)
-    error = np.where(inside, have.astype(np.float64) / scale - want, 0.0)
-    return np.asarray(error.sum(axis=0) / (inside.sum(axis=0) + _PRIOR))
+    least = 0.0 if reader is not None and is_relu(reader) else low
+    total, count = np.zeros(want.shape[1]), np.zeros(want.shape[1])
+    for start in range(0, len(want), _CHUNK):
+        part = want[start : start + _CHUNK]
+        inside = (part > least) & (part < high)
+        total += np.where(inside, have[start : start + _CHUNK].astype(np.float64) / scale - part, 0.0).sum(axis=0)
+        count += inside.sum(axis=0)
+    return np.asarray(total / (count + _PRIOR))
 
 
 def _move_bias(model: ir.Graph, node: ir.Node, error: np.ndarray) -> None:
