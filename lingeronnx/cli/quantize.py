@@ -134,8 +134,9 @@ def quantize(
     """Quantize a model and say what became of it.
 
     A model that another tool has quantized (QuantizeLinear, QLinearConv) keeps its scales as far as the platform holds
-    them. Without --calib the scales of others come from random inputs: good to see whether a model fits a chip, not for its accuracy.
-    Where float operators before or after the integers stay with the host, the part for the packer is written as well.
+    them. Without --calib the scales of others come from random inputs: good to see whether a model fits a chip, not
+    for its accuracy. Where float operators before or after the integers stay with the host, the part for the packer is
+    written as well.
     """
     if metric is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")

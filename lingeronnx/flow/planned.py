@@ -13,10 +13,10 @@ from ..graph import ir
 from ..ops import float_op
 from ..plan import Plan, Transform
 from ..platforms import Platform
+from ..qdq.read import Read
 from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece, release
 from ..run.runners import FloatRunner
-from ..qdq.read import Read
 from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes, tops
 from .chosen import chosen
 from .improve import factors

@@ -106,7 +106,8 @@ def prepare(
     given = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
     found, came = _read(given, conf)
     if found is not None:
-        given, conf = ir.clone(found.graph), defaults(conf, row, found)
+        given = ir.clone(found.graph)
+        conf = conf if conf.requantize else defaults(conf, row, found)
     fixed = fix_inputs(given, conf.fix)
     tell_batch_axes(given, conf.batch_axis)
     record = Record(conf.debug_dump)
@@ -125,8 +126,8 @@ def prepare(
     parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
     return Prepared(
-        original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls, record.last_reasons(),
-        None if conf.requantize else found,
+        original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
+        record.last_reasons(), None if conf.requantize else found,
     )  # fmt: skip
 
 
@@ -137,7 +138,9 @@ def _read(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]]:
     """
     if not is_quantized(model):
         if conf.requantize:
-            raise ConfigError("requantize: the model has no QuantizeLinear; it is for models that are quantized already")
+            raise ConfigError(
+                "requantize: the model has no QuantizeLinear; it is for models that are quantized already"
+            )
         return None, []
     found = read(model)
     what = "the weights alone are taken from it" if conf.requantize else "its scales are taken"

@@ -32,6 +32,7 @@ from .partition import Partition
 __all__ = ["Taken", "activation_scales", "costs", "defaults", "summary", "weight_scales"]
 
 _NEARLY = 1 / 15  # of a range, which may be cut off for twice the resolution
+_ON_GRID = 1e-2  # counts that a number may be off
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,12 @@ def weight_scales(
     read: Read, parts: Partition, row: Platform, conf: QuantConfig
 ) -> tuple[dict[str, QParams], dict[str, Grid]]:
     """Return the weights whose numbers lie on a grid that came along and that the platform holds, and all grids."""
-    held, grids = {}, {}
+    held: dict[str, QParams] = {}
+    grids: dict[str, Grid] = {}
     for node, op, name, values in _weights(parts):
-        candidates = [read.weights[name]] if name in read.weights else list(read.layers.get(ir.origin(node), ()))
+        own = read.layers.get(ir.origin(node), ())
+        candidates = [read.weights[name]] if name in read.weights else []
+        candidates += [found for grid, old in own for found in (grid, *_multiplied(grid, old, values))]
         for grid in candidates:
             grids.setdefault(name, grid)
             q = _weight(grid, values, op.format.channel_axis, row, conf)
@@ -159,18 +163,34 @@ def _weights(parts: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
                 yield node, op, ir.read_name(node, index), np.asarray(values, np.float64)
 
 
+def _multiplied(grid: Grid, old: np.ndarray, values: np.ndarray) -> list[Grid]:
+    """Return the grid of a weight whose channels were multiplied by something: a batch normalisation folded in."""
+    if old.shape != values.shape or old.ndim < 2 or grid.axis not in (None, 0):
+        return []
+    before, after = (np.abs(array.reshape(len(array), -1)).max(axis=1) for array in (old.astype(np.float64), values))
+    if not (before > 0).all() or not (after > 0).all():
+        return []
+    scales = np.asarray(grid.scale) * before / after
+    return [Grid(tuple(map(float, scales)), (0,) * len(scales), grid.low, grid.high, 0)]
+
+
 def _weight(grid: Grid, values: np.ndarray, axis: int | None, row: Platform, conf: QuantConfig) -> QParams | None:
     """Return how `values` are held on `grid`, None where the platform or the numbers do not fit it."""
-    bits = max((width for width in row.bits if width >= grid.bits), default=0) if grid.bits not in row.bits else grid.bits
+    bits = (
+        max((width for width in row.bits if width >= grid.bits), default=0) if grid.bits not in row.bits else grid.bits
+    )
     many = grid.axis is not None
-    if not bits or (many and (axis is None or conf.weight_scales != "channel" or values.shape[axis] != len(grid.scale))):
+    if not bits or (
+        many and (axis is None or conf.weight_scales != "channel" or values.shape[axis] != len(grid.scale))
+    ):
         return None
     q = QParams(grid.scale, bits, axis) if many else QParams(grid.scale[0], bits)
     if conf.mode == "q-value" and not q.power_of_two:
         return None
     counts = values * q.factor(values.ndim)
-    near = np.abs(counts - np.rint(counts)).max(initial=0.0)
-    return q if near < 1e-2 and q.low <= counts.min(initial=0.0) - near and counts.max(initial=0.0) - near <= q.high else None
+    near = np.rint(counts)
+    inside = q.low <= near.min(initial=0.0) and near.max(initial=0.0) <= q.high
+    return q if inside and np.abs(counts - near).max(initial=0.0) < _ON_GRID else None
 
 
 def costs(parts: Partition, held: Mapping[str, QParams], grids: Mapping[str, Grid]) -> list[Taken]:
@@ -193,10 +213,8 @@ def summary(taken: Sequence[Taken], missing: Sequence[str], synthetic: bool, ful
     """Return what a user should read of it."""
     activations = [t for t in taken if t.lost is not None]
     weights = [t for t in taken if t.lost is None]
-    told = [
-        f"scales of the quantized model: {sum(t.kept for t in activations)} of {len(activations)} activations and "
-        f"{sum(t.kept for t in weights)} of {len(weights)} weights are held as they came"
-    ]
+    counts = [f"{sum(t.kept for t in those)} of {len(those)}" for those in (activations, weights)]
+    told = [f"scales of the quantized model: {counts[0]} activations and {counts[1]} weights are held as they came"]
     centred = [t for t in activations if t.zero_point and not t.held.zero_point]
     if centred:
         told.append(f"{len(centred)} zero points are taken out: the ranges are made symmetric")

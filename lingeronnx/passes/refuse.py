@@ -26,7 +26,7 @@ def refuse(model: ir.Graph) -> int:
     for node in every_node(model):
         kind = node.op_type
         if node.domain in _VENDOR:
-            raise ModelError(f"{kind} {node.name}: this is an integer graph already; give the model it was made from")
+            raise ModelError(f"{kind} {node.name}: this graph is quantized already; give the model it was made from")
         if kind in _QUANTIZED or kind.startswith(("QLinear", "QGemm", "QAttention")):
             raise ModelError(
                 f"{kind} {node.name}: an operator on integers that is not read; write the quantized model with "

@@ -44,6 +44,12 @@ class Grid:
         return self.zero[0] - self.low - (1 << (self.bits - 1))
 
     @property
+    def coarsest(self) -> Grid:
+        """One grid for all: that of the channel with the fewest counts per unit."""
+        index = min(range(len(self.scale)), key=self.scale.__getitem__)
+        return Grid(self.scale[index : index + 1], self.zero[index : index + 1], self.low, self.high)
+
+    @property
     def range(self) -> tuple[float, float]:
         """The smallest and largest real number that some channel holds."""
         ends = [((self.low - z) / s, (self.high - z) / s) for s, z in zip(self.scale, self.zero, strict=True)]
@@ -51,7 +57,9 @@ class Grid:
 
     def integers(self, array: np.ndarray) -> np.ndarray:
         """Return real numbers as integers of the grid, ties to even, as QuantizeLinear rounds."""
-        held = np.rint(array.astype(np.float64) * self._along(self.scale, array.ndim)) + self._along(self.zero, array.ndim)
+        held = np.rint(array.astype(np.float64) * self._along(self.scale, array.ndim)) + self._along(
+            self.zero, array.ndim
+        )
         return np.asarray(np.clip(held, self.low, self.high).astype(np.int64))
 
     def real(self, integers: np.ndarray, step: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import ModelError
 from ..graph import ir
 
-__all__ = ["expand", "is_dynamic"]
+__all__ = ["expand", "has_form", "is_dynamic"]
 
 #: Scales of activations are worked out at run time: a file has none.
 _DYNAMIC = ("DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
@@ -43,6 +43,7 @@ class _Form:
     kept: tuple[str, ...] = ()
 
 
+_CONCAT = "QLinearConcat"
 _WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides", "ceil_mode", "count_include_pad")
 
 _FORMS: Mapping[str, _Form] = {
@@ -60,11 +61,16 @@ _FORMS: Mapping[str, _Form] = {
 }
 
 
+def has_form(node: ir.Node) -> bool:
+    """Whether a node is an operator on integers that `expand` rewrites."""
+    return node.op_type in _FORMS or node.op_type == _CONCAT
+
+
 def expand(model: ir.Graph) -> int:
     """Rewrite the operators on integers of `model` in place; return how many."""
     count = 0
     for node in list(model.graph):
-        if node.op_type == "QLinearConcat":
+        if node.op_type == _CONCAT:
             form = _Form("Concat", tuple(range(2, len(node.inputs), 3)), 0, None, ("axis",))
         elif node.op_type in _FORMS:
             form = _FORMS[node.op_type]
@@ -104,13 +110,15 @@ def _expand(model: ir.Graph, node: ir.Node, form: _Form) -> None:
         weight = ir.const(given(index))
         axis = 0 if form.bias == 8 or weight is None else 0 if ir.attr(node, "transB", 0) else weight.ndim - 1
         along: dict[str, int] = {"axis": axis} if channels(index) > 1 else {}
-        inputs.append(make("DequantizeLinear", [given(index), given(index + 1), given(index + 2)], f"real{number}", **along))
+        inputs.append(
+            make("DequantizeLinear", [given(index), given(index + 1), given(index + 2)], f"real{number}", **along)
+        )
     bias = None if form.bias is None else given(form.bias)
     if bias is not None:
-        scales = [ir.const(given(index + 1)) for index in form.operands]
-        if any(scale is None for scale in scales):
+        scales = [np.ravel(scale) for index in form.operands if (scale := ir.const(given(index + 1))) is not None]
+        if len(scales) < len(form.operands):
             raise ModelError(f"{node.op_type} {node.name}: its scales are computed at run time")
-        step = np.asarray(np.prod([np.broadcast_to(s, max(scales, key=np.size).shape) for s in scales], axis=0), np.float32)
+        step = np.asarray(np.prod(np.broadcast_arrays(*scales), axis=0), np.float32)
         value = ir.add_initializer(model, name("bias_scale"), step.reshape(-1) if step.size > 1 else step.reshape(()))
         inputs.append(make("DequantizeLinear", [bias, value], "bias", **({"axis": 0} if step.size > 1 else {})))
     kept = {key: ir.attr(node, key) for key in form.kept if key in node.attributes}
@@ -119,5 +127,3 @@ def _expand(model: ir.Graph, node: ir.Node, form: _Form) -> None:
     ends = [real.outputs[0], given(form.result), given(form.result + 1)]
     last = ir.make_node("QuantizeLinear", ends, {}, output="", of=node, what="integers", like=node.outputs[0])
     ir.replace(model, [node], [*nodes, last])
-
-

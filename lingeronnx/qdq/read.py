@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import ModelError
 from ..graph import ir
 from .grid import Grid
-from .operators import expand, is_dynamic
+from .operators import expand, has_form, is_dynamic
 from .qoperator import MOVES
 from .write import SCALES, scale_of
 
@@ -32,7 +32,16 @@ _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _POSITIVE = frozenset(("Relu", "Sigmoid", "Softmax", "Abs", "Exp", "HardSigmoid", "Softplus", "Sqrt"))
 
 #: Operators that give nothing negative where they are given nothing negative.
-_KEEP_SIGN = MOVES | {"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat", "Add", "Mul", "ReduceMean", "Identity"}
+_KEEP_SIGN = MOVES | {
+    "AveragePool",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "Concat",
+    "Add",
+    "Mul",
+    "ReduceMean",
+    "Identity",
+}
 
 _SIX = 6.0
 
@@ -42,19 +51,19 @@ class Read:
     """What a quantized model holds.
 
     graph : in real numbers. activations, weights : {tensor, constant: its grid}. layers : {node: the grids of the
-    constants that it reads}, for what is renamed later. notes : what else was done.
+    constants that it reads, and these}, for what is renamed or multiplied later. notes : what else was done.
     """
 
     graph: ir.Graph
     activations: Mapping[str, Grid]
     weights: Mapping[str, Grid]
-    layers: Mapping[str, tuple[Grid, ...]]
+    layers: Mapping[str, tuple[tuple[Grid, np.ndarray], ...]]
     notes: tuple[str, ...]
 
 
 def is_quantized(model: ir.Graph) -> bool:
-    """Whether `model` has operators of quantized models that can be read."""
-    return any(node.op_type in (_Q, _DQ) or node.op_type.startswith("QLinear") for node in _every(model))
+    """Whether `model` was quantized by another tool, in a form that `read` knows or can say something about."""
+    return any(node.op_type in (_Q, _DQ) or has_form(node) or is_dynamic(node) for node in _every(model))
 
 
 def _every(model: ir.Graph) -> Any:
@@ -111,7 +120,13 @@ class _Reader:
         layers = {
             str(node.name): grids
             for node in model.graph
-            if (grids := tuple(self.weights[v] for v in node.inputs if v is not None and v in self.weights))
+            if (
+                grids := tuple(
+                    (self.weights[v], array)
+                    for v in node.inputs
+                    if v in self.weights and (array := ir.const(v)) is not None
+                )
+            )
         }
         return Read(
             model,
@@ -151,16 +166,18 @@ class _Reader:
     def _quantize(self, node: ir.Node) -> None:
         out, source = node.outputs[0], ir.source(node)
         grid, _ = self._grid(node, self._written(node))
-        array = ir.const(source)
+        array = _constant(source)
         if array is not None:
             self.fixed[out] = grid.integers(array)
-        elif grid.axis is not None:
-            raise ModelError(f"{_Q} {node.name}: an activation with {len(grid.scale)} scales; one is read")
         else:
+            if grid.axis is not None:
+                self.notes.append(
+                    f"'{source.name}' has a scale for each of {len(grid.scale)} channels: the coarsest is read"
+                )
             source = self._cut(node, source, grid)
             known = self.activations.get(source)
             if known is None or known.range[1] < grid.range[1]:
-                self.activations[source] = grid
+                self.activations[source] = grid.coarsest
         self.held[out] = (source, grid)
 
     def _written(self, node: ir.Node) -> ir.DataType | None:
@@ -182,7 +199,7 @@ class _Reader:
         if six:
             for what, end in (("low", 0.0), ("high", _SIX)):
                 free = ir.fresh_name(self.model, f"{source.name}_{what}")
-                ends.append(ir.add_initializer(self.model, free, np.float32(end)))
+                ends.append(ir.add_initializer(self.model, free, np.array(end, np.float32)))
         name = str(source.name)
         source.name = ir.fresh_name(self.model, f"{name}_sum")
         made = ir.make_node(kind, [source, *ends], output=name, name=f"{node.name}_{kind}", like=source)
@@ -209,7 +226,8 @@ class _Reader:
         if source in self.held:
             real, known = self.held[source]
             grid, step = self._grid(node, _type(known))
-            if (grid.low, grid.high) != (known.low, known.high) or not np.allclose(grid.scale, known.scale, rtol=1e-5):
+            same = len(grid.scale) == len(known.scale) and np.allclose(grid.scale, known.scale, rtol=1e-5)
+            if (grid.low, grid.high) != (known.low, known.high) or not same:
                 raise ModelError(f"{_DQ} {node.name}: its scale is not the one that its integers were written with")
             if source in self.fixed:
                 self._constant(node, self.fixed[source], known, step)
@@ -228,11 +246,13 @@ class _Reader:
         """Put the real numbers that constant `integers` stand for in the node's place; a transpose of them too."""
         out = node.outputs[0]
         real = grid.real(np.asarray(integers), step)
+        if grid.axis is not None:
+            grid = replace(grid, axis=grid.axis % real.ndim)
         turn = ir.sole_consumer(out)
         if turn is not None and turn.op_type == "Transpose" and real.ndim == 2:
             perm = ir.attr(turn, "perm") or [1, 0]
-            axis = None if grid.axis is None else perm.index(grid.axis % 2)
-            grid, real, out = Grid(grid.scale, grid.zero, grid.low, grid.high, axis), real.transpose(perm), turn.outputs[0]
+            axis = None if grid.axis is None else perm.index(grid.axis)
+            grid, real, out = replace(grid, axis=axis), real.transpose(perm), turn.outputs[0]
         name = str(out.name)
         out.name = ir.fresh_name(self.model, f"{name}_gone")
         value = ir.add_initializer(self.model, name, np.ascontiguousarray(real))
@@ -266,12 +286,16 @@ class _Reader:
 
         def add(kind: str, inputs: list[ir.Value], what: str, **attributes: int) -> ir.Value:
             made.append(
-                ir.make_node(kind, inputs, attributes, output=ir.fresh_name(self.model, f"{name}_{what}"), of=node, what=what)
+                ir.make_node(
+                    kind, inputs, attributes, output=ir.fresh_name(self.model, f"{name}_{what}"), of=node, what=what
+                )
             )
             return made[-1].outputs[0]
 
         def number(value: float, what: str) -> ir.Value:
-            return ir.add_initializer(self.model, ir.fresh_name(self.model, f"{name}_{what}"), np.float32(value))
+            return ir.add_initializer(
+                self.model, ir.fresh_name(self.model, f"{name}_{what}"), np.array(value, np.float32)
+            )
 
         value = add("Cast", [source], "cast", to=1)
         if grid.zero[0]:
@@ -308,16 +332,20 @@ class _Reader:
 
 
 def _type(grid: Grid) -> ir.DataType:
-    return ir.DataType[f"{'INT' if grid.low < 0 else 'UINT'}{grid.bits}"]
+    return next(kind for kind in ir.DataType if kind.name == f"{'INT' if grid.low < 0 else 'UINT'}{grid.bits}")
 
 
 def _constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return a constant, also one behind nodes that keep its numbers."""
+    """Return a constant, also one behind nodes that only move or convert it."""
     array, node = ir.const(value), ir.producer(value)
-    if array is not None or node is None:
+    if array is not None or node is None or node.domain or not node.inputs:
         return array
-    if node.op_type in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze") and not node.domain:
-        found = _constant(node.inputs[0])
-        to = ir.attr(node, "to")
-        return found if found is None or to is None else found.astype(ir.DataType(to).numpy())
-    return None
+    found = _constant(node.inputs[0]) if node.op_type in ("Cast", "Identity", "Reshape", "Transpose") else None
+    if found is None or node.op_type == "Identity":
+        return found
+    if node.op_type == "Cast":
+        return found.astype(ir.DataType(ir.attr(node, "to")).numpy())
+    if node.op_type == "Transpose":
+        return found.transpose(ir.attr(node, "perm"))
+    shape = _constant(node.inputs[1])
+    return None if shape is None else found.reshape(shape.tolist())
