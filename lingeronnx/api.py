@@ -153,6 +153,8 @@ def quantize(
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
     prepared = prepare(model, calib, config, {**given, **settings})
+    if goal is not None and prepared.read is not None:
+        raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
     planned = plan_for(prepared, plan, progress)
     first = compared(planned, refined(planned), progress)
     best = first if plan is not None else with_best_ends(prepared, first, progress)
