@@ -30,6 +30,7 @@ from .plan import Plan
 from .plan.config import QuantConfig
 from .platforms import Platform
 from .platforms import platform as platform_row
+from .qdq.write import PLATFORM
 from .run.borders import float_names
 from .run.data import Progress
 from .run.evaluation import Evaluation, evaluate
@@ -152,6 +153,8 @@ def quantize(
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
     prepared = prepare(model, calib, config, {**given, **settings})
+    if goal is not None and prepared.read is not None:
+        raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
     planned = plan_for(prepared, plan, progress)
     first = compared(planned, refined(planned), progress)
     best = first if plan is not None else with_best_ends(prepared, first, progress)
@@ -289,8 +292,11 @@ def wb_analyse(model: Any, log: str | os.PathLike[str] | None = "./wb_analyse.lo
 # ---- convert -----------------------------------------------------------------------------------------------------
 
 
-def convert(model: str | os.PathLike[str] | ir.Graph, to: str) -> Converted:
+def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | Platform | None = None) -> Converted:
     """Return an integer graph in the other generation's names and attributes, or in standard ONNX.
+
+    A model that another tool has quantized (QuantizeLinear, QLinearConv) becomes an integer graph first, as by
+    `quantize` without data.
 
     Parameters
     ----------
@@ -299,17 +305,34 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str) -> Converted:
     to
         "thinker" (generation 1), "linger" (generation 3), "qdq" (QuantizeLinear and DequantizeLinear) or "qoperator"
         (also QLinearConv and QLinearMatMul).
+    platform
+        Of a model that another tool has quantized: what its integer graph is for. Default: the one that it was
+        converted from, else venus.
 
     Raises
     ------
     ConfigError
-        For another word.
+        For another word, and for a platform where the graph has one.
     ModelError
         For a float graph, and where nodes have no counterpart; all of them are named.
     """
-    from .conversion import convert as run
+    from dataclasses import replace
 
-    return run(restored(ir.load(model) if isinstance(model, str | os.PathLike) else model), to)
+    from .conversion import Converted, check_target
+    from .conversion import convert as run
+    from .qdq.read import is_quantized
+
+    check_target(to)
+    loaded = restored(ir.load(model) if isinstance(model, str | os.PathLike) else model)
+    if not is_quantized(loaded):
+        if platform is not None:
+            raise ConfigError("convert: a platform is for models of QuantizeLinear; this graph has its own")
+        return run(loaded, to)
+    made = quantize(loaded, platform=platform or loaded.metadata_props.get(PLATFORM))
+    if to == "thinker":
+        return Converted(made.graph, tuple(made.report.notes))
+    found = run(made.graph, to)
+    return replace(found, notes=(*made.report.notes, *found.notes))
 
 
 # ---- deploy ------------------------------------------------------------------------------------------------------

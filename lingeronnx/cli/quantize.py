@@ -79,6 +79,12 @@ __all__ = ["quantize"]
     show_default=True,
     help="Names and attributes of the graph: generation 1, or 3, or standard ONNX, as by convert.",
 )
+@click.option(
+    "--requantize",
+    is_flag=True,
+    default=None,
+    help="Of a model that is quantized already (QuantizeLinear, QLinearConv) take the weights alone, not its scales.",
+)
 @click.option("--plan", "plan_in", type=PATH, metavar="FILE", help="Use these scales; nothing is calibrated.")
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
 @click.option("--deploy", "deploy_to", type=PATH, metavar="DIR", help="Write what a board needs as well, as by deploy.")
@@ -125,10 +131,12 @@ def quantize(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Quantize a float model and say what became of it.
+    """Quantize a model and say what became of it.
 
-    Without --calib the scales come from random inputs: good to see whether a model fits a chip, not for its accuracy.
-    Where float operators before or after the integers stay with the host, the part for the packer is written as well.
+    A model that another tool has quantized (QuantizeLinear, QLinearConv) keeps its scales as far as the platform holds
+    them. Without --calib the scales of others come from random inputs: good to see whether a model fits a chip, not
+    for its accuracy. Where float operators before or after the integers stay with the host, the part for the packer is
+    written as well.
     """
     if metric is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from .calibrate import best_scale
 from .observe import Curve, Stats, TensorStats
 from .partition import Partition
 
-__all__ = ["Choice", "TieClass", "UnheldScale", "assign", "legalize", "tie_classes", "wishes"]
+__all__ = ["Choice", "TieClass", "UnheldScale", "assign", "legalize", "tie_classes", "tops", "wishes"]
 
 
 class UnheldScale(ConstraintError):
@@ -126,7 +126,7 @@ def _curve(names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping
     return _SATURATING.get(found.pop()) if len(found) == 1 else None
 
 
-def _tops(parts: Partition, row: Platform) -> dict[str, float]:
+def tops(parts: Partition, row: Platform) -> dict[str, float]:
     """Return {tensor: the largest real value it must hold, to which the largest integer is pinned}: Clips on a chip."""
     found: dict[str, float] = {}
     for node, op in parts.nodes:
@@ -146,6 +146,7 @@ class Choice:
 
     weight_scales : "tensor", or "channel" for one scale for each output channel of a layer.
     own : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
+    held : {tensor or weight: how it is held, whatever calibration would say}
     """
 
     mode: str
@@ -155,6 +156,7 @@ class Choice:
     percentile: float
     own: Mapping[str, Mapping[str, Any]]
     weight_scales: str = "tensor"
+    held: Mapping[str, QParams] = field(default_factory=dict)
 
     def of(self, names: Iterable[str], bits: int) -> Setting:
         """Return the settings of a class of tensors, `bits` wide by default: the first with an override wins."""
@@ -207,6 +209,9 @@ def assign(
             values = parameter_values(node, index)
             assert values is not None
             setting = choice.of([name], choice.weight_bits)
+            if name in choice.held:
+                tensors[name] = choice.held[name]
+                continue
             if not np.any(values):
                 notes.append(f"weight '{name}' of {node.name} is all zero")
             axis = op.format.channel_axis if choice.weight_scales == "channel" and setting.scale is None else None
@@ -228,10 +233,13 @@ def wishes(
 ) -> dict[str, QParams]:
     """Return how the calibrators would hold each activation, before `legalize`; what they guess goes to `notes`."""
     tensors: dict[str, QParams] = {}
-    tops = _tops(parts, row)
+    pinned = tops(parts, row)
     for group in ties:
+        if group.tensors[0] in choice.held:
+            tensors.update({name: choice.held[name] for name in group.tensors})
+            continue
         setting = choice.of(group.tensors, choice.bits)
-        top = min((tops[name] for name in group.tensors if name in tops), default=None)
+        top = min((pinned[name] for name in group.tensors if name in pinned), default=None)
         scale = _class_scale(group, top, stats, setting, notes)
         for name in group.tensors:
             tensors[name] = QParams(scale, setting.bits)

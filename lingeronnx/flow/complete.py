@@ -54,7 +54,7 @@ class Compared:
         fitted = [*prepared.fitted, *_composed(planned.graph, self.made), *formed, *tiled]
         report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
         seen = self.seen
-        report = replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings)
+        report = replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings, taken=planned.taken)
         return QuantizedModel(
             lowered,
             plan,

@@ -31,9 +31,11 @@ _CELL_GAIN = 0.5  # dB: cells cost the host next to nothing
 def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None = None) -> Compared:
     """Return `best`, made from `prepared`, or, where it is better, the same with its ends or cells in float.
 
-    Only real data that can be read again are evidence; without them, or where no effort is to be spent, it is `best`.
+    Only real data that can be read again are evidence; without them, or where no effort is to be spent, it is `best`;
+    so is what another tool has quantized.
     """
-    if prepared.synthetic or prepared.conf.effort == "fast" or not prepared.data.rereadable:
+    conf = prepared.conf
+    if prepared.read is not None or prepared.synthetic or conf.effort == "fast" or not prepared.data.rereadable:
         return best
     kept: dict[str, str] = {}
     inner = cells(prepared.graph, prepared.conf.state, prepared.row)

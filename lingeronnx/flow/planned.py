@@ -13,10 +13,11 @@ from ..graph import ir
 from ..ops import float_op
 from ..plan import Plan, Transform
 from ..platforms import Platform
+from ..qdq.read import Read
 from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece, release
 from ..run.runners import FloatRunner
-from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes
+from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes, tops
 from .chosen import chosen
 from .improve import factors
 from .improve.cells import cell_notes
@@ -28,8 +29,9 @@ from .observe import TensorStats, observe
 from .partition import Partition
 from .prepared import Prepared, check_same
 from .states import wide_states
+from .taken import Taken, activation_scales, costs, summary, weight_scales
 
-__all__ = ["Basis", "Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over"]
+__all__ = ["Basis", "Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over", "take_up"]
 
 _MADE_UP = "calibrated on synthetic inputs: give real data with --calib for real accuracy"
 _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
@@ -68,6 +70,7 @@ class Planned:
 
     ranges : {tensor: smallest and largest value on the calibration data}; empty where the plan was made elsewhere.
     observed : what the scales were chosen from; None where the plan was made elsewhere.
+    taken : the scales that came with a model that was quantized already.
     """
 
     prepared: Prepared
@@ -77,6 +80,7 @@ class Planned:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     basis: Basis = field(default_factory=Basis)
     observed: Observed | None = None
+    taken: Sequence[Taken] = ()
 
     @property
     def graph(self) -> ir.Graph:
@@ -97,12 +101,14 @@ def plan_for(
 
     before : as for `observe_model`.
     """
-    if plan is None:
-        found = assign_scales(observe_model(prepared, progress, before))
-    else:
+    if plan is not None:
         found = take_over(prepared, plan)
-    if plan is not None and prepared.synthetic and prepared.conf.effort != "fast":
-        found = replace(found, notes=[_MADE_UP, *found.notes])
+        if prepared.synthetic and prepared.conf.effort != "fast":
+            found = replace(found, notes=[_MADE_UP, *found.notes])
+    elif prepared.read is not None:
+        found = take_up(prepared, prepared.read, progress)
+    else:
+        found = assign_scales(observe_model(prepared, progress, before))
     outputs = [str(v.name) for v in prepared.original.graph.outputs]
     check_same(prepared.source, found.runner, outputs, prepared.data.first())
     return found
@@ -204,6 +210,40 @@ def _assign(
             kept = parts.touching(error.tensors)
             parts = parts.without(dict.fromkeys(kept, why))
             ties = tie_classes(parts, row)
+
+
+# ---- scales that came with the model -----------------------------------------------------------------------------
+
+
+def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) -> Planned:
+    """Hold tensors as a quantized model held them, as near as the platform comes; calibrate those it has no scale for.
+
+    Weights stay as they are: no range is moved into them but where a Clip needs it.
+    """
+    row, conf = prepared.row, prepared.conf
+    parts = prepared.parts.on(ir.clone(prepared.graph))
+    ties = tie_classes(parts, row)
+    known = [any(name in read.activations for name in group.tensors) for group in ties]
+    missing = [group.tensors[-1] for group, told in zip(ties, known, strict=True) if not told]
+    stats: Mapping[str, TensorStats] = {}
+    if missing or not prepared.synthetic:
+        stats = observe_model(replace(prepared, conf=conf.model_copy(update={"effort": "fast"})), progress).stats
+    ranged = range_factors(parts, ties, {}, row, bits=conf.bits, weight_bits=conf.weight_bits, search=False)
+    factors.apply(parts, ranged)
+    scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
+    real = {} if prepared.synthetic else scaled
+    held, taken = activation_scales(read, ties, row, conf, real, ranged)
+    weights, grids = weight_scales(read, parts, row, conf)
+    pinned = tops(parts, row)
+    own = chosen(prepared.selectors(parts.graph), parts.ops, conf, ())
+    free = {n for group in ties if any(t in pinned or t in own.own for t in group.tensors) for n in group.tensors}
+    kept = {name: q for name, q in {**held, **weights}.items() if name not in free and name not in own.own}
+    parts, plan, notes = _assign(parts, ties, scaled, row, replace(own, held=kept), conf.require_chip)
+    plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in ranged.items()})
+    taken = [*taken, *costs(parts, plan.tensors, grids)]
+    told = summary(taken, missing, prepared.synthetic, conf.notes == "full")
+    seen = {name: (s.low, s.high) for name, s in scaled.items()}
+    return Planned(prepared, parts, plan, [*told, *notes], seen, taken=taken)
 
 
 # ---- a plan made elsewhere ---------------------------------------------------------------------------------------

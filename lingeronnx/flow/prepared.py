@@ -22,6 +22,7 @@ from ..passes.shapes import all_traced, trace_shapes
 from ..plan.config import QuantConfig
 from ..platforms import Platform
 from ..platforms import platform as platform_row
+from ..qdq.read import Read, is_quantized, read
 from ..run.data import Data, InputSpec
 from ..run.runners import FloatRunner, input_specs
 from ..run.streaming import Calls, unrolled
@@ -29,6 +30,7 @@ from .improve.ranges import partition_with_clips
 from .partition import Partition
 from .selectors import Selectors
 from .states import advice, apart, proposals
+from .taken import defaults
 
 __all__ = ["Prepared", "check_same", "normalised", "prepare", "synthetic"]
 
@@ -46,6 +48,7 @@ class Prepared:
     made up. stem : of the file name that the packer's line speaks of. skip : {node of the normalised graph: why the
     user or a state keeps it in float}. calls : of a model that is fed its own states.
     reasons : why passes left nodes alone that they are made for.
+    read : what a model that was quantized already holds, whose scales are kept; None for a float model.
     """
 
     original: ir.Graph
@@ -61,6 +64,7 @@ class Prepared:
     skip: Mapping[str, str]
     calls: Calls | None = None
     reasons: Sequence[Reason] = ()
+    read: Read | None = None
 
     @property
     def graph(self) -> ir.Graph:
@@ -100,6 +104,10 @@ def prepare(
     conf = _config(config, settings)
     row = _row(conf)
     given = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
+    found, came = _read(given, conf)
+    if found is not None:
+        given = ir.clone(found.graph)
+        conf = conf if conf.requantize else defaults(conf, row, found)
     fixed = fix_inputs(given, conf.fix)
     tell_batch_axes(given, conf.batch_axis)
     record = Record(conf.debug_dump)
@@ -109,7 +117,7 @@ def prepare(
     if not conf.state and (looks := proposals(original)):
         line = " ".join(f"--state {output}={name}" for output, name in looks.items())
         notes.append(f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}")
-    notes += _fix_sizes(original, data)
+    notes += [*came, *_fix_sizes(original, data)]
     graph = ir.clone(original)
     selectors = Selectors(original, graph)
     source = FloatRunner(original)
@@ -118,8 +126,25 @@ def prepare(
     parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
     return Prepared(
-        original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls, record.last_reasons()
-    )
+        original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
+        record.last_reasons(), None if conf.requantize else found,
+    )  # fmt: skip
+
+
+def _read(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]]:
+    """Return what a model that is quantized already holds, None for a float one, and notes.
+
+    Raises ConfigError where a float model is to be quantized again.
+    """
+    if not is_quantized(model):
+        if conf.requantize:
+            raise ConfigError(
+                "requantize: the model has no QuantizeLinear; it is for models that are quantized already"
+            )
+        return None, []
+    found = read(model)
+    what = "the weights alone are taken from it" if conf.requantize else "its scales are taken"
+    return found, [f"the model is quantized already: {what}", *found.notes]
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:

@@ -13,8 +13,11 @@ _SAMPLES = 256  # for the moments and mean errors of every layer
 
 
 def refined(planned: Planned) -> ir.Graph:
-    """Return the planned float graph, or where effort allows a copy of it with weights and biases refined."""
-    if planned.prepared.conf.effort == "fast":
+    """Return the planned float graph, or where effort allows a copy of it with weights and biases refined.
+
+    Weights that another tool has quantized stay as it left them.
+    """
+    if planned.prepared.conf.effort == "fast" or planned.prepared.read is not None:
         return planned.graph
     copy = ir.clone(planned.graph)
     data, budget = planned.prepared.data, planned.prepared.conf.budget

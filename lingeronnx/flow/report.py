@@ -21,6 +21,7 @@ from ..packer.net import Finding
 from ..plan import Plan
 from ..platforms import Platform
 from .partition import Partition
+from .taken import Taken
 
 __all__ = ["LEVELS", "FloatNode", "Report", "describe", "float_nodes", "packer_line"]
 
@@ -53,6 +54,7 @@ class Report:
     warnings : what is wrong with the result: outputs far from the float model's, states that stand still
     names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
     search : of a wish (max_drop, min_sqnr) that was made, the attempts and which of them it is
+    taken : the scales that came with a model that was quantized already, and what became of each
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
@@ -77,6 +79,7 @@ class Report:
     accuracy: Mapping[str, Any] | None = None
     search: Mapping[str, Any] | None = None
     training: Sequence[Mapping[str, Any]] = ()
+    taken: Sequence[Taken] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-ready values."""
@@ -101,6 +104,7 @@ class Report:
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "search": None if self.search is None else dict(self.search),
             "training": [dict(line) for line in self.training],
+            "scales_taken": [taken.to_dict() for taken in self.taken],
         }
 
 

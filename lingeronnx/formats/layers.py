@@ -66,10 +66,16 @@ class WeightFormat(Format):
         scales = {0: float(attrs["scale_x"])}
         return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: float(attrs["scale_w"])}
 
-    def weights(self, real: Reals, groups: int = 1) -> list[ir.Value]:
-        """Return the real values of the input, the weight and, where there is one, the bias."""
+    def weights(self, real: Reals, groups: int = 1, turned: bool = False) -> list[ir.Value]:
+        """Return the real values of the input, the weight and, where there is one, the bias.
+
+        groups : how often the channels' scales stand one after another. turned : whether the two axes of the weight
+        change places.
+        """
         a = real.attrs
-        weight = real.held(1, a["scale_w"], self.channel_axis, bits=int(a["parameter_bits"] or 8))
+        axis = 1 - (self.channel_axis or 0) if turned else self.channel_axis
+        bits, view = int(a["parameter_bits"] or 8), np.transpose if turned else None
+        weight = real.held(1, a["scale_w"], axis, view, bits)
         found = [real.input(), weight]
         return [*found, real.held(2, sum_scale(a, groups), 0, np.ravel)] if 2 in real.bound.consts else found
 
@@ -220,10 +226,11 @@ class Linear(WeightFormat):
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return a Gemm where rows are all there is, else a product and a sum."""
-        x, weight, *bias = self.weights(real)
-        if len(real.bound.source_shapes[0]) == 2:
+        flat = len(real.bound.source_shapes[0]) == 2
+        x, weight, *bias = self.weights(real, turned=not flat)
+        if flat:
             return [real("Gemm", x, weight, *bias, transB=1)]
-        product = real("MatMul", x, real("Transpose", weight, perm=[1, 0]))
+        product = real("MatMul", x, weight)
         return [real("Add", product, *bias) if bias else product]
 
 
@@ -259,12 +266,12 @@ class BatchNorm2d(WeightFormat):
         return Affine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale)
 
     def meaning(self, real: Reals) -> list[ir.Value]:
-        """Return a product and a sum for each channel."""
-        one = (-1, *[1] * (len(real.bound.source_shapes[0]) - 2))
-        product = real("Mul", real.input(), real.held(1, float(real.attrs["scale_w"]), view=lambda a: a.reshape(one)))
-        if 2 not in real.bound.consts:
-            return [product]
-        return [real("Add", product, real.held(2, sum_scale(real.attrs), view=lambda a: a.reshape(one)))]
+        """Return the normalisation with mean 0 and variance 1: the weight has taken them up."""
+        weight = real.held(1, float(real.attrs["scale_w"]), view=np.ravel)
+        size = real.bound.consts[1].size
+        zero, one = (real.constant(np.full(size, value, np.float32), what) for value, what in ((0, "mean"), (1, "var")))
+        bias = real.held(2, sum_scale(real.attrs), view=np.ravel) if 2 in real.bound.consts else zero
+        return [real("BatchNormalization", real.input(), weight, bias, zero, one, epsilon=0.0)]
 
 
 BATCH_NORM2D = BatchNorm2d()

@@ -25,9 +25,12 @@ def refuse(model: ir.Graph) -> int:
     """Raise ModelError where `model` cannot be quantized whatever is done to it; changes nothing."""
     for node in every_node(model):
         kind = node.op_type
-        if kind in _QUANTIZED or kind.startswith(("QLinear", "QGemm", "QAttention")) or node.domain in _VENDOR:
+        if node.domain in _VENDOR:
+            raise ModelError(f"{kind} {node.name}: this graph is quantized already; give the model it was made from")
+        if kind in _QUANTIZED or kind.startswith(("QLinear", "QGemm", "QAttention")):
             raise ModelError(
-                f"{kind} {node.name}: this model is quantized already; give the float model it was made from"
+                f"{kind} {node.name}: an operator on integers that is not read; write the quantized model with "
+                "QuantizeLinear and DequantizeLinear, or give the float model"
             )
         if kind.startswith(("Sequence", "Optional")) or kind in ("SplitToSequence", "ConcatFromSequence"):
             raise ModelError(

@@ -25,7 +25,7 @@ from ..run.generations import Side
 from ..run.int_runner import row_of, sizes
 from .opset import raise_nodes
 
-__all__ = ["SCALES", "Written", "scale_of", "write"]
+__all__ = ["PLATFORM", "SCALES", "Written", "scale_of", "write"]
 
 #: Metadata: {initializer with y_scale: the scale in counts per unit, or a list}.
 SCALES = "lingeronnx.scales"

@@ -86,11 +86,11 @@ def test_sparse_weights():
 
 
 UNFIT = {
-    "Q and DQ": (
-        "q = QuantizeLinear(x, sc) d = DequantizeLinear(q, sc) y = MatMul(d, w)",
-        "QuantizeLinear .*quantized already; give the float",
+    "scales at run time": (
+        "q, a, b = DynamicQuantizeLinear(x) y = DequantizeLinear(q, a, b)",
+        "DynamicQuantizeLinear .*scales at run time, the file has none; give the float",
     ),
-    "operators on integers": ("y = QLinearMatMul(x, sc, zp, w, sc, zp, sc, zp)", "QLinearMatMul .* give the float model"),
+    "operators on integers": ("y = MatMulInteger(x, w)", "MatMulInteger .*scales at run time"),
     "a loop at run time": (
         ("n = Size(x) c = Constant<value = bool {1}>()"
         " y = Loop(n, c, x) <body = b (int64 i, bool p, float[N,4] v) => (bool p2, float[N,4] u)"
@@ -121,9 +121,9 @@ def test_cannot_be_quantized(name, tmp_path):
     body, message = UNFIT[name]
     arrays = {"sc": rand(1)[0] ** 2, "zp": rand(1).astype("int8")[0]}
     text = f"g (float[N,4] x) => (float[N,4] y) {{ {body} }}"
-    if "QLinear" in body:
-        text = text.replace("float[N,4] x", "int8[N,4] x").replace("float[N,4] y", "int8[N,4] y")
-    made = proto(text, w=rand(4, 4) if "QLinear" not in body else rand(4, 4).astype("int8"), **arrays)
+    if "Integer" in body:
+        text = text.replace("float[N,4] x", "int8[N,4] x").replace("float[N,4] y", "int32[N,4] y")
+    made = proto(text, w=rand(4, 4) if "Integer" not in body else rand(4, 4).astype("int8"), **arrays)
     with pytest.raises(ModelError, match=message):
         quantized(made, tmp_path)
 

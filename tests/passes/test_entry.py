@@ -60,7 +60,7 @@ def test_an_input_without_type():
 #: What no pass can help with -> (text, what is said).
 REFUSED = {
     "quantized": ("g (float[N,4] x) => (uint8[N,4] y) { y = QuantizeLinear(x, s) }",
-                  "QuantizeLinear QuantizeLinear_y: this model is quantized already; give the float model"),
+                  "QuantizeLinear QuantizeLinear_y: an operator on integers that is not read"),
     "sequence": ("g (float[N,4] x) => (float[N,4] y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis = 0>(s) }",
                  "SequenceConstruct .*: sequences and optional values cannot be quantized"),
     "training": ("g (float[N,4] x) => (float[N,4] y) { y, a, b = BatchNormalization<training_mode = 1>(x,g,g,g,g) }",

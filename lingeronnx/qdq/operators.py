@@ -1,0 +1,129 @@
+"""onnxruntime's operators on integers, written as QuantizeLinear, DequantizeLinear and the operator on real numbers.
+
+    QLinearConv(x, xs, xz, w, ws, wz, ys, yz, b)  ->  QuantizeLinear(Conv(DequantizeLinear(x), ...), ys, yz)
+
+The bias of a product is int32 at both scales. An operator that is not here stays, and is refused later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph import ir
+
+__all__ = ["expand", "has_form", "is_dynamic"]
+
+#: Scales of activations are worked out at run time: a file has none.
+_DYNAMIC = ("DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
+            "MatMulIntegerToFloat")  # fmt: skip
+
+
+def is_dynamic(node: ir.Node) -> bool:
+    """Whether a node belongs to a model whose activations get their scales at run time."""
+    return node.op_type in _DYNAMIC
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How an operator on integers is read.
+
+    kind : the operator on real numbers. operands : where (tensor, scale, zero point) begin. result : where the
+    output's scale and zero point are. bias : where an int32 bias is, or None. kept : attributes that the operator on
+    real numbers has, too.
+    """
+
+    kind: str
+    operands: tuple[int, ...]
+    result: int
+    bias: int | None = None
+    kept: tuple[str, ...] = ()
+
+
+_CONCAT = "QLinearConcat"
+_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides", "ceil_mode", "count_include_pad")
+
+_FORMS: Mapping[str, _Form] = {
+    "QLinearConv": _Form("Conv", (0, 3), 6, 8, _WINDOW),
+    "QLinearMatMul": _Form("MatMul", (0, 3), 6),
+    "QGemm": _Form("Gemm", (0, 3), 7, 6, ("alpha", "transA", "transB")),
+    "QLinearAdd": _Form("Add", (0, 3), 6),
+    "QLinearMul": _Form("Mul", (0, 3), 6),
+    "QLinearSigmoid": _Form("Sigmoid", (0,), 3),
+    "QLinearLeakyRelu": _Form("LeakyRelu", (0,), 3, None, ("alpha",)),
+    "QLinearSoftmax": _Form("Softmax", (0,), 3, None, ("axis",)),
+    "QLinearAveragePool": _Form("AveragePool", (0,), 3, None, _WINDOW),
+    "QLinearGlobalAveragePool": _Form("GlobalAveragePool", (0,), 3),
+    "QLinearReduceMean": _Form("ReduceMean", (0,), 3, None, ("axes", "keepdims")),
+}
+
+
+def has_form(node: ir.Node) -> bool:
+    """Whether a node is an operator on integers that `expand` rewrites."""
+    return node.op_type in _FORMS or node.op_type == _CONCAT
+
+
+def expand(model: ir.Graph) -> int:
+    """Rewrite the operators on integers of `model` in place; return how many."""
+    count = 0
+    for node in list(model.graph):
+        if node.op_type == _CONCAT:
+            form = _Form("Concat", tuple(range(2, len(node.inputs), 3)), 0, None, ("axis",))
+        elif node.op_type in _FORMS:
+            form = _FORMS[node.op_type]
+        else:
+            continue
+        if ir.attr(node, "channels_last", 0):
+            raise ModelError(f"{node.op_type} {node.name}: channels_last = 1 is not read; write the model without")
+        _expand(model, node, form)
+        count += 1
+    return count
+
+
+def _expand(model: ir.Graph, node: ir.Node, form: _Form) -> None:
+    nodes: list[ir.Node] = []
+    taken = ir.names(model)
+
+    def name(what: str) -> str:
+        found = ir.free_name(f"{node.outputs[0].name}_{what}", taken)
+        taken.add(found)
+        return found
+
+    def make(kind: str, inputs: list[ir.Value | None], what: str, **attributes: int) -> ir.Value:
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        nodes.append(ir.make_node(kind, inputs, attributes, output=name(what), of=node, what=what))
+        return nodes[-1].outputs[0]
+
+    def given(index: int) -> ir.Value | None:
+        return node.inputs[index] if index < len(node.inputs) else None
+
+    def channels(index: int) -> int:
+        scale = ir.const(given(index + 1))
+        return 1 if scale is None else scale.size
+
+    inputs: list[ir.Value | None] = []
+    for number, index in enumerate(form.operands):
+        weight = ir.const(given(index))
+        axis = 0 if form.bias == 8 or weight is None else 0 if ir.attr(node, "transB", 0) else weight.ndim - 1
+        along: dict[str, int] = {"axis": axis} if channels(index) > 1 else {}
+        inputs.append(
+            make("DequantizeLinear", [given(index), given(index + 1), given(index + 2)], f"real{number}", **along)
+        )
+    bias = None if form.bias is None else given(form.bias)
+    if bias is not None:
+        scales = [np.ravel(scale) for index in form.operands if (scale := ir.const(given(index + 1))) is not None]
+        if len(scales) < len(form.operands):
+            raise ModelError(f"{node.op_type} {node.name}: its scales are computed at run time")
+        step = np.asarray(np.prod(np.broadcast_arrays(*scales), axis=0), np.float32)
+        value = ir.add_initializer(model, name("bias_scale"), step.reshape(-1) if step.size > 1 else step.reshape(()))
+        inputs.append(make("DequantizeLinear", [bias, value], "bias", **({"axis": 0} if step.size > 1 else {})))
+    kept = {key: ir.attr(node, key) for key in form.kept if key in node.attributes}
+    real = ir.make_node(form.kind, inputs, kept, output=name("real"), of=node, like=None)
+    nodes.append(real)
+    ends = [real.outputs[0], given(form.result), given(form.result + 1)]
+    last = ir.make_node("QuantizeLinear", ends, {}, output="", of=node, what="integers", like=node.outputs[0])
+    ir.replace(model, [node], [*nodes, last])

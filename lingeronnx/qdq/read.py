@@ -1,0 +1,351 @@
+"""A model that another tool has quantized, as the float graph it stands for and the scales that it had.
+
+QuantizeLinear and DequantizeLinear go, in pairs; integers in between are followed through what only moves them. Weights
+become the real numbers that their integers stand for, exactly. What a pair did besides rounding is written out: one
+that begins at 0 cut negative numbers off, so a Relu comes in where nothing else does that, and a Clip where it ended
+at 6. onnxruntime's quantizer takes these out.
+
+Scales are kept as `Grid`s by tensor, `scale = 1 / y_scale` in float32, or what `write` noted beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph import ir
+from .grid import Grid
+from .operators import expand, has_form, is_dynamic
+from .qoperator import MOVES
+from .write import SCALES, scale_of
+
+__all__ = ["Read", "is_quantized", "read"]
+
+_Q, _DQ = "QuantizeLinear", "DequantizeLinear"
+
+#: Operators whose results are never negative, whatever they are given.
+_POSITIVE = frozenset(("Relu", "Sigmoid", "Softmax", "Abs", "Exp", "HardSigmoid", "Softplus", "Sqrt"))
+
+#: Operators that give nothing negative where they are given nothing negative.
+_KEEP_SIGN = MOVES | {
+    "AveragePool",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "Concat",
+    "Add",
+    "Mul",
+    "ReduceMean",
+    "Identity",
+}
+
+_SIX = 6.0
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a quantized model holds.
+
+    graph : in real numbers. activations, weights : {tensor, constant: its grid}. layers : {node: the grids of the
+    constants that it reads, and these}, for what is renamed or multiplied later. notes : what else was done.
+    """
+
+    graph: ir.Graph
+    activations: Mapping[str, Grid]
+    weights: Mapping[str, Grid]
+    layers: Mapping[str, tuple[tuple[Grid, np.ndarray], ...]]
+    notes: tuple[str, ...]
+
+
+def is_quantized(model: ir.Graph) -> bool:
+    """Whether `model` was quantized by another tool, in a form that `read` knows or can say something about."""
+    return any(node.op_type in (_Q, _DQ) or has_form(node) or is_dynamic(node) for node in _every(model))
+
+
+def _every(model: ir.Graph) -> Any:
+    yield from ir.all_nodes(model.graph)
+    for function in model.functions.values():
+        yield from ir.all_nodes(function)
+
+
+def read(model: ir.Graph) -> Read:
+    """Return what the quantized `model`, which is left as it is, holds.
+
+    Raises ModelError for what has no scales of its own, and for integers that are computed with.
+    """
+    return _Reader(ir.clone(model)).run()
+
+
+@dataclass
+class _Reader:
+    model: ir.Graph
+    notes: list[str] = field(default_factory=list)
+    activations: dict[ir.Value, Grid] = field(default_factory=dict)
+    weights: dict[ir.Value, Grid] = field(default_factory=dict)
+    #: Integer tensor -> the real one that it stands for, and how; of a constant also its integers.
+    held: dict[ir.Value, tuple[ir.Value, Grid]] = field(default_factory=dict)
+    fixed: dict[ir.Value, np.ndarray] = field(default_factory=dict)
+    restored: dict[str, int] = field(default_factory=dict)
+
+    def run(self) -> Read:
+        """Take out everything that quantizes."""
+        model = self.model
+        for node in _every(model):
+            if is_dynamic(node):
+                raise ModelError(
+                    f"{node.op_type} {node.name}: the activations get their scales at run time, the file has none; "
+                    "give the float model it was made from"
+                )
+        if any(node.op_type in (_Q, _DQ) for f in model.functions.values() for node in ir.all_nodes(f)):
+            ir.inline(model)
+        ir.lift_constants(model)
+        self.exact = json.loads(model.metadata_props.pop(SCALES, "{}"))
+        expand(model)
+        for node in list(model.graph):
+            if node.op_type == _Q:
+                self._quantize(node)
+            elif node.op_type == _DQ:
+                self._dequantize(node)
+            elif any(value in self.held for value in node.inputs if value is not None):
+                self._through(node)
+        for kind, count in self.restored.items():
+            self.notes.append(f"{count} {kind} written out that the quantized model left to saturation")
+        self._outputs()
+        ir.remove_unused(model)
+        model.graph.sort()
+        layers = {
+            str(node.name): grids
+            for node in model.graph
+            if (
+                grids := tuple(
+                    (self.weights[v], array)
+                    for v in node.inputs
+                    if v in self.weights and (array := ir.const(v)) is not None
+                )
+            )
+        }
+        return Read(
+            model,
+            {str(value.name): grid for value, grid in self.activations.items()},
+            {str(value.name): grid for value, grid in self.weights.items()},
+            layers,
+            tuple(self.notes),
+        )
+
+    # ---- the numbers of a node -----------------------------------------------------------------------------------
+
+    def _grid(self, node: ir.Node, kind: ir.DataType | None) -> tuple[Grid, np.ndarray]:
+        """Return the grid of a node whose integers are of `kind`, and its y_scale."""
+        step = _constant(node.inputs[1])
+        zero = _constant(node.inputs[2]) if len(node.inputs) > 2 else None
+        if step is None:
+            raise ModelError(f"{node.op_type} {node.name}: its scale is computed at run time; the file must hold it")
+        if kind is None or not kind.is_integer() or kind.bitwidth > 32:
+            what = "unknown" if kind is None else kind.name.lower()
+            raise ModelError(f"{node.op_type} {node.name}: its integers are {what}; int4 to int32 are read")
+        if not (np.isfinite(step).all() and (step > 0).all()):
+            raise ModelError(f"{node.op_type} {node.name}: its scale is {np.ravel(step)[0]:g}; it is a positive number")
+        if int(ir.attr(node, "block_size", 0) or 0) or np.ndim(step) > 1:
+            raise ModelError(
+                f"{node.op_type} {node.name}: it has a scale for each block; quantize with one for each channel"
+            )
+        name, scale = str(node.inputs[1].name), scale_of(step)  # type: ignore[union-attr]
+        told = np.asarray(self.exact.get(name, scale), np.float32)
+        if told.shape == scale.shape and np.allclose(told, scale, rtol=1e-6, atol=0):
+            scale = told
+        signed, bits = kind.name.startswith("I"), kind.bitwidth
+        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+        return Grid.of(scale, zero, low, high, int(ir.attr(node, "axis", 1))), step
+
+    # ---- nodes ---------------------------------------------------------------------------------------------------
+
+    def _quantize(self, node: ir.Node) -> None:
+        out, source = node.outputs[0], ir.source(node)
+        grid, _ = self._grid(node, self._written(node))
+        array = _constant(source)
+        if array is not None:
+            self.fixed[out] = grid.integers(array)
+        else:
+            if grid.axis is not None:
+                self.notes.append(
+                    f"'{source.name}' has a scale for each of {len(grid.scale)} channels: the coarsest is read"
+                )
+            source = self._cut(node, source, grid)
+            known = self.activations.get(source)
+            if known is None or known.range[1] < grid.range[1]:
+                self.activations[source] = grid.coarsest
+        self.held[out] = (source, grid)
+
+    def _written(self, node: ir.Node) -> ir.DataType | None:
+        zero = node.inputs[2] if len(node.inputs) > 2 else None
+        if zero is not None:
+            return zero.dtype if zero.dtype is not None else node.outputs[0].dtype
+        told = ir.attr(node, "output_dtype")
+        return ir.DataType(told) if told else node.outputs[0].dtype or ir.DataType.UINT8
+
+    def _cut(self, node: ir.Node, source: ir.Value, grid: Grid) -> ir.Value:
+        """Return `source` with negative numbers cut off where the grid begins at 0 and nothing else did so."""
+        low, high = grid.range
+        step = 1.0 / grid.scale[0]
+        if abs(low) > 0.01 * step or source.is_graph_input() or source.is_graph_output() or self._is_positive(source):
+            return source
+        six = abs(high - _SIX) <= 0.5 * step
+        kind = "Clip" if six else "Relu"
+        ends = []
+        if six:
+            for what, end in (("low", 0.0), ("high", _SIX)):
+                free = ir.fresh_name(self.model, f"{source.name}_{what}")
+                ends.append(ir.add_initializer(self.model, free, np.array(end, np.float32)))
+        name = str(source.name)
+        source.name = ir.fresh_name(self.model, f"{name}_sum")
+        made = ir.make_node(kind, [source, *ends], output=name, name=f"{node.name}_{kind}", like=source)
+        self.model.graph.insert_before(node, made)
+        self.restored[kind] = self.restored.get(kind, 0) + 1
+        return made.outputs[0]
+
+    def _is_positive(self, value: ir.Value, depth: int = 8) -> bool:
+        known = self.held.get(value)
+        maker = ir.producer(value if known is None else known[0])
+        if maker is None or not depth:
+            array = ir.const(value)
+            return array is not None and bool((array >= 0).all())
+        if maker.op_type == "Clip":
+            low = _constant(maker.inputs[1]) if len(maker.inputs) > 1 else None
+            return low is not None and bool((low >= 0).all())
+        if maker.op_type in _POSITIVE:
+            return True
+        read = maker.inputs[:1] if maker.op_type in MOVES else maker.inputs
+        return maker.op_type in _KEEP_SIGN and all(v is None or self._is_positive(v, depth - 1) for v in read)
+
+    def _dequantize(self, node: ir.Node) -> None:
+        source, out = ir.source(node), node.outputs[0]
+        if source in self.held:
+            real, known = self.held[source]
+            grid, step = self._grid(node, _type(known))
+            same = len(grid.scale) == len(known.scale) and np.allclose(grid.scale, known.scale, rtol=1e-5)
+            if (grid.low, grid.high) != (known.low, known.high) or not same:
+                raise ModelError(f"{_DQ} {node.name}: its scale is not the one that its integers were written with")
+            if source in self.fixed:
+                self._constant(node, self.fixed[source], known, step)
+            else:
+                self._join(out, real)
+            return
+        array = ir.const(source)
+        if array is not None:
+            self._constant(node, array, *self._grid(node, source.dtype))
+        elif source.is_graph_input():
+            self._enter(node, source)
+        else:
+            raise ModelError(f"{_DQ} {node.name}: its integers '{source.name}' are computed; there is no real number")
+
+    def _constant(self, node: ir.Node, integers: np.ndarray, grid: Grid, step: np.ndarray) -> None:
+        """Put the real numbers that constant `integers` stand for in the node's place; a transpose of them too."""
+        out = node.outputs[0]
+        real = grid.real(np.asarray(integers), step)
+        if grid.axis is not None:
+            grid = replace(grid, axis=grid.axis % real.ndim)
+        turn = ir.sole_consumer(out)
+        if turn is not None and turn.op_type == "Transpose" and real.ndim == 2:
+            perm = ir.attr(turn, "perm") or [1, 0]
+            axis = None if grid.axis is None else perm.index(grid.axis)
+            grid, real, out = replace(grid, axis=axis), real.transpose(perm), turn.outputs[0]
+        name = str(out.name)
+        out.name = ir.fresh_name(self.model, f"{name}_gone")
+        value = ir.add_initializer(self.model, name, np.ascontiguousarray(real))
+        ir.replace_readers(out, value)
+        if grid.bits <= 16:
+            self.weights[value] = grid
+
+    def _join(self, out: ir.Value, real: ir.Value) -> None:
+        """Let the readers of `out` read the `real` tensor; a graph output keeps its name."""
+        if not out.is_graph_output():
+            ir.replace_readers(out, real)
+            return
+        name = str(out.name)
+        if real.is_graph_input() or real.is_graph_output():
+            made = ir.make_node("Identity", [real], output="", like=real)
+            node = ir.producer(out)
+            assert node is not None
+            self.model.graph.insert_before(node, made)
+            real = made.outputs[0]
+        out.name = ir.fresh_name(self.model, f"{name}_gone")
+        ir.replace_readers(out, real)
+        real.name, real.type = name, ir.TensorType(ir.DataType.FLOAT)
+        real.shape = real.shape if real.shape is not None else out.shape
+
+    def _enter(self, node: ir.Node, source: ir.Value) -> None:
+        """Write out what a DequantizeLinear does to an input in integers: the caller goes on feeding these."""
+        grid, step = self._grid(node, source.dtype)
+        if grid.axis is not None:
+            raise ModelError(f"{_DQ} {node.name}: an input with {len(grid.scale)} scales; one is read")
+        name, made = str(node.outputs[0].name), []
+
+        def add(kind: str, inputs: list[ir.Value], what: str, **attributes: int) -> ir.Value:
+            made.append(
+                ir.make_node(
+                    kind, inputs, attributes, output=ir.fresh_name(self.model, f"{name}_{what}"), of=node, what=what
+                )
+            )
+            return made[-1].outputs[0]
+
+        def number(value: float, what: str) -> ir.Value:
+            return ir.add_initializer(
+                self.model, ir.fresh_name(self.model, f"{name}_{what}"), np.array(value, np.float32)
+            )
+
+        value = add("Cast", [source], "cast", to=1)
+        if grid.zero[0]:
+            value = add("Sub", [value, number(grid.zero[0], "zero")], "centred")
+        value = add("Mul", [value, number(float(np.ravel(step)[0]), "step")], "real")
+        value.shape, value.type = node.outputs[0].shape, ir.TensorType(ir.DataType.FLOAT)
+        self.model.graph.insert_before(node, made)
+        ir.replace_readers(node.outputs[0], value)
+        self.activations[value] = grid
+
+    def _through(self, node: ir.Node) -> None:
+        """Let a node that moves integers move the real numbers."""
+        found = [self.held[value] for value in node.inputs if value is not None and value in self.held]
+        grid = found[0][1]
+        kind = node.op_type
+        moves = kind in MOVES or kind in ("Concat", "DepthToSpace", "SpaceToDepth", "Identity", "Resize")
+        if node.domain or not (moves or (kind == "Relu" and not grid.zero[0])) or any(g != grid for _, g in found):
+            raise ModelError(f"{kind} {node.name}: it computes with integers; only what moves them is read")
+        inputs = [self.held[v][0] if v is not None and v in self.held else v for v in node.inputs]
+        moved = ir.node(kind, inputs, {}, num_outputs=len(node.outputs), name=node.name)
+        moved.attributes.update(node.attributes)
+        self.model.graph.insert_before(node, moved)
+        for old, new in zip(node.outputs, moved.outputs, strict=True):
+            new.name, new.shape, new.type = old.name, old.shape, ir.TensorType(ir.DataType.FLOAT)
+            old.name = ir.fresh_name(self.model, f"{old.name}_gone")
+            self.held[old], self.activations[new] = (new, grid), grid
+
+    def _outputs(self) -> None:
+        """Give the graph real outputs in place of integer ones."""
+        for value in list(self.model.graph.outputs):
+            if value in self.held:
+                self.notes.append(f"output '{value.name}' was in integers; it is real now")
+                self._join(value, self.held[value][0])
+
+
+def _type(grid: Grid) -> ir.DataType:
+    return next(kind for kind in ir.DataType if kind.name == f"{'INT' if grid.low < 0 else 'UINT'}{grid.bits}")
+
+
+def _constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return a constant, also one behind nodes that only move or convert it."""
+    array, node = ir.const(value), ir.producer(value)
+    if array is not None or node is None or node.domain or not node.inputs:
+        return array
+    found = _constant(node.inputs[0]) if node.op_type in ("Cast", "Identity", "Reshape", "Transpose") else None
+    if found is None or node.op_type == "Identity":
+        return found
+    if node.op_type == "Cast":
+        return found.astype(ir.DataType(ir.attr(node, "to")).numpy())
+    if node.op_type == "Transpose":
+        return found.transpose(ir.attr(node, "perm"))
+    shape = _constant(node.inputs[1])
+    return None if shape is None else found.reshape(shape.tolist())
