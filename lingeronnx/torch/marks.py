@@ -60,8 +60,8 @@ class Marks:
 
     original : its class. quantize : whether it may be. widths : its own. clamp : its limits; exempt : it has none.
     norm : the batch norm that is folded into it. folded : whether it is such a batch norm. chosen : whether `init`
-    chose it; quantized : whether the graph has it so. inside : whether it belongs to such a net at all. traced : what `trace_layers` called
-    it with, () where that was a part of it.
+    chose it. quantized : whether the graph has it in integers. inside : whether it belongs to an initialised net.
+    traced : what `trace_layers` called it with, () where that was a part of it.
     """
 
     original: type[nn.Module]

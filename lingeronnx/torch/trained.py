@@ -12,6 +12,7 @@ Owns: the running extremes, what is saved. Must not know: how a net is traced (`
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -43,10 +44,10 @@ Ranges = dict[str, tuple[float, float]]
 
 
 class State:
-    """What an initialised net has besides its modules."""
+    """What an initialised net has besides its modules; told : what its plan depends on besides weights, as text."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, told: str) -> None:
+        self.settings, self.told = settings, told
         self.traced: Traced | None = None
         self._ranges: Ranges = {}
         self._saved: Mapping[str, Any] = {}
@@ -54,16 +55,25 @@ class State:
 
     def trace(self, net: nn.Module, args: Any, kwargs: Any) -> Traced:
         """Trace `net` on the given arguments and show in it what is quantized."""
+        if self._saved and self._saved["settings"] != self.told:
+            raise ConfigError(
+                "the checkpoint was saved with other settings of init; initialise the net as it was then, or load the "
+                "float checkpoint"
+            )
         plan = Plan.from_json(self._saved["plan"], "the checkpoint") if self._saved else None
         found = self.traced = trace(net, args, kwargs, self.settings, plan)
         basis = found.planned.basis.stats
-        self._ranges = {name: (s.low, s.high) for name, s in basis.items() if name in found.planned.parts.activations}
+        wanted = found.planned.parts.activations
+        self._ranges = {name: _within(found, name, s.low, s.high) for name, s in basis.items() if name in wanted}
         if self._saved:
             self._ranges = {name: (float(low), float(high)) for name, (low, high) in self._saved["ranges"].items()}
+        elif found.limits and self.settings.calib is None:
+            with torch.no_grad():
+                found.lend()
+            self._plan(found)
         self._floats = None
         for module in found.chosen:
-            marks = marks_of(module)
-            marks.quantized, marks.widths = True, marks.widths or self.settings.widths
+            marks_of(module).quantized = True
         for module in net.modules():
             dress(module, Initialised if module is net else Counterpart)
         return found
@@ -83,14 +93,17 @@ class State:
 
     def _follow(self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
         """Let the running extremes follow this batch, and the plan follow them."""
-        planned = traced.planned
         with torch.no_grad():
             seen = {name: (float(x.min()), float(x.max())) for name, x in self._activations(traced, feed, tensors)}
         for name, (low, high) in seen.items():
-            old = self._ranges.get(name, (low, high))
-            top = float(traced.limits[name].max()) if name in traced.limits else np.inf
-            new = max(low, -top), min(high, top)
+            new = _within(traced, name, low, high)
+            old = self._ranges.get(name, new)
             self._ranges[name] = old[0] + _SHARE * (new[0] - old[0]), old[1] + _SHARE * (new[1] - old[1])
+        self._plan(traced)
+
+    def _plan(self, traced: Traced) -> None:
+        """Give the bridge the scales that the running extremes and the weights ask for."""
+        planned = traced.planned
         stats = {name: _stats(low, high) for name, (low, high) in self._ranges.items()}
         assert planned.basis.choice is not None
         parts = planned.parts.on(traced.bridge.current())
@@ -114,10 +127,11 @@ class State:
     # ---- what is kept ----------------------------------------------------------------------------------------------
 
     def saved(self) -> dict[str, Any]:
-        """Return the plan as JSON and the running extremes; nothing before the trace."""
+        """Return the settings, the plan as JSON and the running extremes; nothing before the trace."""
         if self.traced is None:
             return dict(self._saved)
-        return {"plan": self.traced.bridge.plan.to_json(), "ranges": {n: list(r) for n, r in self._ranges.items()}}
+        ranges = {name: list(pair) for name, pair in self._ranges.items()}
+        return {"settings": self.told, "plan": self.traced.bridge.plan.to_json(), "ranges": ranges}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what `saved` returned, or forget everything: the next call traces anew."""
@@ -125,18 +139,19 @@ class State:
 
     def __deepcopy__(self, memo: Any) -> State:
         """Return a state that traces anew at its first call, with the same scales."""
-        copy = State(self.settings)
+        copy = State(self.settings, self.told)
         copy.restore(self.saved())
         return copy
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self.settings), "platform": self.settings.platform.name, "saved": self.saved()}
+        settings = {**vars(self.settings), "platform": self.settings.platform.name}
+        return {"settings": settings, "told": self.told, "saved": self.saved()}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        settings = {key: value for key, value in state.items() if key != "saved"}
-        fresh = State(Settings(**{**settings, "platform": platform(state["platform"])}))
+        settings = state["settings"]
+        fresh = State(Settings(**{**settings, "platform": platform(settings["platform"])}), state["told"])
+        fresh.restore(state["saved"])
         self.__dict__.update(fresh.__dict__)
-        self.restore(state["saved"])
 
     def quantized(self) -> QuantizedModel:
         """Return the integer graph of the net as it stands; ConfigError before the trace."""
@@ -146,6 +161,14 @@ class State:
             self.traced.lend()
         bridge = self.traced.bridge
         return complete(replace(self.traced.planned, plan=bridge.plan), bridge.current())
+
+
+def _within(traced: Traced, name: str, low: float, high: float) -> tuple[float, float]:
+    """Return the extremes of a tensor as far as its clamp lets them go."""
+    if name not in traced.limits:
+        return low, high
+    top = float(traced.limits[name].max())
+    return max(low, -top), min(high, top)
 
 
 def _stats(low: float, high: float) -> TensorStats:
@@ -228,10 +251,17 @@ def state_of(net: nn.Module) -> State:
 
 def initialise(net: nn.Module, settings: Settings) -> State:
     """Make `net` an initialised one, not yet traced."""
-    state = net.__dict__[_KEY] = State(settings)
-    parameters = Parameters(net)
+    parameters, chosen = Parameters(net), {}
     for path, module in net.named_modules():
+        widths = widths_of(parameters.chain(path), settings)
+        if widths is not None:
+            chosen[path] = module, widths
+        marks_of(module).inside = True
+    for module, widths in chosen.values():
         marks = marks_of(module)
-        marks.inside, marks.chosen = True, widths_of(parameters.chain(path), settings) is not None
+        marks.chosen, marks.widths = True, widths
+    layers = {path: (repr(widths), repr(marks_of(module).clamp)) for path, (module, widths) in chosen.items()}
+    told = json.dumps([settings.platform.name, settings.mode, repr(settings.widths), layers])
+    state = net.__dict__[_KEY] = State(settings, told)
     dress(net, Initialised)
     return state
