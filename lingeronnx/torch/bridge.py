@@ -38,7 +38,7 @@ __all__ = ["Bridge", "Network"]
 
 _ALL = slice(None)
 _MOVES = (Clip, Dequant, MaxPool, Reshape, Transpose)
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_NONE: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Network:
         parameters: Mapping[str, Any],
         probes: Mapping[str, Any],
         part: slice = _ALL,
-        limits: Mapping[str, Any] = _NONE,
+        limits: Mapping[str, float] = _NONE,
         floats: Mapping[str, Any] = _NONE,
     ) -> Iterator[tuple[str, Any]]:
         """Yield (name, tensor) of every step's outputs; integers as counts.
@@ -170,7 +170,7 @@ class Network:
         parameters: Mapping[str, Any],
         probes: Mapping[str, Any],
         part: slice,
-        limits: Mapping[str, Any],
+        limits: Mapping[str, float],
         floats: Mapping[str, Any],
     ) -> Iterator[tuple[str, Any]]:
         axes = self._axes
@@ -231,7 +231,7 @@ class Bridge(nn.Module):
         #: log2 of scales that are learned, by the plan's name.
         self.scale_logs: Mapping[str, Any] = {}
         #: What |real values| are cut at in training, by the plan's name.
-        self.output_limits: Mapping[str, Any] = {}
+        self.output_limits: Mapping[str, float] = {}
         #: Tensors that are computed with in place of initializers, by name; see `lend`.
         self.lent: Mapping[str, Any] = {}
         #: Parameters that are rounded by another rule for now: name -> (parameter, source) -> counts, same shape.
@@ -319,7 +319,7 @@ class Bridge(nn.Module):
 
     def integers(self, feed: Mapping[str, Any], part: slice = _ALL) -> Iterator[tuple[str, Any]]:
         """Yield (name, tensor) of every tensor of the integer graph, integers as counts; see `Network.walk`."""
-        limits: Mapping[str, Any] = _NONE
+        limits = _NONE
         if self.training and self.output_limits:
             held = self.plan.tensors
             limits = {name: top * held[name].scale for name, top in self.output_limits.items() if name in held}

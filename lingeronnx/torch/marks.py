@@ -184,7 +184,7 @@ def dress(module: nn.Module, base: type[nn.Module] = Counterpart) -> None:
     """Give `module` the class that its marks ask for; `base` : what stands before its own, of a whole net."""
     marks = marks_of(module)
     if marks.quantized or base is not Counterpart:
-        prefix = "Quant"
+        prefix = "Quantized"
     elif marks.clamp is not None:
         prefix = "Normalize"
     elif marks.folded or marks.norm is not None:

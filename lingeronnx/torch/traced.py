@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
@@ -70,7 +69,7 @@ class Traced:
 
     inputs : the names of the tensors of a call, in order. outputs : those of the results, None in place of what is no
     tensor; form : how to put these together. constants : how the bridge's constants follow from `parameters`.
-    limits : {tensor: largest |values| of clamped outputs, [1] or [channels]}. chosen : the modules that are quantized.
+    limits : {tensor: largest |value| of a clamped output}. chosen : the modules that are quantized.
     """
 
     inputs: tuple[str, ...]
@@ -81,7 +80,7 @@ class Traced:
     bridge: Bridge
     parameters: Parameters
     constants: PlannedConstants
-    limits: Mapping[str, np.ndarray]
+    limits: Mapping[str, float]
     chosen: Sequence[nn.Module]
 
     @property
@@ -270,8 +269,8 @@ class _Layers:
                 result["bits" if widths.out in row.bits else "out_bits"] = widths.out
         return {name: settings for name, settings in found.items() if settings}
 
-    def limits(self, planned: Planned) -> dict[str, np.ndarray]:
-        """Return the largest |values| of clamped outputs by tensor, [1] or for each channel, factors counted in."""
+    def limits(self, planned: Planned) -> dict[str, float]:
+        """Return the largest |values| of clamped outputs by tensor: of channels with factors, the largest one's."""
         found = {}
         for node in self._integer:
             modules = self._modules(node)
@@ -280,5 +279,5 @@ class _Layers:
                 continue
             name = ir.written_name(node)
             transform = planned.plan.transforms.get(name)
-            found[name] = clamp.output * np.array(transform.factor if transform is not None else [1.0])
+            found[name] = clamp.output * (max(transform.factor) if transform is not None else 1.0)
         return found

@@ -13,6 +13,7 @@ Owns: the running extremes, what is saved. Must not know: how a net is traced (`
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -82,12 +83,10 @@ class State:
         """Return what the net gives, as its integers will."""
         traced = self.traced or self.trace(net, args, kwargs)
         feed = traced.feed(net, args, kwargs)
-        bridge = traced.bridge.train(net.training)
         tensors = traced.lend()
         if net.training and self.settings.calib is None:
             self._follow(traced, feed, tensors)
-        bridge.output_limits = _limits(traced, feed) if net.training else {}
-        return traced.result(bridge(feed))
+        return traced.result(traced.bridge(feed))
 
     # ---- running extremes ------------------------------------------------------------------------------------------
 
@@ -165,9 +164,7 @@ class State:
 
 def _within(traced: Traced, name: str, low: float, high: float) -> tuple[float, float]:
     """Return the extremes of a tensor as far as its clamp lets them go."""
-    if name not in traced.limits:
-        return low, high
-    top = float(traced.limits[name].max())
+    top = traced.limits.get(name, math.inf)
     return max(low, -top), min(high, top)
 
 
@@ -177,29 +174,13 @@ def _stats(low: float, high: float) -> TensorStats:
     return TensorStats(1, low, high, squares, 0, np.zeros(1, np.int64))
 
 
-def _limits(traced: Traced, feed: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the limits of clamped outputs as what counts are compared with."""
-    like = next(iter(feed.values()))
-    found = {}
-    for name, sizes in traced.limits.items():
-        axes = len(ir.shape(_value(traced.planned.graph, name)) or ()) - 2
-        tensor = torch.from_numpy(sizes.astype(np.float32)).to(like.device)
-        found[name] = tensor.reshape(-1, *[1] * max(axes, 0)) if len(sizes) > 1 else float(sizes[0])
-    return found
-
-
-def _value(graph: ir.Graph, name: str) -> ir.Value:
-    return next(value for value in ir.values(graph) if value.name == name)
-
-
-def _limited(graph: ir.Graph, limits: Mapping[str, np.ndarray]) -> ir.Graph:
+def _limited(graph: ir.Graph, limits: Mapping[str, float]) -> ir.Graph:
     """Return `graph` with clamped outputs cut for whatever reads them; their names stay those of what is cut."""
     if not limits:
         return graph
     copy = ir.clone(graph)
     for value in [value for value in ir.values(copy) if value.name in limits]:
-        sizes, rank = limits[str(value.name)], len(ir.shape(value) or ())
-        top = sizes.astype(np.float32).reshape(-1, *[1] * (rank - 2 if len(sizes) > 1 else 0))
+        top = np.array(limits[str(value.name)], np.float32)
         readers = [(use.node, use.idx) for use in value.uses()]
         after = ir.producer(value)
         assert after is not None

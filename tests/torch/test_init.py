@@ -274,7 +274,7 @@ def test_print_shows_what_is_quantized():
     assert lo.torch.disable_quant(net.fc) is net.fc
     lo.torch.init(net, mode=QValue, out_bits=8, example_inputs=x)
     text = str(net)
-    assert "(conv): QuantConv2d(3, 8," in text
+    assert "(conv): QuantizedConv2d(3, 8," in text
     assert "data_bits=8, parameter_bits=8, out_bits=8" in text
     assert "(fc): Linear(" in text
     assert isinstance(net.conv, nn.Conv2d)
@@ -325,7 +325,7 @@ def test_trace_layers_folds(done):
     np.testing.assert_allclose(numbers(net, x), want, atol=1e-5)
     np.testing.assert_array_equal(numbers(net.train(), x), numbers(net.eval(), x))
     lo.torch.init(net, mode=QValue, out_bits=8)
-    assert "QuantConv2d" in str(net)  # traced on what trace_layers was given
+    assert "QuantizedConv2d" in str(net)  # traced on what trace_layers was given
 
 
 def test_trace_layers_of_a_part():
