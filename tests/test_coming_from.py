@@ -20,6 +20,13 @@ def test_names_of_the_package_exist() -> None:
     assert [name for name in sorted(names) if name not in (*lo.__all__, "torch")] == []
 
 
+def test_names_of_the_torch_part_exist() -> None:
+    pytest.importorskip("torch")
+    names = set(re.findall(r"\blo\.torch\.([A-Za-z_]+)", TEXT))
+    assert {"init", "trace_layers", "export"} <= names
+    assert [name for name in sorted(names) if name not in lo.torch.__all__] == []
+
+
 def commands() -> list[tuple[str, str]]:
     return [
         (words.split()[0], words)
