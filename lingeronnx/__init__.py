@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import torch as torch
     from .analysis.badcase import BadCase as BadCase
     from .analysis.check import Check as Check
     from .analysis.comparison import Comparison as Comparison
@@ -109,16 +110,21 @@ _HOME = {
     "wb_analyse": "api",
 }
 
+#: Parts that have calls of their own.
+_PARTS = ("torch",)
+
 __all__ = sorted(_HOME)  # noqa: PLE0605
 
 
 if not TYPE_CHECKING:  # to a type checker a misspelt name shall be a mistake, not an Any
 
     def __getattr__(name: str) -> object:
+        if name in _PARTS:
+            return importlib.import_module(f".{name}", __name__)
         if name not in _HOME:
             raise AttributeError(f"module 'lingeronnx' has no attribute '{name}'")
         return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, *_PARTS, "__version__"]

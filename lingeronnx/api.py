@@ -42,7 +42,7 @@ from .tuning import finetune
 if TYPE_CHECKING:
     from .conversion import Converted
     from .repair import Repaired
-    from .torch.export import Exported
+    from .torch.float_export import Exported
     from .torch.lstmp_layouts import Converted as ConvertedCheckpoint
 
 __all__ = [
@@ -397,7 +397,7 @@ def deploy(
 def export(model: Any, args: Any = None, path: str | os.PathLike[str] = "model.onnx", **settings: Any) -> Exported:
     """Export a torch module to a clean float ONNX file.
 
-    `lingeronnx.torch.export.export` has all settings.
+    `lingeronnx.torch.float_export.export` has all settings.
 
     Parameters
     ----------
@@ -415,7 +415,7 @@ def export(model: Any, args: Any = None, path: str | os.PathLike[str] = "model.o
     ConfigError
         For wrong settings, and where PyTorch is not installed.
     """
-    from .torch.export import export as run
+    from .torch.float_export import export as run
 
     return run(model, args, path, **settings)
 

@@ -17,7 +17,14 @@ ROWS = [line.split(" | ") for line in TEXT.splitlines() if line.startswith("| ")
 def test_names_of_the_package_exist() -> None:
     names = set(re.findall(r"\blo\.([A-Za-z_]+)", TEXT)) - {"X"}
     assert {"wb_analyse", "Dumper", "AnalysisQuant", "QuantAnalysis", "check_qat_model", "ModelProfiler"} <= names
-    assert [name for name in sorted(names) if name not in lo.__all__] == []
+    assert [name for name in sorted(names) if name not in (*lo.__all__, "torch")] == []
+
+
+def test_names_of_the_torch_part_exist() -> None:
+    pytest.importorskip("torch")
+    names = set(re.findall(r"\blo\.torch\.([A-Za-z_]+)", TEXT))
+    assert {"init", "trace_layers", "export"} <= names
+    assert [name for name in sorted(names) if name not in lo.torch.__all__] == []
 
 
 def commands() -> list[tuple[str, str]]:

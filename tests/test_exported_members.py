@@ -22,7 +22,7 @@ def test_all_is_importable():
 
 def test_all_is_what_dir_shows():
     """``dir`` shows the public names and the version."""
-    assert set(dir(lingeronnx)) == {*lingeronnx.__all__, "__version__"}
+    assert set(dir(lingeronnx)) == {*lingeronnx.__all__, *lingeronnx._PARTS, "__version__"}
 
 
 def test_type_checkers_see_the_same():
@@ -30,7 +30,7 @@ def test_type_checkers_see_the_same():
     tree = ast.parse(Path(lingeronnx.__file__).read_text())
     (block,) = (n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
     seen = {alias.asname: node.module for node in block.body for alias in node.names if alias.name == alias.asname}
-    assert seen == lingeronnx._HOME
+    assert seen == {**lingeronnx._HOME, **dict.fromkeys(lingeronnx._PARTS)}
 
 
 def test_unknown_name():

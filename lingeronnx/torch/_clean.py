@@ -41,8 +41,8 @@ Dump = Callable[[str, ir.Graph], None]
 
 def clean(
     model: ir.Graph, parameters: Mapping[str, str], feeds: Sequence[Mapping[str, np.ndarray]], scopes: bool, dump: Dump
-) -> None:
-    """Clean `model`, whose nodes carry `SCOPE`, in place.
+) -> dict[str, str]:
+    """Clean `model`, whose nodes carry `SCOPE`, in place; return {node: the path of its module}.
 
     parameters : state_dict names -> the first of the names under which the module has the same parameter.
     feeds : inputs that differ in every dynamic axis. dump : called with a name and the graph after each step.
@@ -56,9 +56,10 @@ def clean(
     _pack_recurrent(model)
     dump("packed", model)
     _drop_unused(model)
-    _name(model, set(parameters.values()), scopes)
+    paths = _name(model, set(parameters.values()), scopes)
     _strip(model)
     dump("named", model)
+    return paths
 
 
 def _name_parameters(model: ir.Graph, parameters: Mapping[str, str]) -> None:
@@ -168,9 +169,10 @@ def _drop_unused(model: ir.Graph) -> None:
 # ---- names -------------------------------------------------------------------------------------------------------
 
 
-def _name(model: ir.Graph, parameters: set[str], scopes: bool) -> None:
-    """Name nodes, tensors and constants by module path, or by operator alone."""
+def _name(model: ir.Graph, parameters: set[str], scopes: bool) -> dict[str, str]:
+    """Name nodes, tensors and constants by module path, or by operator alone; return {node: module path}."""
     count: Counter[str] = Counter()
+    paths: dict[str, str] = {}
 
     def fresh(scope: str, kind: str) -> str:
         base = "/".join(["", *scope.split("."), kind] if scope else ["", kind]) if scopes else kind
@@ -181,7 +183,9 @@ def _name(model: ir.Graph, parameters: set[str], scopes: bool) -> None:
     pinned = {*model.graph.inputs, *model.graph.outputs}
     nodes = list(ir.all_nodes(model.graph))
     for node in nodes:
-        node.name = fresh(_scope(node), node.op_type)
+        scope = _scope(node)
+        node.name = fresh(scope, node.op_type)
+        paths[node.name] = scope
         for index, value in enumerate(node.outputs):
             if value not in pinned and value.name:
                 value.name = f"{node.name}_output_{index}"
@@ -192,6 +196,7 @@ def _name(model: ir.Graph, parameters: set[str], scopes: bool) -> None:
                 name = fresh(_scope(node), "Constant")
                 ir.rename_initializer(model, source, name)
                 known.add(name)
+    return paths
 
 
 def _packed_input(node: ir.Node, index: int) -> Packed | None:

@@ -122,14 +122,16 @@ class Network:
         probes: Mapping[str, Any],
         part: slice = _ALL,
         limits: Mapping[str, float] = _NONE,
+        floats: Mapping[str, Any] = _NONE,
     ) -> Iterator[tuple[str, Any]]:
         """Yield (name, tensor) of every step's outputs; integers as counts.
 
         feed : real inputs, or where `part` of the steps is walked, what that reads. parameters : counts by integer
         initializer. probes : log2 of scales by the plan's name. limits : the plan's name -> what |counts| are cut at.
+        floats : tensors in place of float constants, by name.
         """
         if not self.per_sample and self._count(feed) > 1:
-            yield from self._one_by_one(feed, parameters, probes, part, limits)
+            yield from self._one_by_one(feed, parameters, probes, part, limits, floats)
             return
         like = next(iter(feed.values()))
         known = {**feed, **{name: counts(array, like) for name, array in self.constants.items()}}
@@ -140,6 +142,7 @@ class Network:
                 step.dtypes,
                 {i: parameters[name] for i, name in step.given.items() if name in parameters},
                 probes.get(step.written),
+                floats,
             )
             results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
             for name, tensor in zip(step.outputs, results, strict=True):
@@ -168,12 +171,13 @@ class Network:
         probes: Mapping[str, Any],
         part: slice,
         limits: Mapping[str, float],
+        floats: Mapping[str, Any],
     ) -> Iterator[tuple[str, Any]]:
         axes = self._axes
         samples = [
             {name: x.narrow(axes.get(name, 0), i, 1) for name, x in feed.items()} for i in range(self._count(feed))
         ]
-        walks = [self.walk(sample, parameters, probes, part, limits) for sample in samples]
+        walks = [self.walk(sample, parameters, probes, part, limits, floats) for sample in samples]
         for items in zip(*walks, strict=True):
             (name, first), axis = items[0], axes.get(items[0][0], 0)
             own = first.ndim > axis and first.shape[axis] == 1
@@ -228,11 +232,13 @@ class Bridge(nn.Module):
         self.scale_logs: Mapping[str, Any] = {}
         #: What |real values| are cut at in training, by the plan's name.
         self.output_limits: Mapping[str, float] = {}
+        #: Tensors that are computed with in place of initializers, by name; see `lend`.
+        self.lent: Mapping[str, Any] = {}
         #: Parameters that are rounded by another rule for now: name -> (parameter, source) -> counts, same shape.
         self.rounding: Mapping[str, Any] = {}
         self._build()
         wanted = {source.name for source in self._sources.values()}
-        self.parameter_of: dict[str, nn.Parameter] = {}
+        self.parameter_of: dict[str, Any] = {}
         for name in sorted(wanted if trainable is None else wanted & set(trainable)):
             array = ir.const(self.model.graph.initializers[name])
             assert array is not None
@@ -262,6 +268,24 @@ class Bridge(nn.Module):
         if plan != self.plan:
             self.plan = plan
             self._build()
+
+    @property
+    def reads(self) -> set[str]:
+        """The float initializers that are computed with: those that integer ones hold, and those of float nodes."""
+        islands = (step.compute for step in self.network.steps if isinstance(step.compute, TorchIsland))
+        return {s.name for s in self._sources.values()} | {name for island in islands for name in island.constants}
+
+    def current(self) -> ir.Graph:
+        """Return the float graph with the tensors that were lent."""
+        copy = ir.clone(self.model)
+        for name, tensor in self.lent.items():
+            ir.fill(copy.graph.initializers[name], tensor.detach().cpu().numpy())
+        return copy
+
+    def lend(self, tensors: Mapping[str, Any]) -> None:
+        """Compute with `tensors` in place of the float initializers of these names, in float nodes as well."""
+        self.lent = tensors
+        self.parameter_of.update(tensors)
 
     def source_name(self, name: str) -> str:
         """Return the float initializer that an integer one holds, or nothing."""
@@ -299,7 +323,7 @@ class Bridge(nn.Module):
         if self.training and self.output_limits:
             held = self.plan.tensors
             limits = {name: top * held[name].scale for name, top in self.output_limits.items() if name in held}
-        return self.network.walk(feed, self._counts(part), self.scale_logs, part, limits)
+        return self.network.walk(feed, self._counts(part), self.scale_logs, part, limits, self.lent)
 
     def _counts(self, part: slice = _ALL) -> dict[str, Any]:
         """Return the integer initializers that `part` of the steps reads and that have parameters."""

@@ -44,12 +44,14 @@ class At:
 
     dtypes : of the inputs, as the simulator has them. given : parameters in counts, in place of the integers that the
     kernel holds, by the node's input index; of a recurrent layer, whose weights stand behind what it is given, by the
-    kernel's field, or "h" and "c". probe : log2 of the output's scale, where its gradient is wanted.
+    kernel's field, or "h" and "c". probe : log2 of the output's scale, where its gradient is wanted. floats : of a
+    float island, tensors in place of its own constants, by name.
     """
 
     dtypes: Sequence[np.dtype]
     given: Mapping[int | str, Any] = field(default_factory=dict)
     probe: Any = None
+    floats: Mapping[str, Any] = field(default_factory=dict)
 
     def size(self, index: int = 0) -> int:
         """Return the largest |count| of an input."""

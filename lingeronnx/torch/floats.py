@@ -7,7 +7,7 @@ bit. Must not know: integers, plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,11 @@ class TorchIsland:
         for node in proto.graph.node:
             self._check(node)
 
+    @property
+    def constants(self) -> Collection[str]:
+        """The names of the constants that the island holds."""
+        return self._initializers.keys()
+
     def _check(self, node: onnx.NodeProto) -> None:
         function = self._functions.get((node.domain, node.op_type))
         if function is not None:
@@ -56,14 +61,16 @@ class TorchIsland:
     def __call__(self, kernel: FloatIsland, inputs: Sequence[Any], at: Any) -> tuple[Any, ...]:
         """Compute the island's outputs from real inputs, sample by sample where its nodes mix samples."""
         if not kernel.one_by_one([x.detach().cpu().numpy() for x in inputs]):
-            return self._once(kernel, inputs)
-        parts = [self._once(kernel, [x[i : i + 1] for x in inputs]) for i in range(len(inputs[0]))]
+            return self._once(kernel, inputs, at.floats)
+        parts = [self._once(kernel, [x[i : i + 1] for x in inputs], at.floats) for i in range(len(inputs[0]))]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _once(self, kernel: FloatIsland, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def _once(self, kernel: FloatIsland, inputs: Sequence[Any], floats: Mapping[str, Any]) -> tuple[Any, ...]:
         like = inputs[0] if inputs else torch.zeros(())
         known = {"": None, **dict(zip(kernel.inputs, inputs, strict=True))}
-        known.update({name: _tensor(array, like) for name, array in self._initializers.items()})
+        held = {name: array for name, array in self._initializers.items() if name not in floats}
+        known.update({name: _tensor(array, like) for name, array in held.items()})
+        known.update({name: floats[name] for name in self._initializers if name in floats})
         for node in self._graph.node:
             self._run(node, known, like, self._version)
         return tuple(known[name] for name in kernel.outputs)

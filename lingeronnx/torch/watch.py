@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from ..run.session import Session
 from ._call import Call
-from .export import export
+from .float_export import export
 
 __all__ = ["exported", "exported_with", "followed", "watched"]
 

@@ -46,7 +46,7 @@ class Exported:
 
     inputs, outputs : name -> sizes, a dynamic one by its name. nodes : their number. difference : the largest
     difference from torch in parts of the output's largest magnitude, over all `sizes` that were compared: for each run
-    the size of every dynamic axis.
+    the size of every dynamic axis. scopes : {node: the path of the module that it was traced in}.
     """
 
     path: Path
@@ -59,6 +59,7 @@ class Exported:
     difference: float
     sizes: list[dict[str, int]]
     notes: list[str] = field(default_factory=list)
+    scopes: dict[str, str] = field(default_factory=dict)
 
 
 def export(
@@ -121,7 +122,7 @@ def export(
         graph = run(exporter, flat, traced, names, axes, opset, notes.append, dump.text)
         dump.graph("exported", graph)
         with quiet():
-            clean(graph, _parameters(module), [trial.feed for trial in trials], scopes, dump.graph)
+            paths = clean(graph, _parameters(module), [trial.feed for trial in trials], scopes, dump.graph)
         _declare(graph, inputs, axes, _labels(names, trials, labels), notes)
         difference = _compare(graph, names, trials, tolerance)
     _check_file(graph)
@@ -138,6 +139,7 @@ def export(
         difference,
         [trial.sizes for trial in trials],
         notes,
+        paths,
     )
 
 

@@ -1,0 +1,283 @@
+"""A torch module traced once: its float graph, its plan, and a bridge that computes with the module's own parameters.
+
+    export -> fold batch norms -> prepare -> what becomes integer -> plan -> bridge, constants from parameters
+
+Of the nodes that hold parameters those become integer whose modules are chosen. What holds none does where all that it
+reads is integer already, if the layers' outputs are to be integers at all. Knows torch modules and graphs; nothing of
+training.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from ..flow import Planned, Prepared, plan_for, prepare
+from ..graph import ir
+from ..ops import float_op
+from ..plan import Plan
+from ..plan.config import QuantConfig
+from ..platforms import Platform
+from ..run.runners import input_specs
+from ._call import Call
+from .bridge import Bridge
+from .checkpoint import state_dict
+from .derived import Constants, Parameters, PlannedConstants, counted, filled, fold_norms
+from .float_export import evaluating, export
+from .marks import Widths, bare, marked
+
+__all__ = ["Settings", "Traced", "exported", "trace", "widths_of"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `init` was told.
+
+    kinds : the types of modules that are quantized. widths : of their inputs, weights and outputs. calib : data that
+    the scales come from, None for the running maximum. exporter : the one that traces.
+    """
+
+    kinds: tuple[type[nn.Module], ...]
+    platform: Platform
+    mode: str
+    widths: Widths
+    calib: Any = None
+    exporter: str | None = "torchscript"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A float graph as exported, batch norms folded; what goes in and comes out; {node: path of its module}."""
+
+    graph: ir.Graph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scopes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A net after its trace.
+
+    inputs : the names of the tensors of a call, in order. outputs : those of the results, None in place of what is no
+    tensor; form : how to put these together. constants : how the bridge's constants follow from `parameters`.
+    limits : {tensor: largest |value| of a clamped output}. chosen : the modules that are quantized.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str | None, ...]
+    plain: tuple[Any, ...]
+    form: Any
+    planned: Planned
+    bridge: Bridge
+    parameters: Parameters
+    constants: PlannedConstants
+    limits: Mapping[str, float]
+    chosen: Sequence[nn.Module]
+
+    @property
+    def batch_axes(self) -> dict[str, int | None]:
+        """The axis of each input that counts the samples, None where none does."""
+        return {spec.name: spec.axis for spec in input_specs(self.planned.graph)}
+
+    @property
+    def sizes(self) -> dict[str, list[int | None]]:
+        """The sizes of each input, None for the batch."""
+        return {
+            spec.name: [None if i == spec.axis else d for i, d in enumerate(spec.shape or ())]
+            for spec in input_specs(self.planned.graph)
+        }
+
+    def feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
+        """Return the tensors of a call by the graph's names."""
+        call = Call(net, args, kwargs, self.inputs)
+        known = {spec.name for spec in self.bridge.network.inputs}
+        return {name: x for name, x in zip(call.names, call.tensors, strict=True) if name in known}
+
+    def result(self, found: Mapping[str, Tensor]) -> Any:
+        """Return what the net's own forward returns, with the tensors of `found`."""
+        leaves = [own if name is None else found[name] for name, own in zip(self.outputs, self.plain, strict=True)]
+        return pytree.tree_unflatten(leaves, self.form)
+
+    def lend(self) -> dict[str, Tensor]:
+        """Let the bridge compute with the parameters as they are now, and return its constants."""
+        tensors = self.constants.tensors(self.parameters.in_effect(), self.bridge.reads)
+        self.bridge.lend(tensors)
+        return tensors
+
+
+def exported(net: nn.Module, args: Any, kwargs: Any, exporter: str | None) -> tuple[Exported, Parameters]:
+    """Export `net` as it is without its marks, and fold its batch norms."""
+    parameters = Parameters(net)
+    with bare(net), tempfile.TemporaryDirectory(prefix="lingeronnx-") as folder:
+        done = export(net, args, Path(folder) / "net.onnx", kwargs=kwargs or None, exporter=exporter)
+        graph = ir.load(done.path)
+        names = Call(net, args, kwargs, None).names
+    fold_norms(graph, parameters)
+    return Exported(graph, tuple(names), tuple(done.outputs), done.scopes), parameters
+
+
+def trace(net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan | None) -> Traced:
+    """Trace `net` on the given arguments, which give sizes and the first ranges.
+
+    plan : scales and factors to take over, None for new ones. Raises ModelError for what cannot be traced, with the
+    module's name, and as `quantize` does.
+    """
+    args, kwargs = pytree.tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs))
+    made, parameters = exported(net, args, kwargs, settings.exporter)
+    with bare(net), evaluating(net), torch.no_grad():
+        call = Call(net, args, kwargs, None)
+        leaves, form = pytree.tree_flatten(net(*args, **kwargs))
+    outputs = iter(made.outputs)
+    names = tuple(next(outputs) if isinstance(leaf, Tensor) else None for leaf in leaves)
+    plain = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    with torch.no_grad():
+        effective = parameters.in_effect()
+        numbers = {name: effective[name].cpu().numpy().copy() for name in state_dict(made.graph) if name in effective}
+    feeds = {name: x.cpu().numpy() for name, x in zip(call.names, call.tensors, strict=True)}
+    data = feeds if settings.calib is None else settings.calib
+    conf = _conf(settings, {})
+    marked_graph = prepare(filled(made.graph, counted(numbers)), feeds, None, conf, hold=False).graph
+    prepared = prepare(filled(made.graph, numbers), data, None, conf, hold=False)
+    constants = Constants(prepared.graph, marked_graph, numbers)
+    layers = _Layers(prepared, constants, parameters, made.scopes, settings)
+    prepared = prepared.with_host(layers.floats)
+    own = QuantConfig.of(_conf(settings, layers.overrides(prepared)))
+    own.check_platform(prepared.row)
+    planned = plan_for(replace(prepared, conf=own), plan)
+    bridge = Bridge(planned.graph, planned.plan, prepared.row, feeds, trainable=())
+    held = constants.planned(planned)
+    found = Traced(
+        made.inputs, names, plain, form, planned, bridge, parameters, held, layers.limits(planned), layers.chosen
+    )
+    if left := held.untrained(bridge.reads):
+        warnings.warn(
+            f"not trained, since the integer graph holds them in another form: {', '.join(left)}", stacklevel=2
+        )
+    return found
+
+
+def _conf(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "platform": settings.platform,
+        "mode": settings.mode,
+        "bits": settings.widths.data,
+        "weight_bits": settings.widths.parameter,
+        "overrides": overrides,
+        **({"calibrator": "max"} if settings.calib is None else {}),
+    }
+
+
+def widths_of(modules: Sequence[nn.Module], settings: Settings) -> Widths | None:
+    """Return the bits of the last of `modules`, which contain each other; None where it is not quantized."""
+    if not all(marked(m).quantize for m in modules):
+        return None
+    own = [w for m in modules if (w := marked(m).widths) is not None]
+    if own:
+        return own[-1]
+    return settings.widths if any(isinstance(m, settings.kinds) for m in modules) else None
+
+
+class _Layers:
+    """Which nodes of a prepared graph become integer, by the modules that they belong to.
+
+    chosen : the modules that are quantized. floats : {node: why it stays in float}.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        constants: Constants,
+        parameters: Parameters,
+        scopes: Mapping[str, str],
+        settings: Settings,
+    ) -> None:
+        self._constants, self._parameters, self._settings = constants, parameters, settings
+        self._scopes = scopes
+        refused: set[str] = set()
+        while True:
+            self.floats, self._integer = self._divided(prepared, refused)
+            more = prepared.with_host(self.floats).parts.floats.keys() - self.floats.keys() - refused
+            if not more:
+                break
+            refused |= more
+        self.chosen = [m for node in self._integer for m in self._modules(node)[-1:] if constants.holds_any(node)]
+
+    def _modules(self, node: ir.Node) -> list[nn.Module]:
+        """Return the modules from the net itself to the one that a node belongs to: its parameters', or its trace's."""
+        names = self._constants.parameters_of(node)
+        chains = self._parameters.owners(sorted(names)) or [
+            self._parameters.chain(self._scopes.get(ir.origin(node), ""))
+        ]
+        return chains[0]
+
+    def _widths(self, modules: Sequence[nn.Module]) -> Widths | None:
+        return widths_of(modules, self._settings)
+
+    def _divided(self, prepared: Prepared, refused: Collection[str]) -> tuple[dict[str, str], list[ir.Node]]:
+        """Return the nodes that stay in float, with the reason, and those that become integer; `refused` cannot."""
+        integers: set[str] = set()
+        floats: dict[str, str] = {}
+        inside: list[ir.Node] = []
+        for node in prepared.graph.graph:
+            op, _ = float_op(node, prepared.row)
+            if op is None or str(node.name) in refused:
+                continue
+            modules = self._modules(node)
+            if self._constants.holds_any(node):
+                kind = marked(modules[-1]).original.__name__
+                why = "" if self._widths(modules) else f"its module, a {kind}, is not quantized"
+            elif self._settings.widths.out is None:
+                why = "the outputs of layers are float32 (out_bits=None)"
+            elif not all(marked(m).quantize for m in modules):
+                why = "its module is not quantized"
+            else:
+                reads = {ir.read_name(node, index) for index in op.data(node)}
+                why = "" if reads <= integers else "it reads what stays in float"
+            if why:
+                floats[str(node.name)] = why
+            else:
+                inside.append(node)
+                integers.update(str(node.outputs[index].name) for index in op.results(node))
+        return floats, inside
+
+    def overrides(self, prepared: Prepared) -> dict[str, dict[str, Any]]:
+        """Return the settings of tensors whose bits are others than the net's, by name."""
+        row, found = prepared.row, dict[str, dict[str, Any]]()
+        usual = self._settings.widths
+        for node, op in prepared.parts.nodes:
+            if not self._constants.holds_any(node) or (widths := self._widths(self._modules(node))) is None:
+                continue
+            result = found.setdefault(ir.written_name(node), {})
+            if widths.parameter != usual.parameter:
+                result["weight_bits"] = widths.parameter
+            if widths.data != usual.data:
+                for index in op.data(node):
+                    found.setdefault(ir.read_name(node, index), {})["bits"] = widths.data
+            read = any(id(use.node) in prepared.parts.inside for use in node.outputs[0].uses())
+            if widths.out is None:
+                result.update({"out_bits": "float"} if op.wide and not read else {})
+            elif widths.out != usual.data:
+                result["bits" if widths.out in row.bits else "out_bits"] = widths.out
+        return {name: settings for name, settings in found.items() if settings}
+
+    def limits(self, planned: Planned) -> dict[str, float]:
+        """Return the largest |values| of clamped outputs by tensor: of channels with factors, the largest one's."""
+        found = {}
+        for node in self._integer:
+            modules = self._modules(node)
+            clamp = marked(modules[-1]).clamp
+            if clamp is None or clamp.output is None or not self._constants.holds_any(node):
+                continue
+            name = ir.written_name(node)
+            transform = planned.plan.transforms.get(name)
+            found[name] = clamp.output * (max(transform.factor) if transform is not None else 1.0)
+        return found

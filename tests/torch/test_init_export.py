@@ -1,0 +1,201 @@
+"""`lo.torch.export` after `lo.torch.init`: each keyword is honoured, or refused in one line."""
+
+import io
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import lingeronnx as lo
+from lingeronnx.errors import ConfigError, DataError
+
+QValue = lo.torch.QuantMode.QValue
+
+
+def initialised(platform):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    x = torch.randn(5, 3, 4, 4)
+    lo.torch.init(net, mode=QValue, out_bits=8, platform=platform, example_inputs=x)
+    return net.eval(), x
+
+
+@pytest.fixture(scope="module")
+def generic():
+    return initialised("generic")
+
+
+@pytest.fixture(scope="module")
+def venus():
+    return initialised("venus")
+
+
+def written(net, x, **settings):
+    """Return the graph that `export` writes to an open file."""
+    file = io.BytesIO()
+    lo.torch.export(net, x, file, **settings)
+    return onnx.load_from_string(file.getvalue())
+
+
+def sizes(value):
+    return [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+
+
+def same(model, net, x, tmp_path):
+    """Assert that the graph computes what the net does."""
+    onnx.save(model, tmp_path / "same.onnx")
+    with torch.no_grad():
+        want = net(x).numpy()
+    np.testing.assert_array_equal(lo.Session(tmp_path / "same.onnx")(x.numpy()), want)
+
+
+@pytest.mark.parametrize(
+    "axes, batch",
+    (
+        (None, "N"),
+        ({"x": [0]}, "N"),
+        ({"x": {0: "batch"}}, "batch"),
+        ({"x": {0: "batch"}, "y": [0]}, "batch"),
+        ({}, 5),
+    ),
+)
+def test_dynamic_axes_in_three_forms(generic, axes, batch, tmp_path):
+    """Lists, dicts, both mixed; {} for none."""
+    net, x = generic
+    model = written(net, x, input_names=["x"], output_names=["y"], dynamic_axes=axes)
+    assert sizes(model.graph.input[0]) == [batch, 3, 4, 4]
+    assert sizes(model.graph.output[0]) == [batch, 2]
+    if batch != 5:
+        same(model, net, torch.cat([x, x]), tmp_path)
+    same(model, net, x, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "axes, told",
+    (
+        ({"input": [2]}, "axis 2 of 'input' is fixed in an integer graph; only the batch can be dynamic"),
+        ({"inptu": [0]}, "no input or output 'inptu'; did you mean 'input'?"),
+        ({"input": "N"}, "give a list of axes or a dict"),
+    ),
+)
+def test_dynamic_axes_that_are_not(generic, venus, axes, told):
+    """Sizes are fixed, on a chip the batch too."""
+    with pytest.raises(ConfigError, match=told.replace("?", r"\?")):
+        written(*generic, dynamic_axes=axes)
+    with pytest.raises(ConfigError, match="graphs for venus hold one sample"):
+        written(*venus, dynamic_axes={"input": {0: "N"}})
+
+
+def test_names_of_inputs_and_outputs(generic, tmp_path):
+    """In the order of the tensors; they may change places."""
+    net, x = generic
+    model = written(net, x, input_names=["image"], output_names=["input"])
+    assert [v.name for v in (*model.graph.input, *model.graph.output)] == ["image", "input"]
+    same(model, net, x, tmp_path)
+    with pytest.raises(ConfigError, match="2 input names for 1 inputs"):
+        written(net, x, input_names=["a", "b"])
+    with pytest.raises(ConfigError, match="names of inputs and outputs must differ"):
+        written(net, x, input_names=["a"], output_names=["a"])
+    with pytest.raises(ConfigError, match="'0.weight' is the name of another tensor"):
+        written(net, x, input_names=["0.weight"])
+
+
+def test_is_scoped_info(generic, tmp_path):
+    """False: operators and numbers instead of module paths, and the same integers."""
+    net, x = generic
+    assert any("/0/" in node.name for node in written(net, x).graph.node)
+    model = written(net, x, is_scoped_info=False)
+    names = [node.name for node in model.graph.node]
+    assert "Conv2dInt_0" in names
+    assert not any("/" in name for node in model.graph.node for name in (node.name, *node.output))
+    same(model, net, x, tmp_path)
+
+
+def test_is_update_dequant(venus, tmp_path):
+    """False leaves the Dequants out; the repair of old graphs puts them back."""
+    net, x = venus
+    model = written(net, x, is_update_dequant=False, output_names=["y"])
+    assert "Dequant" not in {node.op_type for node in model.graph.node}
+    assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.INT8
+    with torch.no_grad():
+        want = net(x).numpy()
+    onnx.save(model, tmp_path / "bare.onnx")
+    got = lo.Session(tmp_path / "bare.onnx")(x.numpy())
+    scale = lo.torch.export(net, x, io.BytesIO(), output_names=["y"]).plan.tensors["output"].scale
+    np.testing.assert_array_equal(got / np.float32(scale), want)
+
+
+def test_debug_dump(venus, tmp_path):
+    """Every intermediate graph, beside the file or in a folder; an open file has none beside it."""
+    net, x = venus
+    lo.torch.export_debug(net, x, tmp_path / "net.onnx", debug_dump=True)
+    found = sorted(path.name for path in (tmp_path / "net_debug").iterdir())
+    assert found == ["1_float.onnx", "2_normalised.onnx", "3_plan.json", "4_integer.onnx"]
+    written(net, x, debug_dump=tmp_path / "other")
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == found
+    with pytest.raises(ConfigError, match="debug_dump=True: an open file has no folder beside it"):
+        written(net, x, debug_dump=True)
+
+
+def test_path_and_open_file_hold_the_same(venus, tmp_path):
+    """A path or a file-like object; export_debug is the same call."""
+    net, x = venus
+    lo.torch.export(net, x, tmp_path / "net.onnx")
+    file = io.BytesIO()
+    lo.torch.export_debug(net, x, file)
+    assert file.getvalue() == (tmp_path / "net.onnx").read_bytes()
+
+
+def test_verbose_prints_the_graph(venus, capsys):
+    written(*venus, verbose=True)
+    assert "Conv2dInt" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "settings, told",
+    (
+        ({"export_params": False}, "export_params=False: an integer graph is its weights"),
+        (
+            {"operator_export_type": torch.onnx.OperatorExportTypes.ONNX_ATEN_FALLBACK},
+            "operator_export_type ONNX_ATEN_FALLBACK: the packer reads no aten node",
+        ),
+        ({"operator_export_type": "ONNX_ATEN"}, "operator_export_type ONNX_ATEN: the packer reads no aten node"),
+        ({"opset_version": 9}, "opset_version 9: this integer graph has opset 12; leave it out"),
+        ({"do_constant_folding": False}, "do_constant_folding=False cannot be honoured"),
+        ({"keep_initializers_as_inputs": True}, "keep_initializers_as_inputs=True cannot be honoured"),
+        ({"training": torch.onnx.TrainingMode.TRAINING}, "cannot be honoured; leave it out"),
+        ({"opset_versoin": 12}, "export has no keyword 'opset_versoin'; did you mean 'opset_version'?"),
+    ),
+)
+def test_refused(venus, settings, told):
+    """One line each, with the reason."""
+    with pytest.raises(ConfigError, match=told.replace("?", r"\?")) as error:
+        written(*venus, **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_honoured_as_they_are(venus):
+    """What says what is done anyway."""
+    kind = torch.onnx.OperatorExportTypes.ONNX
+    more = {"do_constant_folding": True, "training": torch.onnx.TrainingMode.EVAL, "keep_initializers_as_inputs": None}
+    assert written(*venus, opset_version=12, operator_export_type=kind, export_params=True, **more).graph.node
+
+
+def test_other_sizes(generic):
+    """The graph has the sizes of the trace; the batch may differ."""
+    net, x = generic
+    written(net, x[:2])
+    with pytest.raises(DataError, match=r"input 'input' is \[5, 3, 6, 6\]; the net was traced with \['N', 3, 4, 4\]"):
+        written(net, torch.randn(5, 3, 6, 6))
+
+
+def test_before_init_it_is_the_float_graph(tmp_path):
+    """A module that was not initialised is exported as it is; one that was not traced is traced on the arguments."""
+    net, x = nn.Sequential(nn.Linear(3, 2)), torch.randn(2, 3)
+    done = lo.torch.export(net, x, tmp_path / "net.onnx", input_names=["x"], opset_version=13, is_scoped_info=False)
+    assert (done.inputs, done.opset) == ({"x": ["N", 3]}, 13)
+    assert written(net, x).graph.node[0].op_type == "Gemm"
+    lo.torch.init(net, mode=QValue, out_bits=8)
+    assert "LinearInt" in {node.op_type for node in written(net, x).graph.node}
