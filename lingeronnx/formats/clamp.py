@@ -1,4 +1,7 @@
-"""Relu and Clip on integers; scales pass through."""
+"""Relu and Clip on integers; scales pass through.
+
+Relu cuts at the integer 0. Where another one stands for the real 0, Clip has that for its lower bound.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ class Clip(Format):
 
     name = "Clip"
     domain = ""
+    zero_points = True
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel; absent bounds are the type's."""

@@ -31,7 +31,7 @@ from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Curve, Gate, Reading
 from . import inference as rules
-from ._base import Attr, Bound, Format, Unary
+from ._base import Attr, Bound, Format, Unary, zero_attribute
 from .functions import function_of, written
 from .inference import Signature
 from .real import Reals
@@ -215,12 +215,14 @@ SWISH = Swish()
 
 
 class Table(Unary):
-    """Any function of one number."""
+    """Any function of one number; its entries know both zero points."""
 
     name = "iqTable"
+    zero_points = True
     signature = Signature("x:integer table:weight", "integer", rules.same(rules.width))
     attributes: tuple[Attr, ...] = (Attr("function", "s", ""), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
-                                    Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
+                                    Attr("scale_x", "f"), Attr("scale_o", "f"), zero_attribute("x"),
+                                    zero_attribute("o"))  # fmt: skip
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the table that the node holds."""
