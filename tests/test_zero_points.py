@@ -220,9 +220,10 @@ def test_what_looks_at_tensors():
     for row in compared.rows:
         if row.judged.count and row.held is not None:
             assert row.judged.sqnr > 20, row.name
+    result = asymmetric(layers, effort="fast")  # channels are not equalized: tensors are the user's
     found = simulate(result.graph, data, taps=["all"])
     wanted = simulate(layers(), data, taps=["all"])
-    shared = [name for name in found.arrays if name in wanted.arrays]
+    shared = [name for name in found.arrays if name in wanted.arrays and name != "t0"]  # which a Relu alone reads
     assert len(shared) >= 4
     for name in shared:
         error = np.square(found.arrays[name] - wanted.arrays[name]).mean()

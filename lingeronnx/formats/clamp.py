@@ -53,7 +53,7 @@ class Clip(Format):
     def meaning(self, real: Reals) -> list[ir.Value]:
         """The bounds in real numbers."""
         bounds = [
-            real.constant(np.float32(real.bound.consts[index].reshape(()) / real.scale()), what)
+            real.constant(np.float32(real.number(int(real.bound.consts[index].reshape(())))), what)
             if index in real.bound.consts
             else None
             for index, what in ((1, "low"), (2, "high"))

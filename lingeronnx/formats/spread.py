@@ -121,7 +121,7 @@ class Pad(_Spread):
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the standard operator, the constant in real numbers."""
-        value = real.constant(np.float32((self.fill(real.bound) or 0) / real.scale()), "value")
+        value = real.constant(np.float32(real.number(self.fill(real.bound) or 0)), "value")
         mode = _MODES[real.bound.how(Padding).swapped][str(real.attrs["mode"])]
         return [real("Pad", real.input(), real.given(1), value, mode=mode)]
 
