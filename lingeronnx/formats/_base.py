@@ -25,8 +25,8 @@ from ..platforms.arithmetic import Arithmetic, Left, Rounding
 from .inference import Signature
 from .real import Reals
 
-__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "attributes", "scale_at",
-           "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
+__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "attributes", "other_zero",
+           "scale_at", "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
 
 #: Attribute names of later generations -> the names used here.
 RENAMED: Mapping[str, str] = MappingProxyType(
@@ -74,6 +74,11 @@ def zero_attribute(key: str) -> Attr:
 def zero_points(**held: QParams | None) -> dict[str, int]:
     """Return the attributes of `zero_attribute` for tensors held so; none for a zero point of 0."""
     return {f"zero_point_{key}": q.zero_point for key, q in held.items() if q is not None and q.zero_point}
+
+
+def other_zero(attrs: Mapping[str, Any]) -> str | None:
+    """Return the first of a node's attributes that hold a zero point other than 0, None where there is none."""
+    return next((key for key, value in attrs.items() if key.startswith("zero_point") and value), None)
 
 
 def scale_at(attrs: Mapping[str, Any], key: str) -> float:
@@ -312,10 +317,6 @@ class Format:
     def bind(self, bound: Bound) -> Kernel:
         """Return the simulator kernel that computes a node; ModelError for a node that cannot be computed."""
         raise NotImplementedError(self.name)
-
-    def zero_point(self, attrs: Mapping[str, Any]) -> str | None:
-        """Return the first of the attributes that hold a zero point other than 0, None where there is none."""
-        return next((key for key, value in attrs.items() if key.startswith("zero_point") and value), None)
 
     def bits(self, attrs: Mapping[str, Any]) -> int | None:
         """Return the width of what is written, None where it is that of input 0."""

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.kernel import Call, MachineError, Spec
 
 from ..errors import ConfigError, DataError, ModelError
-from ..formats import QUANT, Bound, Format, attributes, integer_format, is_quantized_domain
+from ..formats import QUANT, Bound, Format, attributes, integer_format, is_quantized_domain, other_zero
 from ..graph import ir
 from ..graph.batch_axes import open_axis
 from ..plan import real, zero_of
@@ -416,7 +416,7 @@ class _Binder:
             elif names[index] not in self.specs:
                 raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
         self._check_scales(form, node, attrs, names)
-        if not self._side.row.zero_points and (key := form.zero_point(attrs)) is not None:
+        if not self._side.row.zero_points and (key := other_zero(attrs)) is not None:
             raise ModelError(
                 f"{node.op_type} {node.name}: {key} = {attrs[key]}; on {self._side.row.name} the integer 0 stands for 0"
             )
