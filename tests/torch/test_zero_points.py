@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.flow.lower import lower
+from lingeronnx.flow.lower import lower, plan_of
 from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.platforms import GENERIC
 from simulator import kernels as k
@@ -116,3 +116,12 @@ def test_outputs_are_cut_from_the_zero_point():
     bridge.output_limits = {name: top}
     bridge.train()
     assert float(bridge(tensors(feed), [name])[name].detach().abs().max()) == pytest.approx(top, abs=1e-5)
+
+
+def test_finetuning():
+    """A few steps of training with learned scales: zero points stay, and the graph is the plan's."""
+    feed = nets.samples(line(), 16)
+    settings = {"platform": "generic", "mode": "max-value", "activations": "asymmetric", "epochs": 2}
+    result = lo.finetune(line(), feed, scales="learned", **settings)
+    assert sum(q.zero_point != 0 for q in result.plan.tensors.values()) >= 4
+    assert plan_of(result.graph).tensors == result.plan.tensors
