@@ -2,6 +2,7 @@
 
     python benchmarks/accuracy.py MODEL.onnx --calib DATA --test DATA [--output TENSOR] [--metric top1|sqnr|...]
         [--platform venus generic] [--effort normal fast] [--weight-scales tensor channel] [--weight-bits 8 4]
+        [--activations symmetric asymmetric]
         [--limit N]
 
 One line per platform, effort, width of weights and kind of their scales: the metric in float (where it has labels) and
@@ -30,15 +31,23 @@ def main() -> None:
     parser.add_argument("--platform", nargs="*", default=["venus", "generic"])
     parser.add_argument("--effort", nargs="*", default=["normal"])
     parser.add_argument("--weight-scales", nargs="*", default=["tensor"])
+    parser.add_argument("--activations", nargs="*", default=["symmetric"])
     parser.add_argument("--weight-bits", nargs="*", type=int, default=[8])
     parser.add_argument("--limit", type=int, help="test samples at most")
     args = parser.parse_args()
-    choices = itertools.product(args.platform, args.effort, args.weight_bits, args.weight_scales)
-    for platform, effort, bits, scales in choices:
+    choices = itertools.product(args.platform, args.effort, args.weight_bits, args.weight_scales, args.activations)
+    for platform, effort, bits, scales, activations in choices:
         mode = "max-value" if platform == "generic" else "q-value"
         start = time.perf_counter()
         quantized = lo.quantize(
-            args.model, args.calib, platform=platform, mode=mode, effort=effort, weight_bits=bits, weight_scales=scales
+            args.model,
+            args.calib,
+            platform=platform,
+            mode=mode,
+            effort=effort,
+            weight_bits=bits,
+            weight_scales=scales,
+            activations=activations,
         )
         took = time.perf_counter() - start
         found = lo.evaluate(
@@ -53,8 +62,9 @@ def main() -> None:
         chip = "" if not report.is_chip else "chip-ready" if report.chip_ready else "not chip-ready"
         base = "" if found.baseline is None else f"float {found.baseline:.2f}  "
         print(
-            f"{platform:8s} {mode:9s} {effort:6s} w{bits:<2d} {scales:7s}  {base}{found.metric} {found.value:.2f} "
-            f"{found.unit}  n={found.samples}  integer MACs {100 * report.integer_macs:.1f} %  {chip}  {took:.1f} s",
+            f"{platform:8s} {mode:9s} {effort:6s} w{bits:<2d} {scales:7s} {activations:10s}  {base}{found.metric} "
+            f"{found.value:.2f} {found.unit}  n={found.samples}  integer MACs {100 * report.integer_macs:.1f} %  "
+            f"{chip}  {took:.1f} s",
             flush=True,
         )
 

@@ -273,7 +273,7 @@ class Lowering:
         source = self._made[ir.written_name(node), what]
         value = node.outputs[index]
         name = str(value.name)
-        self._floats[name] = self._at_border(DEQUANT, name, source, DEQUANT.scales(scale), name, value)
+        self._floats[name] = self._at_border(DEQUANT, name, source, DEQUANT.scales(QParams(scale)), name, value)
 
     def further_output(self, node: ir.Node, index: int, what: str) -> None:
         """Make the output `what` of the integer nodes output `index` of the float `node`, held as the plan says."""
@@ -332,7 +332,7 @@ class Lowering:
         if name not in self._floats:
             q = self._qparams(name)
             source = self._integers[name, q]
-            self._floats[name] = self._at_border(DEQUANT, name, source, DEQUANT.scales(q.scale), name, source)
+            self._floats[name] = self._at_border(DEQUANT, name, source, DEQUANT.scales(q), name, source)
         return self._floats[name]
 
     def _append(

@@ -25,7 +25,8 @@ _FORMATS = {"QDQ": "qdq", "QOperator": "qoperator"}
 _BITS = {"QInt4": 4, "QInt8": 8, "QInt16": 16}
 _CALIBRATORS = {"MinMax": "max", "Entropy": "kl", "Percentile": "percentile"}
 #: Extra options that ask for what is done here anyway.
-_ALWAYS = {"ActivationSymmetric": True, "WeightSymmetric": True, "DedicatedQDQPair": False}
+_ALWAYS = {"WeightSymmetric": True, "DedicatedQDQPair": False}
+_ACTIVATIONS = {True: "symmetric", False: "asymmetric"}
 
 
 def quantize_static(
@@ -55,7 +56,8 @@ def quantize_static(
     per_channel : a weight scale for each output channel, where the platform has them.
     activation_type, weight_type : QuantType.QInt8, and where the platform has them QInt4 and QInt16.
     calibrate_method : CalibrationMethod.MinMax, Entropy or Percentile.
-    extra_options : CalibPercentile; ActivationSymmetric and WeightSymmetric as True.
+    extra_options : CalibPercentile; ActivationSymmetric (False where the platform has zero points; without it the
+    integers are symmetric); WeightSymmetric as True.
     settings : those of `quantize` beyond onnxruntime's, `platform` and `state` among them.
     Raises ConfigError for an argument that has no counterpart, and what `quantize` raises.
     """
@@ -113,11 +115,15 @@ def _left_out(
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings for onnxruntime's extra options; ConfigError for one that has no counterpart."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in given.items():
         if name == "CalibPercentile":
             found["percentile"] = float(value)
+        elif name == "ActivationSymmetric":
+            found["activations"] = _ACTIVATIONS[bool(value)]
         elif name not in _ALWAYS or value != _ALWAYS[name]:
-            known = ", ".join(["CalibPercentile", *(f"{key}={held}" for key, held in _ALWAYS.items())])
+            known = ", ".join(
+                ["CalibPercentile", "ActivationSymmetric", *(f"{key}={held}" for key, held in _ALWAYS.items())]
+            )
             raise ConfigError(f"extra_options: {name} = {value} has no counterpart here; known are {known}")
     return found

@@ -1,6 +1,6 @@
 """Requantization with a ratio for each output channel: what weights with a scale per channel need.
 
-    y[.., c] = sat(floor(acc[.., c] * M[c] / 2^s[c] + 1/2), bits)
+    y[.., c] = sat(floor(acc[.., c] * M[c] / 2^s[c] + 1/2) + z, bits)
 
 Owns: `ChannelRescale`, its compiled form `Channels`, the loop `requantize`. The rounding is `fixed`'s, channel by
 channel. A kernel whose loops take one form for all channels has its exact accumulators written and hands them on.
@@ -27,7 +27,7 @@ class Channels(NamedTuple):
     multiplier: np.ndarray
     half: np.ndarray
     shift: np.ndarray
-    wide: np.ndarray  # 1: a WideScale, whose half is not read
+    wide: np.ndarray  # 1: a WideScale, which has its zero in the place of a half
     low: int
     high: int
 
@@ -62,7 +62,7 @@ class ChannelRescale:
 def _scaled(form: Shift | Scale | WideScale, bound: int) -> tuple[int, ...]:
     """Return a form as the fields of `Channels` for one channel."""
     if isinstance(form, WideScale):
-        return form.limit, form.multiplier, 0, form.shift, 1, form.low, form.high
+        return form.limit, form.multiplier, form.zero, form.shift, 1, form.low, form.high
     limit, multiplier = (bound, 1) if isinstance(form, Shift) else (form.limit, form.multiplier)
     return limit, multiplier, int(form.half), int(form.shift), 0, int(form.low), int(form.high)
 
@@ -75,7 +75,7 @@ def requantize(acc: Array, form: Channels, out: Array) -> None:
         for c in range(acc.shape[1]):
             limit, multiplier, shift = form.limit[c], form.multiplier[c], form.shift[c]
             if form.wide[c]:
-                target[c] = apply(WideScale(limit, multiplier, shift, form.low, form.high), source[c])
+                target[c] = apply(WideScale(limit, multiplier, shift, form.low, form.high, form.half[c]), source[c])
             else:
                 target[c] = apply(Scale(limit, multiplier, form.half[c], shift, form.low, form.high), source[c])
 

@@ -6,7 +6,8 @@ operators, platforms.
 
     rsh(v, s) = floor(v / 2^s + 1/2)              ties (half-way values) go up, towards +infinity
     sat(v, b) = clamp(v, -2^(b-1), 2^(b-1) - 1)
-    Rescale   : y = sat(floor(acc * M / 2^s + 1/2), b)    with M in [2^30, 2^31), so M / 2^s is a ratio kept to 31 bits
+    Rescale   : y = sat(floor(acc * M / 2^s + 1/2) + z, b)
+                M in [2^30, 2^31), so M / 2^s is a ratio kept to 31 bits; z is the integer that stands for 0, mostly 0
 
 A ratio that is a power of two has M = 2^30 and is the plain shift by s - 30. The product acc * M can need 95 bits.
 Knowing a bound of |acc|, `Rescale.within` picks the cheapest form that is still exact; `apply` computes it inside a
@@ -18,6 +19,7 @@ kernel:
 
 Scale and WideScale first clamp acc to +-L with L = 2^(b+s-30). That changes nothing, because |acc| >= L already gives
 |y| >= 2^b, but it keeps the product below 2^(b+s+1), so large accumulators need no wider arithmetic than small ones.
+Shift and Scale have z in their rounding term, as z * 2^s.
 
 The NPU rounds half up, whatever it is told. The software that networks are trained with can do otherwise (`Rounding`):
 `Rounded` is a power-of-two ratio with one of those roundings, `divided` a division by any number.
@@ -88,13 +90,14 @@ class Scale(NamedTuple):
 
 
 class WideScale(NamedTuple):
-    """A multiplication whose product needs up to 95 bits; 1 <= shift <= 94."""
+    """A multiplication whose product needs up to 95 bits; 1 <= shift <= 94. zero : is added to the rounded result."""
 
     limit: int
     multiplier: int
     shift: int
     low: int
     high: int
+    zero: int
 
 
 class NarrowScale(NamedTuple):
@@ -140,7 +143,7 @@ Form: TypeAlias = Shift | Scale | NarrowScale | WideScale | Quotient | Even | Pa
 
 @dataclass(frozen=True)
 class Rescale:
-    """Requantization `y = sat((acc * multiplier + 2^(shift-1)) >> shift, bits)`.
+    """Requantization `y = sat(((acc * multiplier + 2^(shift-1)) >> shift) + zero, bits)`.
 
     Parameters
     ----------
@@ -150,6 +153,8 @@ class Rescale:
         Integer >= 1; ratio = multiplier / 2^shift.
     bits
         Width of the signed result, 1 to 62; `dtype` is the narrowest integer type that holds it.
+    zero
+        The integer of the result that stands for 0: one of `bits` bits.
 
     Raises
     ------
@@ -160,13 +165,16 @@ class Rescale:
     multiplier: int
     shift: int
     bits: int
+    zero: int = 0
 
     def __post_init__(self) -> None:
         if not (1 << 30 <= self.multiplier < 1 << 31 and self.shift >= 1 and 1 <= self.bits <= 62):
             raise ValueError(f"no such rescale: multiplier {self.multiplier}, shift {self.shift}, {self.bits} bits")
+        if sat(self.zero, self.bits) != self.zero:
+            raise ValueError(f"the zero point {self.zero} is no integer of {self.bits} bits")
 
     @classmethod
-    def from_ratio(cls, ratio: float, bits: int) -> Rescale:
+    def from_ratio(cls, ratio: float, bits: int, zero: int = 0) -> Rescale:
         """Round `ratio` (0 < ratio < 2^30) to 31 significant bits, half up; exact for powers of two."""
         if not 0 < ratio < math.inf:
             raise ValueError(f"a rescale ratio must be positive and finite, not {ratio}")
@@ -176,17 +184,17 @@ class Rescale:
             multiplier, shift = 1 << 30, shift - 1
         if shift < 1:
             raise ValueError(f"a rescale ratio must be below 2^30, not {ratio}")
-        return cls(multiplier, shift, bits)
+        return cls(multiplier, shift, bits, zero)
 
     @classmethod
-    def from_shift(cls, shift: int, bits: int) -> Rescale:
+    def from_shift(cls, shift: int, bits: int, zero: int = 0) -> Rescale:
         """Shift right by `shift` bits; a negative `shift` (down to -29) multiplies by 2^-shift."""
-        return cls(1 << 30, 30 + shift, bits)
+        return cls(1 << 30, 30 + shift, bits, zero)
 
     @property
     def pow2_shift(self) -> int | None:
-        """The plain right shift where the ratio is a power of two, else None."""
-        return self.shift - 30 if self.multiplier == 1 << 30 else None
+        """The plain right shift where that is all: the ratio is a power of two, the zero point 0; else None."""
+        return self.shift - 30 if self.multiplier == 1 << 30 and not self.zero else None
 
     @property
     def dtype(self) -> np.dtype:
@@ -196,11 +204,11 @@ class Rescale:
     def __call__(self, acc: Any) -> np.ndarray:
         """Rescale integers of any shape and size in Python's integers: exact, slow, for setup and tests. int64 out."""
         wide = np.asarray(acc).astype(object)
-        return np.asarray(sat_array(rsh(wide * self.multiplier, self.shift), self.bits)).astype(np.int64)
+        return np.asarray(sat_array(rsh(wide * self.multiplier, self.shift) + self.zero, self.bits)).astype(np.int64)
 
     def bound(self, acc: int) -> int:
         """Return the largest |y| for |accumulator| <= `acc`."""
-        return min(rsh(acc * self.multiplier, self.shift) + 1, 1 << (self.bits - 1))
+        return min(rsh(acc * self.multiplier, self.shift) + 1 + abs(self.zero), 1 << (self.bits - 1))
 
     def within(self, bound: int, clip: tuple[int, int] | None = None) -> Shift | Scale | WideScale:
         """Return the cheapest exact form for accumulators of |acc| <= `bound`.
@@ -208,18 +216,19 @@ class Rescale:
         `clip` = (low, high) narrows the result further: the bounds of a Relu or Clip that follows.
         """
         low, high = _limits(self.bits, clip)
-        right = self.pow2_shift
-        if right is not None and 0 <= right <= 31 and low >= INT32_MIN and high <= INT32_MAX:
-            half = 1 << (right - 1) if right else 0
-            if bound + half <= INT32_MAX:
+        right = self.shift - 30
+        if self.multiplier == 1 << 30 and 0 <= right <= 31 and low >= INT32_MIN and high <= INT32_MAX:
+            half = (1 << (right - 1) if right else 0) + (self.zero << right)
+            if bound + abs(half) <= INT32_MAX:
                 return Shift(np.int32(half), np.int32(right), np.int32(low), np.int32(high))
         half = 1 << (self.shift - 1)
         if bound * self.multiplier < half:  # every accumulator rounds to 0
-            return Scale(bound, 0, 0, 0, low, high)
+            return Scale(bound, 0, self.zero, 0, low, high)
         limit = min(bound, 1 << max(self.bits + self.shift - 30, 0))
-        if limit * self.multiplier + half < 1 << 63:
+        half += self.zero << self.shift
+        if limit * self.multiplier + abs(half) < 1 << 63:
             return Scale(limit, self.multiplier, half, self.shift, low, high)
-        return WideScale(limit, self.multiplier, self.shift, low, high)
+        return WideScale(limit, self.multiplier, self.shift, low, high, self.zero)
 
 
 def narrow(form: Form, bound: int = INT32_MAX) -> Form:
@@ -417,7 +426,7 @@ def _wide_scale(rescale: Any, acc: Any) -> Any:
         y = (upper << (32 - rescale.shift)) + rsh(lower, rescale.shift)
     else:
         y = rsh(upper + (lower >> 32), rescale.shift - 32)
-    return min(max(y, rescale.low), rescale.high)
+    return min(max(y + rescale.zero, rescale.low), rescale.high)
 
 
 @inline

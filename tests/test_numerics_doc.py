@@ -49,6 +49,21 @@ def test_worked_pixel(platform):
     assert simulated.item() == plain.item() == found["y"] == 24
 
 
+def test_worked_pixel_with_zero_points():
+    """The same pixel from integers that are 3 larger, to a scale where -128 stands for 0: 24 - 128."""
+    found = examples()
+    x, w = (np.array(found[key], np.int8)[None, None] for key in "xw")
+    x[x == 127] = 124  # so that 3 more fits
+    bias = np.array([found["bias"] + 3 * found["w"][1][0]], np.int32)
+    scales = {"scale_x": 2.0 ** found["q_x"], "scale_w": 2.0 ** found["q_w"], "scale_o": 2.0 ** found["q_o"]}
+    zeros = {"zero_point_x": 3, "zero_point_o": -128}
+    model = single("Conv2dInt", [x + 3], [w, bias], platform="generic", kernel_shape=[3, 3], **scales, **zeros)
+    (simulated,) = lo.Session(ir.from_proto(model)).run(None, {"x0": x + 3})
+    (plain,) = ReferenceEvaluator(model, new_ops=lo.reference_ops("generic")).run(None, {"x0": x + 3})
+    assert simulated.item() == plain.item() == -104
+    assert "is `24 - 128 = -104`" in TEXT
+
+
 def test_ratio_by_hand():
     """The multiplier of the `generic` example, through a linear layer of one weight."""
     found = examples()

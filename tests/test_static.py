@@ -70,11 +70,18 @@ def test_arguments_are_mapped(model, tmp_path):
         weight_type="QInt4",
         platform="generic",
         calibrate_method="Percentile",
-        extra_options={"CalibPercentile": 99.0},
+        extra_options={"CalibPercentile": 99.0, "ActivationSymmetric": True},
     )
     held = result.plan.tensors
     assert {q.bits for name, q in held.items() if name in ("x", "r", "y")} == {16}
     assert any(q.axis == 0 and q.bits == 4 for q in held.values())
+
+
+def test_zero_points(model, tmp_path):
+    path, items = model
+    extra = {"ActivationSymmetric": False}
+    result = lo.quantize_static(path, tmp_path / "q.onnx", Reader(items), platform="generic", extra_options=extra)
+    assert any(q.zero_point for q in result.plan.tensors.values())
 
 
 @pytest.mark.parametrize(
@@ -104,7 +111,7 @@ def test_nodes_stay_in_float(model, tmp_path, arguments):
         ({"quant_format": "QDX"}, "quant_format = QDX: .* QDQ or QOperator"),
         ({"calibration_providers": ["CUDAExecutionProvider"]}, "calibration_providers .* CPU"),
         ({"extra_options": {"SmoothQuant": True}}, "extra_options: SmoothQuant = True has no counterpart"),
-        ({"extra_options": {"ActivationSymmetric": False}}, "ActivationSymmetric = False has no counterpart"),
+        ({"extra_options": {"ActivationSymmetric": False}}, "activations asymmetric on platform venus"),
         ({"nodes_to_exclude": ["Konv"]}, "nodes_to_exclude: the model has no node 'Konv'"),
         ({"per_channel": True}, "venus"),  # one scale for a weight
         ({"activation_type": QuantType.QInt16}, "venus"),

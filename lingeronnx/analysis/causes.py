@@ -196,7 +196,8 @@ def _range(row: Row) -> str:
     held, x = row.held, row.judged.x
     assert held is not None
     factor = held.scale * max(held.factor)
-    return f"[{x.low:.4g}, {x.high:.4g}] in integers of [{held.low / factor:.4g}, {held.high / factor:.4g}]"
+    low, high = ((end - held.zero) / factor for end in (held.low, held.high))
+    return f"[{x.low:.4g}, {x.high:.4g}] in integers of [{low:.4g}, {high:.4g}]"
 
 
 def _override(row: Row, setting: str) -> str:

@@ -1,8 +1,9 @@
 """A plan computed in float: graphs in which tensors are rounded to the plan's grid, for onnxruntime.
 
 `fake_quantized` follows every tensor of the plan by ``clip(floor(x * scale + 0.5), low, high) / scale`` and rounds the
-weights; biases stay real. `cut` takes the graph apart at those tensors, so that each layer can be computed from given
-values. `on_grid` is the same for an array. Knows graphs and plans, runs nothing.
+weights; biases stay real; low and high are counted from the zero point. `cut` takes the graph apart at those tensors,
+so that each layer can be computed from given values. `on_grid` is the same for an array. Knows graphs and plans, runs
+nothing.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def _steps(model: ir.Graph, value: ir.Value, q: QParams, taken: set[str]) -> lis
     """Return nodes that round `value`."""
     scale, last, nodes = float(q.scale), value, []
     steps: tuple[tuple[str, tuple[float, ...]], ...] = (
-        ("Mul", (scale,)), ("Add", (0.5,)), ("Floor", ()), ("Clip", (q.low, q.high)), ("Div", (scale,)),
+        ("Mul", (scale,)), ("Add", (0.5,)), ("Floor", ()), ("Clip", (q.low - q.zero_point, q.high - q.zero_point)),
+        ("Div", (scale,)),
     )  # fmt: skip
     for op_type, operands in steps:
         held = [

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ..plan import real, zero_of
 from .histogram import BINS, Histogram
 
 __all__ = ["BINS", "EMPTY", "FALLING", "METRICS", "Held", "Histogram", "Pair", "Spread", "divergence"]
@@ -44,6 +45,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 class Held:
     """How a tensor is held: integers of signed `bits`, ``scale * factor`` counts per real unit of the user's tensor.
 
+    scale : a `plan.Scale` where another integer than 0 stands for 0.
     factor : what the stored tensor is multiplied by against the user's: one value, or one per channel (axis 1).
     """
 
@@ -61,6 +63,11 @@ class Held:
         """Return the largest integer of the tensor's width."""
         return (1 << (self.bits - 1)) - 1
 
+    @property
+    def zero(self) -> int:
+        """The integer that stands for 0."""
+        return zero_of(self.scale)
+
     def factors(self, rank: int) -> np.ndarray:
         """Return the factor, float64, so that it multiplies an array of `rank` axes."""
         given = np.array(self.factor)
@@ -71,12 +78,12 @@ class Held:
 
         ValueError where a factor per channel does not fit.
         """
-        real = (array / self.scale if array.dtype.kind in "iu" else array).astype(np.float32)
-        return real if self.factor == (1.0,) else (real / self.factors(array.ndim)).astype(np.float32)
+        stored = (real(array, self.scale) if array.dtype.kind in "iu" else array).astype(np.float32)
+        return stored if self.factor == (1.0,) else (stored / self.factors(array.ndim)).astype(np.float32)
 
     def counts(self, real: np.ndarray) -> np.ndarray:
         """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
-        return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * self.scale))
+        return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * float(self.scale)) + self.zero)
 
     def integers(self, real: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         """Return the user's tensor as it would be held, rounded half up."""
@@ -198,7 +205,7 @@ class Pair:
         real, counts, wanted = y, None, None
         if held is not None:
             real, wanted = held.real(y), held.counts(x).reshape(-1)
-            counts = y.reshape(-1) if y.dtype.kind in "iu" else np.rint(y.reshape(-1) * held.scale)
+            counts = y.reshape(-1) if y.dtype.kind in "iu" else np.rint(y.reshape(-1) * float(held.scale)) + held.zero
         for start in range(0, x.size, _CHUNK):
             piece = slice(start, start + _CHUNK)
             a, b = (array.reshape(-1)[piece].astype(np.float64) for array in (x, real))

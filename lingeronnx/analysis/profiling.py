@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import ConfigError, DataError
 from ..graph import ir
 from ..run.data import Data, Progress
-from ..run.dump import INDEX, Folder
+from ..run.dump import INDEX, Folder, scale_of
 from ..run.runners import Stream
 from ..run.session import Session
 from .compare import compare
@@ -188,7 +188,7 @@ def _read(home: Path) -> dict[str, tuple[np.ndarray, float | None]]:
     try:
         for entry in json.loads((home / TENSORS / INDEX).read_text(encoding="utf-8")):
             array = np.load(home / TENSORS / entry["file"], mmap_mode="r", allow_pickle=False)
-            found[str(entry["name"])] = array, entry["scale"]
+            found[str(entry["name"])] = array, scale_of(entry)
     except FileNotFoundError as error:
         raise DataError(f"the profile {home} has no tensors: make it with --keep, or by ModelProfiler") from error
     except (OSError, ValueError, KeyError, TypeError) as error:

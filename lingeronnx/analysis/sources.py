@@ -19,9 +19,10 @@ from ..errors import ConfigError, DataError
 from ..flow import QuantizedModel
 from ..flow.lower import plan_of
 from ..graph import ir
-from ..plan import Plan
+from ..plan import Plan, counted
+from ..plan import real as real_of
 from ..run.data import InputSpec
-from ..run.dump import INDEX
+from ..run.dump import INDEX, scale_of
 from ..run.runners import FloatRunner
 from ..run.session import Session
 from .fake import cut, fake_quantized
@@ -215,12 +216,14 @@ class Planned:
         for name, user in reads.items():
             held = self._held(user)
             assert held is not None
-            given[name] = (held.integers(real[user], np.dtype(np.int64)) / held.scale).astype(np.float32)
+            given[name] = real_of(held.integers(real[user], np.dtype(np.int64)), held.scale).astype(np.float32)
         return ((writes[name], array, self._held(writes[name])) for name, array, _ in runner.run(given))
 
     def _held(self, user: str) -> Held | None:
         q, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
-        return None if q is None else Held(q.scale, q.bits, (1.0,) if moved is None else tuple(moved.factor))
+        if q is None:
+            return None
+        return Held(counted(q.scale, q.zero_point), q.bits, (1.0,) if moved is None else tuple(moved.factor))
 
 
 def _planned(content: bytes, plan: Plan) -> Planned:
@@ -249,7 +252,7 @@ class Dump:
         try:
             for entry in json.loads((folder / INDEX).read_text(encoding="utf-8")):
                 array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
-                self._arrays[str(entry["name"])] = array, entry["scale"]
+                self._arrays[str(entry["name"])] = array, scale_of(entry)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder} is no dump with a readable {INDEX}: {error}") from error
 

@@ -124,6 +124,8 @@ _QUANTIZING = (
     click.option("--weight-bits", type=int, metavar="N", help="Bits of weights.  [default: 8]"),
     click.option("--weight-scales", type=click.Choice(["tensor", "channel"]),
                   help="One scale for a layer's weight, or one for each output channel (generic).  [default: tensor]"),
+    click.option("--activations", type=click.Choice(["symmetric", "asymmetric"]),
+                  help="Integers around 0, or from a zero point for each tensor (generic).  [default: symmetric]"),
     click.option("--calibrator", type=click.Choice(["max", "percentile", "mse", "kl"]),
                   help="How a tensor's range is chosen.  [default: mse]"),
     click.option("--effort", type=click.Choice(["fast", "normal"]), help="Effort for accuracy.  [default: normal]"),

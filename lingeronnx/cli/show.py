@@ -224,10 +224,10 @@ def show_simulation(console: Console, result: Simulation, output: Path, dump: Pa
 
 def _show_at(console: Console, at: Summary) -> None:
     def both(value: float) -> str:
-        return f"{value:g}" if at.scale is None else f"{value:g}  = {value / at.scale:g}"
+        return f"{value:g}" if at.scale is None else f"{value:g}  = {real(value)}"
 
     def real(value: float) -> str:
-        return f"{value if at.scale is None else value / at.scale:g}"
+        return f"{at.real(value):g}"
 
     console.print()
     rows = [("at", at.name), ("type", f"{at.dtype} {_shape(at.shape)}"), ("scale", _scale(at.scale)),
@@ -391,7 +391,9 @@ def _scale(scale: float | None) -> str:
     if scale is None:
         return ""
     mantissa, exponent = math.frexp(scale)
-    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:.6g}"
+    text = f"2^{exponent - 1}" if mantissa == 0.5 else f"{float(scale):.6g}"
+    zero = getattr(scale, "zero_point", 0)
+    return f"{text} from {zero}" if zero else text
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -64,6 +64,8 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
         write_npz(output, result.arrays)
     show_simulation(console_for(as_json), result, output, options["dump"])
     if as_json:
+        from ..run.dump import described
+
         made_of = {key: name for name, key in result.outputs.items()}
         tensors = [
             {
@@ -71,7 +73,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
                 "output": made_of.get(name),
                 "dtype": str(array.dtype),
                 "shape": list(array.shape),
-                "scale": result.scales[name],
+                **described(result.scales[name]),
             }
             for name, array in result.arrays.items()
         ]

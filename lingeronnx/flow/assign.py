@@ -22,7 +22,7 @@ from ..ops import Op, parameter_values
 from ..ops.activation import bounds
 from ..plan import Plan, QParams
 from ..platforms import Platform
-from .calibrate import best_scale
+from .calibrate import best_scale, best_window
 from .observe import Curve, Stats, TensorStats
 from .partition import Partition
 
@@ -50,6 +50,7 @@ class TieClass:
     reach : the size that none of their values can exceed, also where they are only moved, or None
     below : how far below the least value seen it must reach (the mask of a softmax), or None
     through : the saturating curve that alone reads them, a float operator, or None
+    zero_point : whether all that reads and writes them takes a zero point
     """
 
     tensors: tuple[str, ...]
@@ -58,6 +59,7 @@ class TieClass:
     below: float | None = None
     reach: float | None = None
     through: Curve | None = None
+    zero_point: bool = False
 
     def stats(self, stats: Stats) -> TensorStats | None:
         """Return the merged statistics of the governing tensors; None when none was seen."""
@@ -98,12 +100,14 @@ def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
     classes = []
     values = {str(value.name): value for value in ir.values(parts.graph)}
     inside = {id(node): op for node, op in parts.nodes}
+    symmetric = parts.symmetric(row)
     for names in members.values():
         governing = tuple(n for n in names if n not in mute) or tuple(names[-1:])
         bound = max(bounded[n] for n in governing) if all(n in bounded for n in governing) else None
         room = max((below[name] for name in names if name in below), default=None)
         reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
-        classes.append(TieClass(tuple(names), governing, bound, room, reach, _curve(names, values, inside)))
+        free = room is None and not symmetric.keys() & set(names)
+        classes.append(TieClass(tuple(names), governing, bound, room, reach, _curve(names, values, inside), free))
     return tuple(classes)
 
 
@@ -144,7 +148,8 @@ def tops(parts: Partition, row: Platform) -> dict[str, float]:
 class Choice:
     """How scales are chosen: mode, widths and calibrator, and what the user said of single tensors.
 
-    weight_scales : "tensor", or "channel" for one scale for each output channel of a layer.
+    weight_scales : "tensor", or "channel" for one scale for each output channel of a layer. asymmetric : whether
+    activations of at most 8 bits have zero points, where all operators around take them.
     own : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
     held : {tensor or weight: how it is held, whatever calibration would say}
     """
@@ -156,6 +161,7 @@ class Choice:
     percentile: float
     own: Mapping[str, Mapping[str, Any]]
     weight_scales: str = "tensor"
+    asymmetric: bool = False
     held: Mapping[str, QParams] = field(default_factory=dict)
 
     def of(self, names: Iterable[str], bits: int) -> Setting:
@@ -169,6 +175,7 @@ class Choice:
             found.get("calibrator", self.calibrator),
             found.get("percentile", self.percentile),
             self.mode == "q-value",
+            self.asymmetric,
         )
 
     @property
@@ -179,13 +186,23 @@ class Choice:
 
 @dataclass(frozen=True)
 class Setting:
-    """How the scale of one class of tensors is chosen; `scale` where the user fixed it, else None."""
+    """How the scale of one class of tensors is chosen; `scale` where the user fixed it, else None.
+
+    zero_point : whether the class may have one; with a fixed scale, and above 8 bits, it is 0.
+    """
 
     bits: int
     scale: float | None
     calibrator: str
     percentile: float
     power: bool
+    zero_point: bool = False
+
+    def window(self, seen: TensorStats, through: Curve | None = None) -> tuple[float, int]:
+        """Return scale and zero point for what was seen, which the curve `through` alone reads."""
+        return best_window(
+            seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
+        )
 
     def best(self, seen: TensorStats, through: Curve | None = None) -> float:
         """Return the scale for what was seen, which the curve `through` alone reads."""
@@ -225,7 +242,18 @@ def assign(
         ]
     plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats))
     plan, moves = legalize(plan, parts, ties, row)
+    if choice.asymmetric:
+        notes.append(_around_zero(parts, plan, row))
     return plan, notes + moves
+
+
+def _around_zero(parts: Partition, plan: Plan, row: Platform) -> str:
+    """Return a note on the activations that have no zero point."""
+    held = [plan.tensors[name] for name in parts.activations if name in plan.tensors]
+    why = sorted({reason.partition(" ")[0] for reason in parts.symmetric(row).values()})
+    moved = sum(q.zero_point != 0 for q in held)
+    text = f"{moved} of {len(held)} activations have a zero point other than 0"
+    return f"{text}; {', '.join(why)} take integers around 0 only" if why else text
 
 
 def wishes(
@@ -240,10 +268,21 @@ def wishes(
             continue
         setting = choice.of(group.tensors, choice.bits)
         top = min((pinned[name] for name in group.tensors if name in pinned), default=None)
-        scale = _class_scale(group, top, stats, setting, notes)
-        for name in group.tensors:
-            tensors[name] = QParams(scale, setting.bits)
+        held = _class_window(group, stats, setting)
+        if held is None:
+            held = QParams(_class_scale(group, top, stats, setting, notes), setting.bits)
+        tensors.update(dict.fromkeys(group.tensors, held))
     return tensors
+
+
+def _class_window(group: TieClass, stats: Stats, setting: Setting) -> QParams | None:
+    """Return how a class is held that has a zero point, None for one that has none."""
+    seen = group.stats(stats)
+    free = setting.zero_point and group.zero_point and setting.scale is None and setting.bits <= 8
+    if not free or seen is None or seen.squares == 0:
+        return None
+    scale, zero = setting.window(seen, group.through)
+    return QParams(scale, setting.bits, zero_point=zero)
 
 
 def _weight_scales(values: np.ndarray, axis: int | None, setting: Setting) -> QParams:
@@ -343,9 +382,9 @@ def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platfo
     owner = {name: group for group in ties for name in group.tensors if name in tensors}
     moved: dict[str, tuple[float, str]] = {}
     for name, group in owner.items():
-        least = min(tensors[n].scale for n in group.tensors)
-        if tensors[name].scale != least:
-            tensors[name] = QParams(least, tensors[name].bits)
+        least = min((tensors[n] for n in group.tensors), key=lambda q: q.scale)
+        if (tensors[name].scale, tensors[name].zero_point) != (least.scale, least.zero_point):
+            tensors[name] = replace(tensors[name], scale=least.scale, zero_point=least.zero_point)
     _hold_biases(tensors, parts, plan.mode == "q-value")
     if not row.power_of_two:
         return plan.with_tensors(tensors), []
@@ -363,7 +402,7 @@ def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platfo
             return False
         for member in owner[name].tensors:
             moved.setdefault(member, (tensors[member].scale, why))
-            tensors[member] = QParams(2.0**most, tensors[member].bits)
+            tensors[member] = replace(tensors[member], scale=2.0**most)
         return True
 
     changed = True

@@ -3,6 +3,10 @@
 Candidate scales go from the one that holds the whole range upwards: powers of two, or twenty-four per octave for free
 scales. All know the sign: [-1, 127/128] fits scale 2^7 exactly, 0..255 fits 2^-1.
 
+With a zero point (`best_window`) the range is that of the values and 0, and its ends are held apart: the candidates of
+a scale s hold a window of (2^b - 1) / s that begins at the least value, ends at the largest, or lies between, in
+quarters of what is cut off. Zero is in every window, so it is exact.
+
 max         the whole range.
 percentile  the largest scale that still holds the share p of all values (p = 99.99 %): the range is cut at the
             threshold T with ``count(|x| <= T) = p * count``, read off the histogram and interpolated within its bin.
@@ -31,7 +35,7 @@ import numpy as np
 
 from .observe import HALF, Curve, TensorStats
 
-__all__ = ["PERCENTILE", "best_scale", "candidates", "full_range_scale", "relative_entropy", "threshold"]
+__all__ = ["PERCENTILE", "best_scale", "best_window", "candidates", "full_range_scale", "relative_entropy", "threshold"]
 
 #: The share of values, in percent, that the calibrator "percentile" holds.
 PERCENTILE = 99.99
@@ -39,6 +43,7 @@ PERCENTILE = 99.99
 _POWER_STEPS = 4  # candidates above the full-range exponent
 _FINE_STEPS = 48  # candidates of a free scale, up to four times the full-range scale
 _FEWEST = 99.0  # percent of the values that any candidate holds
+_SHARES = (0.5, 0.0, 0.25, 0.75, 1.0)  # of what is cut off, how much below the least value of a window
 
 
 def full_range_scale(stats: TensorStats, bits: int) -> float:
@@ -93,6 +98,51 @@ def best_scale(
     return min(tried, key=lambda scale: stats.error(scale, low, high, through))
 
 
+def best_window(
+    stats: TensorStats,
+    bits: int,
+    *,
+    power: bool,
+    calibrator: str,
+    percentile: float = PERCENTILE,
+    through: Curve | None = None,
+) -> tuple[float, int]:
+    """Return (scale, zero point) for a tensor of signed `bits`, arguments as for `best_scale`.
+
+    The integer ``q = clamp(floor(x * scale + 1/2) + zero point)`` stands for x; 0 is always held exactly.
+    """
+    least, most = min(stats.low, 0.0), max(stats.high, 0.0)
+    if stats.squares == 0:
+        return float(1 << (bits - 1)), 0
+    if calibrator == "percentile":
+        reach = threshold(stats, percentile)
+        least, most = max(least, -reach), min(most, reach)
+    full = ((1 << bits) - 1) / (most - least)
+    base = 2.0 ** math.floor(math.log2(full)) if power else full
+    if calibrator in ("max", "percentile"):
+        return base, _zero(base, least, most, _SHARES[0], bits)
+    far = calibrator == "kl" or through is not None
+    over = max(most, -least) / threshold(stats, _FEWEST) if far else 1.0
+    scales = [base * step for step in _steps(power, over)]
+    tried = list(dict.fromkeys((s, _zero(s, least, most, share, bits)) for s in scales for share in _SHARES))
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+    def cost(window: tuple[float, int]) -> float:
+        scale, zero = window
+        if calibrator == "kl":
+            return relative_entropy(stats, scale, low - zero, high - zero)
+        return stats.error(scale, low - zero, high - zero, through)
+
+    return min(tried, key=cost)
+
+
+def _zero(scale: float, least: float, most: float, share: float, bits: int) -> int:
+    """Return the zero point of a window at `scale` in [least, most], `share` of what it leaves out lying below it."""
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    out = (most - least) - (high - low) / scale
+    return min(max(math.floor(low - (least + share * out) * scale + 0.5), low), high)
+
+
 def candidates(stats: TensorStats, bits: int, *, power: bool, far: bool = False) -> list[float]:
     """Return the scales to choose from, from the one that holds the whole range upwards.
 
@@ -101,10 +151,17 @@ def candidates(stats: TensorStats, bits: int, *, power: bool, far: bool = False)
     over = max(stats.high, -stats.low) / threshold(stats, _FEWEST) if far else 1.0
     if power:
         base = 2.0 ** math.floor(math.log2(full_range_scale(stats, bits)))
-        return [base * 2.0**step for step in range(max(_POWER_STEPS, math.ceil(math.log2(over))) + 1)]
-    full = ((1 << (bits - 1)) - 1) / max(stats.high, -stats.low)  # MaxValue
+    else:
+        base = ((1 << (bits - 1)) - 1) / max(stats.high, -stats.low)  # MaxValue
+    return [base * step for step in _steps(power, over)]
+
+
+def _steps(power: bool, over: float) -> list[float]:
+    """Return what the scale of the whole range is multiplied by, up to `over` at least."""
+    if power:
+        return [2.0**step for step in range(max(_POWER_STEPS, math.ceil(math.log2(over))) + 1)]
     steps = max(_FINE_STEPS, math.ceil(_FINE_STEPS * math.log(over, 4.0)))
-    return [full * 4.0 ** (step / _FINE_STEPS) for step in range(steps + 1)]
+    return [4.0 ** (step / _FINE_STEPS) for step in range(steps + 1)]
 
 
 def threshold(stats: TensorStats, percentile: float) -> float:

@@ -29,7 +29,16 @@ def chosen(selectors: Selectors, ops: Mapping[str, Op], conf: QuantConfig, wide:
             weights = _weights(by_output.get(name), ops) if "weight_bits" in settings else []
             for weight in weights:
                 own.setdefault(weight, {})["bits"] = settings["weight_bits"]
-    return Choice(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, own, conf.weight_scales)
+    return Choice(
+        conf.mode,
+        conf.bits,
+        conf.weight_bits,
+        conf.calibrator,
+        conf.percentile,
+        own,
+        conf.weight_scales,
+        conf.activations == "asymmetric",
+    )
 
 
 def _weights(node: ir.Node | None, ops: Mapping[str, Op]) -> list[str]:

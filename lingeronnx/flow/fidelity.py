@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph import ir
+from ..plan import real
 from ..run.borders import float_names
 from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece
@@ -209,9 +210,9 @@ def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed
     known = {str(v.name) for v in ir.values(exact)}
     have: dict[str, np.ndarray] = {}
     for name, array, scale in session.taps({n: a for n, a in feed.items() if n in takes}):
-        real = floats.get(name, name)
-        if real in known and array.dtype.kind in "fi" and (scale is not None or array.dtype.kind == "f"):
-            have[real] = array if scale is None else (array / scale).astype(np.float32)
+        user = floats.get(name, name)
+        if user in known and array.dtype.kind in "fi" and (scale is not None or array.dtype.kind == "f"):
+            have[user] = array if scale is None else real(array, scale).astype(np.float32)
     found = {}
     for name, want, _ in FloatRunner(exact, set(have)).run(feed):
         if want.dtype.kind == "f" and want.shape == have[name].shape and np.any(want):

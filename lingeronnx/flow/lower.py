@@ -11,28 +11,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..emit import Lowered, Lowering
-from ..errors import ModelError
+from ..errors import ConfigError
 from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
-from ..plan import Plan, QParams, Transform
+from ..plan import Plan, QParams, Transform, zero_of
 from ..platforms import Platform
 from ..run.borders import float_names
 from .partition import Partition
 
-__all__ = ["lower", "plan_of"]
+__all__ = ["check_zero_points", "lower", "plan_of"]
 
 
 def lower(parts: Partition, plan: Plan, row: Platform) -> Lowered:
     """Return the integer graph of the normalised float graph of `parts` under `plan`; it is left as it is.
 
-    Raises ModelError when the plan lacks a tensor, and for a zero point: no operator is lowered with one yet.
+    Raises ModelError when the plan lacks a tensor, ConfigError for a zero point that an operator does not take.
     """
-    for name, q in plan.tensors.items():
-        if q.zero_point:
-            raise ModelError(
-                f"the plan holds '{name}' with zero point {q.zero_point}; operators are lowered with 0 only"
-            )
+    check_zero_points(plan, parts, row)
     return Lowering(parts.graph, plan, row, parts.ops).run()
+
+
+def check_zero_points(plan: Plan, parts: Partition, row: Platform) -> None:
+    """Raise ConfigError for a zero point in `plan` that an operator of `parts` on `row` does not take."""
+    held = {name: q for name, q in plan.tensors.items() if q.zero_point}
+    if not held:
+        return
+    symmetric, activations = parts.symmetric(row), set(parts.activations)
+    for name, q in held.items():
+        what = "a weight" if name not in activations else f"{q.bits} bits" if q.bits > 8 else symmetric.get(name)
+        if what is not None:
+            raise ConfigError(f"the plan holds '{name}' with zero point {q.zero_point}; {what} takes 0 only")
 
 
 def plan_of(graph: ir.Graph) -> Plan:
@@ -56,7 +64,7 @@ def plan_of(graph: ir.Graph) -> Plan:
             scales[name] = scale
             bits = widths[name] = int(form.bits(attrs) or widths.get(str(source.name) if source is not None else "", 8))
             if form is not REQUANT:
-                tensors[names.get(name, name)] = QParams(scale, bits)
+                tensors[names.get(name, name)] = QParams(float(scale), bits, zero_point=zero_of(scale))
         for key, index in form.weight_scales.items():
             if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
                 many = isinstance(attrs[key], Sequence)

@@ -62,6 +62,16 @@ class Partition:
             names.update(dict.fromkeys(str(node.outputs[index].name) for index in op.results(node)))
         return tuple(names)
 
+    def symmetric(self, row: Platform) -> dict[str, str]:
+        """Return {activation: the operator that reads or writes it, for which the integer 0 has to stand for 0}."""
+        found: dict[str, str] = {}
+        for node, op in self.nodes:
+            if not op.zero_points(node, row):
+                names = [ir.read_name(node, index) for index in op.data(node)]
+                names += [str(node.outputs[index].name) for index in op.results(node)]
+                found.update(dict.fromkeys(names, f"{node.op_type} {node.name}"))
+        return found
+
     def on(self, copy: ir.Graph) -> Partition:
         """Return the same partition of a copy of the graph."""
         return replace(self, graph=copy)

@@ -25,6 +25,7 @@ from .improve.equalize import equalize
 from .improve.host_scale import free_borders, settle
 from .improve.ranges import range_factors
 from .improve.refine import refinable
+from .lower import check_zero_points
 from .observe import TensorStats, observe
 from .partition import Partition
 from .prepared import Prepared, check_same
@@ -261,6 +262,7 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
     if plan.mode != prepared.conf.mode:
         raise ConfigError(f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode {plan.mode}")
     parts = Partition.of(graph, plan.floats, row)
+    check_zero_points(plan, parts, row)
     factors.apply(parts, {name: np.array(t.factor) for name, t in plan.transforms.items()})
     plan, moves = legalize(plan, parts, tie_classes(parts, row), row)
     return Planned(prepared, parts, plan, moves)

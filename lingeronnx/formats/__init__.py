@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..graph import ir
 from . import border, clamp, concat, curves, layers, move, pairs, pool, recurrent, rows, select, spread
-from ._base import QUANT_MODES, RENAMED, Attr, Bound, Format, attributes
+from ._base import QUANT_MODES, RENAMED, Attr, Bound, Format, attributes, other_zero
 from .border import DEQUANT, QUANT, REQUANT
 from .clamp import CLIP, RELU
 from .concat import CONCAT
@@ -28,7 +28,7 @@ __all__ = [
     "LAYER_NORM", "LINEAR", "LOG_SOFTMAX", "LSTM", "MAX_POOL", "MUL", "PAD", "QUANT", "QUANT_MODES", "RELU", "RENAMED",
     "REQUANT", "RESHAPE", "RESIZE", "SHUFFLE_CHANNEL", "SIGMOID", "SLICE", "SOFTMAX", "SPLIT", "SQUEEZE", "SUB",
     "SWISH", "TABLE", "TANH", "TILE", "TRAINED_ONLY", "TRANSPOSE", "UNSQUEEZE", "Attr", "Bound", "Format", "attributes",
-    "integer_format", "is_quantized_domain",
+    "integer_format", "is_quantized_domain", "other_zero",
 ]  # fmt: skip
 
 _ALL = tuple(

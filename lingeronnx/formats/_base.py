@@ -20,12 +20,13 @@ from simulator.kernel import Kernel
 
 from ..errors import InternalError, ModelError
 from ..graph import ir
-from ..plan import QParams
+from ..plan import QParams, counted
 from ..platforms.arithmetic import Arithmetic, Left, Rounding
 from .inference import Signature
 from .real import Reals
 
-__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "attributes", "with_axis"]
+__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "attributes", "other_zero",
+           "scale_at", "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
 
 #: Attribute names of later generations -> the names used here.
 RENAMED: Mapping[str, str] = MappingProxyType(
@@ -65,6 +66,26 @@ class Attr:
         return self.default is _REQUIRED
 
 
+def zero_attribute(key: str) -> Attr:
+    """Return the attribute with the zero point of what `scale_<key>` is the scale of; absent it is 0."""
+    return Attr(f"zero_point_{key}", "i", 0)
+
+
+def zero_points(**held: QParams | None) -> dict[str, int]:
+    """Return the attributes of `zero_attribute` for tensors held so; none for a zero point of 0."""
+    return {f"zero_point_{key}": q.zero_point for key, q in held.items() if q is not None and q.zero_point}
+
+
+def other_zero(attrs: Mapping[str, Any]) -> str | None:
+    """Return the first of a node's attributes that hold a zero point other than 0, None where there is none."""
+    return next((key for key, value in attrs.items() if key.startswith("zero_point") and value), None)
+
+
+def scale_at(attrs: Mapping[str, Any], key: str) -> float:
+    """Return the attribute `scale_<key>`, which knows the zero point beside it."""
+    return counted(float(attrs[f"scale_{key}"]), int(attrs.get(f"zero_point_{key}") or 0))
+
+
 @dataclass
 class Bound:
     """An integer node as `Format.bind` sees it.
@@ -94,6 +115,10 @@ class Bound:
         """Return scale_o over the product of `scales`; ModelError when the operator has no scale_o."""
         return float(self.attrs["scale_o"]) / math.prod(float(s) for s in scales)
 
+    def zero(self, key: str) -> int:
+        """Return the integer that stands for 0 where `scale_<key>` is the scale."""
+        return int(self.attrs.get(f"zero_point_{key}") or 0)
+
     def width(self, index: int = 0) -> int:
         """Return 8 or 16, the width of integer input `index`; ModelError for a wider one."""
         kind = self.source_types[index] if index < len(self.source_types) else None
@@ -117,14 +142,18 @@ class Bound:
             raise ModelError(f"{self.where}: quant_mode = '{name}'; it is one of {', '.join(QUANT_MODES)}")
         return QUANT_MODES[name]
 
-    def rescale(self, ratio: float, bits: int | None = None) -> Any:
-        """Return the simulator's rescaling by `ratio` to `bits` (default the arithmetic's, o_bits, else 8)."""
+    def rescale(self, ratio: float, bits: int | None = None, zero: int | None = None) -> Any:
+        """Return the simulator's rescaling by `ratio` to `bits` (default the arithmetic's, o_bits, else 8).
+
+        zero : the integer of the result that stands for 0, by default the node's zero_point_o.
+        """
         from simulator.fixed import Rescale, Rounded
 
         how = self.arithmetic.requantize
         width = int(bits or how.bits or self.attrs.get("o_bits") or 8)
+        zero = self.zero("o") if zero is None else zero
         if not how.shifts:
-            return Rescale.from_ratio(ratio, width)
+            return Rescale.from_ratio(ratio, width, zero)
         mantissa, exponent = math.frexp(ratio)
         if mantissa != 0.5:
             raise ModelError(
@@ -132,8 +161,10 @@ class Bound:
             )
         shift = self._right(1 - exponent)
         if self.rounding is not Rounding.HALF_UP:
+            if zero:
+                raise ModelError(f"{self.where}: zero_point_o = {zero}; this platform rounds without a zero point")
             return Rounded(shift, width, self.rounding)
-        return Rescale.from_shift(shift, width)
+        return Rescale.from_shift(shift, width, zero)
 
     def weighted_rescale(self, channels: int, groups: int = 1) -> Any:
         """Return the rescaling of sums at scale_x * scale_w: one, or where scale_w is a list one for each output.
@@ -228,6 +259,7 @@ class Format:
     attributes : what a node says of itself, its scales and widths among them.
     weight_scales : the attributes that hold the scales of constant inputs, with the indices of these.
     channel_axis : the axis of its weight (input 1) along which there may be a scale for each element, None: one scale.
+    zero_points : whether the integers that it reads and writes may have another zero point than 0.
     width : the attribute with the number of bits of what it writes.
     leaves : whether what it writes is real where a node has no scale_o.
     signature : what it reads and writes; None: as ONNX's operator of that name, on integers.
@@ -246,6 +278,7 @@ class Format:
     attributes: tuple[Attr, ...] = ()
     weight_scales: Mapping[str, int] = MappingProxyType({"scale_w": 1})
     channel_axis: int | None = None
+    zero_points = False
     width = "o_bits"
     leaves = False
     signature: Signature | None = None
@@ -292,8 +325,7 @@ class Format:
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """Return the scale of the output (counts per unit), given the input tensors' scales; None for real numbers."""
-        scale = attrs.get("scale_o")
-        return float(scale) if scale is not None else (scales[0] if scales else None)
+        return scale_at(attrs, "o") if attrs.get("scale_o") is not None else (scales[0] if scales else None)
 
     def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
         """Return the scale of every output, the same for all by default."""
@@ -305,8 +337,7 @@ class Format:
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return the scale at which each input is read, by input index, where an attribute says so."""
-        scale = attrs.get("scale_x")
-        return {} if scale is None else {0: float(scale)}
+        return {} if attrs.get("scale_x") is None else {0: scale_at(attrs, "x")}
 
     # ---- in real numbers -------------------------------------------------------------------------------------------
 
@@ -349,7 +380,8 @@ class Unary(Format):
 
     def scales(self, x: QParams, o: QParams) -> dict[str, Any]:
         """Return the attributes of a node that reads `x` and writes `o`."""
-        return {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
+        held = {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
+        return {**held, **zero_points(x=x, o=o)}
 
 
 def with_axis(attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,29 +9,34 @@ from typing import Any, Literal
 from simulator.kernel import Kernel
 
 from ..graph import ir
-from ..plan import QParams
+from ..plan import QParams, counted
 from ..platforms.arithmetic import Quantizer, Real, Requantizer
 from . import inference as rules
-from ._base import Attr, Bound, Format, Unary
+from ._base import Attr, Bound, Format, Unary, zero_attribute
 from .inference import Signature
 from .real import Reals
 
 __all__ = ["FAMILY", "QUANT", "DEQUANT", "REQUANT"]
 
 
+def _zero(q: QParams) -> dict[str, int]:
+    return {"zero_point": q.zero_point} if q.zero_point else {}
+
+
 class Quant(Format):
-    """Real to integer: ``sat(floor(x * scale_x + 1/2))``; the training side does every step in float32."""
+    """Real to integer: ``sat(floor(x * scale_x + 1/2) + zero_point)``; the training side does every step in float32."""
 
     name = third = "Quant"
     signature = Signature("x:real", "integer", rules.same(rules.quantized))
     third_attributes = MappingProxyType({})
     kind = Quantizer
     width = "data_bits"
+    zero_points = True
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
     def scales(self, o: QParams) -> dict[str, Any]:
         """Return the attributes of a node that writes `o`."""
-        return {"data_bits": o.bits, "scale_x": o.scale}
+        return {"data_bits": o.bits, "scale_x": o.scale, **_zero(o)}
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel; chips round through float32."""
@@ -45,7 +50,11 @@ class Quant(Format):
         kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == DEQUANT.name
         luna = real is Real.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
-        return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule)
+        return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule, zero=int(bound.attrs["zero_point"]))
+
+    def scale(self, node: ir.Node) -> float:
+        """Return the scale of the integers that a node writes, which knows their zero point."""
+        return counted(float(ir.attr(node, "scale_x")), int(ir.attr(node, "zero_point", 0)))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the real input: what is quantized."""
@@ -57,7 +66,7 @@ class Quant(Format):
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """Return scale_x."""
-        return float(attrs["scale_x"])
+        return counted(float(attrs["scale_x"]), int(attrs["zero_point"]))
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return none: the input is real."""
@@ -68,22 +77,23 @@ QUANT = Quant()
 
 
 class Dequant(Format):
-    """Integer to real: ``x / scale_o``."""
+    """Integer to real: ``(x - zero_point) / scale_o``."""
 
     name = third = "Dequant"
     signature = Signature("x:integer", "real", rules.same(rules.real))
     third_attributes = MappingProxyType({})
-    attributes = (Attr("scale_o", "f"),)
+    zero_points = True
+    attributes = (Attr("scale_o", "f"), Attr("zero_point", "i", 0))
 
-    def scales(self, scale: float) -> dict[str, Any]:
-        """Return the attributes of a node that reads integers at `scale`."""
-        return {"scale_o": scale}
+    def scales(self, x: QParams) -> dict[str, Any]:
+        """Return the attributes of a node that reads `x`."""
+        return {"scale_o": x.scale, **_zero(x)}
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel with scale_o."""
         from simulator.kernels import Dequant as Kernel
 
-        return Kernel(float(bound.attrs["scale_o"]))
+        return Kernel(float(bound.attrs["scale_o"]), int(bound.attrs["zero_point"]))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the real value of the input."""
@@ -99,7 +109,7 @@ class Dequant(Format):
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return the scale of the integer input."""
-        return {0: float(attrs["scale_o"])}
+        return {0: counted(float(attrs["scale_o"]), int(attrs["zero_point"]))}
 
 
 DEQUANT = Dequant()
@@ -111,16 +121,20 @@ class Requant(Unary):
     name = "Requant"
     signature = Signature("x:integer", "integer", rules.same(rules.width))
     kind = Requantizer
-    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
+    zero_points = True
+    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
+                  zero_attribute("x"), zero_attribute("o"))  # fmt: skip
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel with the ratio of both scales."""
         from simulator.kernels import Requant as Kernel
+        from simulator.kernels import centered
 
         bits = int(bound.attrs["o_bits"])
         rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"]), bits)
         # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
-        return Kernel(rescale, saturate=not (bound.how(Requantizer).wraps and bits > 8))
+        kernel = Kernel(rescale, saturate=not (bound.how(Requantizer).wraps and bits > 8))
+        return centered(kernel, bound.zero("x"))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the real value of the input: it is held otherwise, no more."""

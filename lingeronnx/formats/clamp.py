@@ -1,4 +1,7 @@
-"""Relu and Clip on integers; scales pass through."""
+"""Relu and Clip on integers; scales pass through.
+
+Relu cuts at the integer 0. Where another one stands for the real 0, Clip has that for its lower bound.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ class Clip(Format):
 
     name = "Clip"
     domain = ""
+    zero_points = True
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel; absent bounds are the type's."""
@@ -49,7 +53,7 @@ class Clip(Format):
     def meaning(self, real: Reals) -> list[ir.Value]:
         """The bounds in real numbers."""
         bounds = [
-            real.constant(np.float32(real.bound.consts[index].reshape(()) / real.scale()), what)
+            real.constant(np.float32(real.number(int(real.bound.consts[index].reshape(())))), what)
             if index in real.bound.consts
             else None
             for index, what in ((1, "low"), (2, "high"))

@@ -11,7 +11,7 @@ from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Concat as Arithmetic
 from . import inference as rules
-from ._base import ALL_OUT, Attr, Bound, Format, with_axis
+from ._base import ALL_OUT, Attr, Bound, Format, scale_at, with_axis, zero_attribute, zero_points
 from .inference import Signature
 from .real import Reals
 
@@ -29,11 +29,14 @@ class Concat(Format):
     further = (
         *(Attr(f"scale_x_{i}", "f", None) for i in range(_INPUTS)),
         *(Attr(f"x_{i}_bits", "i", None) for i in range(_INPUTS)),
+        *(zero_attribute(f"x_{i}") for i in range(_INPUTS)),
     )
     unsaid = ("data_bits", "o_bits")
     kind = Arithmetic
     third = "QCat"
-    attributes = (Attr("dim", "i", None), Attr("axis", "i", None), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
+    zero_points = True
+    attributes = (Attr("dim", "i", None), Attr("axis", "i", None), Attr("scale_o", "f"), Attr("o_bits", "i", 8),
+                  zero_attribute("o"))  # fmt: skip
 
     def operands(self, node: ir.Node) -> list[int]:
         """Return all inputs."""
@@ -42,7 +45,8 @@ class Concat(Format):
     def scales(self, inputs: Sequence[QParams], o: QParams) -> dict[str, Any]:
         """Return the attributes of a node that reads `inputs` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
-        return {**{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)}, **width, "scale_o": o.scale}
+        zeros = zero_points(o=o, **{f"x_{i}": x for i, x in enumerate(inputs)})
+        return {**{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)}, **width, "scale_o": o.scale, **zeros}
 
     def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
         """The axis is called so, and every input has a width."""
@@ -58,7 +62,7 @@ class Concat(Format):
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return one scale for each input."""
-        return {int(k[8:]): float(v) for k, v in attrs.items() if k.startswith("scale_x_")}
+        return {int(k[8:]): scale_at(attrs, k[6:]) for k in attrs if k.startswith("scale_x_")}
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the concatenation kernel; inputs below the output's scale are shifted left.
@@ -67,15 +71,20 @@ class Concat(Format):
         """
         from simulator.fixed import Rescale
         from simulator.kernels import Concat as Kernel
+        from simulator.kernels import centered
 
         axis = bound.attrs["dim"] if bound.attrs["dim"] is not None else bound.attrs["axis"]
         scales = self.read_scales(bound.attrs)
-        rescales, bits = [], int(bound.attrs["o_bits"] or 8)
+        rescales, zeros, bits = [], [], int(bound.attrs["o_bits"] or 8)
         for index in range(len(bound.node.inputs)):
             ratio = bound.ratio(scales[index]) if index in scales else 1.0
             lost = bound.how(Arithmetic).raises_only and ratio < 1
-            rescales.append(Rescale.from_shift(ALL_OUT, bits) if lost else bound.rescale(ratio, bits))
-        return Kernel(int(axis or 0), tuple(rescales))
+            same = ratio == 1 and bound.zero(f"x_{index}") == bound.zero("o")  # as it is, whatever stands for 0
+            rescales.append(
+                Rescale.from_shift(ALL_OUT, bits) if lost else bound.rescale(ratio, bits, 0 if same else None)
+            )
+            zeros.append(0 if same else bound.zero(f"x_{index}"))
+        return centered(Kernel(int(axis or 0), tuple(rescales)), *zeros)
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Join the inputs."""

@@ -28,10 +28,11 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import QParams
+from ..plan import QParams, zero_of
+from ..plan import real as real_values
 from ..platforms.arithmetic import Curve, Gate, Reading
 from . import inference as rules
-from ._base import Attr, Bound, Format, Unary
+from ._base import Attr, Bound, Format, Unary, scale_at, zero_attribute
 from .functions import function_of, written
 from .inference import Signature
 from .real import Reals
@@ -215,12 +216,14 @@ SWISH = Swish()
 
 
 class Table(Unary):
-    """Any function of one number."""
+    """Any function of one number; its entries know both zero points."""
 
     name = "iqTable"
+    zero_points = True
     signature = Signature("x:integer table:weight", "integer", rules.same(rules.width))
     attributes: tuple[Attr, ...] = (Attr("function", "s", ""), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
-                                    Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
+                                    Attr("scale_x", "f"), Attr("scale_o", "f"), zero_attribute("x"),
+                                    zero_attribute("o"))  # fmt: skip
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the table that the node holds."""
@@ -229,15 +232,16 @@ class Table(Unary):
         return Kernel(bound.constant(1, "int8 int16", "table"))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
-        """Return the function where a standard one gives this table, else look it up: ``table[round(x * scale)]``."""
-        table, x, o = real.bound.consts[1], float(real.attrs["scale_x"]), float(real.attrs["scale_o"])
+        """Return the function where a standard one gives this table, else ``table[round(x * scale) + zero]``."""
+        table, x, o = real.bound.consts[1], scale_at(real.attrs, "x"), scale_at(real.attrs, "o")
         name = function_of(table, x, o, str(real.attrs["function"]))
         if name is not None:
             return [written(name, real)]
-        first = real.constant(np.float32(table.size // 2 + 0.5), "middle")
+        first = real.constant(np.float32(table.size // 2 + zero_of(x) + 0.5), "middle")
         counts = real("Mul", real.input(), real.constant(np.float32(x), "counts"))
         place = real("Cast", real("Add", counts, first), to=6)  # the sum is positive: cut off, it is rounded
-        return [real("Gather", real.constant((table.reshape(-1) / o).astype(np.float32), "entries"), place, axis=0)]
+        entries = real_values(table.reshape(-1), o).astype(np.float32)
+        return [real("Gather", real.constant(entries, "entries"), place, axis=0)]
 
 
 TABLE = Table()

@@ -1,9 +1,10 @@
 """Layers with a constant weight (input 1) and a bias (input 2): convolutions, LinearInt, BatchNorm2dInt.
 
-``y = sat(rescale(sum x*w + b))``, int8 by int8 into a wide accumulator, bias int32 at scale_x*scale_w, one rounding.
+``y = sat(rescale(sum (x - zero_point_x)*w + b) + zero_point_o)``, int8 by int8 into a wide accumulator, bias int32 at
+scale_x*scale_w, one rounding.
 
 ==================  ==============================================================================================
-Conv2dInt, 1d       weight [O, I/group, k...]; pads in ONNX order, zero padding
+Conv2dInt, 1d       weight [O, I/group, k...]; pads in ONNX order, filled with zero_point_x
 ConvTranspose2dInt  weight [I, O/group, k...]; the bias is required (zeros where there is none)
 LinearInt           weight [O, I], over the last axis; without scale_o the output is real
 BatchNorm2dInt      weight [C], ``y = sat(rescale(x*w[c] + b[c]))``
@@ -24,7 +25,7 @@ from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Arithmetic, Layer
 from . import inference as rules
-from ._base import Attr, Bound, Format
+from ._base import Attr, Bound, Format, scale_at, zero_attribute, zero_points
 from .inference import Signature
 from .real import Reals
 
@@ -37,6 +38,8 @@ WEIGHT = (
     Attr("scale_x", "f", unit="counts per unit"),
     Attr("scale_w", "f", unit="counts per unit"),
     Attr("scale_o", "f", None, unit="counts per unit"),
+    zero_attribute("x"),
+    zero_attribute("o"),
 )
 
 
@@ -55,15 +58,17 @@ class WeightFormat(Format):
     kind: type[Arithmetic] = Layer
     channel_axis: int | None = 0
     leaves = True
+    zero_points = True
 
     def scales(self, x: QParams, w: QParams, o: QParams | None) -> dict[str, Any]:
         """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`; None: real numbers."""
         found = {"data_bits": x.bits, "parameter_bits": w.bits, "scale_x": x.scale, "scale_w": w.scale}
+        found |= zero_points(x=x, o=o)
         return found if o is None else {**found, "o_bits": o.bits, "scale_o": o.scale}
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return the scales of input and weight."""
-        scales = {0: float(attrs["scale_x"])}
+        scales = {0: scale_at(attrs, "x")}
         return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: float(attrs["scale_w"])}
 
     def weights(self, real: Reals, groups: int = 1, turned: bool = False) -> list[ir.Value]:
@@ -110,6 +115,7 @@ class Conv2d(WeightFormat):
             pads=tuple(a["pads"] or [0] * 2 * rank),
             dilations=tuple(a["dilations"] or [1] * rank),
             group=int(a["group"]),
+            zero=bound.zero("x"),
         )
 
     def meaning(self, real: Reals) -> list[ir.Value]:
@@ -164,6 +170,7 @@ class ConvTranspose2d(WeightFormat):
             dilations=a["dilations"],
             output_padding=a["output_padding"],
             group=group,
+            zero=bound.zero("x"),
         )
 
     def meaning(self, real: Reals) -> list[ir.Value]:
@@ -177,14 +184,16 @@ CONV_TRANSPOSE2D = ConvTranspose2d()
 
 @dataclass(frozen=True, eq=False)
 class FloatLinear(PlainKernel):
-    """``y = (sum x*w + b) / scale`` in float32: the layer that leaves the integers without rounding to any.
+    """``y = (sum (x - zero)*w + b) / scale`` in float32: the layer that leaves the integers without rounding to any.
 
     weight : integers [O, I]. bias : int64 [O] or None. scale : of the accumulator, scale_x * scale_w, one or [O].
+    zero : the integer of x that stands for 0.
     """
 
     weight: np.ndarray
     bias: np.ndarray | None
     scale: float | np.ndarray
+    zero: int = 0
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x [..., I] -> y [..., O]."""
@@ -197,7 +206,7 @@ class FloatLinear(PlainKernel):
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Accumulate in int64, divide in float64."""
-        total = arrays[0].astype(np.int64) @ self.weight.T.astype(np.int64)
+        total = (arrays[0].astype(np.int64) - self.zero) @ self.weight.T.astype(np.int64)
         return (((total if self.bias is None else total + self.bias) / self.scale).astype(np.float32),)
 
 
@@ -211,7 +220,7 @@ class Linear(WeightFormat):
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """scale_o; without one the output is float."""
-        return None if attrs["scale_o"] is None else float(attrs["scale_o"])
+        return None if attrs["scale_o"] is None else scale_at(attrs, "o")
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the matrix kernel."""
@@ -221,8 +230,8 @@ class Linear(WeightFormat):
         if bound.attrs["scale_o"] is None:
             scale = sum_scale(bound.attrs)
             held = np.array(scale) if isinstance(scale, tuple) else float(scale)
-            return FloatLinear(weight, bound.bias(2, len(weight)), held)
-        return Kernel(weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)))
+            return FloatLinear(weight, bound.bias(2, len(weight)), held, bound.zero("x"))
+        return Kernel(weight, bound.bias(2, len(weight)), bound.weighted_rescale(len(weight)), bound.zero("x"))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return a Gemm where rows are all there is, else a product and a sum."""
@@ -249,7 +258,7 @@ class BatchNorm2d(WeightFormat):
     leaves = False
     third = "QBatchNorm2d"
     aliases = ("QBatchNorm1d",)
-    attributes = tuple(a if a.name.startswith("scale") else Attr(a.name, a.kind, 8) for a in WEIGHT)
+    attributes = tuple(Attr(a.name, a.kind, 8) if a.name.endswith("_bits") else a for a in WEIGHT)
 
     def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
         """Return why its input is not an image, or None."""
@@ -263,7 +272,7 @@ class BatchNorm2d(WeightFormat):
         weight = bound.constant(1, "int8 int16", "weight").reshape(-1)
         rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_w"]))
         bias = bound.bias(2, len(weight))
-        return Affine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale)
+        return Affine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale, bound.zero("x"))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the normalisation with mean 0 and variance 1: the weight has taken them up."""

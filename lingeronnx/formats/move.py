@@ -17,6 +17,7 @@ __all__ = ["FAMILY", "RESHAPE", "FLATTEN", "SQUEEZE", "UNSQUEEZE", "TRANSPOSE"]
 
 class _Move(Format):
     domain = ""
+    zero_points = True
 
     def bind(self, bound: Bound) -> Kernel:
         """Return a reshape to the declared output shape."""

@@ -3,6 +3,7 @@
 On shifting platforms iqAdd requantizes each operand to the output's scale first (two roundings), then adds with
 saturation; `generic` adds in a common accumulator and rounds once. iqMul and BmmInt, ``y = sat(rescale(x @ y))`` over
 the last two axes, round the product once. The training side rounds each operand as well, but saturates the sum only.
+Operands count as what they are above their zero points; to the rounded result zero_point_o is added.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import Any
 
 from simulator.kernel import Kernel
 
+from ..errors import ModelError
 from ..graph import ir
 from ..plan import QParams
 from ..platforms.arithmetic import Division, Layer, Operands, Product, Quotient, Sum
 from . import inference as rules
-from ._base import Attr, Bound, Format
+from ._base import Attr, Bound, Format, scale_at, zero_attribute, zero_points
 from .inference import Signature
 from .real import Reals
 
@@ -26,7 +28,8 @@ __all__ = ["FAMILY", "ADD", "SUB", "MUL", "DIV", "BMM"]
 _WIDE = 60
 
 
-_SCALES = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
+_ZEROS = tuple(zero_attribute(key) for key in "xyo")
+_SCALES = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8), *_ZEROS)
 
 
 class PairFormat(Format):
@@ -35,6 +38,7 @@ class PairFormat(Format):
     attributes: tuple[Attr, ...] = _SCALES
     #: The operator of two real tensors.
     standard: str
+    zero_points = True
     signature = Signature("x:integer y:integer", "integer", rules.like("Add", rules.width))
 
     def operands(self, node: ir.Node) -> list[int]:
@@ -44,7 +48,8 @@ class PairFormat(Format):
     def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
         """Return the attributes of a node that reads `x` and `y` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
-        return {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
+        held = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
+        return {**held, **zero_points(x=x, y=y, o=o)}
 
     def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
         """The second operand has a width, too."""
@@ -56,7 +61,13 @@ class PairFormat(Format):
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
         """Return the scales of both operands."""
-        return {0: float(attrs["scale_x"]), 1: float(attrs["scale_y"])}
+        return {0: scale_at(attrs, "x"), 1: scale_at(attrs, "y")}
+
+    def centered(self, bound: Bound, kernel: Kernel) -> Kernel:
+        """Return the kernel, on operands less their zero points."""
+        from simulator.kernels import centered
+
+        return centered(kernel, bound.zero("x"), bound.zero("y"))
 
 
 class Add(PairFormat):
@@ -77,11 +88,15 @@ class Add(PairFormat):
         bits = int(bound.attrs["o_bits"])
         operands = bound.how(Sum).operands
         if operands is Operands.FINE:
-            return AddScaled.from_ratios(rx, ry, bits, self.sign)
+            return self.centered(bound, AddScaled.from_ratios(rx, ry, bits, self.sign, bound.zero("o")))
         if operands is Operands.WIDE:
             from simulator.fixed import Rescale
 
-            return AddScaled(bound.rescale(rx, _WIDE), bound.rescale(ry, _WIDE), Rescale.from_shift(0, bits), self.sign)
+            wide_x, wide_y = (bound.rescale(r, _WIDE, 0) for r in (rx, ry))
+            whole = Rescale.from_shift(0, bits, bound.zero("o"))
+            return self.centered(bound, AddScaled(wide_x, wide_y, whole, self.sign))
+        if any(map(bound.zero, "xyo")):
+            raise ModelError(f"{bound.where}: it has a zero point; this platform adds without")
         shift_x, shift_y = (bound.rescale(r).pow2_shift for r in (rx, ry))
         return AddShift(shift_x, shift_y, sign=self.sign)
 
@@ -119,7 +134,7 @@ class Mul(PairFormat):
         """Return the kernel that multiplies."""
         from simulator.kernels import Mul as Kernel
 
-        return Kernel(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"])))
+        return self.centered(bound, Kernel(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"]))))
 
 
 MUL = Mul()
@@ -134,6 +149,7 @@ class Div(PairFormat):
     signature = Signature("x:integer y:integer", "integer", rules.like("Add", rules.int32))
     kind = Division
     aliases = ("QDiv",)
+    zero_points = False
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel that divides as the platform does."""
@@ -165,7 +181,7 @@ class Bmm(PairFormat):
     unsaid = ("y_bits",)
     aliases = ("QMatmul",)
     attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
-                  Attr("o_bits", "i", 8))  # fmt: skip
+                  Attr("o_bits", "i", 8), *_ZEROS)  # fmt: skip
 
     def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
         """Return the scales of both factors and the output, and the widths."""
@@ -180,7 +196,7 @@ class Bmm(PairFormat):
         """Return the matrix kernel."""
         from simulator.kernels import MatMul
 
-        return MatMul(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"])))
+        return self.centered(bound, MatMul(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"]))))
 
 
 BMM = Bmm()

@@ -1,7 +1,7 @@
 """Pooling: MaxPool on integers and AvgPool2dInt.
 
 Average pooling sums the window, padded zeros included, and divides by the whole area; the training side honours how
-the padding counts.
+the padding counts. Integers count as what they are above zero_point_x.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import ModelError
 from ..graph import ir
 from ..platforms.arithmetic import Average, Divisor
 from . import inference as rules
-from ._base import Attr, Bound, Format, Unary
+from ._base import Attr, Bound, Format, Unary, scale_at, zero_attribute
 from .inference import Signature
 from .real import Reals
 
@@ -36,6 +36,7 @@ class MaxPool(Format):
     name = "MaxPool"
     exempt = "on int8 below opset 12 (the vendor's older graphs), and on int16, which the standard never allows"
     domain = ""
+    zero_points = True
     attributes = (*_WINDOW, Attr("dilations", "ints", None))
 
     def bind(self, bound: Bound) -> Kernel:
@@ -62,9 +63,10 @@ class AvgPool2d(Unary):
     kind = Average
     third = "QAvgPool2d"
     aliases = ("QAvgPool1d",)
+    zero_points = True
     attributes = (*_WINDOW, Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"),
                   Attr("scale_o", "f", None), Attr("count_include_pad", "i", 1),
-                  Attr("divisor_override", "i", -1))  # fmt: skip
+                  Attr("divisor_override", "i", -1), zero_attribute("x"), zero_attribute("o"))  # fmt: skip
 
     def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
         """Return the attributes; padding counts as elements of a window."""
@@ -87,11 +89,11 @@ class AvgPool2d(Unary):
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
         """Return scale_o, by default scale_x."""
-        return float(attrs["scale_o"] or attrs["scale_x"])
+        return scale_at({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel with the platform's division."""
-        from simulator.kernels import AvgPool, luna_average
+        from simulator.kernels import AvgPool, centered, luna_average
 
         a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
         area = math.prod(a["kernel_shape"])
@@ -105,7 +107,7 @@ class AvgPool2d(Unary):
             q_x, q_o = (bound.exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o)))
             rule = luna_average(_DIVISIONS[divisor], area, q_x, q_o)
         window = (tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank))
-        return AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"]))
+        return centered(AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"])), bound.zero("x"))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the average; padding counts unless the row asks the node."""

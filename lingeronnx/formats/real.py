@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph import ir
+from ..plan import zero_of
 
 __all__ = ["LOWEST", "WIDE", "Reals", "held_type"]
 
@@ -31,8 +32,8 @@ class Reals:
     """Makes the nodes that mean in real numbers what the integer node `bound` computes.
 
     bound : the `Bound` of the node, which this file does not know. values : the real value of each input, None where it
-    is absent or a constant. scales : of each input in counts per unit, None where it is real. opset : what the nodes
-    made so far need. steps : {initializer with y_scale: the scale}. Names come from the node's.
+    is absent or a constant. scales : of each input in counts per unit, None where it is real; they know zero points.
+    opset : what the nodes made so far need. steps : {initializer with y_scale: the scale}. Names come from the node's.
     """
 
     def __init__(
@@ -55,6 +56,10 @@ class Reals:
         if found is None:
             raise ModelError(f"{self.bound.where}: the scale of its input {index} is not known")
         return float(found)
+
+    def number(self, integer: float, index: int = 0) -> float:
+        """Return the real number that an integer of input `index` stands for."""
+        return (integer - zero_of(self._scales[index])) / self.scale(index)
 
     def __call__(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
         """Append a standard node; return its output, or a list of them. Attributes of None are left out."""

@@ -56,6 +56,7 @@ class Slice(Format):
 
     name = "Slice"
     domain = ""
+    zero_points = True
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the positions of each axis."""
@@ -83,6 +84,7 @@ class Split(Format):
     exempt = "sizes in an attribute dims, a number or a list, beside the standard's split"
     exempt_by = "dims"
     domain = ""
+    zero_points = True
     attributes = (Attr("axis", "i", 0), Attr("dims", "ints", None), Attr("split", "ints", None))
 
     def bind(self, bound: Bound) -> Kernel:
@@ -115,6 +117,7 @@ class Gather(Format):
 
     name = third = "Gather"
     domain = ""
+    zero_points = True
     attributes = (Attr("axis", "i", 0), Attr("parameter_bits", "i", 8), Attr("scale_x", "f", None),
                   Attr("scale_o", "f", None))  # fmt: skip
 

@@ -10,9 +10,10 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
+from ..plan import QParams
 from ..platforms.arithmetic import Padding
 from . import inference as rules
-from ._base import Attr, Bound, Format
+from ._base import Attr, Bound, Format, zero_attribute, zero_points
 from .inference import Signature
 from .real import Reals
 
@@ -23,6 +24,7 @@ class _Spread(Format):
     """Bound to the positions that each axis of the output reads."""
 
     domain = ""
+    zero_points = True
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the positions of each axis; those that stay as they are count as none."""
@@ -92,7 +94,12 @@ class Pad(_Spread):
     signature = Signature("x:integer pads:index value:number?", "integer", rules.like("Pad", rules.input_type))
     kind = Padding
     domain = "thinker"
-    attributes = (Attr("mode", "s", "constant"), Attr("scale_x", "f", None), Attr("scale_o", "f", None))
+    attributes = (Attr("mode", "s", "constant"), Attr("scale_x", "f", None), Attr("scale_o", "f", None),
+                  zero_attribute("x"), zero_attribute("o"))  # fmt: skip
+
+    def scales(self, q: QParams) -> dict[str, Any]:
+        """Return the attributes of a node that reads and writes `q`."""
+        return {"scale_x": q.scale, "scale_o": q.scale, **zero_points(x=q, o=q)}
 
     def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
         """-1 outside, or what the mode finds there."""
@@ -114,7 +121,7 @@ class Pad(_Spread):
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the standard operator, the constant in real numbers."""
-        value = real.constant(np.float32((self.fill(real.bound) or 0) / real.scale()), "value")
+        value = real.constant(np.float32(real.number(self.fill(real.bound) or 0)), "value")
         mode = _MODES[real.bound.how(Padding).swapped][str(real.attrs["mode"])]
         return [real("Pad", real.input(), real.given(1), value, mode=mode)]
 

@@ -106,6 +106,10 @@ class Op:
         """Return the reason that a user reads where `available` says no."""
         return f"{row.name} has no {self.name}"
 
+    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+        """Return whether the activations of this float node may have zero points on `row`; a composition's none."""
+        return row.zero_points and self.format.zero_points and not self.title
+
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return the scales this float node ties together on `row`; by default input and output."""
         return [Tie(ir.read_name(node), ir.written_name(node))]

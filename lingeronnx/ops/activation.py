@@ -32,6 +32,16 @@ def bounds(node: ir.Node) -> tuple[float, float] | None:
     return found[0], found[1]
 
 
+def _bounded(node: ir.Node, low: Lowering, ends: tuple[int, int]) -> None:
+    """Emit Clip with integer bounds."""
+    dtype = np.int8 if low.written(node).bits <= 8 else np.int16
+    given = [
+        low.array(f"{node.outputs[0].name}_{key}", np.array(value, dtype))
+        for key, value in zip(("low", "high"), ends, strict=True)
+    ]
+    low.emit(formats.CLIP, node, [low.integer(node, 0), *given], {})
+
+
 def _tie_to_output(node: ir.Node) -> list[Tie]:
     """Input and output share a scale; where nobody else reads the input only the output's range matters."""
     source, result = ir.source(node), ir.written_name(node)
@@ -48,6 +58,18 @@ class Relu(Op):
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """The output's statistics count when nobody else reads the input."""
         return _tie_to_output(node)
+
+    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+        """Return whether there is a Clip, which cuts at any integer."""
+        return row.zero_points and row.runs(formats.CLIP.name)
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit Relu, or Clip from the integer that stands for 0."""
+        q = low.written(node)
+        if q.zero_point:
+            _bounded(node, low, (q.zero_point, q.high))
+            return
+        super().lower(node, low)
 
 
 class Clip(Op):
@@ -82,27 +104,28 @@ class Clip(Op):
             )
         ]
 
+    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+        """Return whether there is a Clip: saturation stands in for it around 0 only."""
+        return row.zero_points and row.runs(self.name)
+
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return the tie of Relu: input and output share one scale."""
         return _tie_to_output(node)
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit Clip with integer bounds, or, where the top integer is the upper bound, Relu."""
-        limits, scale = bounds(node), low.written(node)
+        limits, q = bounds(node), low.written(node)
         assert limits is not None
         low_int, high_int = (
-            int(min(max(math.floor(end * scale.scale + 0.5), scale.low), scale.high)) if math.isfinite(end) else whole
-            for end, whole in zip(limits, (scale.low, scale.high), strict=True)
+            int(min(max(math.floor(end * q.scale + 0.5) + q.zero_point, q.low), q.high))
+            if math.isfinite(end)
+            else whole
+            for end, whole in zip(limits, (q.low, q.high), strict=True)
         )
-        if high_int == scale.high and low_int == 0:
+        if high_int == q.high and low_int == q.zero_point == 0:
             low.emit(formats.RELU, node, [low.integer(node, 0)], {})
             return
-        dtype = np.int8 if scale.bits <= 8 else np.int16
-        ends = [
-            low.array(f"{node.outputs[0].name}_{key}", np.array(value, dtype))
-            for key, value in (("low", low_int), ("high", high_int))
-        ]
-        low.emit(formats.CLIP, node, [low.integer(node, 0), *ends], {})
+        _bounded(node, low, (low_int, high_int))
 
 
 def is_relu(node: ir.Node) -> bool:

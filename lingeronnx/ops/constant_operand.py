@@ -70,6 +70,10 @@ class AddConstant(Binary):
         """Whether no operand may be a constant, so that every element becomes a channel."""
         return row.limits(self.format.name, OperandLimits) is not None
 
+    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+        """Return whether the platform has the operator; a mask's range is one around 0."""
+        return row.zero_points and not self._by_channels(row) and masked_row(node) is None
+
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """What a mask shows stays as it is."""
         x, y = ir.read_name(node, self.data(node)[0]), ir.written_name(node)

@@ -57,6 +57,10 @@ class Gated(Op):
         """Whether the platform has a sigmoid."""
         return SIGMOID.available(row)
 
+    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+        """Return whether it becomes a table."""
+        return row.runs(TABLE.name) and TABLE.zero_points(node, row)
+
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return none: input and output have scales of their own."""
         return []

@@ -59,6 +59,10 @@ class Sigmoid(Op):
         """The fault, where there is one."""
         return (self.fault and row.fault(self.fault)) or super().absence(node, row)
 
+    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+        """Return whether it becomes a table of its own."""
+        return row.runs(TABLE.name) and TABLE.zero_points(node, row)
+
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return none: input and output have scales of their own."""
         return []

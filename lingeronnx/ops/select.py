@@ -105,6 +105,10 @@ class Gather(Op):
         axis = ir.attr(node, "axis", 0) % len(shape) if shape else 0
         return "it chooses along the batch axis" if not shape or axis == 0 or shape[axis] is None else None
 
+    def zero_points(self, node: ir.Node, row: Platform) -> bool:
+        """Return whether it chooses among activations: the rows of a constant table are weights."""
+        return bool(self.data(node)) and super().zero_points(node, row)
+
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """An embedding's output has a scale of its own."""
         return super().ties(node, row) if self.data(node) else []

@@ -93,13 +93,13 @@ class Pad(_Spread):
         """Emit with pads and the integer value as inputs."""
         q, pads, value = low.written(node), _pads(node), _value(node)
         assert value is not None
-        held = int(np.clip(math.floor(value * q.scale + 0.5), q.low, q.high))
+        held = int(np.clip(math.floor(value * q.scale + 0.5) + q.zero_point, q.low, q.high))
         name = node.outputs[0].name
         given = [
             low.array(f"{name}_pads", np.array(pads, np.int64)),
             low.array(f"{name}_value", np.array([held], np.int64)),
         ]
-        attrs = {"mode": ir.attr(node, "mode", "constant"), "scale_x": q.scale, "scale_o": q.scale}
+        attrs = {"mode": ir.attr(node, "mode", "constant"), **formats.PAD.scales(q)}
         low.emit(formats.PAD, node, [low.integer(node, 0), *given], attrs)
 
 

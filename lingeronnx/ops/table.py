@@ -1,6 +1,8 @@
 """Functions of one number as tables: iqTable, one entry per input integer.
 
-    entry[x] = sat(floor(f(x / scale_x) * scale_o + 1/2))        f in float64; NaN gives 0, infinities saturate
+    entry[x] = sat(floor(f((x - zero_point_x) / scale_x) * scale_o + 1/2) + zero_point_o)
+
+f in float64; what is not a number counts as 0, infinities saturate.
 
 f is a standard operator, one of arithmetic with a constant of one value, or a composition that `passes.curves` put into
 a model-local function (GELU as exporters write it, for instance).
@@ -164,10 +166,10 @@ class Table(Op):
         index = self.data(node)[0]
         x, o = low.read(node, index), low.written(node)
         scale = float(np.float32(o.scale))
-        real = table_of(low.model, node, grid(8 if x.bits <= 8 else 16) / float(np.float32(x.scale)))
-        held = np.clip(
-            np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5), o.low, o.high
-        )
+        places = grid(8 if x.bits <= 8 else 16) - x.zero_point
+        real = table_of(low.model, node, places / float(np.float32(x.scale)))
+        counts = np.floor(np.nan_to_num(real * scale, nan=0.0, posinf=2.0**40, neginf=-(2.0**40)) + 0.5)
+        held = np.clip(counts + o.zero_point, o.low, o.high)
         table = low.array(f"{node.outputs[0].name}_table", held.astype(np.int8 if o.bits <= 8 else np.int16))
         attrs = {"function": ir.kind(node), **formats.TABLE.scales(x, o)}
         low.emit(formats.TABLE, node, [low.integer(node, index), table], attrs)

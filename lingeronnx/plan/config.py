@@ -57,6 +57,7 @@ class QuantConfig(BaseModel):
     bits: int = 8
     weight_bits: int = 8
     weight_scales: Literal["tensor", "channel"] = "tensor"
+    activations: Literal["symmetric", "asymmetric"] = "symmetric"
     calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
     percentile: float = Field(default=99.99, gt=50, le=100)
     effort: Literal["fast", "normal"] = "normal"
@@ -127,6 +128,11 @@ class QuantConfig(BaseModel):
             raise ConfigError(
                 f"weight_scales {self.weight_scales} on platform {row.name}: a weight has one scale per "
                 f"{' or '.join(row.weight_scales)} there; drop --weight-scales or choose --platform generic"
+            )
+        if self.activations == "asymmetric" and not row.zero_points:
+            raise ConfigError(
+                f"activations asymmetric on platform {row.name}: the integer 0 stands for the real 0 there; "
+                "drop --activations or choose --platform generic"
             )
         for key, bits in (("bits", self.bits), ("weight_bits", self.weight_bits)):
             if bits not in row.bits:

@@ -34,6 +34,10 @@ class QParams:
     zero_point: int = 0
 
     def __post_init__(self) -> None:
+        if self.zero_point and (self.axis is not None or not self.low <= self.zero_point <= self.high):
+            raise ValueError(
+                f"zero point {self.zero_point} of {self.bits} bits: it is one of their integers, beside one scale"
+            )
         if isinstance(self.scale, tuple) != (self.axis is not None) or (self.axis is not None and len(self.scale) < 2):
             raise ValueError(
                 f"scale {self.scale} along axis {self.axis}: a tuple of scales has an axis, one scale none"
@@ -61,7 +65,8 @@ class QParams:
     @property
     def text(self) -> str:
         """The scale where there is one, as people read it: ``2^7`` or ``93.5``."""
-        return f"2^{self.exponent}" if self.exponent is not None else f"{self.scale:.6g}"
+        scale = f"2^{self.exponent}" if self.exponent is not None else f"{self.scale:.6g}"
+        return f"{scale} from {self.zero_point}" if self.zero_point else scale
 
     @property
     def power_of_two(self) -> bool:
@@ -189,4 +194,10 @@ def _qparams(entry: Mapping[str, Any], where: str, name: str) -> QParams:
             "a list of at least two scales has an axis, one scale has none"
         )
     zero = int(entry.get("zero_point", 0))
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    if zero and (axis is not None or not low <= zero <= high):
+        raise ConfigError(
+            f"{where}: tensor '{name}' has zero point {zero} with {len(scales)} scales and {bits} bits; a zero point "
+            f"is one of the integers {low} to {high}, beside one scale"
+        )
     return QParams(scales if axis is not None else scales[0], bits, axis, zero)

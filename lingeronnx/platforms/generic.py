@@ -35,6 +35,7 @@ GENERIC = Platform(
     bits=(4, 8, 16),
     out_bits=(8, 16, 32),
     weight_scales=("tensor", "channel"),
+    zero_points=True,
     ops=MappingProxyType(
         {
             **rows(Quantizer(), "Quant"),

@@ -53,7 +53,7 @@ class Platform:
     ops: Mapping[str, OpRow]
     also: Mapping[str, Arithmetic] = field(default_factory=dict)
     weight_scales: tuple[str, ...] = ("tensor",)  # "channel": one for each output channel of a layer
-    zero_points: bool = False  # activations whose real 0 is another integer than 0
+    zero_points: bool = False  # it takes activations whose real 0 is another integer than 0
     single_sample: bool = False  # graphs are written for one sample, with a batch of 1
     out_bits: tuple[int, ...] = (8,)  # of a fully connected layer whose output leaves the integers
     exponents: tuple[int, int] = (-126, 126)  # of activations' power-of-two scales

@@ -3,7 +3,7 @@
 Every integer tensor becomes ``T -> QuantizeLinear -> T_quantized -> DequantizeLinear``, the operator between as its
 format means it. Weights stand in integers behind a DequantizeLinear, biases in int32 at the product of both scales.
 
-    y_scale = float32(1 / scale)        zero point 0, int8; int4 and int16 where a tensor has such integers
+    y_scale = float32(1 / scale)        the tensor's zero point, int8; int4 and int16 where it has such integers
 
 The opset is 13, 17 with layer normalisation, 21 with integers of 4 or 16 bits, or that of the graph's float nodes where
 it is higher. `SCALES` in the metadata has the scales that cannot be read back from y_scale to the last bit.
@@ -21,6 +21,7 @@ from ..errors import ModelError
 from ..formats import DEQUANT, Bound, Format, attributes, integer_format, is_quantized_domain
 from ..formats.real import LOWEST, Reals, held_type
 from ..graph import ir
+from ..plan import zero_of
 from ..run.generations import Side
 from ..run.int_runner import row_of, sizes
 from .opset import raise_nodes
@@ -65,7 +66,7 @@ def write(model: ir.Graph) -> Written:
 
 @dataclass
 class _Held:
-    """An integer tensor: its real value here, its scale and width."""
+    """An integer tensor: its real value here, its scale, which knows the zero point, and its width."""
 
     real: ir.Value
     scale: float
@@ -161,7 +162,7 @@ class _Writer:
                 real.nodes += self._real(form, old, new, new in fresh)
             else:
                 self.formats[str(old.name)] = form
-                real.nodes += self._integers(real, old, new, new in fresh, float(out[index] or 0), bits)
+                real.nodes += self._integers(real, old, new, new in fresh, out[index] or 0.0, bits)
         self.made.update(real.nodes)
         self.steps.update(real.steps)
         self.model.graph.insert_before(node, real.nodes)
@@ -211,11 +212,14 @@ class _Writer:
         kind, made = held_type(bits), []
         if kind.bitwidth != bits:
             low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-            ends = [real.constant(np.float32(end / scale), what) for end, what in ((low, "least"), (high, "most"))]
+            ends = [
+                real.constant(np.float32((end - zero_of(scale)) / scale), what)
+                for end, what in ((low, "least"), (high, "most"))
+            ]
             made.append(ir.make_node("Clip", [new, *ends], output=self._name(f"{name}_cut"), of=real.node, what="cut"))
             new = made[-1].outputs[0]
-        step = real.step(name, scale)
-        zero = real.zero(kind)
+        step = real.step(name, float(scale))
+        zero = real.zero(kind, zero_point=zero_of(scale))
         self.opset = max(self.opset, real.opset)
         held = name if old.is_graph_output() else self._name(f"{name}_quantized")
         made.append(ir.make_node("QuantizeLinear", [new, step, *zero], output=held, name=f"{name}_QuantizeLinear"))

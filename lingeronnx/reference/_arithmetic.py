@@ -4,7 +4,7 @@ Written from docs/numerics.md and from nothing else: these functions judge the s
 
     round_shift(v, s) = floor(v / 2^s + 1/2)
     saturate(v, b)    = v clamped to signed integers of b bits
-    requantize(v, r)  = saturate(floor(v * r + 1/2)), r a power of two on chips, M * 2^-s with a 31-bit M elsewhere
+    requantize(v, r)  = saturate(floor(v * r + 1/2) + z), r a power of two on chips, M * 2^-s with a 31-bit M elsewhere
 
 Arrays are int64 or hold Python integers (dtype object); results are of the narrowest type that holds their width.
 """
@@ -62,22 +62,22 @@ def multiplier(ratio: float) -> tuple[int, int]:
     raise ValueError(f"no multiplier for the ratio {ratio:g}")
 
 
-def requantize(acc: Any, ratio: float, bits: int, how: Requantize) -> np.ndarray:
-    """Return saturate(floor(acc * ratio + 1/2)) as the platform computes it: by M * 2^-s, or by a shift.
+def requantize(acc: Any, ratio: float, bits: int, how: Requantize, zero: int = 0) -> np.ndarray:
+    """Return saturate(floor(acc * ratio + 1/2) + zero) as the platform computes it: by M * 2^-s, or by a shift.
 
     Raises ValueError for a ratio the platform cannot do.
     """
     acc = unlimited(acc)
     if not how.shifts:
         m, s = multiplier(ratio)
-        return stored(saturate(round_shift(acc * m, s), bits), bits)
+        return stored(saturate(round_shift(acc * m, s) + zero, bits), bits)
     shift = -log2(ratio)
     if shift < 0 and how.left is not Left.SHIFTED:
         if how.left is Left.REFUSED:
             raise ValueError(f"the scales need a shift of {-shift} to the left, which the executor refuses")
         shift, acc = 0, acc * 0 if how.left is Left.ZERO else acc
     moved = round_shift(acc, shift) if how.rounding is Rounding.HALF_UP else _other_shift(acc, shift, how.rounding)
-    return stored(saturate(moved, bits), bits)
+    return stored(saturate(moved + zero, bits), bits)
 
 
 def _other_shift(values: Any, shift: int, rounding: Rounding | None) -> Any:

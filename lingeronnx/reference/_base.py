@@ -27,6 +27,14 @@ class Attributes(dict[str, Any]):
             raise ValueError(f"attribute {key} is missing")
         return float(value)
 
+    def zero(self, key: str) -> int:
+        """Return the integer that stands for 0 at `scale_<key>`."""
+        return int(self.get(f"zero_point_{key}") or 0)
+
+    def above(self, values: Any, key: str) -> np.ndarray:
+        """Return integers at `scale_<key>` less what stands for 0, int64."""
+        return np.asarray(values).astype(np.int64) - self.zero(key)
+
     @property
     def o_bits(self) -> int:
         """Width of the result."""
@@ -80,7 +88,8 @@ class Integer(OpRun):
         held = 1.0
         for key in scales:
             held *= a.scale(key)
-        return requantize(acc, a.scale("scale_o") / held, how.requantize.bits or a.o_bits, how.requantize)
+        width = how.requantize.bits or a.o_bits
+        return requantize(acc, a.scale("scale_o") / held, width, how.requantize, a.zero("o"))
 
 
 class Standard(Integer):

@@ -23,7 +23,7 @@ class Quant(Integer):
     names: tuple[str, ...] = ("Quant",)
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """sat(floor(x * scale + 1/2))."""
+        """sat(floor(x * scale + 1/2) + zero_point)."""
         (x,) = inputs
         if x.dtype.kind == "i":
             return x
@@ -36,18 +36,20 @@ class Quant(Integer):
             else:
                 real = x.astype(np.float64) * scale + 0.5
             top = 2.0 ** (bits - 1)
-            whole = np.clip(np.floor(np.where(np.isnan(real), 0, real)), -top, top - 1)
+            zero = int(a.get("zero_point") or 0)
+            whole = np.clip(np.floor(np.where(np.isnan(real), 0, real)) + zero, -top, top - 1)
         return stored(whole.astype(np.int64), bits)
 
 
 class Dequant(Integer):
-    """Integers to real numbers, x / scale_o in float32."""
+    """Integers to real numbers, (x - zero_point) / scale_o in float32."""
 
     names: tuple[str, ...] = ("Dequant",)
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
-        """X / scale, rounded once to float32."""
-        return (inputs[0].astype(np.float64) / a.scale("scale_o")).astype(np.float32)
+        """(x - zero_point) / scale, rounded once to float32."""
+        above = inputs[0].astype(np.float64) - int(a.get("zero_point") or 0)
+        return (above / a.scale("scale_o")).astype(np.float32)
 
 
 class Requant(Integer):
@@ -57,7 +59,7 @@ class Requant(Integer):
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Shift either way, or multiply."""
-        (x,) = inputs
+        x = a.above(inputs[0], "x")
         ratio = a.scale("scale_o") / a.scale("scale_x")
         shifts = np.frexp(ratio)[0] == 0.5
         if shifts:
@@ -65,8 +67,8 @@ class Requant(Integer):
             if how.wraps and a.o_bits > 8 and ratio >= 1:  # a plain shift: the top bits are lost
                 half = 1 << (a.o_bits - 1)
                 return stored((moved + half) % (2 * half) - half, a.o_bits)
-            return stored(saturate(moved, a.o_bits), a.o_bits)
-        return requantize(x, ratio, a.o_bits, how.requantize)
+            return stored(saturate(moved + a.zero("o"), a.o_bits), a.o_bits)
+        return requantize(x, ratio, a.o_bits, how.requantize, a.zero("o"))
 
 
 FAMILY: tuple[type[Integer], ...] = (Quant, Dequant, Requant)

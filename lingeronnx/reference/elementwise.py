@@ -22,17 +22,19 @@ class Add(Integer):
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Bring both to one scale, add, saturate."""
         ratios = [a.scale("scale_o") / a.scale(key) for key in ("scale_x", "scale_y")]
+        above = [a.above(values, key) for values, key in zip(inputs, "xy", strict=True)]
         if how.operands is Operands.WIDE:
-            x, y = (requantize(v, r, 62, how.requantize).astype(object) for v, r in zip(inputs, ratios, strict=True))
-            return stored(saturate(x + self.sign * y, a.o_bits), a.o_bits)
+            x, y = (requantize(v, r, 62, how.requantize).astype(object) for v, r in zip(above, ratios, strict=True))
+            return stored(saturate(x + self.sign * y + a.zero("o"), a.o_bits), a.o_bits)
         if how.operands is Operands.BYTES:
             x, y = (requantize(v, r, 8, how.requantize).astype(int) for v, r in zip(inputs, ratios, strict=True))
             return stored(saturate(x + self.sign * y, 8), 8)
         fine = []
-        for values, ratio in zip(inputs, ratios, strict=True):
+        for values, ratio in zip(above, ratios, strict=True):
             m, s = multiplier(ratio * 2**16)
             fine.append(round_shift(unlimited(values) * m, s))
-        return stored(saturate(round_shift(fine[0] + self.sign * fine[1], 16), a.o_bits), a.o_bits)
+        whole = round_shift(fine[0] + self.sign * fine[1], 16) + a.zero("o")
+        return stored(saturate(whole, a.o_bits), a.o_bits)
 
 
 class Sub(Add):
@@ -49,7 +51,7 @@ class Mul(Integer):
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Multiply and round once."""
-        x, y = (array.astype(np.int64) for array in inputs)
+        x, y = (a.above(array, key) for array, key in zip(inputs, "xy", strict=True))
         return self.rescaled(x * y, a, how, "scale_x", "scale_y")
 
 

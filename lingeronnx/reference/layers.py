@@ -1,6 +1,7 @@
 """Operators with weights or two matrices: convolutions, linear, matrix product, batch normalisation.
 
-Every one is ``requantize(sum of products + bias)`` with one rounding; sums are int64.
+Every one is ``requantize(sum of products + bias)`` with one rounding; sums are int64. Activations count as what they
+are above their zero points.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Conv(Integer):
         x, weight, bias = (*inputs, None)[:3]
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
         strides, pads, dilations = _sizes(a, rank)
-        padded = np.pad(x.astype(np.int64), [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
+        padded = np.pad(a.above(x, "x"), [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
         space = [
             (padded.shape[2 + i] - dilations[i] * (weight.shape[2 + i] - 1) - 1) // strides[i] + 1 for i in range(rank)
         ]
@@ -90,7 +91,7 @@ class ConvTranspose(Integer):
             taps = weight[(slice(None), slice(None), *place)].astype(np.int64)
             turned = np.concatenate([part.T for part in np.split(taps, group, 0)], 0)  # [O, C/group]
             reached = [_spread(p * d, s, n) for p, d, s, n in zip(place, dilations, strides, x.shape[2:], strict=True)]
-            acc[(slice(None), slice(None), *reached)] += _grouped(x.astype(np.int64), turned, group)
+            acc[(slice(None), slice(None), *reached)] += _grouped(a.above(x, "x"), turned, group)
         kept = [slice(pads[i], whole[i] - pads[rank + i]) for i in range(rank)]
         acc = acc[(slice(None), slice(None), *kept)]
         return self.rescaled(_with_bias(acc, bias), a, how, "scale_x", "scale_w")
@@ -104,7 +105,7 @@ class Linear(Integer):
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """X W^T + b over the last axis."""
         x, weight, bias = (*inputs, None)[:3]
-        acc = x.astype(np.int64) @ weight.astype(np.int64).T
+        acc = a.above(x, "x") @ weight.astype(np.int64).T
         if bias is not None:
             acc = acc + bias.astype(np.int64)
         return self.rescaled(acc, a, how, "scale_x", "scale_w", axis=-1)
@@ -117,7 +118,7 @@ class Bmm(Integer):
 
     def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
         """Multiply the matrices and round once."""
-        x, y = (array.astype(np.int64) for array in inputs)
+        x, y = (a.above(array, key) for array, key in zip(inputs, "xy", strict=True))
         return self.rescaled(x @ y, a, how, "scale_x", "scale_y")
 
 
@@ -130,7 +131,7 @@ class BatchNorm2d(Integer):
         """X * w[c] + b[c]."""
         x, factor, offset = inputs[:3]
         column: Sequence[int] = (-1, *[1] * (x.ndim - 2))
-        acc = x.astype(np.int64) * factor.astype(np.int64).reshape(column)
+        acc = a.above(x, "x") * factor.astype(np.int64).reshape(column)
         return self.rescaled(_with_bias(acc, offset.reshape(-1)), a, how, "scale_x", "scale_w")
 
 

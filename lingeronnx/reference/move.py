@@ -27,7 +27,7 @@ class Concat(Integer):
             ratio = a.scale("scale_o") / a.scale(key) if key in a else 1.0
             if how.raises_only and log2(ratio) < 0:
                 x = x * 0
-            parts.append(requantize(x, ratio, a.o_bits, how.requantize))
+            parts.append(requantize(a.above(x, f"x_{index}"), ratio, a.o_bits, how.requantize, a.zero("o")))
         axis = a.get("dim") if a.get("dim") is not None else a.get("axis")
         return np.concatenate(parts, int(axis or 0))
 

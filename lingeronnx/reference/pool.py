@@ -62,11 +62,11 @@ class AvgPool(Integer):
         """Sum, then divide as the platform does."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
-        total, area = _pooled(x, a, 0, lambda w: w.sum(axes)), math.prod(a["kernel_shape"])
+        total, area = _pooled(a.above(x, "x"), a, 0, lambda w: w.sum(axes)), math.prod(a["kernel_shape"])
         x_scale = a.scale("scale_x")
         o_scale = float(a.get("scale_o") or x_scale)
         if how.divisor is Divisor.ONE_ROUNDING:
-            return requantize(total, o_scale / (x_scale * area), a.o_bits, how.requantize)
+            return requantize(total, o_scale / (x_scale * area), a.o_bits, how.requantize, a.zero("o"))
         byte = how.divisor is Divisor.AREA_IN_A_BYTE
         return self.on_chip(total, area, log2(o_scale) - log2(x_scale), byte)
 

@@ -18,6 +18,7 @@ from onnx import ModelProto
 
 from ..errors import ModelError, RepairError
 from ..files import replacing
+from ..formats import other_zero
 from ..graph import ir, onnxfile
 from .check import Checked, run
 from .declared import NOTES, TYPES
@@ -110,9 +111,21 @@ def repair(model: ModelProto) -> Report:
             view = View(model)
         if step in _SKELETON and report.fatal:
             return report
+    if report.edits:
+        report.findings += _moved(model)
     if not report.fatal:
         report.findings += _left(model)
     return report
+
+
+def _moved(model: ModelProto) -> list[Finding]:
+    """Return where the integer 0 is not the real 0: what was edited took it for granted."""
+    for node in View(model).nodes:
+        key = other_zero(node.attributes)
+        if key is not None:
+            text = f"has {key} = {node.attributes[key]}; only graphs whose zero points are 0 can be repaired"
+            return [Finding("structure", text, node.label, level="fatal")]
+    return []
 
 
 def mend(view: View, findings: Sequence[Finding]) -> list[Edit]:

@@ -20,13 +20,26 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..files import replacing
+from ..plan import counted, zero_of
 
-__all__ = ["INDEX", "Folder", "Summary", "write_npz"]
+__all__ = ["INDEX", "Folder", "Summary", "described", "scale_of", "write_npz"]
 
-#: The name of the index in a dump folder: a list of {name, file, dtype, shape, scale} in graph order.
+#: The name of the index in a dump folder: a list of {name, file, dtype, shape, scale} in graph order. Where another
+#: integer than 0 stands for 0, an entry has a zero_point, too.
 INDEX = "index.json"
 
 _FIRST = 8  # values a summary shows
+
+
+def described(scale: float | None) -> dict[str, Any]:
+    """Return the JSON entries of a tensor's scale: `scale`, and `zero_point` where it is not 0."""
+    zero = zero_of(scale)
+    return {"scale": scale, **({"zero_point": zero} if zero else {})}
+
+
+def scale_of(entry: Mapping[str, Any]) -> float | None:
+    """Return the scale that `described` wrote."""
+    return None if entry["scale"] is None else counted(float(entry["scale"]), int(entry.get("zero_point", 0)))
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
@@ -75,7 +88,7 @@ class Folder:
         if entry is None:
             safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._")[:100]
             entry = {"name": name, "file": f"{len(self._entries):04d}_{safe}.npy", "dtype": str(array.dtype),
-                     "shape": [0, *array.shape[1:]], "scale": scale}  # fmt: skip
+                     "shape": [0, *array.shape[1:]], **described(scale)}  # fmt: skip
             self._entries[name] = entry
         if list(array.shape[1:]) != entry["shape"][1:] or str(array.dtype) != entry["dtype"]:
             raise ConfigError(
@@ -137,13 +150,17 @@ class Summary:
         """Mean of all values; nan where there is none."""
         return self._total / self._count if self._count else math.nan
 
+    def real(self, value: float) -> float:
+        """Return what `value` of the tensor stands for, itself in a float tensor."""
+        return value if self.scale is None else (value - zero_of(self.scale)) / self.scale
+
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready values; integers divided by `scale` are real ones."""
+        """Return JSON-ready values; integers less their `zero_point`, if any, divided by `scale` are real ones."""
         return {
             "name": self.name,
             "dtype": self.dtype,
             "shape": list(self.shape),
-            "scale": self.scale,
+            **described(self.scale),
             "min": self.low,
             "max": self.high,
             "mean": self.mean,

@@ -16,9 +16,10 @@ import numpy as np
 from simulator.kernel import Call, MachineError, Spec
 
 from ..errors import ConfigError, DataError, ModelError
-from ..formats import QUANT, Bound, Format, attributes, integer_format, is_quantized_domain
+from ..formats import QUANT, Bound, Format, attributes, integer_format, is_quantized_domain, other_zero
 from ..graph import ir
 from ..graph.batch_axes import open_axis
+from ..plan import real, zero_of
 from ..platforms import GENERIC, Platform, platform
 from ..platforms.arithmetic import Quantizer
 from .generations import Side
@@ -67,15 +68,16 @@ class IntRunner:
 
     @property
     def input_scales(self) -> dict[str, tuple[float, int] | None]:
-        """(scale, bits) by input of the Quant nodes that read it; None where there is none, or several disagree."""
+        """(scale, bits) by input of the Quant nodes that read it; None where there is none, or several disagree.
+
+        The scale knows its zero point.
+        """
         found: dict[str, tuple[float, int] | None] = {}
         for value in self.model.graph.inputs:
-            quants = {
-                (float(ir.attr(use.node, "scale_x")), int(ir.attr(use.node, "data_bits", 8)))
-                for use in value.uses()
-                if use.node.op_type == QUANT.name
-            }
-            found[str(value.name)] = quants.pop() if len(quants) == 1 else None
+            nodes = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
+            quants = [(QUANT.scale(node), int(ir.attr(node, "data_bits", 8))) for node in nodes]
+            alike = len({(float(scale), zero_of(scale), bits) for scale, bits in quants}) == 1
+            found[str(value.name)] = quants[0] if alike else None
         return found
 
     def run(
@@ -202,7 +204,7 @@ class IntRunner:
                 if use.node.op_type == QUANT.name:
                     feed[str(use.node.outputs[0].name)] = given[name]
                 else:
-                    feed[name] = (given[name] / scale).astype(np.float32)
+                    feed[name] = real(given[name], scale).astype(np.float32)
         return feed
 
     def _compile(
@@ -414,6 +416,10 @@ class _Binder:
             elif names[index] not in self.specs:
                 raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
         self._check_scales(form, node, attrs, names)
+        if not self._side.row.zero_points and (key := other_zero(attrs)) is not None:
+            raise ModelError(
+                f"{node.op_type} {node.name}: {key} = {attrs[key]}; on {self._side.row.name} the integer 0 stands for 0"
+            )
         bound = Bound(
             node,
             attrs,
@@ -445,12 +451,20 @@ class _Binder:
         self._taken.add(held)
 
     def _check_scales(self, form: Format, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
-        for index, scale in form.read_scales(attrs).items():
+        read = form.read_scales(attrs)
+        for index, scale in read.items():
             own = self.scales.get(names[index]) if index < len(names) else None
             if own is not None and own != scale:
                 raise ModelError(
                     f"{node.op_type} {node.name}: reads '{names[index]}' at scale {scale:g}, its producer writes "
                     f"{own:g}; repair the graph with fix-dequant"
+                )
+        for index, name in enumerate(names):
+            zero = zero_of(self.scales.get(name))
+            taken = zero_of(read[index]) if index in read else zero if form.zero_points else 0
+            if name in self.scales and zero != taken:
+                raise ModelError(
+                    f"{node.op_type} {node.name}: reads '{name}' with zero point {taken}, its producer writes {zero}"
                 )
 
     def _constant(self, name: str, array: np.ndarray) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..formats import DEQUANT
 from ..graph import ir
+from ..plan import real
 from .data import Data, Progress
 from .dump import Folder, Summary
 from .session import Session
@@ -78,9 +79,10 @@ def simulate(
                 if summary is not None and name == at:
                     summary.add(array, scale)
                 if name in kept:
-                    real = scale is not None and not integers
-                    parts.setdefault(name, []).append((array / scale).astype(np.float32) if real else array)
-                    scales[name] = None if real else scale
+                    scales[name] = scale if integers else None
+                    if scale is not None and not integers:
+                        array = real(array, scale).astype(np.float32)
+                    parts.setdefault(name, []).append(array)
             if lost := [name for name in named if name not in seen]:
                 raise ConfigError(
                     f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that run "

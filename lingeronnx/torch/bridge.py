@@ -26,7 +26,7 @@ from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpo
 from ..flow.lower import lower
 from ..flow.partition import Partition
 from ..graph import ir
-from ..plan import Plan, Source
+from ..plan import Plan, Source, zero_of
 from ..platforms import Platform
 from ..run.int_runner import IntRunner
 from ..run.runners import FloatIsland, input_specs
@@ -127,8 +127,8 @@ class Network:
         """Yield (name, tensor) of every step's outputs; integers as counts.
 
         feed : real inputs, or where `part` of the steps is walked, what that reads. parameters : counts by integer
-        initializer. probes : log2 of scales by the plan's name. limits : the plan's name -> what |counts| are cut at.
-        floats : tensors in place of float constants, by name.
+        initializer. probes : log2 of scales by the plan's name. limits : the plan's name -> what |counts| are cut at,
+        counted from the zero point. floats : tensors in place of float constants, by name.
         """
         if not self.per_sample and self._count(feed) > 1:
             yield from self._one_by_one(feed, parameters, probes, part, limits, floats)
@@ -147,7 +147,8 @@ class Network:
             results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
             for name, tensor in zip(step.outputs, results, strict=True):
                 limit = limits.get(step.written)
-                known[name] = tensor if limit is None else torch.clamp(tensor, -limit, limit)
+                zero = zero_of(self.scales.get(name))
+                known[name] = tensor if limit is None else torch.clamp(tensor, zero - limit, zero + limit)
                 yield name, known[name]
             for name in step.inputs:
                 if self._last[name] == index and name not in feed:
@@ -314,7 +315,7 @@ class Bridge(nn.Module):
             own = self.network.plan_name(name)
             if own in wanted:
                 scale = self.network.scales.get(name)
-                found[own] = tensor if scale is None else tensor / scale
+                found[own] = tensor if scale is None else (tensor - zero_of(scale)) / float(scale)
         return found
 
     def integers(self, feed: Mapping[str, Any], part: slice = _ALL) -> Iterator[tuple[str, Any]]:

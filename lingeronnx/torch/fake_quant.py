@@ -116,10 +116,15 @@ def _padded(x: Any, window: Window, axes: int, value: float = 0.0, more: Sequenc
     return F.pad(x, around, value=value) if any(around) else x
 
 
+def _centered(inputs: Sequence[Any], *zeros: int) -> list[Any]:
+    """Return counts less what stands for 0: their padding is 0 then, whatever it was."""
+    return [x - zero if zero else x for x, zero in zip(inputs, zeros, strict=True)]
+
+
 def _conv(kernel: k.Conv, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
-    (x,) = inputs
+    (x,), size = _centered(inputs, kernel.zero), at.size() + abs(kernel.zero)
     weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
-    bound = _largest(weight, bias, at.size())
+    bound = _largest(weight, bias, size)
     axes, window = weight.ndim - 2, kernel._window()
     x, weight, bias = _wide_enough(bound, _padded(x, window, axes), weight, bias)
     convolve = F.conv2d if axes == 2 else F.conv1d
@@ -128,10 +133,10 @@ def _conv(kernel: k.Conv, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
 
 
 def _conv_transpose(kernel: k.ConvTranspose, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
-    (x,) = inputs
+    (x,), size = _centered(inputs, kernel.zero), at.size() + abs(kernel.zero)
     weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
     # Every output adds up at most all inputs' taps of its channel.
-    bound = int(weight.detach().abs().transpose(0, 1).flatten(1).sum(1).max().item()) * at.size() + (
+    bound = int(weight.detach().abs().transpose(0, 1).flatten(1).sum(1).max().item()) * size + (
         0 if bias is None else int(bias.detach().abs().max().item())
     )
     window = kernel._window()
@@ -155,15 +160,15 @@ def _as_image(x: Any) -> Any:
 
 
 def _linear(kernel: k.Linear, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
-    (x,) = inputs
+    (x,), size = _centered(inputs, kernel.zero), at.size() + abs(kernel.zero)
     weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
-    bound = _largest(weight, bias, at.size())
+    bound = _largest(weight, bias, size)
     x, weight, bias = _wide_enough(bound, x, weight, bias)
     return (rescaled(F.linear(x, weight, bias), kernel.rescale, bound, at.probe, axis=-1),)
 
 
 def _float_linear(kernel: FloatLinear, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
-    x = inputs[0].double()
+    x = inputs[0].double() - kernel.zero
     weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
     acc = F.linear(x, weight.double(), None if bias is None else bias.double())
     scale = torch.from_numpy(kernel.scale).to(acc.device) if isinstance(kernel.scale, np.ndarray) else kernel.scale
@@ -171,9 +176,9 @@ def _float_linear(kernel: FloatLinear, inputs: Sequence[Any], at: At) -> tuple[A
 
 
 def _affine(kernel: k.Affine, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
-    (x,) = inputs
+    (x,), size = _centered(inputs, kernel.zero), at.size() + abs(kernel.zero)
     weight, bias = at.held(1, kernel.weight, x), at.held(2, kernel.bias, x)
-    bound = _largest(weight[:, None], bias, at.size())
+    bound = _largest(weight[:, None], bias, size)
     x, weight, bias = _wide_enough(bound, x, weight, bias)
     place = (1, -1, *(1,) * (x.ndim - 2))
     return (rescaled(x * weight.reshape(place) + bias.reshape(place), kernel.rescale, bound, at.probe),)
@@ -230,11 +235,14 @@ def _quant(kernel: k.Quant, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     exact = _computed(kernel, [x.detach().float().cpu().numpy()], x)[0]
     top = 1 << (min(kernel.bits, 8) if kernel.rule == "luna" else kernel.bits) - 1
     smooth = (x.double() if kernel.bits > 24 else x) * kernel.scale
-    return (rounded(smooth, -top, top - 1, at.probe, exact),)
+    if not kernel.zero:
+        return (rounded(smooth, -top, top - 1, at.probe, exact),)
+    moved = rounded(smooth, -top - kernel.zero, top - 1 - kernel.zero, at.probe, exact - kernel.zero)
+    return (moved + kernel.zero,)
 
 
 def _dequant(kernel: k.Dequant, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
-    return ((inputs[0].double() / kernel.scale).float(),)
+    return (((inputs[0].double() - kernel.zero) / kernel.scale).float(),)
 
 
 def _requant(kernel: k.Requant, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
@@ -335,6 +343,12 @@ def _mean(kernel: k.Mean, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     (exact,) = _computed(kernel, [_integers(x, at.dtypes[0])], x)
     top = 1 << (kernel.bits - 1)
     return (rounded(total / (kernel.divisor or number), -top, top - 1, at.probe, exact),)
+
+
+def _of_centered(kernel: k.Centered, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
+    kinds = [np.dtype(np.int16) if zero else kind for zero, kind in zip(kernel.zeros, at.dtypes, strict=True)]
+    compute = fake_quantizer(kernel.kernel)
+    return compute(kernel.kernel, _centered(inputs, *kernel.zeros), replace(at, dtypes=kinds))
 
 
 # ---- moving ------------------------------------------------------------------------------------------------------
@@ -562,7 +576,8 @@ def _opaque(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
 
 FAKE_QUANTIZERS: Mapping[type, FakeQuantizer] = {
     k.AddScaled: _add_scaled, k.AddShift: _add_shift, k.Affine: _affine, k.ArgMax: _opaque, k.AvgPool: _avg_pool,
-    k.Clip: _clip, k.Concat: _concat, k.Constant: _constant, k.Conv: _conv, k.ConvTranspose: _conv_transpose,
+    k.Centered: _of_centered, k.Clip: _clip, k.Concat: _concat, k.Constant: _constant, k.Conv: _conv,
+    k.ConvTranspose: _conv_transpose,
     k.Dequant: _dequant, k.Div: _opaque, k.DivSingle: _div_single, k.ExecutorGru: _recurrent, k.Gather: _gather,
     k.Glu: _glu, k.Gru: _recurrent, k.LayerNorm: _layer_norm, k.Linear: _linear, k.LogSoftmax: _log_softmax,
     k.Lookup: _lookup, k.Lstm: _recurrent, k.MatMul: _matmul, k.MaxPool: _max_pool, k.Mean: _mean, k.Mul: _mul,

@@ -22,6 +22,7 @@ import torch
 
 from ..errors import ConfigError
 from ..graph import ir
+from ..plan import zero_of
 from ..run.data import Progress
 from .bridge import Bridge
 from .checkpoint_file import Checkpoint
@@ -228,7 +229,7 @@ class Tuner:
                 part = slice(self._place(start)[0], place)
                 got = dict(bridge.integers(given, part))[tensor]
                 scale = bridge.network.scales.get(tensor)
-                real = got if scale is None else got / scale
+                real = got if scale is None else (got - zero_of(scale)) / float(scale)
                 loss = ((real - target[index]) ** 2).mean() / level
                 if soft is not None:
                     loss = loss + soft.penalty(done / total)

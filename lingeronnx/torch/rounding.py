@@ -113,14 +113,22 @@ def rescaled(acc: Any, rule: Rule, bound: int, probe: Any = None, axis: int = 1)
     bits = rule.second.bits if isinstance(rule, Chain) else rule.bits
     kind = torch.float32 if bits <= 24 else torch.float64
     form = rule.within(bound)
-    factor, top = ratio(rule), 1 << (bits - 1)
+    factor, top, zero = ratio(rule), 1 << (bits - 1), _zero(rule)
     if isinstance(form, Channels):
         shape = [-1 if i == axis % acc.ndim else 1 for i in range(acc.ndim)]
         factor = factor.to(acc.device).reshape(shape)
         exact = _by_channel(form, acc.detach().to(torch.int64), shape).to(kind)
     else:
         exact = _applied(form, acc.detach(), bound).to(kind)
-    return _Quantized.apply((acc * factor).to(kind), exact, probe, -top, top - 1)
+    if not zero:
+        return _Quantized.apply((acc * factor).to(kind), exact, probe, -top, top - 1)
+    return _Quantized.apply((acc * factor).to(kind), exact - zero, probe, -top - zero, top - 1 - zero) + zero
+
+
+def _zero(rule: Rule) -> int:
+    """Return the integer of the result that stands for 0."""
+    rule = rule.each[0] if isinstance(rule, ChannelRescale) else rule
+    return rule.zero if isinstance(rule, Rescale) else 0
 
 
 def _by_channel(form: Channels, acc: Any, shape: list[int]) -> Any:
@@ -133,13 +141,13 @@ def _by_channel(form: Channels, acc: Any, shape: list[int]) -> Any:
         few, many = torch.clamp(shift, 1, 32), torch.clamp(shift - 32, 1)
         near = (upper << (32 - few)) + ((lower + (1 << (few - 1))) >> few)
         far = (upper + (lower >> 32) + (1 << (many - 1))) >> many
-        y = torch.where(wide.bool(), torch.where(shift <= 32, near, far), y)
+        y = torch.where(wide.bool(), torch.where(shift <= 32, near, far) + half, y)
     return torch.clamp(y, form.low, form.high)
 
 
 def _applied(form: Any, acc: Any, bound: int) -> Any:
     """Return what `simulator.fixed.apply` gives, elementwise."""
-    if isinstance(form, Shift) and bound + int(form.half) <= (
+    if isinstance(form, Shift) and bound + abs(int(form.half)) <= (
         FLOAT32_EXACT if acc.dtype == torch.float32 else FLOAT64_EXACT
     ):
         moved = torch.floor((acc + int(form.half)) * math.ldexp(1.0, -int(form.shift)))
@@ -169,4 +177,4 @@ def _in_integers(form: Any, acc: Any) -> Any:
     else:
         shift = form.shift - 32
         y = (upper + (lower >> 32) + (1 << (shift - 1))) >> shift
-    return torch.clamp(y, form.low, form.high)
+    return torch.clamp(y + form.zero, form.low, form.high)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class Scales:
         tensors = dict(self._plan.tensors)
         for name, log in self.logs.items():
             value = float(log.detach())
-            tensors[name] = QParams(2.0 ** (round(value) if power else value), tensors[name].bits)
+            tensors[name] = replace(tensors[name], scale=2.0 ** (round(value) if power else value))
         plan, _ = legalize(self._plan.with_tensors(tensors), self._parts, self._ties, self._row)
         self._follow(plan.tensors)
         return plan

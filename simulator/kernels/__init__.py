@@ -1,5 +1,6 @@
 """The operators: frozen values with their constants inside, all `simulator.kernel.Kernel`."""
 
+from simulator.kernels.centered import Centered, centered
 from simulator.kernels.conv import Conv, Linear
 from simulator.kernels.deconv import ConvTranspose
 from simulator.kernels.divide import Div, DivSingle
@@ -18,8 +19,9 @@ from simulator.kernels.table import Table, grid
 from simulator.kernels.trained_rnn import TrainedGru, TrainedLstm
 
 __all__ = [
-    "AddScaled", "AddShift", "Affine", "ArgMax", "AvgPool", "Clip", "Concat", "Constant", "Conv", "ConvTranspose",
-    "Dequant", "Div", "DivSingle", "ExecutorGru", "Gather", "Glu", "Gru", "LayerNorm", "Linear", "LogSoftmax", "Lookup",
-    "Lstm", "MatMul", "MaxPool", "Mean", "Mul", "Pick", "Quant", "Relu", "Requant", "Reshape", "Softmax", "Split",
-    "Table", "TrainedGru", "TrainedLstm", "Transpose", "grid", "luna_average", "softmax_entry",
+    "AddScaled", "AddShift", "Affine", "ArgMax", "AvgPool", "Centered", "Clip", "Concat", "Constant", "Conv",
+    "ConvTranspose", "Dequant", "Div", "DivSingle", "ExecutorGru", "Gather", "Glu", "Gru", "LayerNorm", "Linear",
+    "LogSoftmax", "Lookup", "Lstm", "MatMul", "MaxPool", "Mean", "Mul", "Pick", "Quant", "Relu", "Requant", "Reshape",
+    "Softmax", "Split", "Table", "TrainedGru", "TrainedLstm", "Transpose", "centered", "grid", "luna_average",
+    "softmax_entry",
 ]  # fmt: skip

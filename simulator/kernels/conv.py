@@ -1,6 +1,9 @@
 """Convolution and fully connected layers.
 
-    y = rescale(sum x * w + bias)      zero padding, exact accumulators
+    y = rescale(sum (x - zero) * w + bias)      padded with `zero`, exact accumulators
+
+zero is the integer of x that stands for 0: 0 itself, or what its scale gives it. It is folded into the bias,
+`sum x * w + (bias - zero * sum w)`.
 
 Owns: `Conv` (one and two dimensions, any groups) and `Linear`: checking, packing and choosing the loop. A
 one-dimensional convolution is a two-dimensional one of height 1; a fully connected layer is a 1x1 convolution whose
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +27,7 @@ from simulator.channels import ChannelRescale, Channels, check_channels, requant
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
 from simulator.kernels import _loops, _simd
-from simulator.kernels._common import Clipped, Window, last_image, window_of
+from simulator.kernels._common import Clipped, Window, as_image, image_size, last_image, window_of
 from simulator.native import In, Loop, Out
 
 __all__ = ["Conv", "Linear"]
@@ -41,6 +44,11 @@ def checked(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     return bias.astype(np.int64)
 
 
+def folded(weight: np.ndarray, bias: np.ndarray, zero: int) -> np.ndarray:
+    """Return bias int64 [O] less `zero` times the sum of the weights [O, ...] of each output."""
+    return bias - zero * weight.reshape(len(weight), -1).astype(np.int64).sum(axis=1) if zero else bias
+
+
 def bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> int:
     """Return the largest |accumulator| for inputs of `dtype`."""
     per_output = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1).astype(object)
@@ -52,7 +60,7 @@ def bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Conv(Clipped):
-    """Convolution of x [N, C, H, W] or [N, C, W] with zero padding.
+    """Convolution of x [N, C, H, W] or [N, C, W], padded with what stands for 0.
 
     Parameters
     ----------
@@ -66,6 +74,8 @@ class Conv(Clipped):
         One value per spatial axis; pads in ONNX order, all begins and then all ends. None stands for 1 and 0.
     group
         Number of groups.
+    zero
+        The integer of x that stands for 0.
     clip
         Bounds of an absorbed Relu or Clip.
     """
@@ -77,6 +87,7 @@ class Conv(Clipped):
     pads: Sequence[int] | None = None
     dilations: Sequence[int] | None = None
     group: int = 1
+    zero: int = 0
     clip: tuple[int, int] | None = None
 
     layout: ClassVar[str] = "nhwc"
@@ -100,8 +111,25 @@ class Conv(Clipped):
         """Pack the weights for the size of x and choose the loop."""
         (x,), (y,) = specs, self.infer(*specs)
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
-        loop = loop_for(weight, checked(self.weight, self.bias), self._window(), x, self.rescale, self.clip)
+        bias, window = folded(weight, checked(self.weight, self.bias), self.zero), self._window()
+        if self.zero and any(window.pads):
+            return self._padded(weight, bias, window, x, y)
+        loop = loop_for(weight, bias, window, x, self.rescale, self.clip)
         return loop(In(0, last_image(x)), Out(0, last_image(y)))
+
+    def _padded(self, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec, y: Spec) -> Run:
+        """Return the loop over a copy of x with `zero` around it: the loops pad with 0."""
+        (top, left, bottom, right), (rows, columns) = window.pads, image_size(x.shape[2:])
+        wide = Spec((1, x.shape[1], top + rows + bottom, left + columns + right), x.dtype)
+        build = loop_for(weight, bias, replace(window, pads=(0,) * 4, axes=2), wide, self.rescale, self.clip)
+        loop = build(In(0, last_image(wide)), Out(0, last_image(y)))
+
+        def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+            around = np.full((len(ins[0]), *wide.shape[2:], x.shape[1]), self.zero, x.dtype)
+            around[:, top : top + rows, left : left + columns] = as_image(ins[0])
+            loop([around], outs)
+
+        return run
 
     def _window(self) -> Window:
         require(self.weight.ndim in (3, 4), f"weights {list(self.weight.shape)} are not those of a convolution")
@@ -167,13 +195,14 @@ class Linear(Clipped):
     ----------
     weight
         int8 or int16 [O, K].
-    bias, rescale, clip
+    bias, rescale, zero, clip
         As for `Conv`.
     """
 
     weight: np.ndarray
     bias: np.ndarray | None
     rescale: Rescale | ChannelRescale
+    zero: int = 0
     clip: tuple[int, int] | None = None
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
@@ -193,6 +222,6 @@ class Linear(Clipped):
         outputs, inputs = self.weight.shape
         window = Window((1, 1), (1, 1), (0, 0, 0, 0))
         pixels = Spec((1, inputs, 1, max(math.prod(specs[0].shape[:-1]), 1)), specs[0].dtype)
-        bias = checked(self.weight, self.bias)
+        bias = folded(self.weight, checked(self.weight, self.bias), self.zero)
         loop = loop_for(self.weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip)
         return loop(In(0, (1, 1, -1, inputs)), Out(0, (1, 1, -1, outputs)))

@@ -1,9 +1,10 @@
 """Transposed convolution.
 
-    y = rescale(sum over all input positions of x * w, placed every `stride` outputs, + bias)
+    y = rescale(sum over all input positions of (x - zero) * w, placed every `stride` outputs, + bias)
 
 It is an ordinary convolution, with the kernel turned round, of the input with zeros put between its elements: element i
-goes to place i * stride + dilation * (kernel - 1) - pad of a line that is as long as the output plus the kernel.
+goes to place i * stride + dilation * (kernel - 1) - pad of a line that is as long as the output plus the kernel. What
+is put between is `zero`, the integer of x that stands for 0.
 
 Owns: `ConvTranspose`, the stretching of the input and the turning of the kernel. The sums are `conv`'s.
 """
@@ -20,7 +21,7 @@ from simulator.channels import ChannelRescale, check_channels
 from simulator.fixed import Rescale
 from simulator.kernel import Run, Spec, require
 from simulator.kernels._common import Clipped, Window, as_image, image_size, last_image, window_of
-from simulator.kernels.conv import checked, loop_for
+from simulator.kernels.conv import checked, folded, loop_for
 from simulator.native import In, Out
 
 __all__ = ["ConvTranspose"]
@@ -44,6 +45,8 @@ class ConvTranspose(Clipped):
         Rows and columns added at the end of the result (they are computed, not zeros).
     group
         Number of groups.
+    zero
+        The integer of x that stands for 0.
     clip
         Bounds of an absorbed Relu or Clip.
     """
@@ -56,6 +59,7 @@ class ConvTranspose(Clipped):
     dilations: Sequence[int] | None = None
     output_padding: Sequence[int] | None = None
     group: int = 1
+    zero: int = 0
     clip: tuple[int, int] | None = None
 
     layout: ClassVar[str] = "nhwc"
@@ -91,11 +95,12 @@ class ConvTranspose(Clipped):
         turned = self._turned()
         plain = Window(window.kernel, (1, 1), (0, 0, 0, 0), window.dilations, self.group)
         wide = Spec((1, x.shape[1], *size), x.dtype)
-        build = loop_for(turned, checked(turned, self.bias), plain, wide, self.rescale, self.clip)
+        bias = folded(turned, checked(turned, self.bias), self.zero)
+        build = loop_for(turned, bias, plain, wide, self.rescale, self.clip)
         loop = build(In(0, last_image(wide)), Out(0, last_image(y)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            stretched = np.zeros((len(ins[0]), *size, x.shape[1]), x.dtype)
+            stretched = np.full((len(ins[0]), *size, x.shape[1]), self.zero, x.dtype)
             stretched[:, rows[1], columns[1]] = as_image(ins[0])[:, rows[0], columns[0]]
             loop([stretched], outs)
 

@@ -3,7 +3,7 @@
     AddShift   sat(sat(rsh(x, sx)) + sign * sat(rsh(y, sy)))
     AddScaled  out(x_rescale(x) + sign * y_rescale(y))       operands at 2^16 times the output's scale, wide
     Mul        rescale(x * y)
-    Affine     rescale(x * w[c] + b[c])
+    Affine     rescale((x - zero) * w[c] + b[c])
     Requant    rescale(x)
     Quant      real -> integer;  Dequant  integer -> real
     Relu, Clip
@@ -102,6 +102,13 @@ def _quant(x: Array, scale: float, low: float, high: float, out: Array) -> None:
 
 
 @jit
+def _quant_moved(x: Array, scale: float, zero: float, low: float, high: float, out: Array) -> None:
+    for i in range(out.size):
+        rounded = np.floor(np.float64(x[i]) * scale + 0.5)
+        out[i] = np.int32(_within(rounded, low - zero, high - zero) + zero)  # nan gives `zero`
+
+
+@jit
 def _quant_wide(x: Array, scale: float, low: float, high: float, out: Array) -> None:
     for i in range(out.size):
         out[i] = np.int64(_within(np.floor(np.float64(x[i]) * scale + 0.5), low, high))
@@ -131,9 +138,9 @@ def _quant_single(x: Array, factor: np.float32, rounding: int, low: int, high: i
 
 
 @jit
-def _dequant(x: Array, scale: float, out: Array) -> None:
+def _dequant(x: Array, scale: float, zero: int, out: Array) -> None:
     for i in range(out.size):
-        out[i] = np.float32(x[i] / scale)
+        out[i] = np.float32((np.int64(x[i]) - zero) / scale)
 
 
 def binary(kernel: Kernel, specs: Sequence[Spec], channel_last: bool, loop: Any, constants: tuple[Any, ...]) -> Run:
@@ -217,10 +224,13 @@ class AddScaled(_Sum):
     clip: tuple[int, int] | None = None
 
     @classmethod
-    def from_ratios(cls, ratio_x: float, ratio_y: float, bits: int, sign: int = 1) -> AddScaled:
-        """Sum with ratios scale_out / scale_x and scale_out / scale_y, below 2^14; the fine scale has 16 bits more."""
+    def from_ratios(cls, ratio_x: float, ratio_y: float, bits: int, sign: int = 1, zero: int = 0) -> AddScaled:
+        """Sum with ratios scale_out / scale_x and scale_out / scale_y, below 2^14; the fine scale has 16 bits more.
+
+        zero : the integer of the sum that stands for 0.
+        """
         x, y = (Rescale.from_ratio(math.ldexp(ratio, 16), 61) for ratio in (ratio_x, ratio_y))
-        return cls(x=x, y=y, out=Rescale.from_shift(16, bits), sign=sign)
+        return cls(x=x, y=y, out=Rescale.from_shift(16, bits, zero), sign=sign)
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
         return self.x, self.y, self.out
@@ -245,11 +255,15 @@ class Mul(_Binary):
 
 @dataclass(frozen=True, eq=False)
 class Affine(Clipped):
-    """One factor and one summand per channel (axis 1): integer `weight` [C], `bias` [C] at the scale of the product."""
+    """One factor and one summand per channel (axis 1): integer `weight` [C], `bias` [C] at the scale of the product.
+
+    zero : the integer of x that stands for 0.
+    """
 
     weight: np.ndarray
     bias: np.ndarray
     rescale: Rescale
+    zero: int = 0
     clip: tuple[int, int] | None = None
 
     layout: ClassVar[str] = "nhwc"
@@ -267,11 +281,12 @@ class Affine(Clipped):
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Choose the width of the accumulator; channels are the last axis."""
         size = magnitude(specs[0].dtype)
-        bound = max((size * abs(int(w)) + abs(int(b)) for w, b in zip(self.weight, self.bias, strict=True)), default=0)
+        folded = np.asarray(self.bias).astype(np.int64) - self.zero * np.asarray(self.weight).astype(np.int64)
+        bound = max((size * abs(int(w)) + abs(int(b)) for w, b in zip(self.weight, folded, strict=True)), default=0)
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
         accumulator = np.int32 if bound < 1 << 31 else np.int64
         form, channels = narrow(self.rescale.within(bound, self.clip), bound), len(self.weight)
-        weight, bias = np.asarray(self.weight).astype(accumulator), np.asarray(self.bias).astype(accumulator)
+        weight, bias = np.asarray(self.weight).astype(accumulator), folded.astype(accumulator)
         return Loop(_affine, (In(0, (-1, channels)), weight, bias, form, Out(0, (-1, channels))))
 
 
@@ -350,6 +365,8 @@ class Quant(_Unary):
         into the int32 factor 1 << (q mod 32). "single", the training library's: every step in float32.
     rounding
         How "single" rounds; the others round half up.
+    zero
+        The integer that stands for 0, by "generic" only: sat(floor(x * scale + 1/2) + zero); nan gives it.
 
     Raises
     ------
@@ -361,6 +378,7 @@ class Quant(_Unary):
     bits: int
     rule: Literal["generic", "luna", "single"] = "generic"
     rounding: Rounding = Rounding.HALF_UP
+    zero: int = 0
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y of the same shape."""
@@ -369,6 +387,7 @@ class Quant(_Unary):
         require(0 < self.scale < math.inf, f"a scale must be positive and finite, not {self.scale}")
         require(self.rule in ("generic", "luna", "single"), f"no such quantization rule: {self.rule}")
         require(self.rule == "single" or self.rounding is Rounding.HALF_UP, f"{self.rule} rounds half up only")
+        require(self.zero == 0 or self.rule == "generic", f"{self.rule} has no zero point; here {self.zero}")
         require(self.rule != "luna" or math.frexp(self.scale)[0] == 0.5, f"{self.scale} is no power of two")
         return (Spec(x.shape, dtype_of(8 if self.rule == "luna" else self.bits)),)
 
@@ -382,14 +401,20 @@ class Quant(_Unary):
         if self.rule == "single":
             single, rounding, last = np.float32(scale), int(self.rounding), 1 << (self.bits - 1)
             return Loop(_quant_single, (FLAT_IN, single, rounding, -last, last - 1, FLAT_OUT))
+        if self.zero:
+            return Loop(_quant_moved, (FLAT_IN, scale, float(self.zero), -top, top - 1, FLAT_OUT))
         return Loop(_quant if self.bits <= 32 else _quant_wide, (FLAT_IN, scale, -top, top - 1, FLAT_OUT))
 
 
 @dataclass(frozen=True, eq=False)
 class Dequant(_Unary):
-    """Integers -> float32: x / scale, rounded once; scale : counts per real unit."""
+    """Integers -> float32: (x - zero) / scale, rounded once.
+
+    scale : counts per real unit. zero : the integer that stands for 0.
+    """
 
     scale: float
+    zero: int = 0
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         """Map x -> y of the same shape."""
@@ -398,5 +423,4 @@ class Dequant(_Unary):
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Return the loop over all numbers in a row."""
-        scale = float(self.scale)
-        return Loop(_dequant, (FLAT_IN, scale, FLAT_OUT))
+        return Loop(_dequant, (FLAT_IN, float(self.scale), int(self.zero), FLAT_OUT))

@@ -22,9 +22,9 @@ def sat(v, bits):
 
 
 def rescale(acc, triple):
-    """sat(floor(acc * M / 2^s + 1/2), bits)."""
-    multiplier, shift, bits = triple
-    return sat(math.floor(Fraction(int(acc) * multiplier, 2**shift) + HALF), bits)
+    """sat(floor(acc * M / 2^s + 1/2) + zero, bits); zero, if any, is a fourth number of `triple`."""
+    multiplier, shift, bits, *zero = triple
+    return sat(math.floor(Fraction(int(acc) * multiplier, 2**shift) + HALF) + sum(zero), bits)
 
 
 def multiplier_of(ratio):

@@ -18,6 +18,7 @@ from tests.nets import NETS, Net, quantized, samples
 from tests.test_generations import model, some
 
 FREE = {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}
+MOVED = {**FREE, "activations": "asymmetric"}
 
 
 def integers(proto, feeds, names, optimized):
@@ -37,7 +38,9 @@ def counts(made, found, feeds):
 
 
 @pytest.mark.parametrize(
-    "settings", ({"platform": "venus"}, {"platform": "generic"}, FREE), ids=("venus", "powers", "free")
+    "settings",
+    ({"platform": "venus"}, {"platform": "generic"}, FREE, MOVED),
+    ids=("venus", "powers", "free", "zero points"),
 )
 @pytest.mark.parametrize("net", NETS, ids=lambda net: net.__name__)
 def test_one_count_for_each_requantization(net, settings):

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
+from tests import nets
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "dequant"
 
@@ -134,3 +135,21 @@ def test_call(tmp_path):
     with pytest.raises(lo.RepairError) as caught:
         lo.fix_dequant(str(path))
     assert len(caught.value.report.fatal) == 2
+
+
+def test_zero_points_are_not_repaired(tmp_path):
+    """A sound graph with zero points stays as it is; where something would be mended, it is refused in one line."""
+    settings = {"platform": "generic", "mode": "max-value", "activations": "asymmetric", "effort": "fast"}
+    sound, broken = tmp_path / "sound.onnx", tmp_path / "broken.onnx"
+    nets.quantized(nets.plain(), **settings).save(sound)
+    result = CliRunner().invoke(cli.main, ["fix-dequant", str(sound), "--check"])
+    assert result.exit_code == 0
+    assert "nothing is wrong with it" in result.output
+    model = onnx.load(sound)
+    scale = next(a for n in model.graph.node if n.op_type == "Dequant" for a in n.attribute if a.name == "scale_o")
+    scale.f *= 2
+    onnx.save(model, broken)
+    result = CliRunner().invoke(cli.main, ["fix-dequant", str(broken)])
+    assert result.exit_code == 1
+    assert "only graphs whose zero points are 0 can be repaired" in result.output
+    assert not (tmp_path / "broken_fix.onnx").exists()

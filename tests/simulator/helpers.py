@@ -47,7 +47,8 @@ def run(kernel, *arrays, **options):
 
 def triple(rescale):
     """Return what the oracles take for a Rescale."""
-    return rescale.multiplier, rescale.shift, rescale.bits
+    zero = (rescale.zero,) if getattr(rescale, "zero", 0) else ()
+    return rescale.multiplier, rescale.shift, rescale.bits, *zero
 
 
 def integers(rng, shape, dtype=np.int8, extremes=False):

@@ -151,7 +151,7 @@ def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node) -> np.ndar
         return flat[rng.permutation(len(flat))[:_ROWS]]
     rank, group = source.ndim - 2, int(kernel.group)
     pads = list(kernel.pads)
-    x = np.pad(source, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
+    x = np.pad(source, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=kernel.zero)
     size = [d * (k - 1) + 1 for k, d in zip(kernel.weight.shape[2:], kernel.dilations, strict=True)]
     windows: np.ndarray = np.lib.stride_tricks.sliding_window_view(x, size, axis=tuple(range(2, 2 + rank)))
     steps = (1, 1, *kernel.strides, *kernel.dilations)
@@ -223,13 +223,17 @@ def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams | None, node: ir.
     q : how the tensor is held; None where the layer writes floats, which hold everything.
     """
     reader = ir.sole_consumer(node.outputs[0])
-    scale, low, high = (1.0, -math.inf, math.inf) if q is None else (q.scale, q.low / q.scale, q.high / q.scale)
+    scale, zero, low, high = 1.0, 0, -math.inf, math.inf
+    if q is not None:
+        scale, zero = q.scale, q.zero_point
+        low, high = (q.low - zero) / scale, (q.high - zero) / scale
     least = 0.0 if reader is not None and is_relu(reader) else low
     total, count = np.zeros(want.shape[1]), np.zeros(want.shape[1])
     for start in range(0, len(want), _CHUNK):
         part = want[start : start + _CHUNK]
         inside = (part > least) & (part < high)
-        total += np.where(inside, have[start : start + _CHUNK].astype(np.float64) / scale - part, 0.0).sum(axis=0)
+        error = (have[start : start + _CHUNK].astype(np.float64) - zero) / scale - part
+        total += np.where(inside, error, 0.0).sum(axis=0)
         count += inside.sum(axis=0)
     return np.asarray(total / (count + _PRIOR))
 
