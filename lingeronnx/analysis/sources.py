@@ -20,11 +20,11 @@ from ..flow import QuantizedModel
 from ..flow.lower import plan_of
 from ..graph import ir
 from ..plan import Plan
+from ..plan.fake import cut, fake_quantized
 from ..run.data import InputSpec
 from ..run.dump import INDEX
 from ..run.runners import FloatRunner
 from ..run.session import Session
-from .fake import cut, fake_quantized
 from .metrics import Held
 
 __all__ = ["Dump", "Float", "Integer", "Item", "Planned", "Source", "source"]
