@@ -18,8 +18,8 @@ from ..flow.selectors import select
 from ..formats import QUANT
 from ..graph import ir
 from ..ops import Op, parameter_values, with_parameter
+from ..plan.fake import on_grid
 from ..platforms import Platform
-from .fake import on_grid
 from .trial import Rounding, Setting
 
 __all__ = ["Layer", "layers", "option", "rounding"]

@@ -21,11 +21,11 @@ from ..flow.lower import plan_of
 from ..graph import ir
 from ..plan import Plan, counted
 from ..plan import real as real_of
+from ..plan.fake import cut, fake_quantized
 from ..run.data import InputSpec
 from ..run.dump import INDEX, scale_of
 from ..run.runners import FloatRunner
 from ..run.session import Session
-from .fake import cut, fake_quantized
 from .metrics import Held
 
 __all__ = ["Dump", "Float", "Integer", "Item", "Planned", "Source", "source"]

@@ -19,10 +19,10 @@ import numpy as np
 from ..errors import ConfigError
 from ..graph import ir
 from ..plan import QParams
+from ..plan.fake import on_grid
 from ..run.data import Data
 from ..run.runners import input_specs
 from ..run.segments import Segments
-from .fake import on_grid
 
 __all__ = ["Base", "Engine", "Rounding", "Setting", "TrialModel"]
 

@@ -178,6 +178,11 @@ class Choice:
             self.asymmetric,
         )
 
+    def with_scales(self, scales: Mapping[str, float]) -> Choice:
+        """Return the same with fixed `scales` for some tensors."""
+        own = {name: {**self.own.get(name, {}), "scale": scale} for name, scale in scales.items()}
+        return replace(self, own={**self.own, **own})
+
     @property
     def out_bits(self) -> dict[str, int | str]:
         """{tensor: width of a layer's output that leaves the integers}; 8 is what it has anyway."""

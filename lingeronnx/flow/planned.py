@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,7 @@ from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes
 from .chosen import chosen
 from .improve import factors
 from .improve.cells import cell_notes
+from .improve.cuts import costly_cuts
 from .improve.equalize import equalize
 from .improve.host_scale import free_borders, settle
 from .improve.ranges import range_factors
@@ -35,6 +37,7 @@ from .taken import Taken, activation_scales, costs, summary, weight_scales
 __all__ = ["Basis", "Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over", "take_up"]
 
 _MADE_UP = "calibrated on synthetic inputs: give real data with --calib for real accuracy"
+_OUTPUT_SAMPLES = 64  # enough to see at the outputs what a scale costs
 _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 
 
@@ -184,12 +187,27 @@ def assign_scales(seen: Observed) -> Planned:
     wide = wide_states(parts, conf.state, row) if conf.bits < 16 else []
     choice = chosen(seen.prepared.selectors(parts.graph), parts.ops, conf, wide)
     parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
+    if conf.effort != "fast":
+        less = costly_cuts(parts, plan, ties, scaled, choice, _samples(seen.prepared))
+        choice = choice.with_scales(less)
+        if less:
+            parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
+            notes = [*notes, *(f"'{name}' keeps its largest values: an output is made of them" for name in less)]
     both = factors.combine(seen.even, ranged)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
     ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
     if wide:
         notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
     return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen, Basis(scaled, choice), seen)
+
+
+def _samples(prepared: Prepared) -> list[dict[str, np.ndarray]]:
+    """Return pieces of some calibration samples, few enough that their outputs can be kept."""
+    shapes = [ir.shape(value) or () for value in prepared.graph.graph.outputs]
+    outputs = sum(8 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes)
+    budget = prepared.conf.budget
+    feeds = prepared.data.first(piece(prepared.input_bytes + outputs, _OUTPUT_SAMPLES, budget))
+    return list(prepared.data.pieces(feeds, piece(bytes_per_sample(prepared.graph), _OUTPUT_SAMPLES, budget)))
 
 
 def _assign(

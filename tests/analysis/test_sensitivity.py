@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lingeronnx import api, cli
-from lingeronnx.analysis.fake import fake_quantized
 from lingeronnx.analysis.layers import layers, rounding
 from lingeronnx.analysis.metrics import Pair
 from lingeronnx.analysis.sensitivity import JOURNAL, sensitivity
@@ -28,6 +27,7 @@ from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.flow import plan_for, prepare
 from lingeronnx.graph import ir
 from lingeronnx.plan.config import merge_overrides
+from lingeronnx.plan.fake import fake_quantized
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.segments import Segments
 from tests import nets
