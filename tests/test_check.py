@@ -81,7 +81,8 @@ def test_a_float_island_is_a_violation():
     found = lo.check(
         net.graph(net.conv(net.node("Mod", a, net.const(np.float32(3)), out="b", fmod=1), (4, 4, 3, 3), out="y"))
     )
-    assert [(v.node, v.rule) for v in found] == [("Mod_b", "no float operator stands between integer ones")]
+    reason = "Mod has no integer form: it stays in float between integer operators"
+    assert [(v.node, v.rule) for v in found] == [("Mod_b", reason)]
     assert "--fit can change none of it" in found.lines()
 
 

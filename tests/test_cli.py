@@ -251,7 +251,7 @@ def test_float_nodes_are_listed_with_their_names_unchanged(here: Here) -> None:
     assert "  chip-ready        no\n" in text
     assert "pack it with" not in text
     assert "  Float nodes between integer ones\n" in text
-    assert re.search(r"  /\[red\]x\[/red\]/:smile:/Erf +Erf +Erf has no integer form\n", text)
+    assert re.search(r"  /\[red\]x\[/red\]/:smile:/Erf +Erf +venus has no operator for Erf\n", text)
 
 
 def test_a_plan_gives_the_same_graph_again(here: Here) -> None:

@@ -118,11 +118,19 @@ class Check(Sequence[Violation]):
 
     def lines(self) -> list[str]:
         """Return the report as text: one line per violation, then what --fit would do, then what is worth knowing."""
-        found = [str(v) for v in self.violations] or [f"nothing breaks a limit of {self.platform}"]
+        left = {(v.node, v.rule) for v in self.remaining}
+        found = [
+            str(v)
+            if self.kind == "integer" or (v.node, v.rule) in left
+            else f"{v.place}: {v.brief}; --fit, the default of quantize, mends it"
+            for v in self.violations
+        ] or [f"nothing breaks a limit of {self.platform}"]
         if self.violations and self.kind == "float":
             found += [f"--fit would: {f.node}: {f.what} ({f.cost})" for f in self.fitted]
-            left = [f"would remain: {v}" for v in self.remaining] if self.fitted else []
-            found += left or (["with --fit nothing would remain"] if self.fitted else ["--fit can change none of it"])
+            said = {(v.node, v.rule) for v in self.violations}
+            more = [f"would remain: {v}" for v in self.remaining if (v.node, v.rule) not in said]
+            none = "with --fit nothing would remain" if self.fitted else "--fit can change none of it"
+            found += more or ([none] if not self.remaining or not self.fitted else [])
         found += [f"host part: {n.op_type} {n.node}: {n.why}" for n in self.host_part]
         found += [f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults]
         return [*found, *self._packed(), *(f"note: {note}" for note in self.notes)]
@@ -203,7 +211,7 @@ def check_float(model: ir.Graph, row: Platform, notes: Sequence[str] = ()) -> Ch
     met = []
     for fault in row.faults:
         nodes = [str(node.name) for node in model.graph if fault in _MEETS and _MEETS[fault](node, row)]
-        if nodes:
+        if nodes and not any(fault.text in v.rule for v in violations):
             met.append(Met(fault.key, fault.text, nodes))
     return Check(row.name, "float", violations, fitted, remaining, host, met, list(notes), choice, formed)
 
@@ -225,10 +233,10 @@ def _float_violations(model: ir.Graph, row: Platform) -> tuple[list[Violation], 
             continue
         own = op.violations(node, row) if op is not None else []
         if not own and op is not None and not op.available(row):
-            own = [_violation(node, f"{row.name} has no {op.name}", node.op_type, _OTHER)]
+            own = [_violation(node, op.absence(node, row), "", _OTHER)]
         if not own and name in between:
             why = parts.floats[name] or "a float operator"
-            own = [_violation(node, "no float operator stands between integer ones", why, _OTHER)]
+            own = [_violation(node, f"{why}: it stays in float between integer operators", "", _OTHER)]
         found += own
         broken |= {name} if own else set()
     return found, [entry for entry in host if entry.node not in broken]
@@ -239,7 +247,7 @@ _OTHER = "use operators the platform has, or move the node before the first or b
 
 def _violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:
     tensor = next((str(v.name) for v in node.outputs if v.name), "")
-    return Violation(str(node.name), node.op_type, tensor, rule, value, remedy)
+    return Violation(str(node.name), ir.operator(node), tensor, rule, value, remedy)
 
 
 # ---- integer graphs ----------------------------------------------------------------------------------------------

@@ -14,11 +14,13 @@ from ..graph import ir
 from ..ops import float_op
 from ..platforms import Platform
 from ._base import Fitted, Rewrite
+from .affine import normalize_constant
 from .average import split_average
 from .channels import split_channels
 from .depthwise import split_depthwise
 from .dilation import expand_dilation
 from .enlarge import enlarge_kernel
+from .epsilon import smaller_input
 from .kernel import split_kernel
 from .max_pool import split_max_pool
 from .pad import explicit_pad
@@ -39,7 +41,9 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite("split-map", split_map),
     Rewrite("split-channels", split_channels),
     Rewrite("unroll", unroll),
+    Rewrite("smaller-input", smaller_input),
     Rewrite("repeat-elements", repeat_elements, absent=True),
+    Rewrite("normalize-constant", normalize_constant, absent=True),
 )
 
 _ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that undoes another

@@ -189,6 +189,6 @@ def float_nodes(
     for node in nodes:
         if id(node) in whole:
             continue
-        entry = FloatNode(str(node.name), node.op_type, floats.get(str(node.name), ""))
+        entry = FloatNode(str(node.name), ir.operator(node), floats.get(str(node.name), ""))
         (islands if id(node) in after_integer and id(node) in before_integer else host).append(entry)
     return islands, host

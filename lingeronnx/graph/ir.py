@@ -29,6 +29,12 @@ DOMAIN = "lingeronnx"
 #: Where a node keeps the name of the user's node that it was made for; it lives in memory only.
 _ORIGIN = "lingeronnx.origin"
 
+#: Where a node keeps the operator of the user's node that it was made for.
+_OPERATOR = "lingeronnx.operator"
+
+#: Forms that only passes write, for one operator of the user's.
+_OWN_FORMS = frozenset({"BatchNormalization", "Curve", "Linear"})
+
 #: Where a node keeps the name that constants made for it are called after, likewise.
 _SHARED = "lingeronnx.shared"
 
@@ -286,11 +292,22 @@ def has_folded_batch(value: Value) -> bool:
 def mark_origin(node: Node, old: Node) -> None:
     """Note that `node` is made for `old`, or in its place."""
     node.meta[_ORIGIN] = origin(old)
+    node.meta[_OPERATOR] = old.meta.get(_OPERATOR, kind(old))
 
 
 def origin(node: Node) -> str:
     """Return the name of the user's node that `node` was made for; its own where it is the user's."""
     return str(node.meta.get(_ORIGIN, node.name))
+
+
+def mark_joined(node: Node, old: Sequence[Node]) -> None:
+    """Note that `node` stands for all of `old`."""
+    node.meta[_OPERATOR] = ", ".join(dict.fromkeys(operator(each) for each in old))
+
+
+def operator(node: Node) -> str:
+    """Return what users call the operator of `node`: what they wrote where it stands in its place in another form."""
+    return str(node.meta.get(_OPERATOR, kind(node))) if kind(node) in _OWN_FORMS else kind(node)
 
 
 def mark_shared(node: Node, name: str) -> None:

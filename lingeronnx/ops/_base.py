@@ -32,7 +32,7 @@ Constraint = Callable[[ir.Node, Platform], Any]
 
 @dataclass(frozen=True)
 class Violation:
-    """A limit of the platform that a node breaks: what the user reads."""
+    """A limit of the platform that a node breaks: what the user reads. value : empty where the rule says it all."""
 
     node: str
     op_type: str
@@ -42,12 +42,17 @@ class Violation:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.op_type} {self.node} -> {self.tensor}: {self.rule}; here {self.value}; {self.remedy}"
+        return f"{self.place}: {self.brief}; {self.remedy}"
+
+    @property
+    def place(self) -> str:
+        """The operator, the node and the tensor that it writes."""
+        return f"{self.op_type} {self.node} -> {self.tensor}"
 
     @property
     def brief(self) -> str:
         """The rule and the value, without the place."""
-        return f"{self.rule}; here {self.value}"
+        return f"{self.rule}; here {self.value}" if self.value else self.rule
 
 
 class Op:
@@ -104,7 +109,7 @@ class Op:
 
     def absence(self, node: ir.Node, row: Platform) -> str:
         """Return the reason that a user reads where `available` says no."""
-        return f"{row.name} has no {self.name}"
+        return f"{row.name} has no operator for {ir.operator(node)}"
 
     def zero_points(self, node: ir.Node, row: Platform) -> bool:
         """Return whether the activations of this float node may have zero points on `row`; a composition's none."""
@@ -137,7 +142,9 @@ class Op:
             value = constraint(node, row)
             if value is not None:
                 rule, remedy = rule_text(constraint, row)
-                found.append(Violation(str(node.name), node.op_type, ir.written_name(node), rule, str(value), remedy))
+                found.append(
+                    Violation(str(node.name), ir.operator(node), ir.written_name(node), rule, str(value), remedy)
+                )
         return found
 
 

@@ -96,7 +96,7 @@ class Clip(Op):
         return [
             Violation(
                 str(node.name),
-                node.op_type,
+                ir.operator(node),
                 ir.written_name(node),
                 rule,
                 f"Clip{limits}",

@@ -58,9 +58,12 @@ class AddConstant(Binary):
             return "neither operand is a constant" if array is None else "both operands are constants"
         widens = ir.shape(node.inputs[self.data(node)[0]]) != ir.shape(node.outputs[0])
         batch = array.ndim == len(ir.shape(node.outputs[0]) or ()) and array.shape[:1] != (1,)
-        if array.size < 2 or widens or batch or array.dtype.kind != "f":
-            return "one operand is a constant that no layer could take up"
-        return None
+        if widens:
+            return f"its constant of shape {list(array.shape)} makes the result larger than what is computed"
+        if batch:
+            return f"its constant of shape {list(array.shape)} is not the same for every sample"
+        one = array.size < 2 or array.dtype.kind != "f"
+        return f"{node.op_type} with one constant is a table's work" if one else None
 
     def available(self, row: Platform) -> bool:
         """Whether the platform has the operator it becomes."""

@@ -59,7 +59,7 @@ class Binary(Op):
     def reject(self, node: ir.Node) -> str | None:
         """A constant operand is not an activation."""
         if any(ir.const(v) is not None for v in node.inputs):
-            return "one operand is a constant that no layer could take up"
+            return f"{node.op_type} with a constant that is not one number, or one for each place of a sample"
         return None
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:

@@ -25,6 +25,9 @@ from ._base import Op, Tie
 
 __all__ = ["ARITHMETIC", "TABLE", "UNARY", "Table", "evaluate", "table_of"]
 
+#: Straight lines, of Div where the divisor is the constant.
+_STRAIGHT = ("Add", "Div", "Mul", "Sub")
+
 Attribute = Callable[..., Any]
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -144,16 +147,16 @@ class Table(Op):
             return None
         arrays = [ir.const(value) for value in node.inputs]
         if sum(array is None for array in arrays) != 1:
-            return f"{node.op_type} has no integer form"
+            return f"{node.op_type} of two computed tensors has no integer form"
         rank = len(ir.shape(node.inputs[self.data(node)[0]]) or ())
         fits = all(array is None or (array.size == 1 and array.ndim <= rank) for array in arrays)
-        return None if fits else "one operand is a constant that no layer could take up"
+        return None if fits else f"{node.op_type} with a constant of several values has no integer form"
 
     def absence(self, node: ir.Node, row: Platform) -> str:
-        """Return the reason: the platform has no table for this function."""
-        if len(node.inputs) > 1:
-            return "one operand is a constant that no layer could take up"
-        return f"{node.op_type.partition('_')[0]} has no integer form"
+        """Return the reason: the platform has no table for this function, whose straight lines layers take up."""
+        reason = f"{row.name} has no operator for {ir.operator(node)}"
+        straight = node.op_type in _STRAIGHT and (node.op_type != "Div" or ir.const(node.inputs[0]) is None)
+        return f"{reason} with a constant; between layers a BatchNormalization does it" if straight else reason
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return none: input and output have scales of their own."""

@@ -24,6 +24,7 @@ from .backward import backward
 from .batch_first import batch_first
 from .batch_norm import fold_batch_norm
 from .cast_like import cast_like
+from .channels import channels
 from .clip import clip
 from .constants import fold_constants
 from .control import check_control, inline_control
@@ -117,6 +118,7 @@ PASSES = (
     Pass("fold-constants", fold_constants, _LINE),
     Pass("recurrent", recurrent, _ALL),
     Pass("unbind", unbind, _ALL),
+    Pass("channels", channels, _ALL),
     Pass("layout", layout, _ALL),
     Pass("backward", backward, _ALL),
     Pass("explicit-pads", explicit_pads, _ALL),

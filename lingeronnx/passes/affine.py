@@ -1,9 +1,11 @@
-"""Fold multiplication and addition by constants, one per channel, into the layer in front of them.
+"""Fold multiplication and addition by constants, one per channel, into the layer in front of them, or behind.
 
-Mul, Div, Add and Sub with one constant operand of one value, or one value per output channel, right after a Conv or
-Linear whose output nobody else reads; a Squeeze, an Unsqueeze or a Transpose may stand between. Elsewhere, on
-four-dimensional tensors, they become a BatchNormalization, which the NPU has as an operator (`y = a*x + c` per
-channel: mean 0, variance 1, epsilon 0).
+Mul, Div, Add and Sub with one constant operand of one value, or one value per output channel, and Neg, right after a
+Conv or Linear whose output nobody else reads; a Squeeze, an Unsqueeze or a Transpose may stand between, and for
+positive factors Relu, LeakyRelu, pools, and for one factor Reshape and Flatten. One factor right before such a layer
+goes into its weight. Elsewhere, on four-dimensional tensors, they become a BatchNormalization, which the NPU has as an
+operator (`y = a*x + c` per channel: mean 0, variance 1, epsilon 0). What is left of Div and Sub by several constants
+becomes Mul and Add.
 """
 
 from __future__ import annotations
@@ -15,12 +17,18 @@ from ._layers import channel_axis, is_layer, scale_layer
 from ._pass import Answer, Reason, refused
 
 _SIGNS = ("Mul", "Div", "Add", "Sub")
+_FACTORS = ("Mul", "Div")
+_HOMOGENEOUS = ("AveragePool", "LeakyRelu", "MaxPool", "Relu")  # f(a x) = a f(x) for a > 0
+_SHAPED = ("Flatten", "Reshape")
 
 
 def fold_affine(model: ir.Graph) -> Answer:
     """Fold per-channel arithmetic of `model`."""
     folded, why = 0, list[Reason]()
     for node in list(model.graph):
+        if node.op_type == "Neg" and not node.domain:
+            folded += _negate(model, node)
+            continue
         if node.op_type not in _SIGNS or node.domain or len(node.inputs) != 2:
             continue
         found = _operands(node)
@@ -28,30 +36,47 @@ def fold_affine(model: ir.Graph) -> Answer:
             continue
         source, array, flipped = found
         layer = ir.producer(source)
-        if _fold(model, node, source, array, flipped):
+        if _fold(model, node, node.op_type, source, array, flipped) or _behind(model, node, source, array, flipped):
             folded += 1
             continue
-        alone = _as_batch_norm(model, node, source, array, flipped)
+        reason = _reason(node, layer, source, array, flipped)
+        alone = _as_batch_norm(model, node, source, array, flipped) or _plain(model, node, array, flipped)
         folded += alone
         if not alone:
-            why.append(refused(node, _reason(node, layer, source, array, flipped)))
+            why.append(refused(node, reason))
     return Answer(folded, why)
 
 
-def _fold(model: ir.Graph, node: ir.Node, source: ir.Value, array: np.ndarray, flipped: bool) -> bool:
-    """Fold `node`, which combines `source` and the constant `array`, into the layer that `source` comes from."""
+def fold_factor(model: ir.Graph, node: ir.Node) -> bool:
+    """Fold the Mul `node` by a constant into the layer in front; False, and nothing is changed, where none takes it."""
+    found = _operands(node)
+    return found is not None and _fold(model, node, node.op_type, *found)
+
+
+def _negate(model: ir.Graph, node: ir.Node) -> int:
+    """Fold the Neg `node` as a factor of -1."""
+    source, kind = ir.source(node), ir.source(node).dtype
+    if kind is None or kind.name != "FLOAT":
+        return 0
+    minus = np.array(-1.0, np.float32)
+    return int(_fold(model, node, "Mul", source, minus, False) or _scaled_behind(model, node, source, -1.0))
+
+
+def _fold(model: ir.Graph, node: ir.Node, kind: str, source: ir.Value, array: np.ndarray, flipped: bool) -> bool:
+    """Fold `node`, which combines `source` and the constant `array` by `kind`, into the layer `source` comes from."""
     value, moved, user = source, array, node
     between: list[ir.Value] = []
     while (maker := ir.producer(value)) is not None and ir.sole_consumer(value) is user:
         if is_layer(maker):
-            factors = _factors(node.op_type, moved, flipped, ir.shape(value), channel_axis(maker))
+            factors = _factors(kind, moved, flipped, ir.shape(value), channel_axis(maker))
             if factors is None or not scale_layer(model, maker, *factors):
                 return False
             for inner in between:  # these are no longer what the user called so
                 inner.name = ir.fresh_name(model, f"{inner.name}_folded")
             ir.absorb(model, ir.producer(source) or maker, node)
             return True
-        before = _before(maker, moved)
+        positive = kind in _FACTORS and not flipped and moved.dtype.kind == "f" and bool((moved > 0).all())
+        before = _before(maker, moved, positive)
         if before is None:
             return False
         value, moved, user = ir.source(maker), before, maker
@@ -59,10 +84,54 @@ def _fold(model: ir.Graph, node: ir.Node, source: ir.Value, array: np.ndarray, f
     return False
 
 
-def _before(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
-    """Return a constant beside the input of `node` that does what `array` does beside its output."""
+def _behind(model: ir.Graph, node: ir.Node, source: ir.Value, array: np.ndarray, flipped: bool) -> bool:
+    """Fold `node`, `source` times or over one constant, into the weight of the layer that reads it alone."""
+    if node.op_type not in _FACTORS or array.size != 1:
+        return False
+    factors = _factors(node.op_type, array, flipped, ir.shape(source), 1)
+    return factors is not None and _scaled_behind(model, node, source, float(factors[0][0]))
+
+
+def _scaled_behind(model: ir.Graph, node: ir.Node, source: ir.Value, factor: float) -> bool:
+    """Let the layer that alone reads `node`, `factor` times `source`, read `source`; not where that is what is fed."""
+    result = node.outputs[0]
+    layer = ir.sole_consumer(result)
+    weight = ir.const(layer.inputs[1]) if layer is not None and is_layer(layer) else None
+    if layer is None or weight is None or layer.inputs[0] is not result or source.is_graph_input() or not factor:
+        return False
+    ir.set_constant(model, layer, 1, (weight * np.float64(factor)).astype(weight.dtype), "scaled")
+    layer.replace_input_with(0, source)
+    model.graph.remove(node, safe=True)
+    return True
+
+
+def _plain(model: ir.Graph, node: ir.Node, array: np.ndarray, flipped: bool) -> int:
+    """Write Div by several constants as Mul, Sub of them as Add."""
+    if flipped or array.size < 2 or array.dtype.kind != "f" or node.op_type not in ("Div", "Sub"):
+        return 0
+    if node.op_type == "Div":
+        if not array.all():
+            return 0
+        node.op_type, values = "Mul", 1.0 / array.astype(np.float64)
+    else:
+        node.op_type, values = "Add", -array
+    ir.set_constant(model, node, 1, values.astype(array.dtype), "turned")
+    return 1
+
+
+def _before(node: ir.Node, array: np.ndarray, positive: bool) -> np.ndarray | None:
+    """Return a constant beside the input of `node` that does what `array` does beside its output.
+
+    positive : whether `array` holds factors above 0.
+    """
     rank = len(ir.shape(node.outputs[0]) or ())
-    if node.domain or array.ndim > rank or node.op_type not in ("Squeeze", "Transpose", "Unsqueeze"):
+    if node.domain or array.ndim > rank or len(node.outputs) != 1:
+        return None
+    if positive and node.op_type in _HOMOGENEOUS:
+        return array
+    if positive and node.op_type in _SHAPED and array.size == 1:
+        return array.reshape(())
+    if node.op_type not in ("Squeeze", "Transpose", "Unsqueeze"):
         return None
     full = array.reshape((1,) * (rank - array.ndim) + array.shape)
     if node.op_type == "Transpose":

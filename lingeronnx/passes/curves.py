@@ -126,6 +126,7 @@ def _write(model: ir.Graph, nodes: list[ir.Node], source: ir.Value) -> None:
     graph = ir.Body([x], [body[-1].outputs[0]], nodes=body, opset_imports={"": version}, name="Curve")
     name = _declare(model, graph)
     new = ir.make_node(name, [source], domain=ir.DOMAIN, of=nodes[-1], output="", like=nodes[-1].outputs[0])
+    ir.mark_joined(new, nodes)
     ir.replace(model, nodes, [new])
 
 

@@ -5,6 +5,9 @@ size N there; the axes other than 0 go into the model's metadata (`batch_axes`).
 Reshape targets and Expand shapes that spell N out are rewritten from a run on N samples, constants of N equal rows keep
 one, zero initial states of recurrent layers go. Then the new model must give, on N samples and on single ones, what the
 old one gives. Where it does not: a model for one sample stays as it is; a ModelError for another N.
+
+A file may leave the batch open and yet hold a Reshape to sizes that only one sample has: where the model runs on one
+sample and not on two, it is taken as one that fixes 1.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ def free_batch(model: ir.Graph) -> Answer:
     note_batch_axes(model)
     specs = input_specs(model)
     size = _fixed_size(specs)
+    if size is None and _spells_one(model, specs):
+        _fix_one(model)
+        specs, size = input_specs(model), 1
     if size is None:
         return Answer(0, _unlike(specs))
     known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
@@ -69,6 +75,38 @@ def _unlike(specs: Sequence[InputSpec]) -> list[Reason]:
         Reason(f"input {name}", f"made for {'any number of' if size is None else size} samples, unlike others")
         for name, size in sizes.items()
     ]
+
+
+def _spells_one(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
+    """Whether `model`, whose inputs leave the number of samples open, runs on one sample and not on two."""
+    targets = [ir.const(n.inputs[1]) for n in model.graph if n.op_type == "Reshape" and not n.domain]
+    if not any(target is not None and (target > 0).all() for target in targets):
+        return False  # every Reshape follows what it is given
+    for spec in specs:
+        shape = spec.shape or ()
+        if any(d is None for i, d in enumerate(shape) if i != spec.axis) or (spec.axis is not None and not shape):
+            return False
+        if math.prod(int(d or 1) for d in shape) > _LIMIT:
+            return False
+    runner, feed = FloatRunner(model, [str(v.name) for v in model.graph.outputs]), _feed(model, 0)
+    batched = _batched(model)
+    try:
+        _run(runner, feed)
+    except ModelError:
+        return False
+    try:
+        _run(runner, {n: np.repeat(a, 2, batched[n].axis or 0) if n in batched else a for n, a in feed.items()})
+    except ModelError:
+        return True
+    return False
+
+
+def _fix_one(model: ir.Graph) -> None:
+    """Declare the inputs of `model` to hold one sample."""
+    axes = {name: spec.axis for name, spec in _batched(model).items()}
+    for value in model.graph.inputs:
+        if (axis := axes.get(str(value.name))) is not None:
+            value.shape = ir.oir_shape([1 if i == axis else d for i, d in enumerate(ir.shape(value) or ())])
 
 
 def _batched(model: ir.Graph) -> dict[str, InputSpec]:

@@ -329,6 +329,13 @@ def _unread(nodes: list[ir.Node]) -> list[ir.Node]:
     return gone
 
 
+def call(model: ir.Graph, node: ir.Node, epsilon: float) -> None:
+    """Give the layer normalisation `node` another epsilon."""
+    if node.domain:
+        node.op_type = _declare(model, len(ir.shape(node.inputs[1]) or ()), epsilon)
+    ir.set_attr(node, "epsilon", epsilon)
+
+
 def _declare(model: ir.Graph, axes: int, epsilon: float) -> str:
     """Add the function for rows of `axes` axes and this epsilon to the model; return its name."""
     base = NAME if axes == 1 else f"{NAME}_{axes}axes"

@@ -3,7 +3,8 @@
     axis 1    Transpose -> [N, B, A], then as axis 2
     axis 2    Reshape -> [N, A, 1, B], AveragePool or MaxPool 1 x B, Reshape -> [N, A] (or [N, A, 1])
 
-so that no operator but pooling divides or compares. GlobalAveragePool and GlobalMaxPool of [N, A, B] likewise.
+so that no operator but pooling divides or compares. GlobalAveragePool and GlobalMaxPool of [N, A, B] likewise, and
+AveragePool and MaxPool of [N, A, B], with windows 1 x k: chips pool maps.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import ir
+from ..graph.builder import Builder
 from ._pass import Answer, Reason, refused
 
+_WINDOWS = ("AveragePool", "MaxPool")
 _POOLS = {
     "GlobalAveragePool": "AveragePool", "GlobalMaxPool": "MaxPool", "ReduceMax": "MaxPool", "ReduceMean": "AveragePool",
 }  # fmt: skip
 
 
 def sequence_pool(model: ir.Graph) -> Answer:
-    """Rewrite the means and maxima over one axis of a sample of three-dimensional tensors of `model`."""
+    """Rewrite the pools, and the means and maxima over one axis of a sample, of the sequences in `model`."""
     changed, why = 0, list[Reason]()
     for node in list(model.graph):
+        if node.op_type in _WINDOWS and not node.domain:
+            changed += _window(model, node)
+            continue
         shape = ir.shape(node.inputs[0]) if node.op_type in _POOLS and not node.domain else None
         if shape is None or len(shape) != 3 or not _real(node):
             continue
@@ -39,6 +45,30 @@ def sequence_pool(model: ir.Graph) -> Answer:
 def _real(node: ir.Node) -> bool:
     kind = ir.source(node).dtype
     return kind is not None and kind.name == "FLOAT"
+
+
+def _window(model: ir.Graph, node: ir.Node) -> bool:
+    """Let the pool `node` of lines [N, A, B] pool maps [N, A, 1, B]; False where it pools something else."""
+    before, after = ir.shape(node.inputs[0]), ir.shape(node.outputs[0])
+    whole = len(node.outputs) == 1 and ir.attr(node, "auto_pad", "NOTSET") == "NOTSET"
+    if not whole or before is None or after is None or len(before) != 3 or None in (*before[1:], *after[1:]):
+        return False
+    if not _real(node):
+        return False
+    channels, length, places = int(before[1] or 1), int(before[2] or 1), int(after[2] or 1)
+    attributes = {name: ir.attr(node, name) for name in node.attributes}
+    for name, other in (("kernel_shape", 1), ("strides", 1), ("dilations", 1)):
+        if name in attributes:
+            attributes[name] = [other, *attributes[name]]
+    if "pads" in attributes:
+        start, end = attributes["pads"]
+        attributes["pads"] = [0, start, 0, end]
+    make = Builder(model, node)
+    line = make.reshape(ir.source(node), [channels, 1, length], "line")
+    pool = make(node.op_type, [line], [line.shape[0], channels, 1, places], "pool", attributes)  # type: ignore[index]
+    make.reshape(pool, [channels, places], "back")
+    make.done()
+    return True
 
 
 def _pool(model: ir.Graph, node: ir.Node, axis: int) -> None:

@@ -146,3 +146,55 @@ def test_refuses_integers():
     """Integer arithmetic is not a layer's."""
     text = "g (int64[N,4,2,2] x) => (int64[N,4,2,2] y) { y = Mul(x, k) }"
     stays(graph(text, k=np.ones((4, 1, 1), np.int64)), fold_affine)
+
+
+@pytest.mark.parametrize(
+    "steps, left",
+    (
+        ("r = Relu(c) y = Div(r, k)", ["Relu"]),
+        ("r = MaxPool<kernel_shape = [2, 2]>(c) s = Relu(r) y = Mul(s, k)", ["MaxPool", "Relu"]),
+        ("r = LeakyRelu(c) y = Div(r, n)", ["LeakyRelu"]),
+        ("r = Flatten(c) y = Div(r, n)", ["Flatten"]),
+        ("y = Neg(c)", []),
+    ),
+)
+def test_behind_what_a_positive_factor_passes(steps, left):
+    """Relu and its like, and for one factor what only reads the numbers in another shape."""
+    held = {name: array for name, array in (("k", positive(3, 1, 1)), ("n", np.float32(3))) if f", {name})" in steps}
+    text = f"g (float[N,4,6,6] x) => (float y) {{ c = Conv(x, w) {steps} }}"
+    text = text.replace("(float y)", "(float[N,48] y)" if "Flatten" in steps else "(float[N,3,P,Q] y)")
+    fires(graph(text, w=WEIGHT, **held), fold_affine, 1, ["Conv", *left], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("step", ("Mul(s, k)", "Add(s, n)", "Sub(n, s)"))
+def test_not_behind_what_it_does_not_pass(step):
+    """A Relu keeps neither negative factors nor summands out."""
+    text = f"g (float[N,5,4] x) => (float[N,5,3] y) {{ c = MatMul(x, w) s = Relu(c) y = {step} }}"
+    held = {"k": -positive(1)} if "k" in step else {"n": np.float32(1)}
+    model = graph(text, w=rand(4, 3), **held)
+    assert changes(linear, model) == 1
+    stays(model, fold_affine)
+
+
+@pytest.mark.parametrize("step", ("Mul(s, n)", "Div(s, n)", "Neg(s)"))
+def test_into_the_layer_behind(step):
+    """One factor goes into the weight of the layer that reads the product alone."""
+    text = f"""g (float[N,5,4] x, float[N,5,4] z) => (float[N,5,3] y) {{ s = Add(x, z) d = {step} y = MatMul(d, w) }}"""
+    model = graph(text, w=rand(4, 3), **({} if "Neg" in step else {"n": np.float32(3)}))
+    assert changes(linear, model) == 1
+    fires(model, fold_affine, 1, ["Add", "Linear"], atol=TOLERANCE)
+
+
+def test_what_is_fed_keeps_its_factor():
+    """A first layer on pixels over 255 would need a scale below 1, which chips hardly hold."""
+    model = graph(
+        "g (float[N,5,4] x) => (float[N,5,3] y) { d = Div(x, n) y = MatMul(d, w) }", w=rand(4, 3), n=positive(1)
+    )
+    assert changes(linear, model) == 1
+    stays(model, fold_affine)
+
+
+@pytest.mark.parametrize("kind, left", (("Div", "Mul"), ("Sub", "Add")))
+def test_several_constants_have_one_form(kind, left):
+    text = f"g (float[N,5,4] x) => (float[N,5,4] y) {{ s = Relu(x) y = {kind}(s, k) }}"
+    fires(graph(text, k=positive(4)), fold_affine, 1, ["Relu", left], atol=TOLERANCE)

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from lingeronnx.graph import ir
 from lingeronnx.passes.average_pool import average_pool
-from tests.passes.helpers import changes, fires, graph, stays
+from lingeronnx.passes.shapes import trace_shapes
+from tests.passes.helpers import changes, feeds, fires, graph, outputs, stays
 
 TOLERANCE = 1e-6
 IN = "g (float[N,3,5,7] x)"
@@ -91,10 +95,35 @@ def test_drops_idle_ceil_mode(kind):
     fires(graph(text), average_pool, 1, [kind], atol=0)
 
 
-@pytest.mark.parametrize("kind", ("MaxPool", "AveragePool"))
-def test_keeps_working_ceil_mode(kind):
-    """A last window that hangs over the edge."""
-    text = f"""g (float[N,3,6,8] x) => (float[N,3,3,4] y) {{
-        y = {kind}<kernel_shape = [2, 3], strides = [2, 2], ceil_mode = 1>(x)
-    }}"""
+_SIZES = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(("MaxPool", "AveragePool")), _SIZES, _SIZES, st.booleans(), st.booleans(),
+    st.sampled_from((12, 19)), st.data(),
+)  # fmt: skip
+def test_every_window_is_full(kind, kernel, strides, ceil, counted, opset, data):
+    """Law: windows over the edge, and averages whose padding does not count, give what they gave; nothing is left."""
+    pads = [data.draw(st.integers(0, k - 1)) for k in (*kernel, *kernel)]
+    extra = f", count_include_pad = {int(counted)}" if kind == "AveragePool" else ""
+    given_ = f"kernel_shape = {list(kernel)}, strides = {list(strides)}, pads = {pads}, ceil_mode = {int(ceil)}{extra}"
+    model = graph(f"g (float[N,2,6,7] x) => (float[N,2,P,Q] y) {{ y = {kind}<{given_}>(x) }}", opset=opset)
+    feed = feeds(model)
+    trace_shapes(model, {"x": feed["x"][:1]})
+    want = outputs(model, feed)["y"]
+    changes(average_pool, model)
+    (pool, *rest) = model.graph
+    assert [node.op_type for node in rest] in ([], ["Mul"])
+    assert not ir.attr(pool, "ceil_mode", 0)
+    assert kind == "MaxPool" or not any(ir.attr(pool, "pads", [0])) or ir.attr(pool, "count_include_pad", 0)
+    np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=TOLERANCE)
+    assert changes(average_pool, model) == 0
+
+
+def test_largest_with_indices_keeps_its_form():
+    """The places of the largest elements are counted in the map as it is."""
+    text = """g (float[N,3,6,8] x) => (float[N,3,3,4] y, int64[N,3,3,4] i) {
+        y, i = MaxPool<kernel_shape = [2, 3], strides = [2, 2], ceil_mode = 1>(x)
+    }"""
     stays(graph(text), average_pool)

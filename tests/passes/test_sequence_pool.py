@@ -21,6 +21,27 @@ def test_global(kind, pool):
     fires(graph(text), sequence_pool, 1, ["Reshape", pool, "Reshape"], atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ("AveragePool", "MaxPool"))
+@pytest.mark.parametrize(
+    "window", ("kernel_shape = [2]", "kernel_shape = [3], strides = [2], pads = [1, 0]", "kernel_shape = [6]")
+)
+def test_window_of_a_line(kind, window):
+    """Windows 1 x k over maps of height 1."""
+    text = f"g (float[N,5,6] x) => (float[N,5,P] y) {{ y = {kind}<{window}>(x) }}"
+    fires(graph(text), sequence_pool, 1, ["Reshape", kind, "Reshape"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        "g (float[N,5,6,4] x) => (float[N,5,5,3] y) { y = MaxPool<kernel_shape = [2, 2]>(x) }",
+        "g (float[N,5,6] x) => (float[N,5,5] y, int64[N,5,5] i) { y, i = MaxPool<kernel_shape = [2]>(x) }",
+    ),
+)
+def test_other_windows(text):
+    stays(graph(text), sequence_pool)
+
+
 @pytest.mark.parametrize("axes", ("[1, 2]", "[0]"))
 @pytest.mark.parametrize("kind", ("ReduceMean", "ReduceMax"))
 def test_other_axes(kind, axes):

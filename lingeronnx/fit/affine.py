@@ -1,0 +1,113 @@
+"""Sums and products with constants as a BatchNormalization, where the platform has no operator for them: exact.
+
+Add, Sub, Mul and Div with one constant operand, and Neg, are ``y = a*x + c`` with a and c of one value, or of one per
+place. The axes up to the last one along which they vary are read as channels:
+
+    [N, C, ..] -> Reshape [N, channels, 1, rest] -> BatchNormalization (a, c; mean 0, variance 1) -> Reshape [N, C, ..]
+
+Not in front of the first layer and not behind the last one: there the host computes it in float.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..formats import BATCH_NORM2D
+from ..graph import ir
+from ..ops.macs import macs
+from ..platforms import Platform
+from ._base import Maker
+
+__all__ = ["normalize_constant"]
+
+_KINDS = ("Add", "Div", "Mul", "Neg", "Sub")
+
+
+def normalize_constant(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
+    """Write a sum or product with a constant as a BatchNormalization."""
+    found = _affine(node) if row.runs(BATCH_NORM2D.name) else None
+    if found is None:
+        return None
+    source, a, c = found
+    shape = ir.shape(node.outputs[0]) or ()
+    if len(shape) < 2 or None in shape[1:] or ir.has_folded_batch(source) or not _between_layers(node):
+        return None
+    sizes = [int(d or 1) for d in shape[1:]]
+    spread = [np.broadcast_to(v, sizes) for v in (a, c)]
+    last = max((axis for axis in range(len(sizes)) if any(_varies(v, axis) for v in (a, c))), default=0)
+    image = [math.prod(sizes[: last + 1]), 1, math.prod(sizes[last + 1 :])]
+    factors, summands = (
+        v.reshape(image[0], -1)[:, 0].astype(np.float32) if v.size else np.zeros(0, np.float32) for v in spread
+    )
+    make = Maker(model, node)
+    plain = len(sizes) == 3 and last == 0
+    value = source if plain else make.reshape(source, image, "image")
+    held = {"scale": factors, "offset": summands, "mean": np.zeros_like(factors), "variance": np.ones_like(factors)}
+    given = [make.constant(np.ascontiguousarray(array), name) for name, array in held.items()]
+    normal = make("BatchNormalization", [value, *given], list(value.shape or ()), "affine", {"epsilon": 0.0})
+    if not plain:
+        make.reshape(normal, sizes, "back")
+    make.done()
+    return f"{node.op_type} with a constant as a BatchNormalization", "exact"
+
+
+def _varies(array: np.ndarray, axis: int) -> bool:
+    """Whether `array`, which broadcasts from the last axis, has several values along `axis` of [.., sizes]."""
+    return bool(array.shape[axis] > 1)
+
+
+def _affine(node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray] | None:
+    """Return (x, a, c) of ``y = a*x + c``, float64 with an axis for each of a sample, or None for anything else."""
+    if node.domain or node.op_type not in _KINDS:
+        return None
+    computed = [value for value in node.inputs if ir.const(value) is None]
+    if len(computed) != 1 or computed[0] is None:
+        return None
+    source = computed[0]
+    rank, kind = len(ir.shape(node.outputs[0]) or ()), source.dtype
+    if kind is None or kind.name != "FLOAT" or ir.shape(source) != ir.shape(node.outputs[0]):
+        return None
+    one, none = (np.full((1,) * max(rank - 1, 0), v) for v in (1.0, 0.0))
+    if node.op_type == "Neg":
+        return source, -one, none
+    array = ir.const(node.inputs[1] if node.inputs[0] is source else node.inputs[0])
+    k = _per_sample(array, rank)
+    if k is None:
+        return None
+    if node.op_type == "Mul":
+        return source, k, none
+    if node.op_type == "Div":
+        return (source, 1.0 / k, none) if node.inputs[0] is source and k.all() else None
+    if node.op_type == "Add":
+        return source, one, k
+    return (source, one, -k) if node.inputs[0] is source else (source, -one, k)
+
+
+def _per_sample(array: np.ndarray | None, rank: int) -> np.ndarray | None:
+    """Return a constant that is the same for every sample with the axes of a sample, `rank` - 1."""
+    if array is None or array.dtype.kind != "f" or array.ndim > rank or not np.isfinite(array).all():
+        return None
+    full = array.astype(np.float64).reshape((1,) * (rank - array.ndim) + array.shape)
+    return full[0] if full.shape[:1] == (1,) else None
+
+
+def _between_layers(node: ir.Node) -> bool:
+    """Whether a layer stands somewhere before `node`, and one behind it."""
+    return _reaches(node, lambda n: [ir.producer(v) for v in n.inputs]) and _reaches(
+        node, lambda n: [use.node for v in n.outputs for use in v.uses()]
+    )
+
+
+def _reaches(start: ir.Node, step: Callable[[ir.Node], Sequence[ir.Node | None]]) -> bool:
+    seen, ahead = {id(start)}, [start]
+    while ahead:
+        for node in step(ahead.pop()):
+            if node is not None and id(node) not in seen:
+                if macs(node) or ir.kind(node) == "LayerNormalization":
+                    return True
+                seen.add(id(node))
+                ahead.append(node)
+    return False

@@ -1,0 +1,152 @@
+"""Rewrites that look at what stands around a node: constants between layers, and the epsilon of layer norms."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lingeronnx.fit import fit
+from lingeronnx.graph import ir
+from lingeronnx.passes import normalize
+from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.platforms import GENERIC, PLATFORMS, VENUS
+from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand
+
+CHIPS = [row for row in PLATFORMS if row.packing is not None]
+
+
+def between(step, size="4,6", **held):
+    """Return a layer, a Sigmoid, `step` (s -> d), and a second one beside it, a layer; normalised."""
+    text = f"""g (float[N,{size}] x) => (float[N,{size}] y, float[N,{size}] e) {{
+        c = MatMul(x, w) s = Sigmoid(c) d = {step} e = Sqrt(d) f = Tanh(d) y = MatMul(f, w)
+    }}"""
+    wide = int(size.split(",")[-1])
+    model = graph(text, w=rand(wide, wide), **held)
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    normalize(model)
+    return model
+
+
+def same(model, row, left, atol=1e-5):
+    """Fit `model` to `row`: the operators `left`, the same function and names; a second time does nothing."""
+    feed, names = feeds(model, 3), interface(model)
+    want = outputs(model, feed)
+    done = fit(model, row)
+    assert ops(model) == left
+    assert interface(model) == names
+    for name, array in outputs(model, feed).items():
+        np.testing.assert_allclose(array, want[name], rtol=0, atol=atol)
+    assert fit(model, row) == []
+    return done
+
+
+STEPS = {
+    "one factor": ("Mul(s, k)", positive(1)),
+    "one divisor": ("Div(s, k)", positive(1)),
+    "one summand": ("Add(k, s)", positive(1)),
+    "from one number": ("Sub(k, s)", 2 * positive(1)),
+    "from several": ("Sub(k, s)", 2 * positive(4, 6)),
+}
+
+
+@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
+@pytest.mark.parametrize("name", STEPS)
+def test_a_constant_between_layers(name, row):
+    step, k = STEPS[name]
+    left = ["Linear", "Sigmoid", "Reshape", "BatchNormalization", "Reshape", "Sqrt", "Tanh", "Linear"]
+    (done,) = same(between(step, k=k), row, left)
+    assert done.cost == "exact"
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(("Add", "Sub", "Mul", "Div")), st.lists(st.integers(1, 3), min_size=1, max_size=3), st.data())
+def test_any_constant(kind, sizes, data):
+    """Law: whatever axes the constant varies along, and on whichever side it stands, the function stays."""
+    shape = [data.draw(st.sampled_from((1, n))) for n in sizes]
+    k = positive(*shape[data.draw(st.integers(0, len(shape))) :])
+    order = "k, s" if kind != "Div" and data.draw(st.booleans()) else "s, k"
+    size = ",".join(map(str, sizes))
+    model = between(f"{kind}({order})", size, k=k + 1)
+    feed = feeds(model, 3)
+    want = outputs(model, feed)
+    fit(model, VENUS)
+    for name, array in outputs(model, feed).items():
+        np.testing.assert_allclose(array, want[name], rtol=0, atol=1e-5, equal_nan=True)
+
+
+def test_a_sign_between_layers():
+    same(
+        between("Neg(s)"),
+        VENUS,
+        ["Linear", "Sigmoid", "Reshape", "BatchNormalization", "Reshape", "Sqrt", "Tanh", "Linear"],
+    )
+
+
+@pytest.mark.parametrize("step", ("Div(k, s)", "Pow(s, k)"))
+def test_no_straight_line_stays(step):
+    model = between(step, k=positive(1))
+    assert "BatchNormalization" not in {node.op_type for node in (fit(model, VENUS), model)[1].graph}
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        "d = Div(x, k) y = MatMul(d, w)",
+        "c = MatMul(x, w) s = Sigmoid(c) y = Sub(k, s)",
+    ),
+    ids=("in front", "behind"),
+)
+def test_outside_the_layers_the_host_does_it(text):
+    model = graph(f"g (float[N,4,6] x) => (float[N,4,6] y) {{ {text} }}", w=rand(6, 6), k=positive(1))
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    normalize(model)
+    assert fit(model, VENUS) == []
+
+
+def test_tables_need_no_rewrite():
+    assert fit(between("Sub(k, s)", k=positive(1)), GENERIC) == []
+
+
+# ---- epsilon ---------------------------------------------------------------------------------------------------------
+
+
+def normed(front, epsilon, opset):
+    """Return a layer, `front` (c -> s), a layer norm of s, a layer; normalised."""
+    text = f"""g (float[N,4,6] x) => (float[N,4,6] y) {{
+        c = MatMul(x, w) {front} m = ReduceMean<axes = [-1]>(s) d = Sub(s, m) q = Mul(d, d)
+        v = ReduceMean<axes = [-1]>(q) e = Add(v, eps) r = Sqrt(e) n = Div(d, r) y = MatMul(n, w)
+    }}"""
+    model = graph(text, opset=opset, w=rand(6, 6), eps=np.float32(epsilon))
+    trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+    normalize(model)
+    return model
+
+
+@pytest.mark.parametrize("opset", (13, 17))
+def test_the_layer_in_front_takes_epsilon_up(opset):
+    """Exactly: the chip's epsilon of a smaller input is the model's of its own."""
+    model = normed("s = Relu(c)", 1e-3, opset)
+    before = ops(model)
+    (done,) = same(model, VENUS, [*before[:2], before[2] + ("_2" if opset < 17 else ""), before[3]])
+    assert done.cost == "exact"
+    (norm,) = (node for node in model.graph if ir.kind(node) == "LayerNormalization")
+    assert ir.attr(norm, "epsilon") == pytest.approx(VENUS.norm.epsilon)
+
+
+@pytest.mark.parametrize("epsilon", (1e-4, 1e-3, 1e-2))
+def test_else_a_power_of_two(epsilon):
+    """Of a sum no weight takes the factor up: a power of two in front, which moves no integer."""
+    model = normed("s = Add(c, x)", epsilon, 17)
+    left = ["Linear", "Add", "Reshape", "BatchNormalization", "Reshape", "LayerNormalization", "Linear"]
+    done = same(model, VENUS, left)
+    assert [d.node for d in done] == ["Div_n", "Div_n_small"]
+    norm = next(node for node in model.graph if node.op_type == "BatchNormalization")
+    (factor,) = set(ir.const(norm.inputs[1]).tolist())
+    assert np.log2(factor) == round(np.log2(factor))
+    left_over = ir.attr(next(n for n in model.graph if n.op_type == "LayerNormalization"), "epsilon")
+    assert left_over == pytest.approx(epsilon * factor**2)
+    assert 0.5 <= left_over / VENUS.norm.epsilon <= 2
+
+
+def test_a_smaller_epsilon_is_the_chips():
+    assert fit(normed("s = Add(c, x)", 1e-6, 17), VENUS) == []
