@@ -96,7 +96,7 @@ PLATFORMS = (("generic", "max-value"), ("venus", "q-value"), ("arcs", "q-value")
 #: Why a node may stay in float, by operator and platform.
 REASONS = {
     ("Softmax", "venus"): "SoftmaxInt is a routine that could not be measured: it stays in float",
-    ("LogSoftmax", "venus"): "venus has no LogSoftmaxInt",
+    ("LogSoftmax", "venus"): "venus has no operator for LogSoftmax",
     ("LogSoftmax", "arcs"): "LogSoftmaxInt takes the logarithm of another format: it stays in float",
 }
 RUN_TIME = "its mask is computed at run time, and reaches too far down for integers"

@@ -1,11 +1,10 @@
-"""Fold multiplication and addition by constants, one per channel, into the layer in front of them, or behind.
+"""Fold multiplication and addition by constants, one per channel, into the layer in front of them.
 
 Mul, Div, Add and Sub with one constant operand of one value, or one value per output channel, and Neg, right after a
 Conv or Linear whose output nobody else reads; a Squeeze, an Unsqueeze or a Transpose may stand between, and for
-positive factors Relu, LeakyRelu, pools, and for one factor Reshape and Flatten. One factor right before such a layer
-goes into its weight. Elsewhere, on four-dimensional tensors, they become a BatchNormalization, which the NPU has as an
-operator (`y = a*x + c` per channel: mean 0, variance 1, epsilon 0). What is left of Div and Sub by several constants
-becomes Mul and Add.
+positive factors Relu, LeakyRelu, pools, and for one factor Reshape and Flatten. Elsewhere, on four-dimensional tensors,
+they become a BatchNormalization, which the NPU has as an operator (`y = a*x + c` per channel: mean 0, variance 1,
+epsilon 0). What is left of Div and Sub by several constants becomes Mul and Add.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def fold_affine(model: ir.Graph) -> Answer:
             continue
         source, array, flipped = found
         layer = ir.producer(source)
-        if _fold(model, node, node.op_type, source, array, flipped) or _behind(model, node, source, array, flipped):
+        if _fold(model, node, node.op_type, source, array, flipped):
             folded += 1
             continue
         reason = _reason(node, layer, source, array, flipped)
@@ -59,7 +58,7 @@ def _negate(model: ir.Graph, node: ir.Node) -> int:
     if kind is None or kind.name != "FLOAT":
         return 0
     minus = np.array(-1.0, np.float32)
-    return int(_fold(model, node, "Mul", source, minus, False) or _scaled_behind(model, node, source, -1.0))
+    return int(_fold(model, node, "Mul", source, minus, False))
 
 
 def _fold(model: ir.Graph, node: ir.Node, kind: str, source: ir.Value, array: np.ndarray, flipped: bool) -> bool:
@@ -68,8 +67,8 @@ def _fold(model: ir.Graph, node: ir.Node, kind: str, source: ir.Value, array: np
     between: list[ir.Value] = []
     while (maker := ir.producer(value)) is not None and ir.sole_consumer(value) is user:
         if is_layer(maker):
-            factors = _factors(kind, moved, flipped, ir.shape(value), channel_axis(maker))
-            if factors is None or not scale_layer(model, maker, *factors):
+            found = factors(kind, moved, flipped, ir.shape(value), channel_axis(maker))
+            if found is None or not scale_layer(model, maker, *found):
                 return False
             for inner in between:  # these are no longer what the user called so
                 inner.name = ir.fresh_name(model, f"{inner.name}_folded")
@@ -82,27 +81,6 @@ def _fold(model: ir.Graph, node: ir.Node, kind: str, source: ir.Value, array: np
         value, moved, user = ir.source(maker), before, maker
         between.append(value)
     return False
-
-
-def _behind(model: ir.Graph, node: ir.Node, source: ir.Value, array: np.ndarray, flipped: bool) -> bool:
-    """Fold `node`, `source` times or over one constant, into the weight of the layer that reads it alone."""
-    if node.op_type not in _FACTORS or array.size != 1:
-        return False
-    factors = _factors(node.op_type, array, flipped, ir.shape(source), 1)
-    return factors is not None and _scaled_behind(model, node, source, float(factors[0][0]))
-
-
-def _scaled_behind(model: ir.Graph, node: ir.Node, source: ir.Value, factor: float) -> bool:
-    """Let the layer that alone reads `node`, `factor` times `source`, read `source`; not where that is what is fed."""
-    result = node.outputs[0]
-    layer = ir.sole_consumer(result)
-    weight = ir.const(layer.inputs[1]) if layer is not None and is_layer(layer) else None
-    if layer is None or weight is None or layer.inputs[0] is not result or source.is_graph_input() or not factor:
-        return False
-    ir.set_constant(model, layer, 1, (weight * np.float64(factor)).astype(weight.dtype), "scaled")
-    layer.replace_input_with(0, source)
-    model.graph.remove(node, safe=True)
-    return True
 
 
 def _plain(model: ir.Graph, node: ir.Node, array: np.ndarray, flipped: bool) -> int:
@@ -152,7 +130,7 @@ def _reason(node: ir.Node, layer: ir.Node | None, source: ir.Value, array: np.nd
         return "no Conv or Linear stands in front, and its input is not four-dimensional with a constant per channel"
     if ir.sole_consumer(source) is not node:
         return f"the output of {layer.name} is read elsewhere too"
-    if _factors(node.op_type, array, flipped, ir.shape(source), channel_axis(layer)) is None:
+    if factors(node.op_type, array, flipped, ir.shape(source), channel_axis(layer)) is None:
         if node.op_type == "Div":
             return "it divides by zero, by the activation, or by another number than one per channel"
         return f"its constant of shape {list(array.shape)} is neither one number nor one per channel"
@@ -171,7 +149,7 @@ def _operands(node: ir.Node) -> tuple[ir.Value, np.ndarray, bool] | None:
     return right, constants[0], True  # type: ignore[return-value]
 
 
-def _factors(
+def factors(
     kind: str, array: np.ndarray, flipped: bool, shape: tuple[int | None, ...] | None, axis: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return (a, c) of ``y = a*x + c`` as float64 vectors of one value or one per channel, or None."""
@@ -203,11 +181,11 @@ def _as_batch_norm(model: ir.Graph, node: ir.Node, source: ir.Value, array: np.n
     shape = ir.shape(source)
     if shape is None or len(shape) != 4 or shape[1] is None or source.dtype is None or source.dtype.name != "FLOAT":
         return 0
-    factors = _factors(node.op_type, array, flipped, shape, 1)
-    if factors is None:
+    found = factors(node.op_type, array, flipped, shape, 1)
+    if found is None:
         return 0
     channels = int(shape[1])
-    a, c = (np.broadcast_to(v, (channels,)).astype(np.float32) for v in factors)
+    a, c = (np.broadcast_to(v, (channels,)).astype(np.float32) for v in found)
     parts = {"scale": a, "offset": c, "mean": np.zeros(channels, np.float32), "var": np.ones(channels, np.float32)}
     base = node.outputs[0].name
     inputs = [ir.add_initializer(model, ir.fresh_name(model, f"{base}_{k}"), v) for k, v in parts.items()]

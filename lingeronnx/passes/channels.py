@@ -43,10 +43,7 @@ def _plain(value: ir.Value | None) -> bool:
 
 
 def _chain(end: ir.Node) -> tuple[ir.Node, list[ir.Node]] | None:
-    """Return (the first node, all) of the moves up to `end`, between which samples are not on axis 0; None for others.
-
-    Of one move there is nothing to be made.
-    """
+    """Return (the first node, all) of the moves up to `end`, of which one folds channels into the batch, or None."""
     nodes: list[ir.Node] = []
     node: ir.Node | None = end
     if len(end.outputs) != 1 or not _plain(end.outputs[0]):
@@ -56,7 +53,8 @@ def _chain(end: ir.Node) -> tuple[ir.Node, list[ir.Node]] | None:
             return None
         nodes.insert(0, node)
         if _plain(node.inputs[0]):
-            return (node, nodes) if len(nodes) > 1 else None
+            folded = any(ir.has_folded_batch(each.outputs[0]) for each in nodes)
+            return (node, nodes) if folded else None
         node = ir.producer(node.inputs[0])
     return None
 

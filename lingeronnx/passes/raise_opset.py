@@ -1,8 +1,9 @@
-"""Opsets 7 to 11 become opset 12, the oldest that integer graphs are written in; too new ones become `NEWEST`.
+"""Opsets 6 to 11 become opset 12, the oldest that integer graphs are written in; too new ones become `NEWEST`.
 
 Operators whose form changed on the way are rewritten one by one, exactly; the others mean the same in both. Models of
 opset 12 to `NEWEST` keep their own; a newer one is relabelled where none of its operators changed since. An operator
-that opset 12 does not have any more and that is not in the table, and a model older than opset 7, are a ModelError.
+that opset 12 does not have any more and that is not in the table, and a model older than opset 6, are a ModelError.
+A file format (IR version) that is newer than onnxruntime's is declared to be the newest of those.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from ..errors import ModelError
 from ..graph import ir
 from .refuse import every_node
 
-OLDEST, TARGET = 7, 12
+OLDEST, TARGET = 6, 12
 NEWEST = 26  # of onnxruntime 1.31, the newest that was tried
+NEWEST_FORMAT = 13  # its IR version
 
 
 def raise_opset(model: ir.Graph) -> int:
     """Bring `model` to opset `TARGET` where it is older; return how many nodes were rewritten, plus one."""
     version = model.opset_imports.get("")
+    if (model.ir_version or 0) > NEWEST_FORMAT:  # what a newer format can say, onnxruntime reads or names
+        model.ir_version = NEWEST_FORMAT
     if version is not None and version > NEWEST:
         return _relabel(model, version)
     if version is None or version >= TARGET:
@@ -107,11 +111,69 @@ def _slice(model: ir.Graph, node: ir.Node) -> int:
 
 
 def _dropout(model: ir.Graph, node: ir.Node) -> int:
-    node.attributes.pop("ratio", None)  # no effect at inference
+    for name in ("ratio", "is_test"):  # no effect at inference
+        node.attributes.pop(name, None)
+    return 1
+
+
+def _ranks(model: ir.Graph) -> dict[str, int]:
+    """Return how many axes the tensors of `model` have, as far as the file or its operators say."""
+    graph = onnx.shape_inference.infer_shapes(ir.to_proto(model)).graph
+    known = {t.name: len(t.dims) for t in graph.initializer}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.HasField("shape"):
+            known[value.name] = len(value.type.tensor_type.shape.dim)
+    return known
+
+
+def _aligned(model: ir.Graph, node: ir.Node, axis: int | None) -> int:
+    """Let the axes of the constant operand 1 begin at `axis` of operand 0; None: they end with its last, as ever since.
+
+    Raises ModelError where the sizes are not known.
+    """
+    if axis is None:
+        return 1
+    array, ranks = ir.const(node.inputs[1]), _ranks(model)
+    rank, own = ranks.get(ir.read_name(node)), ranks.get(ir.read_name(node, 1))
+    if rank is None or own is None:
+        raise ModelError(
+            f"{node.op_type} {node.name}: how it broadcasts in opset 6 depends on sizes that the file does not tell; "
+            f"export the model with opset {TARGET}"
+        )
+    missing = rank - axis % rank - own
+    if missing > 0 and array is not None:
+        ir.set_constant(model, node, 1, array.reshape((*array.shape, *[1] * missing)), "aligned")
+    elif missing > 0:
+        name = ir.fresh_name(model, f"{node.outputs[0].name}_aligned")
+        axes = {"axes": list(range(own, own + missing))}
+        made = ir.make_node("Unsqueeze", [node.inputs[1]], axes, of=node, what="aligned", output=name)
+        model.graph.insert_before(node, made)
+        node.replace_input_with(1, made.outputs[0])
+    return 1
+
+
+def _broadcast(model: ir.Graph, node: ir.Node) -> int:
+    axis = ir.attr(node, "axis") if ir.attr(node, "broadcast", 0) else None
+    for name in ("axis", "broadcast"):
+        node.attributes.pop(name, None)
+    return _aligned(model, node, axis)
+
+
+def _slope(model: ir.Graph, node: ir.Node) -> int:
+    """One slope per channel, axis 1."""
+    array = ir.const(node.inputs[1])
+    return _aligned(model, node, None if array is not None and array.size == 1 else 1)
+
+
+def _gemm(model: ir.Graph, node: ir.Node) -> int:
+    node.attributes.pop("broadcast", None)  # it always does
     return 1
 
 
 def _batch_norm(model: ir.Graph, node: ir.Node) -> int:
+    if not ir.attr(node, "is_test", 1):
+        raise ModelError(f"{node.op_type} {node.name}: the model is in training mode; call eval() before the export")
+    node.attributes.pop("is_test", None)
     if ir.attr(node, "spatial", 1) != 1:
         raise ModelError(f"{node.op_type} {node.name}: spatial = 0 has no newer form; export the model with opset 9")
     node.attributes.pop("spatial", None)
@@ -151,6 +213,11 @@ _Rewrite = tuple[int, Callable[[ir.Graph, ir.Node], Any]]
 
 #: Operator -> (the opset that has the new form, the rewrite).
 _REWRITES: dict[str, _Rewrite] = {
+    **dict.fromkeys(
+        ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"), (7, _broadcast)
+    ),
+    "Gemm": (7, _gemm),
+    "PRelu": (7, _slope),
     "BatchNormalization": (9, _batch_norm),
     "Clip": (11, _to_inputs("min", "max", dtype=np.float32)),
     "Dropout": (12, _dropout),

@@ -487,7 +487,8 @@ class _Binder:
             inner = {str(v.name) for v in results if (ir.shape(v) or (0,))[0] in (None, 1)}  # those with a batch axis
             island = FloatIsland(self._model, self._pending, inner if self._keep is None else inner & set(self._keep))
             self._pending = []
-            self._append(Call(island, island.inputs, island.outputs))
+            if island.outputs:  # else nobody reads what they compute
+                self._append(Call(island, island.inputs, island.outputs))
 
 
 def bound_kernel(form: Format, bound: Bound) -> Any:

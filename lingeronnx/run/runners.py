@@ -20,6 +20,7 @@ from ..errors import ModelError
 from ..graph import ir
 from ..graph.batch_axes import batch_axes, open_axis
 from .data import InputSpec
+from .refusal import reason
 
 __all__ = [
     "FloatIsland", "FloatRunner", "Item", "Stream", "constant", "input_specs", "ort_session", "reads", "submodel",
@@ -46,12 +47,7 @@ def ort_session(proto: onnx.ModelProto, label: str, threads: int = 0) -> Any:
         with ir.openable(proto) as content:
             return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise ModelError(f"onnxruntime cannot run {label}: {_clean(error)}") from error
-
-
-def _clean(error: Exception) -> str:
-    text = str(error).strip().splitlines()[0]
-    return text.partition("] : ")[2] or text
+        raise ModelError(f"onnxruntime cannot run {label}: {reason(error)}") from error
 
 
 def input_specs(model: ir.Graph) -> list[InputSpec]:
@@ -124,7 +120,7 @@ class FloatRunner:
             results = dict(zip(fetch, arrays, strict=True))
         except Exception as error:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
-            raise ModelError(f"onnxruntime failed on inputs {shapes}: {_clean(error)}") from error
+            raise ModelError(f"the model does not run on inputs {shapes}: {reason(error)}") from error
         for name in wanted:
             array = given[name] if name in given else results[name]
             yield name, array, None
@@ -226,7 +222,7 @@ class FloatIsland(PlainKernel):
         try:
             return list(self._session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True))))
         except Exception as error:
-            raise ModelError(f"onnxruntime failed on float node {self.names[0]}: {_clean(error)}") from error
+            raise ModelError(f"float node {self.names[0]} does not run: {reason(error)}") from error
 
     def together(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of one run on `arrays` as they are; ModelError where that fails."""
@@ -273,7 +269,16 @@ class FloatIsland(PlainKernel):
         for value, spec in zip(self.proto.graph.input, specs, strict=True):
             value.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(spec.dtype)
         self._whole = self._whole or any(spec.shape[:1] != (1,) for spec in specs)
-        results = self._compute([np.zeros(spec.shape, spec.dtype) for spec in specs])
+        try:
+            results = self._compute([np.zeros(spec.shape, spec.dtype) for spec in specs])
+        except ModelError as error:
+            numbers = [name for name, spec in zip(self.inputs, specs, strict=True) if spec.dtype.kind in "iu"]
+            if not numbers:
+                raise
+            raise ModelError(
+                f"float node {self.names[0]}: its sizes depend on the values of {', '.join(numbers)}; where that is a "
+                "setting, fix it with --fix NAME=VALUE"
+            ) from error
         self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
         self._specs = tuple(Spec(result.shape, result.dtype) for result in results)
         return self._specs

@@ -62,8 +62,8 @@ def broadcast(specs: Sequence[Spec]) -> tuple[int, ...]:
 
 
 def stretched(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return `x` broadcast to `shape`, contiguous and flat."""
-    return np.ascontiguousarray(np.broadcast_to(x, shape)).reshape(-1)
+    """Return `x` broadcast to `shape`, contiguous and flat; writeable, as compiled loops take their arguments."""
+    return np.require(x if x.shape == shape else np.broadcast_to(x, shape), requirements=("C", "W")).reshape(-1)
 
 
 def image_size(space: Sequence[int]) -> tuple[int, int]:

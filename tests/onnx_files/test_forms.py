@@ -102,9 +102,9 @@ def test_one_network_in_every_opset(opset, tmp_path):
 
 
 def test_too_old(tmp_path):
-    """Opset 6 broadcasts by attribute."""
-    with pytest.raises(ModelError, match="opset 6; opset 7 is the oldest"):
-        quantized(proto("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }", opset=6), tmp_path)
+    """Before opset 6 sizes are attributes."""
+    with pytest.raises(ModelError, match="opset 5; opset 6 is the oldest"):
+        quantized(proto("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }", opset=5), tmp_path)
 
 
 def test_gone_without_successor():
