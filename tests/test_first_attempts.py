@@ -18,6 +18,12 @@ _STATE = """g (float[N,4] x, float[N,3] h) => (float[N,3] y, float[N,3] h_out) {
 }"""
 _NUMBER = "g (float[N,4] x, int64 rate) => (float[N,3] y) { r = Cast<to = 1>(rate) a = MatMul(x, w) y = Mul(a, r) }"
 _ONE = "g (float[1,4] x) => (float[1,3] y) { f = Reshape(x, flat) u = Unsqueeze(f, z) y = MatMul(u, w) }"
+_SHUFFLED = """g (float[N,4,3,3] x) => (float[N,4,3,3] y) {
+    c = Conv(x, w) a = Reshape(c, parts) t = Transpose<perm = [0, 2, 1, 3, 4]>(a) b = Reshape(t, whole) y = Conv(b, w)
+}"""
+_SHUFFLE = {"w": rand(4, 4, 1, 1), "parts": np.array([1, 2, 2, 3, 3]), "whole": np.array([1, 4, 3, 3])}
+_OVER = "g (float[N,4] x) => (float[N,3] y) { a = MatMul(x, w) r = Sigmoid(a) d = Div(r, k) y = MatMul(d, v) }"
+_POOLED = "g (float[N,4,8] x) => (float[N,3,4] y) { c = Conv(x, w) y = AveragePool<kernel_shape=[2], strides=[2]>(c) }"
 _WEIGHTS = {"w": rand(4, 3)}
 _MANY, _ROW = rand(16, 4), {"x": rand(16, 4)}
 
@@ -40,6 +46,10 @@ TABLE = {
     "a number fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rate=8"), None),
     "a wrong input fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rat=8"), "did you mean 'rate'?"),
     "a layer norm of Keras": (FUSED, FUSED_HELD, {"x": rand(16, 6)}, (), None),
+    "one Reshape spelled for one sample": (_SHUFFLED, _SHUFFLE, {"x": rand(16, 4, 3, 3)}, (), None),
+    "division by a constant": (_OVER, {"w": rand(4, 4), "k": np.float32(3), "v": rand(4, 3)}, _ROW, (), None),
+    "a pool of lines": (_POOLED, {"w": rand(3, 4, 1)}, {"x": rand(16, 4, 8)}, (), None),
+    "NaN in the data": (_LINEAR, _WEIGHTS, {"x": rand(16, 4) * np.nan}, (), "holds NaN or infinity in sample 0"),
     "made for one sample": (_ONE, _WEIGHTS | {"flat": np.array([4]), "z": np.array([0])}, _ROW, (), None),
 }
 
