@@ -1,7 +1,8 @@
 """Scales that a quantized model brought along, as the platform holds them, and what each change cost.
 
 kept            the platform holds the scale as it is
-symmetric       a zero point that the platform has not: ``scale = top / max(|low|, |high|)`` of the range it had
+symmetric       a zero point that the platform or an operator around has not: ``scale = top / max(|low|, |high|)``
+                of the range it had
 power of two    the next lower one, which holds the whole range; the next higher where that cuts off less than a
                 fifteenth. With calibration data, the one of the two with the smaller mean squared error
 weights         held as they are where their numbers lie on the platform's grid, else quantized anew
@@ -26,7 +27,7 @@ from ..platforms import Platform
 from ..qdq.grid import Grid
 from ..qdq.read import Read
 from .assign import TieClass
-from .observe import Stats
+from .observe import Stats, TensorStats
 from .partition import Partition
 
 __all__ = ["Taken", "activation_scales", "costs", "defaults", "summary", "weight_scales"]
@@ -102,7 +103,7 @@ def activation_scales(
         governing = {name: grid for name, grid in known.items() if name in group.governing} or known
         widest = max(governing.values(), key=lambda grid: max(map(abs, grid.range)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
-        q = _activation(widest, row, conf, group.stats(stats), factor)
+        q = _activation(widest, row, conf, group, stats, factor)
         held.update(dict.fromkeys(group.tensors, q))
         for name, grid in known.items():
             levels = 2.0 ** (grid.bits - q.bits)
@@ -112,26 +113,26 @@ def activation_scales(
     return held, taken
 
 
-def _activation(grid: Grid, row: Platform, conf: QuantConfig, seen: Any, factor: float) -> QParams:
+def _activation(grid: Grid, row: Platform, conf: QuantConfig, group: TieClass, stats: Stats, factor: float) -> QParams:
     bits = max((width for width in row.bits if width <= grid.bits), default=min(row.bits))
     top = (1 << (bits - 1)) - 1
     scale, zero = grid.scale[0], grid.shifted
-    if bits != grid.bits or (zero and not row.zero_points):
+    if bits != grid.bits or (zero and (bits > 8 or not group.zero_point)):
         scale, zero = top / max(map(abs, grid.range)), 0
     scale /= factor
     if conf.mode == "q-value":
         zero = 0 if row.power_of_two else zero
-        scale = _power(scale, seen, bits)
+        scale = _power(scale, group.stats(stats), bits, zero)
     return QParams(float(np.float32(scale)), bits, zero_point=zero)
 
 
-def _power(scale: float, seen: Any, bits: int) -> float:
+def _power(scale: float, seen: TensorStats | None, bits: int, zero: int) -> float:
     """Return a power of two in place of `scale`."""
     lower = 2.0 ** math.floor(math.log2(scale) + 1e-6)
     if math.isclose(lower, scale, rel_tol=1e-5):
         return lower
     if seen is not None and seen.squares > 0:
-        ends = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+        ends = -(1 << (bits - 1)) - zero, (1 << (bits - 1)) - 1 - zero
         return min((lower, 2 * lower), key=lambda tried: float(seen.error(tried, *ends)))
     return 2 * lower if 2 * lower * (1 - _NEARLY) <= scale else lower
 

@@ -342,3 +342,23 @@ def test_commands(tmp_path):
     done = run("quantize", tmp_path / "float.onnx", "--requantize", "-o", tmp_path / "d.onnx")
     assert (done.exit_code, done.output.count("\n")) == (1, 1)
     assert not (tmp_path / "d.onnx").exists()
+
+
+@pytest.mark.parametrize("form", ("QDQ", "QOperator"))
+def test_zero_points_are_kept_where_operators_take_them(form, tmp_path):
+    """onnxruntime's uint8 activations on `generic`: the same ranges, 128 lower; around a Softmax made symmetric."""
+    path = by_onnxruntime(nets.plain(), tmp_path, form=form)
+    grids = read(ir.load(path)).activations
+    result = quantized(ir.load(path), platform="generic", effort="fast")
+    held = {name: q for name, q in result.plan.tensors.items() if name in grids}
+    assert sum(q.zero_point != 0 for q in held.values()) >= 3
+    assert any(q.zero_point == grids[name].shifted != 0 for name, q in held.items())
+    net = nets.Net(4, 6, 6, seed=3)
+    rows = net.node("Reshape", net.conv("x", (6, 4, 3, 3)), net.const(np.array([0, 6, 16], np.int64)))
+    soft = net.node("Softmax", rows, axis=-1)
+    path = by_onnxruntime(net.graph(net.node("MatMul", soft, net.node("Transpose", soft, perm=[0, 2, 1]), out="y")),
+                          tmp_path)  # fmt: skip
+    made = quantized(ir.load(path), platform="generic", effort="fast")
+    kinds = {node.op_type: node for node in made.graph.graph}
+    assert "SoftmaxInt" in kinds
+    assert not any(name.startswith("zero_point") for name in kinds["SoftmaxInt"].attributes)
