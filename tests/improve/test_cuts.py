@@ -1,5 +1,7 @@
 """Cuts are undone where an output is made of what is cut, and only there."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,14 +39,15 @@ def detector(*thresholds):
     return net.graph(*(f"y{number}" for number in range(len(thresholds))))
 
 
-def found(model, feed, calibrator="mse", own=None):
-    """Return (the plan, what `costly_cuts` changes) without the other methods."""
+def found(model, feed, calibrator="mse", own=None, zero_point=0):
+    """Return (the plan, what `costly_cuts` changes) without the other methods; `x` is held with `zero_point`."""
     normalize(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     parts = partition(model, VENUS, {})
     stats = observe(FloatRunner(model), [(feed, None)], set(parts.activations))
     ties, choice = tie_classes(parts, VENUS), Choice("q-value", 8, 8, calibrator, 99.99, own or {})
     plan, _ = assign(parts, ties, stats, VENUS, choice)
+    plan = plan.with_tensors({**plan.tensors, "x": replace(plan.tensors["x"], zero_point=zero_point)})
     return plan, costly_cuts(parts, plan, ties, stats, choice, [{"x": part} for part in np.split(feed["x"], 4)])
 
 
@@ -72,6 +75,12 @@ def test_the_outputs_together_decide():
 def test_what_the_user_chose_stays(calibrator, own):
     """Another calibrator, or a scale of the user's own, is not questioned."""
     _, changed = found(detector(1.0), samples(), calibrator, own)
+    assert "x" not in changed
+
+
+def test_zero_points():
+    """A tensor with a zero point has another range, which mse does not cut."""
+    _, changed = found(detector(1.0), samples(), zero_point=5)
     assert "x" not in changed
 
 

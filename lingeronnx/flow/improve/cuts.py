@@ -86,7 +86,7 @@ def _less(names: Sequence[str], seen: TensorStats, plan: Plan, choice: Choice) -
     setting = choice.of(names, choice.bits)
     q = held[0]
     if q is None or None in held or q.axis is not None or q.zero_point:
-        return  # a range that does not lie around 0 follows what was seen: no cut
+        return
     if setting.scale is not None or setting.calibrator != "mse":
         return
     if seen.squares > 0 and q.scale > (full := full_range_scale(seen, q.bits)):
