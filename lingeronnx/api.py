@@ -22,7 +22,18 @@ from .deployment import Deployment, Verification, check_folder, verify
 from .deployment import deploy as deploy_graph
 from .errors import ConfigError, ConstraintError, DataError
 from .files import write_text
-from .flow import QuantizedModel, compared, complete, measured, normalised, plan_for, prepare, refined, with_best_ends
+from .flow import (
+    QuantizedModel,
+    compared,
+    complete,
+    measured,
+    normalised,
+    plan_for,
+    prepare,
+    refined,
+    with_best_effort,
+    with_best_ends,
+)
 from .graph import ir
 from .ops import Violation
 from .packer.names import restored, written
@@ -158,6 +169,8 @@ def quantize(
     planned = plan_for(prepared, plan, progress)
     first = compared(planned, refined(planned), progress)
     best = first if plan is not None else with_best_ends(prepared, first, progress)
+    if prepared.conf.effort == "best":
+        best = with_best_effort(best, progress)
     if goal is None:
         result = best.checked
     else:

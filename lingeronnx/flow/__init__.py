@@ -7,6 +7,7 @@
     refined       -> ir.Graph        weights and biases refined under the plan
     compared      -> Compared        lowered, and compared with the float model
     with_best_ends -> Compared       its ends left to the host, where that is measured to be better
+    with_best_effort -> Compared     weights aimed at the float outputs, where that is measured to be better
     complete      -> QuantizedModel  lowered, compared, reported
     measured      -> QuantizedModel  with its accuracy on data of the user's
 
@@ -16,6 +17,7 @@ commands, torch.
 """
 
 from .complete import Compared, compared, complete
+from .effort import with_best_effort
 from .ends import with_best_ends
 from .measured import measured
 from .model import QuantizedModel, Written
@@ -41,5 +43,6 @@ __all__ = [
     "refined",
     "synthetic",
     "take_over",
+    "with_best_effort",
     "with_best_ends",
 ]

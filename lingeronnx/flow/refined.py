@@ -12,10 +12,11 @@ __all__ = ["refined"]
 _SAMPLES = 256  # for the moments and mean errors of every layer
 
 
-def refined(planned: Planned) -> ir.Graph:
+def refined(planned: Planned, aim: bool = False) -> ir.Graph:
     """Return the planned float graph, or where effort allows a copy of it with weights and biases refined.
 
-    Weights that another tool has quantized stay as it left them.
+    Weights that another tool has quantized stay as it left them. aim : weights are aimed at the float model's outputs
+    (`improve.aim`), which takes longer.
     """
     if planned.prepared.conf.effort == "fast" or planned.prepared.read is not None:
         return planned.graph
@@ -23,6 +24,6 @@ def refined(planned: Planned) -> ir.Graph:
     data, budget = planned.prepared.data, planned.prepared.conf.budget
     feeds = data.first(piece(walk_bytes(copy), _SAMPLES, budget))
     pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
-    refine(planned.parts.on(copy), planned.plan, planned.prepared.row, feeds, planned.runner, pieces, budget)
+    refine(planned.parts.on(copy), planned.plan, planned.prepared.row, feeds, planned.runner, pieces, budget, aim)
     release()
     return copy

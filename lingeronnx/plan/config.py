@@ -60,7 +60,7 @@ class QuantConfig(BaseModel):
     activations: Literal["symmetric", "asymmetric"] = "symmetric"
     calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
     percentile: float = Field(default=99.99, gt=50, le=100)
-    effort: Literal["fast", "normal"] = "normal"
+    effort: Literal["fast", "normal", "best"] = "normal"
     fit: bool = True
     require_chip: bool = False
     skip: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ from ..platforms import Platform
 __all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "Group", "groups", "rungs"]
 
 #: From quick to thorough.
-EFFORTS = ("fast", "normal")
+EFFORTS = ("fast", "normal", "best")
 
 #: Share of the multiply-accumulates in float beyond which a model is no quantized one: no attempt goes there.
 MOST_FLOAT = 0.5

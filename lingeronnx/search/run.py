@@ -22,6 +22,7 @@ from ..flow import (
     compared,
     observe_model,
     refined,
+    with_best_effort,
 )
 from ..graph import ir
 from ..platforms import Platform
@@ -307,7 +308,8 @@ class _Climb:
         if self._best[0] == attempt:
             return self._best[1]
         planned = self._planned(attempt)
-        return compared(planned, refined(planned), self._progress)
+        made = compared(planned, refined(planned), self._progress)
+        return with_best_effort(made, self._progress) if planned.prepared.conf.effort == "best" else made
 
     def _planned(self, attempt: Attempt) -> Planned:
         if self._best[0] == attempt:

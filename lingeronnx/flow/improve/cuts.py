@@ -86,7 +86,7 @@ def _less(names: Sequence[str], seen: TensorStats, plan: Plan, choice: Choice) -
     setting = choice.of(names, choice.bits)
     q = held[0]
     if q is None or None in held or q.axis is not None or q.zero_point:
-        return
+        return  # a window with a zero point stays as calibration chose it
     if setting.scale is not None or setting.calibrator != "mse":
         return
     if seen.squares > 0 and q.scale > (full := full_range_scale(seen, q.bits)):

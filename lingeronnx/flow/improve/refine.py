@@ -4,6 +4,7 @@ One walk through the integer graph in the simulator's own arithmetic. At each we
 really reach it on some calibration samples:
 
 1. the weight is rounded again so that the layer's output changes least (`rounding`), and taken over where it does;
+   with `aim`, what is rounded are weights that come nearer to the float model's outputs from these inputs (`aim`);
 2. the output is compared with the float model's, per channel, where the float value lies inside what the integer tensor
    can hold (and is positive, where a Relu follows), and the bias is moved by the mean difference. Of large maps a fixed
    sample of positions is compared, so that what is kept of the float model stays within the memory.
@@ -28,6 +29,7 @@ from ...run.int_runner import IntRunner
 from ...run.runners import FloatRunner
 from ..lower import lower
 from ..partition import Partition
+from .aim import aimed
 from .rounding import compensated_round, output_error
 
 __all__ = ["refinable", "refine", "walk_bytes"]
@@ -60,12 +62,13 @@ def refine(
     runner: FloatRunner,
     pieces: Sequence[Mapping[str, np.ndarray]] = (),
     budget: int = 1 << 29,
+    aim: bool = False,
 ) -> None:
     """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
-    samples, in pieces that are run one after the other. budget : bytes that may be taken. The new weights lie on the
-    plan's grid.
+    samples, in pieces that are run one after the other. budget : bytes that may be taken. aim : at the outputs of the
+    float model, not at its weights. The new weights lie on the plan's grid.
     """
     model, layers = parts.graph, refinable(parts)
     wanted = _targets(layers, runner, pieces if pieces and runner.batch_first(layers) else [feed], budget)
@@ -80,12 +83,12 @@ def refine(
             continue
         kernel, array = step.kernel, step.array
         shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
-        weight = None if shared else _rounded(kernel, step.inputs[0], node, plan)
+        want = wanted.pop(name)
+        weight = None if shared else _rounded(kernel, step.inputs[0], node, plan, want if aim else None)
         if weight is not None:
             kernel = replace(kernel, weight=weight)
             ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
             array = walk.redo(kernel)
-        want = wanted.pop(name)
         error = _mean_error(want.values, want.of(array), plan.tensors.get(name), node)
         if np.any(error):
             scale = plan.tensors[ir.read_name(node)].scale * np.asarray(plan.tensors[ir.read_name(node, 1)].scale)
@@ -104,8 +107,11 @@ def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
 # ---- weights -----------------------------------------------------------------------------------------------------
 
 
-def _rounded(kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan) -> np.ndarray | None:
-    """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good."""
+def _rounded(kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan, aim: _Target | None) -> np.ndarray | None:
+    """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good.
+
+    aim : the float model's outputs, to aim at; None: at its weights.
+    """
     target = ir.const(node.inputs[1])
     assert target is not None
     q = plan.tensors[ir.read_name(node, 1)]
@@ -114,8 +120,16 @@ def _rounded(kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan) -> np.n
     outputs, fields = len(held) // group, int(np.prod(held.shape[1:]))
     if fields > _LARGEST:
         return None
-    rows = _receptive_fields(kernel, source, node)
-    counts = (target.astype(np.float64) * q.factor(target.ndim)).reshape(group, outputs, fields)
+    held_at = np.broadcast_to(q.factor(target.ndim), target.shape).reshape(group, outputs, fields)
+    counts = target.astype(np.float64).reshape(held_at.shape) * held_at
+    places = None if aim is None else np.random.default_rng(0).permutation(len(aim.index))[:_ROWS]
+    rows = _receptive_fields(kernel, source, node, None if aim is None else aim.index[places])
+    if aim is not None:
+        values = aim.values[places].astype(np.float64)
+        scale = plan.tensors[ir.read_name(node)].scale
+        for g in range(group):
+            wanted = values[:, g * outputs : (g + 1) * outputs]
+            counts[g] = aimed(counts[g] / held_at[g], rows[:, g] / scale, wanted, _floor(node)) * held_at[g]
     old = held.reshape(group, outputs, fields).astype(np.float64)
     moments = _moments(rows)
     better = compensated_round(counts, moments, len(rows), q.low, q.high)
@@ -143,12 +157,12 @@ def _moments(rows: np.ndarray) -> np.ndarray:
     return np.asarray(products / len(rows) - mean[:, :, None] * mean[:, None])
 
 
-def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node) -> np.ndarray:
-    """Return integers [rows, group, fields]: what single outputs of the layer read, a fixed sample of all positions."""
+def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node, places: np.ndarray | None = None) -> np.ndarray:
+    """Return integers [rows, group, fields]: what the outputs at `places` read; None: a fixed sample of all places."""
     rng = np.random.default_rng(0)
     if node.op_type == "Linear":
         flat = source.reshape(-1, 1, source.shape[-1])
-        return flat[rng.permutation(len(flat))[:_ROWS]]
+        return flat[rng.permutation(len(flat))[:_ROWS] if places is None else places]
     rank, group = source.ndim - 2, int(kernel.group)
     pads = list(kernel.pads)
     x = np.pad(source, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=kernel.zero)
@@ -157,7 +171,9 @@ def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node) -> np.ndar
     steps = (1, 1, *kernel.strides, *kernel.dilations)
     windows = windows[tuple(slice(None, None, step) for step in steps)]  # [N, C, positions..., kernel...]
     where = windows.shape[0], *windows.shape[2 : 2 + rank]
-    chosen = np.unravel_index(np.sort(rng.permutation(int(np.prod(where)))[:_ROWS]), where)
+    if places is None:
+        places = np.sort(rng.permutation(int(np.prod(where)))[:_ROWS])
+    chosen = np.unravel_index(places, where)
     picked = np.moveaxis(windows, 1, 1 + rank)[chosen]  # [rows, C, kernel...]
     return np.ascontiguousarray(picked).reshape(len(chosen[0]), group, -1)
 
@@ -222,12 +238,11 @@ def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams | None, node: ir.
 
     q : how the tensor is held; None where the layer writes floats, which hold everything.
     """
-    reader = ir.sole_consumer(node.outputs[0])
     scale, zero, low, high = 1.0, 0, -math.inf, math.inf
     if q is not None:
         scale, zero = q.scale, q.zero_point
         low, high = (q.low - zero) / scale, (q.high - zero) / scale
-    least = 0.0 if reader is not None and is_relu(reader) else low
+    least = max(low, _floor(node))
     total, count = np.zeros(want.shape[1]), np.zeros(want.shape[1])
     for start in range(0, len(want), _CHUNK):
         part = want[start : start + _CHUNK]
@@ -236,6 +251,12 @@ def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams | None, node: ir.
         total += np.where(inside, error, 0.0).sum(axis=0)
         count += inside.sum(axis=0)
     return np.asarray(total / (count + _PRIOR))
+
+
+def _floor(node: ir.Node) -> float:
+    """Return the value at which a Relu behind the layer cuts off, -inf where there is none."""
+    reader = ir.sole_consumer(node.outputs[0])
+    return 0.0 if reader is not None and is_relu(reader) else -math.inf
 
 
 def _move_bias(model: ir.Graph, node: ir.Node, error: np.ndarray) -> None:
