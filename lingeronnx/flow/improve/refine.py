@@ -78,15 +78,15 @@ def refine(
         node = layers.get(name)
         if node is None or name not in wanted or not hasattr(step.kernel, "weight"):
             continue
-        kernel, array = step.kernel, step.array
+        kernel = step.kernel
         shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
         weight = None if shared else _rounded(kernel, step.inputs[0], node, plan)
         if weight is not None:
             kernel = replace(kernel, weight=weight)
             ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
-            array = walk.redo(kernel)
+            walk.redo(kernel)
         want = wanted.pop(name)
-        error = _mean_error(want.values, want.of(array), plan.tensors.get(name), node)
+        error = _mean_error(want.values, want.of(step.array), plan.tensors.get(name), node)
         if np.any(error):
             scale = plan.tensors[ir.read_name(node)].scale * np.asarray(plan.tensors[ir.read_name(node, 1)].scale)
             shift = np.floor(error * scale + 0.5).astype(np.int64)
@@ -180,12 +180,13 @@ class _Target:
 
     def of(self, array: np.ndarray) -> np.ndarray:
         """Return the same positions of the integers `array`."""
-        return _flat(array.reshape(self.shape), self.axis)[self.index]
+        return _at(array.reshape(self.shape), self.axis, self.index)
 
 
-def _flat(array: np.ndarray, axis: int) -> np.ndarray:
-    """Return [positions, channels]."""
-    return np.moveaxis(array, axis, -1).reshape(-1, array.shape[axis])
+def _at(array: np.ndarray, axis: int, index: np.ndarray) -> np.ndarray:
+    """Return [positions, channels] at some of all positions; the channels lie on axis `axis`."""
+    last = np.moveaxis(array, axis, -1)
+    return np.ascontiguousarray(last[np.unravel_index(index, last.shape[:-1])])
 
 
 def _targets(
@@ -202,11 +203,11 @@ def _targets(
     shapes: dict[str, tuple[int, ...]] = {}
     for number, feed in enumerate(pieces):
         for name, array, _ in runner.run(feed, layers):
-            flat, start = _flat(array, axes[name]), starts[name]
-            starts[name] += len(flat)
+            there, start = array.size // array.shape[axes[name]], starts[name]
+            starts[name] += there
             share = max(1, most * (number + 1) // len(pieces) - most * number // len(pieces))
-            index = np.sort(rng.permutation(len(flat))[:share]) if len(flat) > share else np.arange(len(flat))
-            parts[name].append(flat[index])
+            index = np.sort(rng.permutation(there)[:share]) if there > share else np.arange(there)
+            parts[name].append(_at(array, axes[name], index))
             places[name].append(index + start)
             first = array.shape[0] if name not in shapes else shapes[name][0] + array.shape[0]
             shapes[name] = (first, *array.shape[1:])
