@@ -10,7 +10,6 @@ How results look is `show`'s business.
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import traceback
 from typing import Any
@@ -84,7 +83,6 @@ def main() -> None:
     """Quantize float ONNX models for small NPUs, and simulate the result bit for bit."""
     if "OMP_NUM_THREADS" not in os.environ:  # numpy's products are small here: threads that wait cost more than they do
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    gc.set_threshold(50_000)  # imports leave objects that stay: to look through them again and again takes a tenth
 
 
 _COMMANDS = (
