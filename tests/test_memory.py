@@ -18,6 +18,7 @@ from lingeronnx.run.runners import FloatRunner, input_specs
 from tests import nets
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1 << 30), st.integers(1, 256), st.integers(1, 1 << 32))
 def test_a_piece_keeps_to_its_share(one, most, budget):
     """At least one sample, at most what was asked for, else an eighth of the budget."""

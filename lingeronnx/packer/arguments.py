@@ -18,7 +18,7 @@ from ..graph import ir
 from ..platforms import Platform
 from .faults import RESHAPED
 from .judge import Ready, Verdict, make_ready, verdict
-from .memory import plan_memory
+from .memory import Memory, plan_memory
 from .net import Net
 from .options import PSRAM, SHARE, Options
 
@@ -91,22 +91,35 @@ def choose(graph: ir.Graph | onnx.ModelProto, row: Platform) -> Choice:
     symbols = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
     base = Options(platform=row.packing.name if row.packing is not None else None, sizes=symbols)
     ready = make_ready(proto, row, base)
-    best: tuple[tuple[int, int], Choice] | None = None
-    for candidate in itertools.chain(_candidates(ready, row), _spilled(ready, row, base)):
-        found = Choice(candidate.words(base), verdict(ready, row, candidate.options(base)))
-        rank = (_rank(found.verdict), len(found.verdict.findings))
-        if best is None or rank < best[0]:
-            best = (rank, found)
-        if rank[0] == 0:
+    best: tuple[tuple[int, int, int], Choice] | None = None
+    late: list[tuple[int, _Candidate, Memory]] = []  # what does not fit is judged where nothing else packs
+
+    def judged(number: int, candidate: _Candidate, memory: Memory | None) -> tuple[tuple[int, int, int], Choice]:
+        found = Choice(candidate.words(base), verdict(ready, row, candidate.options(base), memory))
+        return (_rank(found.verdict), len(found.verdict.findings), number), found
+
+    for number, candidate in enumerate(itertools.chain(_candidates(ready, row), _spilled(ready, row, base))):
+        memory = None if ready.net is None else plan_memory(ready.net, row, candidate.options(base))
+        if memory is not None and not memory.fits:
+            late.append((number, candidate, memory))
+            continue
+        tried = judged(number, candidate, memory)
+        best = min(best or tried, tried, key=lambda pair: pair[0])
+        if tried[0][0] == 0:
             break
-    assert best is not None
+    if best is None or best[0][0] == _REFUSED:
+        known = [] if best is None else [best]
+        best = min([*known, *(judged(*one) for one in late)], key=lambda pair: pair[0])
     return best[1]
+
+
+_REFUSED = 3  # the rank of what the packer refuses, as it does what does not fit
 
 
 def _rank(found: Verdict) -> int:
     if found.chip_ready:
         return int(found.warned)
-    return 2 if found.packs else 3
+    return 2 if found.packs else _REFUSED
 
 
 def _candidates(ready: Ready, row: Platform) -> Iterator[_Candidate]:

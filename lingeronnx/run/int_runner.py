@@ -279,6 +279,7 @@ class Walk:
         self._binder, self._arrays = binder, dict(feed)
         self._last = {name: i for i, call in enumerate(binder.steps) for name in call.inputs}
         self._step: Call | None = None
+        self._shown: WalkStep | None = None
 
     def __iter__(self) -> Iterator[WalkStep]:
         for index, call in enumerate(self._binder.steps):
@@ -286,16 +287,24 @@ class Walk:
             self._compute(call)
             read = [self._arrays[name] for name in call.inputs]
             name = call.outputs[0]
-            yield WalkStep(self._binder.inner.get(name, name), call.fn, read, self._arrays[name])
+            self._shown = WalkStep(self._binder.inner.get(name, name), call.fn, read, self._arrays[name])
+            yield self._shown
             for name in dict.fromkeys(call.inputs):  # a step may read one tensor twice
                 if self._last[name] == index:
                     del self._arrays[name]
 
-    def redo(self, kernel: Any) -> np.ndarray:
-        """Compute the current step again with `kernel`, for later steps too, and return the result."""
+    def redo(self, kernel: Any) -> None:
+        """Compute the current step again with `kernel`, for later steps too; the step holds the new result.
+
+        The old one is let go first.
+        """
         assert self._step is not None
+        assert self._shown is not None
+        self._shown.array = np.empty(0)
+        for name in self._step.outputs:
+            del self._arrays[name]
         self._compute(Call(kernel, self._step.inputs, self._step.outputs))
-        return self._arrays[self._step.outputs[0]]
+        self._shown.array = self._arrays[self._step.outputs[0]]
 
     def _compute(self, call: Call) -> None:
         from simulator import machine

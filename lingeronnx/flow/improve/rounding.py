@@ -35,8 +35,12 @@ def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low
     every = np.arange(size)
     h[:, every, every] += diagonal[live] * shrink + _DAMPING * level[live, None]
     order = np.argsort(-h[:, every, every], axis=1, kind="stable")
-    h = np.take_along_axis(np.take_along_axis(h, order[:, :, None], axis=1), order[:, None, :], axis=2)
-    upper = np.linalg.cholesky(h[:, ::-1, ::-1])[:, ::-1, ::-1]  # H = R R^T
+    turned = np.empty_like(h)  # the last column first
+    for inside, last, given in zip(turned, order[:, ::-1], h, strict=True):
+        inside[:] = given[np.ix_(last, last)]
+    del h  # of large layers every copy counts
+    upper = np.linalg.cholesky(turned)[:, ::-1, ::-1]  # H = R R^T
+    del turned
     rounded = _rounded(np.take_along_axis(weight[live], order[:, None], axis=2), upper, low, high)
     found = np.empty_like(rounded)
     np.put_along_axis(found, np.broadcast_to(order[:, None], found.shape), rounded, axis=2)
@@ -45,9 +49,9 @@ def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low
 
 
 def _rounded(weight: np.ndarray, upper: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Round the columns of `weight` [G, O, K] one by one; upper : R of the module's docstring, [G, K, K]."""
+    """Round the columns of `weight` [G, O, K] one by one; upper : R of the module's docstring, [G, K, K], used up."""
     size = weight.shape[2]
-    share = upper / np.diagonal(upper, axis1=1, axis2=2)[:, None]
+    share = np.divide(upper, np.diagonal(upper, axis1=1, axis2=2)[:, None].copy(), out=upper)
     errors, rounded = np.zeros_like(weight), np.empty_like(weight)
     for start in range(0, size, _BLOCK):
         stop = min(start + _BLOCK, size)
