@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
@@ -141,13 +142,17 @@ def trace(net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan
     plain = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     with torch.no_grad():
         effective = parameters.in_effect()
-        numbers = {name: effective[name].cpu().numpy().copy() for name in state_dict(made.graph) if name in effective}
+        numbers = {name: _number(effective[name]) for name in state_dict(made.graph) if name in effective}
     feeds = {name: x.cpu().numpy() for name, x in zip(call.names, call.tensors, strict=True)}
     data = feeds if settings.calib is None else settings.calib
     conf = _conf(settings, {})
-    marked_graph = prepare(filled(made.graph, counted(numbers)), feeds, None, conf, hold=False).graph
+    total = sum(array.size for array in numbers.values())
+    first, second = (
+        prepare(filled(made.graph, counted(numbers, above)), feeds, None, conf, hold=False).graph
+        for above in (0, total)
+    )
     prepared = prepare(filled(made.graph, numbers), data, None, conf, hold=False)
-    constants = Constants(prepared.graph, marked_graph, numbers)
+    constants = Constants(prepared.graph, (first, second), numbers)
     layers = _Layers(prepared, constants, parameters, made.scopes, settings)
     prepared = prepared.with_host(layers.floats)
     own = QuantConfig.of(_conf(settings, layers.overrides(prepared)))
@@ -158,11 +163,21 @@ def trace(net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan
     found = Traced(
         made.inputs, names, plain, form, planned, bridge, parameters, held, layers.limits(planned), layers.chosen
     )
-    if left := held.untrained(bridge.reads):
-        warnings.warn(
-            f"not trained, since the integer graph holds them in another form: {', '.join(left)}", stacklevel=2
-        )
+    if left := [*held.untrained(bridge.reads), *(f"constants of {name}" for name in constants.mixed)]:
+        warnings.warn(f"not trained, since the graph holds them in another form: {', '.join(left)}", stacklevel=2)
     return found
+
+
+_NEXT_TO_NOTHING = 1e-30
+
+
+def _number(tensor: Tensor) -> np.ndarray:
+    """Return what stands for a parameter while the net is planned: nearly zero for a vector of zeros.
+
+    Passes drop a fresh bias of zeros, which would then have no place in the integer graph.
+    """
+    array = tensor.cpu().numpy().copy()
+    return np.full_like(array, _NEXT_TO_NOTHING) if array.ndim == 1 and not array.any() else array
 
 
 def _conf(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,6 +247,7 @@ class _Layers:
             if op is None or str(node.name) in refused:
                 continue
             modules = self._modules(node)
+            reads = {ir.read_name(node, index) for index in op.data(node)}
             if self._constants.holds_any(node):
                 kind = marked(modules[-1]).original.__name__
                 why = "" if self._widths(modules) else f"its module, a {kind}, is not quantized"
@@ -240,12 +256,12 @@ class _Layers:
             elif not all(marked(m).quantize for m in modules):
                 why = "its module is not quantized"
             else:
-                reads = {ir.read_name(node, index) for index in op.data(node)}
                 why = "" if reads <= integers else "it reads what stays in float"
             if why:
                 floats[str(node.name)] = why
             else:
                 inside.append(node)
+                integers |= reads  # a layer has them quantized
                 integers.update(str(node.outputs[index].name) for index in op.results(node))
         return floats, inside
 
