@@ -13,6 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from ..errors import DataError
 from ..flow import Planned, Prepared, plan_for, prepare
 from ..graph import ir
 from ..ops import float_op
@@ -89,19 +91,25 @@ class Traced:
         """The axis of each input that counts the samples, None where none does."""
         return {spec.name: spec.axis for spec in input_specs(self.planned.graph)}
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, list[int | None]]:
         """The sizes of each input, None for the batch."""
-        return {
-            spec.name: [None if i == spec.axis else d for i, d in enumerate(spec.shape or ())]
-            for spec in input_specs(self.planned.graph)
-        }
+        specs = input_specs(self.planned.graph)
+        return {s.name: [None if i == s.axis else d for i, d in enumerate(s.shape or ())] for s in specs}
 
     def feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
-        """Return the tensors of a call by the graph's names."""
+        """Return the tensors of a call by the graph's names; DataError where sizes are others than in the trace."""
         call = Call(net, args, kwargs, self.inputs)
         known = {spec.name for spec in self.bridge.network.inputs}
-        return {name: x for name, x in zip(call.names, call.tensors, strict=True) if name in known}
+        found = {name: x for name, x in zip(call.names, call.tensors, strict=True) if name in known}
+        for name, tensor in found.items():
+            sizes = self.sizes[name]
+            if len(sizes) != tensor.dim() or any(a not in (None, b) for a, b in zip(sizes, tensor.shape, strict=True)):
+                told = ["N" if size is None else size for size in sizes]
+                raise DataError(
+                    f"input '{name}' is {list(tensor.shape)}; the net was traced with {told}; only the batch may differ"
+                )
+        return found
 
     def result(self, found: Mapping[str, Tensor]) -> Any:
         """Return what the net's own forward returns, with the tensors of `found`."""
