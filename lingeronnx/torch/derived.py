@@ -2,16 +2,18 @@
 
     parameter --fold, clamp--> in effect --move, repeat, pad--> normalised --factor--> planned
 
-The first step is `marks.in_effect`. What the passes do to a parameter is found by letting them work on a copy of the
-graph whose parameters count their elements from 1 on: what comes out says for each element whence it came (0: a zero
-that was put in). It is checked on the real numbers. The factors are those that ranges and equalization move into the
-weights. A constant that some pass computes otherwise has no such form: it stays as it is, and is told.
+The first step is `marks.in_effect`. What the passes do to a parameter is found by letting them work on two copies of
+the graph whose parameters count their elements, from 1 on and from K + 1 on. An element that is c times element i comes
+out as c i and c (i + K), which gives c and i; one that is the same in both is a constant. All is checked on the real
+numbers. The other factors are those that ranges and equalization move into the weights. A constant that some pass
+computes otherwise has no such form: it stays as it is, and its parameters are told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +28,7 @@ from .marks import in_effect, marks_of
 
 __all__ = ["Constants", "Parameters", "PlannedConstants", "counted", "filled", "fold_norms"]
 
-_MOST = 1 << 24  # elements: whole numbers below are exact in float32
+_MOST = 1 << 23  # elements: whole numbers up to twice as many are exact in float32
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 
 
@@ -113,12 +115,15 @@ def filled(graph: ir.Graph, arrays: Mapping[str, np.ndarray]) -> ir.Graph:
     return copy
 
 
-def counted(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return arrays of the same shapes that count all elements through, from 1 on; ModelError for too many."""
+def counted(arrays: Mapping[str, np.ndarray], above: int = 0) -> dict[str, np.ndarray]:
+    """Return arrays of the same shapes that count all elements through, from `above` + 1 on.
+
+    ModelError for too many.
+    """
     total = sum(array.size for array in arrays.values())
     if total >= _MOST:
         raise ModelError(f"the net has {total} parameters; up to {_MOST - 1} can be trained as integers")
-    found, start = {}, 1
+    found, start = {}, above + 1
     for name, array in arrays.items():
         found[name] = np.arange(start, start + array.size, dtype=np.float32).reshape(array.shape)
         start += array.size
@@ -127,48 +132,66 @@ def counted(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class _Moved:
-    """Where the elements of a constant come from: one parameter as it is, or places among all, 0 for a zero."""
+    """Where the elements of a constant come from: one parameter as it is, or places among all, 0 for a zero.
+
+    factor : float64 of its shape, or 1, that they are multiplied by.
+    """
 
     shape: tuple[int, ...]
     made_of: tuple[str, ...]
     places: Tensor | None
+    factor: Any
 
 
 class Constants:
     """The constants of a normalised graph that follow from parameters, and how.
 
-    numbers : the parameters in effect that `normal` was made with, by name. marked : the same graph made from `counted`
-    ones.
+    numbers : the parameters in effect that `normal` was made with, by name. marked : the same graph made from them
+    `counted`, from 1 on and from their total + 1 on.
     """
 
-    def __init__(self, normal: ir.Graph, marked: ir.Graph, numbers: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, normal: ir.Graph, marked: tuple[ir.Graph, ir.Graph], numbers: Mapping[str, np.ndarray]) -> None:
         self._order = list(numbers)
         self._flat = np.concatenate([np.zeros(1, np.float32), *(a.reshape(-1) for a in numbers.values())])
         self._starts = np.cumsum([1, *(array.size for array in numbers.values())])
         #: (node, index of its input) -> how that constant comes about, None where no element is one of a parameter's.
         self.at: dict[tuple[str, int], _Moved | None] = {}
-        there = {str(node.name): node for node in marked.graph}
-        for node in normal.graph:
-            other = there.get(str(node.name))
-            for index, value in enumerate(node.inputs if other is not None else ()):
-                real, count = ir.const(value), ir.const(other.inputs[index])  # type: ignore[union-attr]
-                if real is None or count is None or real.dtype != np.float32:
+        for node, *others in _met(normal, *marked):
+            for index, value in enumerate(node.inputs):
+                real = ir.const(value)
+                first, second = (ir.const(n.inputs[index]) if index < len(n.inputs) else None for n in others)
+                if real is None or first is None or second is None or real.dtype != np.float32:
                     continue
-                if not np.array_equal(real, count, equal_nan=True):
-                    self.at[str(node.name), index] = self._moved(real, count)
+                if first.shape != second.shape or not np.array_equal(first, second, equal_nan=True):
+                    same = real.shape == first.shape == second.shape
+                    self.at[str(node.name), index] = self._moved(real, first, second) if same else None
 
-    def _moved(self, real: np.ndarray, count: np.ndarray) -> _Moved | None:
-        if count.shape != real.shape or not np.isfinite(count).all():
+    def _moved(self, real: np.ndarray, first: np.ndarray, second: np.ndarray) -> _Moved | None:
+        """Return where the elements come from; None where they are no multiples of single ones."""
+        free = first != second
+        if not (np.isfinite(first).all() and np.isfinite(second).all()) or real[~free].any():
             return None
-        index = np.rint(count).astype(np.int64)
-        if index.min() < 0 or index.max() >= len(self._flat) or not np.array_equal(self._flat[index], real):
+        factor = np.ones(real.shape)
+        factor[free] = (second[free].astype(np.float64) - first[free]) / (len(self._flat) - 1)
+        for usual in (1.0, float(np.median(factor[free]))):
+            if np.allclose(factor, usual, rtol=1e-5, atol=0):
+                factor = np.full(real.shape, usual)
+        index = np.where(free, np.rint(first / factor), 0).astype(np.int64)
+        if index.min() < 0 or index.max() >= len(self._flat):
             return None
-        parts = np.unique(np.searchsorted(self._starts, index[index > 0], side="right") - 1)
+        if not np.allclose(self._flat[index] * factor, real, rtol=1e-5, atol=0):
+            return None
+        parts = np.unique(np.searchsorted(self._starts, index[free], side="right") - 1)
+        start, stop = self._starts[parts[0]], self._starts[parts[0] + 1]
+        same = len(parts) == 1 and np.array_equal(index.reshape(-1), np.arange(start, stop))
         names = tuple(self._order[part] for part in parts)
-        first = self._starts[parts[0]] if len(parts) else 0
-        size = self._starts[parts[0] + 1] - first if len(parts) else 0
-        same = len(parts) == 1 and np.array_equal(index.reshape(-1), np.arange(first, first + size))
-        return _Moved(index.shape, names, None if same else torch.from_numpy(index.reshape(-1)))
+        places = None if same else torch.from_numpy(index.reshape(-1))
+        return _Moved(index.shape, names, places, 1.0 if np.all(factor == 1) else factor)
+
+    @property
+    def mixed(self) -> list[str]:
+        """The nodes with constants that are no form of single parameters."""
+        return list(dict.fromkeys(name for (name, _), moved in self.at.items() if moved is None))
 
     def parameters_of(self, node: ir.Node) -> set[str]:
         """Return the names of the parameters in the constants of a node."""
@@ -186,8 +209,8 @@ class Constants:
         for node in planned.graph.graph:
             for index in range(len(node.inputs)):
                 moved = self.at.get((str(node.name), index))
-                if moved is not None and moved.made_of:
-                    factor = scales[str(node.name), index]
+                if moved is not None:
+                    factor = scales[str(node.name), index] * moved.factor
                     scale = None if np.all(factor == 1) else torch.from_numpy(factor.astype(np.float64))
                     found[ir.read_name(node, index)] = moved, scale
         return PlannedConstants(self._order, found)
@@ -221,6 +244,18 @@ class PlannedConstants:
             tensor = tensor.reshape(moved.shape)
             found[name] = tensor if factor is None else (tensor.double() * factor.to(tensor.device)).to(tensor.dtype)
         return found
+
+
+def _met(*graphs: ir.Graph) -> Iterator[tuple[ir.Node, ...]]:
+    """Yield the nodes that stand for each other: in order where the graphs have the same operators, else by name."""
+    nodes = [list(graph.graph) for graph in graphs]
+    if len({tuple(node.op_type for node in each) for each in nodes}) == 1:
+        yield from zip(*nodes, strict=True)
+        return
+    named = [{str(node.name): node for node in each} for each in nodes]
+    for name in named[0]:
+        if all(name in each for each in named):
+            yield tuple(each[name] for each in named)
 
 
 def _factors(planned: Planned) -> dict[tuple[str, int], np.ndarray]:

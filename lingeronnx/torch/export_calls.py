@@ -18,7 +18,7 @@ import onnx
 import torch
 from torch import nn
 
-from ..errors import ConfigError, DataError, nearest
+from ..errors import ConfigError, nearest
 from ..files import write_text
 from ..flow import QuantizedModel
 from ..formats import DEQUANT
@@ -279,12 +279,6 @@ def _with_axes(
     traced = state.traced
     assert traced is not None
     feed = traced.feed(net, args, {})
-    for name, tensor in feed.items():
-        sizes = traced.sizes[name]
-        same = len(sizes) == tensor.dim() and all(a in (None, b) for a, b in zip(sizes, tensor.shape, strict=True))
-        if not same:
-            told = [size if size is not None else "N" for size in sizes]
-            raise DataError(f"input '{name}' is {list(tensor.shape)}; the net was traced with {told}")
     if given is None:
         return model
     renamed = dict(zip(traced.inputs, names or traced.inputs, strict=True))

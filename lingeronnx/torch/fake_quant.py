@@ -498,6 +498,7 @@ def _with_parameters(kernel: Any, parts: Sequence[Any], at: At) -> Any:
 def _recurrent(kernel: Any, inputs: Sequence[Any], at: At) -> tuple[Any, ...]:
     """Walk through time with real gates and a state in counts; the integers are the simulator's."""
     x, *more = inputs
+    x = x.float()  # at most 16 bits
     fields = ("weight_x", "weight_h", "bias_x", "bias_h")
     parts = [at.held(name, getattr(kernel, name), x) for name in fields]
     wx, wh, bx, bh = (part.float() for part in parts)

@@ -13,13 +13,16 @@ import tempfile
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from ..errors import DataError
 from ..flow import Planned, Prepared, plan_for, prepare
 from ..graph import ir
 from ..ops import float_op
@@ -88,19 +91,25 @@ class Traced:
         """The axis of each input that counts the samples, None where none does."""
         return {spec.name: spec.axis for spec in input_specs(self.planned.graph)}
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, list[int | None]]:
         """The sizes of each input, None for the batch."""
-        return {
-            spec.name: [None if i == spec.axis else d for i, d in enumerate(spec.shape or ())]
-            for spec in input_specs(self.planned.graph)
-        }
+        specs = input_specs(self.planned.graph)
+        return {s.name: [None if i == s.axis else d for i, d in enumerate(s.shape or ())] for s in specs}
 
     def feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
-        """Return the tensors of a call by the graph's names."""
+        """Return the tensors of a call by the graph's names; DataError where sizes are others than in the trace."""
         call = Call(net, args, kwargs, self.inputs)
         known = {spec.name for spec in self.bridge.network.inputs}
-        return {name: x for name, x in zip(call.names, call.tensors, strict=True) if name in known}
+        found = {name: x for name, x in zip(call.names, call.tensors, strict=True) if name in known}
+        for name, tensor in found.items():
+            sizes = self.sizes[name]
+            if len(sizes) != tensor.dim() or any(a not in (None, b) for a, b in zip(sizes, tensor.shape, strict=True)):
+                told = ["N" if size is None else size for size in sizes]
+                raise DataError(
+                    f"input '{name}' is {list(tensor.shape)}; the net was traced with {told}; only the batch may differ"
+                )
+        return found
 
     def result(self, found: Mapping[str, Tensor]) -> Any:
         """Return what the net's own forward returns, with the tensors of `found`."""
@@ -141,13 +150,17 @@ def trace(net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan
     plain = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     with torch.no_grad():
         effective = parameters.in_effect()
-        numbers = {name: effective[name].cpu().numpy().copy() for name in state_dict(made.graph) if name in effective}
+        numbers = {name: _number(effective[name]) for name in state_dict(made.graph) if name in effective}
     feeds = {name: x.cpu().numpy() for name, x in zip(call.names, call.tensors, strict=True)}
     data = feeds if settings.calib is None else settings.calib
     conf = _conf(settings, {})
-    marked_graph = prepare(filled(made.graph, counted(numbers)), feeds, None, conf, hold=False).graph
+    total = sum(array.size for array in numbers.values())
+    first, second = (
+        prepare(filled(made.graph, counted(numbers, above)), feeds, None, conf, hold=False).graph
+        for above in (0, total)
+    )
     prepared = prepare(filled(made.graph, numbers), data, None, conf, hold=False)
-    constants = Constants(prepared.graph, marked_graph, numbers)
+    constants = Constants(prepared.graph, (first, second), numbers)
     layers = _Layers(prepared, constants, parameters, made.scopes, settings)
     prepared = prepared.with_host(layers.floats)
     own = QuantConfig.of(_conf(settings, layers.overrides(prepared)))
@@ -158,11 +171,21 @@ def trace(net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan
     found = Traced(
         made.inputs, names, plain, form, planned, bridge, parameters, held, layers.limits(planned), layers.chosen
     )
-    if left := held.untrained(bridge.reads):
-        warnings.warn(
-            f"not trained, since the integer graph holds them in another form: {', '.join(left)}", stacklevel=2
-        )
+    if left := [*held.untrained(bridge.reads), *(f"constants of {name}" for name in constants.mixed)]:
+        warnings.warn(f"not trained, since the graph holds them in another form: {', '.join(left)}", stacklevel=2)
     return found
+
+
+_NEXT_TO_NOTHING = 1e-30
+
+
+def _number(tensor: Tensor) -> np.ndarray:
+    """Return what stands for a parameter while the net is planned: nearly zero for a vector of zeros.
+
+    Passes drop a fresh bias of zeros, which would then have no place in the integer graph.
+    """
+    array = tensor.cpu().numpy().copy()
+    return np.full_like(array, _NEXT_TO_NOTHING) if array.ndim == 1 and not array.any() else array
 
 
 def _conf(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,6 +255,7 @@ class _Layers:
             if op is None or str(node.name) in refused:
                 continue
             modules = self._modules(node)
+            reads = {ir.read_name(node, index) for index in op.data(node)}
             if self._constants.holds_any(node):
                 kind = marked(modules[-1]).original.__name__
                 why = "" if self._widths(modules) else f"its module, a {kind}, is not quantized"
@@ -240,12 +264,12 @@ class _Layers:
             elif not all(marked(m).quantize for m in modules):
                 why = "its module is not quantized"
             else:
-                reads = {ir.read_name(node, index) for index in op.data(node)}
                 why = "" if reads <= integers else "it reads what stays in float"
             if why:
                 floats[str(node.name)] = why
             else:
                 inside.append(node)
+                integers |= reads  # a layer has them quantized
                 integers.update(str(node.outputs[index].name) for index in op.results(node))
         return floats, inside
 

@@ -218,6 +218,7 @@ def test_without_torch(here):
     hide = "import sys; sys.modules['torch'] = None; "
     calls = {
         "import lingeronnx as lo; lo.export(None)": (1, "lingeronnx.errors.ConfigError: "),
+        "import lingeronnx as lo; lo.torch.init(None)": (1, "lingeronnx.errors.ConfigError: "),
         "from lingeronnx.cli import main; main(['export', 'net.py:Net', '-o', 'n.onnx'])": (1, "error: "),
         "from lingeronnx.cli import main; main(['export', '--help'])": (0, ""),
     }

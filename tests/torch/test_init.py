@@ -56,6 +56,53 @@ class Sequence(nn.Module):
         return self.fc(self.lstm(x)[0])
 
 
+class Encoder(nn.Module):
+    """A transformer block."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+    def forward(self, x):
+        return self.block(x)
+
+
+class Words(nn.Module):
+    """An embedding and a GRU, which take integers."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(11, 8)
+        self.gru = nn.GRU(8, 6, batch_first=True)
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.fc(self.gru(self.words((x * 3).long().clamp(0, 10)))[0][:, -1])
+
+
+class Structured(nn.Module):
+    """Inputs by keyword, outputs in a dict with a number among them."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, *, other):
+        y = self.a(x) + self.b(other["z"])
+        return {"sum": y, "pair": (self.a(y), 3)}
+
+
+class Shared(nn.Module):
+    """One convolution in two places, a batch norm behind the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)
+
+    def forward(self, x):
+        return self.conv(torch.relu(self.norm(self.conv(x))))
+
+
 def made(kind, shape, seed=0):
     """Return a net with other than fresh statistics, and inputs and targets for it."""
     torch.manual_seed(seed)
@@ -113,16 +160,49 @@ def test_evaluation_is_the_simulator(done, tmp_path):
         np.testing.assert_array_equal(numbers(net, some), simulated(tmp_path / "net.onnx", some))
 
 
-@pytest.mark.parametrize("row", ("venus", "arcs", "generic"))
-@pytest.mark.parametrize("kind, shape", ((Up, (4, 6, 6)), (Sequence, (4, 6))))
+@pytest.mark.parametrize(
+    "kind, shape, row",
+    (
+        (Up, (4, 6, 6), "venus"),
+        (Sequence, (4, 6), "venus"),
+        (Sequence, (4, 6), "arcs"),
+        (Encoder, (5, 16), "arcs"),
+        (Encoder, (5, 16), "generic"),
+        (Words, (5,), "generic"),
+    ),
+)
 def test_other_layers(kind, shape, row, tmp_path):
-    """The same of transposed convolutions and of recurrent layers; every parameter gets a gradient."""
+    """The same of transposed convolutions, recurrent layers, attention; every parameter is trained."""
     net, x = made(kind, shape)
     before = {name: p.detach().clone() for name, p in net.named_parameters()}
-    kinds = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear, nn.LSTM)
+    kinds = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear, nn.LSTM, nn.GRU, nn.Embedding, nn.TransformerEncoderLayer)
     lo.torch.init(net, kinds, QValue, out_bits=8, platform=row, example_inputs=x)
     trained(net, x)
     assert all(not torch.equal(p, before[name]) for name, p in net.named_parameters())
+    lo.torch.export(net, x, tmp_path / "net.onnx")
+    np.testing.assert_array_equal(numbers(net, x), simulated(tmp_path / "net.onnx", x))
+
+
+def test_structured_calls():
+    """Arguments by keyword and results in dicts come and go as in the net itself."""
+    torch.manual_seed(0)
+    net, x, z = Structured(), torch.randn(3, 4), torch.randn(3, 4)
+    with torch.no_grad():
+        want = net(x, other={"z": z})
+        lo.torch.init(net, mode=QValue, out_bits=8)
+        got = net.eval()(x, other={"z": z})
+    assert list(got) == ["sum", "pair"]
+    assert got["pair"][1] == 3
+    np.testing.assert_allclose(got["sum"], want["sum"], atol=0.1)
+    np.testing.assert_allclose(got["pair"][0], want["pair"][0], atol=0.1)
+
+
+def test_what_is_not_trained_is_told(tmp_path):
+    """A batch norm behind one of two uses of a convolution gives that use weights of its own, which stay."""
+    net, x = made(Shared, (3, 6, 6))
+    with pytest.warns(UserWarning, match=r"not trained.*norm.weight, norm.bias, constants of /conv/Conv$"):
+        lo.torch.init(net, mode=QValue, out_bits=8, example_inputs=x)
+    trained(net, x)
     lo.torch.export(net, x, tmp_path / "net.onnx")
     np.testing.assert_array_equal(numbers(net, x), simulated(tmp_path / "net.onnx", x))
 

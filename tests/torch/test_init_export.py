@@ -187,8 +187,9 @@ def test_other_sizes(generic):
     """The graph has the sizes of the trace; the batch may differ."""
     net, x = generic
     written(net, x[:2])
-    with pytest.raises(DataError, match=r"input 'input' is \[5, 3, 6, 6\]; the net was traced with \['N', 3, 4, 4\]"):
-        written(net, torch.randn(5, 3, 6, 6))
+    for call in (lambda x: written(net, x), net):
+        with pytest.raises(DataError, match=r"'input' is \[5, 3, 6, 6\]; the net was traced with \['N', 3, 4, 4\]"):
+            call(torch.randn(5, 3, 6, 6))
 
 
 def test_before_init_it_is_the_float_graph(tmp_path):
