@@ -105,6 +105,20 @@ def test_symmetric_scales_are_kept(tmp_path):
         assert [taken for taken in made.report.taken if not taken.kept] == []
 
 
+def test_zero_points_stay_where_they_are_taken(tmp_path):
+    """u8s8 on generic: all activations as they came; there and back gives the same again."""
+    path = by_onnxruntime(nets.plain(), tmp_path)
+    made = lo.quantize(path, platform="generic")
+    assert [str(taken) for taken in made.report.taken if not taken.kept] == []
+    assert {q.zero_point for q in made.plan.tensors.values()} - {0}
+    lo.convert(made.graph, "qdq").save(tmp_path / "again.onnx")
+    again = lo.quantize(tmp_path / "again.onnx", platform="generic")
+    same = set(made.plan.tensors) & set(again.plan.tensors)
+    assert {name: made.plan.tensors[name] for name in same} == {name: again.plan.tensors[name] for name in same}
+    feeds = samples(nets.plain(), 4)
+    np.testing.assert_array_equal(again.session().run(None, feeds)[0], made.session().run(None, feeds)[0])
+
+
 def test_a_chip_takes_powers_of_two(tmp_path):
     """On venus nothing can stay: what each change cost is told, and the graph is chip-ready."""
     path = by_onnxruntime(nets.residual(), tmp_path)
