@@ -23,7 +23,7 @@ def refined(planned: Planned, aim: bool = False) -> ir.Graph:
     copy = ir.clone(planned.graph)
     data, budget = planned.prepared.data, planned.prepared.conf.budget
     feeds = data.first(piece(walk_bytes(copy), _SAMPLES, budget))
-    pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), planned.prepared.conf.batch, budget)))
+    pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
     refine(planned.parts.on(copy), planned.plan, planned.prepared.row, feeds, planned.runner, pieces, budget, aim)
     release()
     return copy

@@ -37,7 +37,7 @@ __all__ = ["refinable", "refine", "walk_bytes"]
 _PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
 _ROWS = 16384  # receptive fields that the second moments of a layer's inputs are taken over
 _CHUNK = 2048  # rows of these at a time, of wider integers and of large layers
-_FEWEST, _MOST = 1024, 8192  # positions that a layer is compared at, however little or much memory there is
+_FEWEST = 1024  # positions that a layer is compared at, however little memory there is
 _LIVING = 4  # tensors that a step needs, and those that wait for a later one
 _LARGEST = 4096  # inputs per output beyond which the moments' matrix would be too large
 
@@ -208,13 +208,10 @@ def _at(array: np.ndarray, axis: int, index: np.ndarray) -> np.ndarray:
 def _targets(
     layers: Mapping[str, ir.Node], runner: FloatRunner, pieces: Sequence[Mapping[str, np.ndarray]], budget: int
 ) -> dict[str, _Target]:
-    """Run `pieces` and keep of every layer as many positions as fit an eighth of the budget, all layers alike.
-
-    Not more than `_MOST`: of so many the mean is off by a hundredth of the deviation, which no bias shows.
-    """
+    """Run `pieces` and keep of every layer as many positions as fit an eighth of the budget, all layers alike."""
     axes = {name: 1 if node.op_type == "Conv" else -1 for name, node in layers.items()}
     channels = sum((ir.shape(node.outputs[0]) or (1, 1))[axes[name]] or 1 for name, node in layers.items())
-    most = max(_FEWEST, min(_MOST, budget // 8 // (4 * channels))) if channels else 0
+    most = max(_FEWEST, budget // 8 // (4 * channels)) if channels else 0
     rng = np.random.default_rng(0)
     parts: dict[str, list[np.ndarray]] = {name: [] for name in layers}
     places: dict[str, list[np.ndarray]] = {name: [] for name in layers}
