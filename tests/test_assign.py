@@ -1,6 +1,7 @@
 """Who shares a scale, and which inequalities hold afterwards."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
-from lingeronnx.errors import ConstraintError
+from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.flow.assign import legalize, tie_classes
 from lingeronnx.flow.partition import Partition
 from lingeronnx.plan import Plan, QParams
@@ -177,3 +178,16 @@ def test_scale_below_the_smallest():
     model = nets.plain()
     with pytest.raises(ConstraintError, match=r"tensor 'x' needs scale 2\^-6, venus holds 2\^-3 at least"):
         quantize(model, nets.samples(model), overrides={"x": {"scale": 2.0**-6}}, effort="fast")
+
+
+@pytest.mark.parametrize("kind", ("activation", "weight"))
+def test_a_plan_with_a_gap_is_refused(kind):
+    """A tensor or a weight without a scale is named, in one line; nothing is guessed."""
+    net = nets.residual()
+    made = quantize(net, nets.samples(net), effort="fast")
+    held = made.plan.tensors
+    weights = [name for name in held if name in made.float_graph.graph.initializers]
+    name = weights[0] if kind == "weight" else next(name for name in held if name not in weights)
+    cut = replace(made.plan, tensors={n: q for n, q in held.items() if n != name})
+    with pytest.raises(ConfigError, match=f"the plan has no scale for '{name}'"):
+        quantize(net, nets.samples(net), effort="fast", plan=cut)

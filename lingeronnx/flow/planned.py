@@ -280,6 +280,7 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
     if plan.mode != prepared.conf.mode:
         raise ConfigError(f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode {plan.mode}")
     parts = Partition.of(graph, plan.floats, row)
+    _check_whole(plan, parts)
     check_zero_points(plan, parts, row)
     factors.apply(parts, {name: np.array(t.factor) for name, t in plan.transforms.items()})
     plan, moves = legalize(plan, parts, tie_classes(parts, row), row)
@@ -291,6 +292,21 @@ def _check_names(plan: Plan, graph: ir.Graph) -> None:
     for name in (*plan.tensors, *plan.transforms, *plan.floats):
         if name not in known:
             raise ConfigError(f"the plan speaks of '{name}', which this model has not{nearest(name, known)}")
+
+
+def _check_whole(plan: Plan, parts: Partition) -> None:
+    """Raise ConfigError for a tensor or a weight without a scale; only an output that leaves the integers has none."""
+    free = {
+        ir.written_name(node)
+        for node, op in parts.nodes
+        if op.wide and not any(id(use.node) in parts.inside for use in node.outputs[0].uses())
+    }
+    weights = [ir.read_name(node, index) for node, op in parts.nodes for index in op.parameters(node)]
+    for name in (*parts.activations, *weights):
+        if name not in plan.tensors and name not in free:
+            raise ConfigError(
+                f"the plan has no scale for '{name}', which becomes integer; add it, or name its node among the floats"
+            )
 
 
 def _check_kinds(plan: Plan, graph: ir.Graph, row: Platform) -> None:
