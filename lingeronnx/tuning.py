@@ -109,7 +109,7 @@ def finetune(
         prepared = replace(prepared, stem=Path(model).stem + "_quant")
     ready = plan_for(prepared, plan, progress)
     # Soft rounding decides anew where each weight goes; everything else begins where refinement ends.
-    start = ready.graph if recipe.rounding == "soft" else refined(ready)
+    start = ready.graph if recipe.rounding == "soft" else refined(ready, aim=prepared.conf.effort == "best")
     bridge = Bridge(start, ready.plan, prepared.row, prepared.data.first())
     limits = _limits(
         ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output}, constraints or {}

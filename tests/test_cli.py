@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from lingeronnx import __version__, api, cli
 from lingeronnx.cli._shared import progress_bar
-from lingeronnx.conversion import TARGETS
+from lingeronnx.conversion import STANDARD, TARGETS
 from lingeronnx.errors import InternalError
 from lingeronnx.plan.config import QuantConfig
 from lingeronnx.platforms import PLATFORMS
@@ -162,7 +162,7 @@ def test_choices_are_those_of_the_configuration() -> None:
     # law: the command line offers nothing that does not exist
     for option in cli.main.commands["quantize"].params:
         if isinstance(option.type, click.Choice) and option.name == "written":
-            assert set(option.type.choices) == set(TARGETS)
+            assert set(option.type.choices) == {*TARGETS, *STANDARD}
         elif option.name in ("layout", "color", "resize"):
             assert set(option.type.choices) == set(get_args(getattr(pictures, str(option.name).title())))
         elif isinstance(option.type, click.Choice):

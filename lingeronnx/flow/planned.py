@@ -188,7 +188,8 @@ def assign_scales(seen: Observed) -> Planned:
     choice = chosen(seen.prepared.selectors(parts.graph), parts.ops, conf, wide)
     parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
     if conf.effort != "fast":
-        less = costly_cuts(parts, plan, ties, scaled, choice, _samples(seen.prepared))
+        less = costly_cuts(parts, plan, ties, scaled, choice, _samples(seen.prepared), seen.prepared.source)
+        release()
         choice = choice.with_scales(less)
         if less:
             parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)

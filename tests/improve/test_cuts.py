@@ -48,7 +48,8 @@ def found(model, feed, calibrator="mse", own=None, zero_point=0):
     ties, choice = tie_classes(parts, VENUS), Choice("q-value", 8, 8, calibrator, 99.99, own or {})
     plan, _ = assign(parts, ties, stats, VENUS, choice)
     plan = plan.with_tensors({**plan.tensors, "x": replace(plan.tensors["x"], zero_point=zero_point)})
-    return plan, costly_cuts(parts, plan, ties, stats, choice, [{"x": part} for part in np.split(feed["x"], 4)])
+    pieces = [{"x": part} for part in np.split(feed["x"], 4)]
+    return plan, costly_cuts(parts, plan, ties, stats, choice, pieces, FloatRunner(model))
 
 
 def test_an_output_of_rare_values_keeps_them():
@@ -79,7 +80,7 @@ def test_what_the_user_chose_stays(calibrator, own):
 
 
 def test_zero_points():
-    """A tensor with a zero point has another range, which mse does not cut."""
+    """A window with a zero point stays as calibration chose it."""
     _, changed = found(detector(1.0), samples(), zero_point=5)
     assert "x" not in changed
 

@@ -359,7 +359,7 @@ def test_print_shows_what_is_quantized():
     assert "(fc): Linear(" in text
     assert isinstance(net.conv, nn.Conv2d)
     result = lo.torch.export(net, x, io.BytesIO())
-    assert [node.op_type for node in result.report.host_part] == ["Linear"]
+    assert [node.op_type for node in result.report.host_part] == ["Gemm"]
     assert result.report.chip_ready
     trained(net, x)
     assert net.fc.weight.grad.any()

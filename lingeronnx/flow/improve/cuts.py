@@ -2,7 +2,8 @@
 
 Calibration by the mean square cuts rare large values off. All values of a tensor count alike there, but the rare ones
 may be all that an output speaks of: one face among a thousand empty places. No statistics of the tensor tell; the
-outputs do. With the noise N of a part of the plan, all else float, as a share of an output's power:
+outputs do. So only a model is looked at of which an output holds half of its power in a few of its elements. With the
+noise N of a part of the plan, all else float, as a share of an output's power:
 
 1. what is cut, alone: a tensor is looked at where that is a quarter of the whole plan's N at some output. Groups of
    tensors are halved until single ones are left, so that a net without such a tensor costs two runs;
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +31,7 @@ from ..partition import Partition
 
 __all__ = ["costly_cuts"]
 
+_FEW = 0.02  # of an output's elements: these hold half of its power where it speaks of rare values
 _SHARE = 0.25  # of an output's noise
 _TINY = 1e-30  # so that shares are defined where there is no noise, or nothing at all
 _FINE = 12  # bits more, so that a tensor is cut where it was, but next to nothing is rounded
@@ -38,16 +41,25 @@ _Feeds = Sequence[Mapping[str, np.ndarray]]
 
 
 def costly_cuts(
-    parts: Partition, plan: Plan, ties: Sequence[TieClass], stats: Stats, choice: Choice, pieces: _Feeds
+    parts: Partition,
+    plan: Plan,
+    ties: Sequence[TieClass],
+    stats: Stats,
+    choice: Choice,
+    pieces: _Feeds,
+    source: FloatRunner,
 ) -> dict[str, float]:
     """Return {tensor or weight: its scale} for those of `plan` that are better cut less.
 
-    stats : of the activations of `parts`, whose scales `choice` made. pieces : calibration samples.
+    stats : of the activations of `parts`, whose scales `choice` made. pieces : calibration samples. source : what runs
+    the user's model, whose outputs are those of `parts`.
     """
     cut = list(_cut(parts, plan, ties, stats, choice))
     if not cut:
         return {}
-    noise = _Noise(parts.graph, plan, pieces)
+    noise = _Noise(parts.graph, plan, pieces, source)
+    if not noise.is_about_rare:
+        return {}
     whole = noise(plan.tensors)
 
     def fine(group: Iterable[dict[str, QParams]]) -> dict[str, QParams]:
@@ -102,10 +114,24 @@ def _finer(q: QParams) -> QParams:
 class _Noise:
     """What holding tensors in integers does to the outputs, all else float."""
 
-    def __init__(self, graph: ir.Graph, plan: Plan, pieces: _Feeds) -> None:
+    def __init__(self, graph: ir.Graph, plan: Plan, pieces: _Feeds, source: FloatRunner) -> None:
         self._graph, self._plan, self._pieces = graph, plan, pieces
         self._names = [str(v.name) for v in graph.graph.outputs]
-        self._wanted = list(self._outputs({}))
+        self._wanted = [self._ordered(source.run(feed, self._names)) for feed in pieces]
+
+    @property
+    def is_about_rare(self) -> bool:
+        """Whether an output holds half of its power in few of its elements."""
+        for arrays in zip(*self._wanted, strict=True):
+            power = np.sort(np.concatenate([np.square(array).reshape(-1) for array in arrays]))[::-1]
+            half = int(np.searchsorted(np.cumsum(power), power.sum() / 2)) + 1
+            if power.any() and half < _FEW * len(power):
+                return True
+        return False
+
+    def _ordered(self, run: Iterable[tuple[str, np.ndarray, Any]]) -> list[np.ndarray]:
+        found = {name: array for name, array, _ in run}
+        return [found[name].astype(np.float64) for name in self._names]
 
     def __call__(self, tensors: _Tensors) -> np.ndarray:
         """Return the power of each output's error as a share of the output's own, float64 [outputs]."""
@@ -121,5 +147,4 @@ class _Noise:
         names = {user: name for name, user in users.items()}
         runner = FloatRunner(copy, {names[name] for name in self._names})
         for feed in self._pieces:
-            found = {users[name]: array for name, array, _ in runner.run(feed)}
-            yield [found[name].astype(np.float64) for name in self._names]
+            yield self._ordered((users[name], array, None) for name, array, _ in runner.run(feed))
