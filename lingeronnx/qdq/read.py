@@ -106,6 +106,8 @@ class _Reader:
         self.exact = json.loads(model.metadata_props.pop(SCALES, "{}"))
         expand(model)
         for node in list(model.graph):
+            if node.op_type in (_Q, _DQ) and (len(node.inputs) < 2 or None in node.inputs[:2] or not node.outputs):
+                raise ModelError(f"{node.op_type} {node.name}: it has no input, no scale or no output")
             if node.op_type == _Q:
                 self._quantize(node)
             elif node.op_type == _DQ:
@@ -347,5 +349,5 @@ def _constant(value: ir.Value | None) -> np.ndarray | None:
         return found.astype(ir.DataType(ir.attr(node, "to")).numpy())
     if node.op_type == "Transpose":
         return found.transpose(ir.attr(node, "perm"))
-    shape = _constant(node.inputs[1])
+    shape = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
     return None if shape is None else found.reshape(shape.tolist())

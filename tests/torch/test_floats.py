@@ -20,6 +20,7 @@ from simulator.kernel import Spec
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # hundreds of cases
 
+from lingeronnx.torch.fake_quant import At  # noqa: E402
 from lingeronnx.torch.floats import FLOATS, TorchIsland  # noqa: E402
 
 RTOL, ATOL = 1e-5, 1e-6
@@ -49,7 +50,7 @@ def run(model, arrays, outputs=None):
     outputs = outputs or [value.name for value in model.graph.output]
     island = SimpleNamespace(proto=model, inputs=names, outputs=outputs, one_by_one=lambda arrays: False)
     tensors = [a if torch.is_tensor(a) else torch.from_numpy(np.array(a)) for a in arrays]
-    return TorchIsland(island)(island, tensors, None)
+    return TorchIsland(island)(island, tensors, At([]))
 
 
 def close(got, want, rtol=RTOL, atol=ATOL):
@@ -411,6 +412,6 @@ def test_samples_that_touch_go_one_by_one():
         graph = ir.from_proto(model)
         island = FloatIsland(graph, list(graph.graph), ["y"])
         island.infer(Spec((1, 4), np.dtype(np.float32)))
-        (got,) = TorchIsland(island)(island, [torch.from_numpy(x)], None)
+        (got,) = TorchIsland(island)(island, [torch.from_numpy(x)], At([]))
         close(got, island(x)[0])
         assert np.allclose(got.numpy(), 1.0) is not together
