@@ -170,6 +170,7 @@ class _Reader:
         grid, _ = self._grid(node, self._written(node))
         array = _constant(source)
         if array is not None:
+            _check_channels(node, array, grid)
             self.fixed[out] = grid.integers(array)
         else:
             if grid.axis is not None:
@@ -247,6 +248,7 @@ class _Reader:
     def _constant(self, node: ir.Node, integers: np.ndarray, grid: Grid, step: np.ndarray) -> None:
         """Put the real numbers that constant `integers` stand for in the node's place; a transpose of them too."""
         out = node.outputs[0]
+        _check_channels(node, integers, grid)
         real = grid.real(np.asarray(integers), step)
         if grid.axis is not None:
             grid = replace(grid, axis=grid.axis % real.ndim)
@@ -335,6 +337,17 @@ class _Reader:
 
 def _type(grid: Grid) -> ir.DataType:
     return next(kind for kind in ir.DataType if kind.name == f"{'INT' if grid.low < 0 else 'UINT'}{grid.bits}")
+
+
+def _check_channels(node: ir.Node, array: np.ndarray, grid: Grid) -> None:
+    """Raise ModelError where a constant has another number of channels than its grid has scales."""
+    if grid.axis is None:
+        return
+    size = array.shape[grid.axis] if -array.ndim <= grid.axis < array.ndim else "no"
+    if size != len(grid.scale):
+        raise ModelError(
+            f"{node.op_type} {node.name}: it has {len(grid.scale)} scales for {size} channels along axis {grid.axis}"
+        )
 
 
 def _constant(value: ir.Value | None) -> np.ndarray | None:
