@@ -129,6 +129,16 @@ def branches():
     return net.graph("y", net.node("MatMul", "r", w, out="z"))
 
 
+def line():
+    """One-dimensional convolutions and a fully connected layer on rows."""
+    net = Net(6, 16, seed=9)
+    a = net.node("Relu", net.conv("x", (8, 6, 5), strides=[2], pads=[2, 1]))
+    b = net.conv(a, (8, 1, 3), group=8, pads=[1, 1])
+    t = net.node("Transpose", b, perm=[0, 2, 1])
+    w = net.const((0.4 * net.rng.standard_normal((8, 5))).astype(np.float32))
+    return net.graph(net.node("MatMul", t, w, out="y"))
+
+
 NETS = (plain, residual, depthwise, concat, asymmetric, branches)
 
 

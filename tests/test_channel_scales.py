@@ -18,7 +18,7 @@ from lingeronnx.ops import float_op
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC
 from tests import nets
-from tests.nets import Net
+from tests.nets import Net, line
 
 GOLDEN = sorted((Path(__file__).parent / "golden" / "channels").glob("*.onnx"))
 
@@ -33,16 +33,6 @@ def layers():
     bias = net.const(net.rng.standard_normal(6).astype(np.float32))
     d = net.node("ConvTranspose", c, w, bias, strides=[2, 2], group=2)
     return net.graph(net.linear(net.node("Flatten", net.node("GlobalAveragePool", d)), (6, 5), out="y"))
-
-
-def line():
-    """One-dimensional convolutions and a linear layer on rows."""
-    net = Net(6, 16, seed=9)
-    a = net.node("Relu", net.conv("x", (8, 6, 5), strides=[2], pads=[2, 1]))
-    b = net.conv(a, (8, 1, 3), group=8, pads=[1, 1])
-    t = net.node("Transpose", b, perm=[0, 2, 1])
-    w = net.const((0.4 * net.rng.standard_normal((8, 5))).astype(np.float32))
-    return net.graph(net.node("MatMul", t, w, out="y"))
 
 
 def by_channel(build, **settings):

@@ -22,7 +22,7 @@ from lingeronnx.graph import ir
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC
 from tests import nets
-from tests.nets import Net
+from tests.nets import Net, line
 from tests.simulator.helpers import few
 
 
@@ -57,16 +57,6 @@ def pairs():
     r = net.node("Reshape", q, net.const(np.array([0, -1, 18], np.int64)))
     z = net.node("MatMul", r, net.node("Transpose", r, perm=[0, 2, 1]))
     return net.graph(net.node("MatMul", net.node("Softmax", z, axis=-1), r, out="y"), c)
-
-
-def line():
-    """One-dimensional convolutions and a fully connected layer on rows."""
-    net = Net(6, 16, seed=9)
-    a = net.node("Relu", net.conv("x", (8, 6, 5), strides=[2], pads=[2, 1]))
-    b = net.conv(a, (8, 1, 3), group=8, pads=[1, 1])
-    t = net.node("Transpose", b, perm=[0, 2, 1])
-    w = net.const((0.4 * net.rng.standard_normal((8, 5))).astype(np.float32))
-    return net.graph(net.node("MatMul", t, w, out="y"))
 
 
 def asymmetric(build, **settings):

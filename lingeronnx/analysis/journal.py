@@ -5,6 +5,7 @@ A line is one `write`; what a killed process left of its last line is cut off wh
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -13,10 +14,18 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["DIGEST", "Journal"]
+__all__ = ["Journal", "hashed"]
 
-#: Bytes of a digest; a header's entry of as many, in hexadecimal, means nothing to a reader.
-DIGEST = 16
+# Bytes of a digest; a header's entry of as many, in hexadecimal, means nothing to a reader.
+_DIGEST = 16
+
+
+def hashed(*parts: bytes) -> str:
+    """Return a digest of all `parts`, one after the other, in hexadecimal."""
+    found = hashlib.blake2b(digest_size=_DIGEST)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
 
 
 class Journal:
@@ -63,7 +72,7 @@ class Journal:
         for key, value in self._header.items():
             other = found.get(key) if isinstance(found, dict) else None
             if other != value:
-                digest = isinstance(value, str) and len(value) == 2 * DIGEST
+                digest = isinstance(value, str) and len(value) == 2 * _DIGEST
                 raise self.stale(
                     f"another {key}" if digest else f"{key} = {json.dumps(other)}, not {json.dumps(value)}"
                 )

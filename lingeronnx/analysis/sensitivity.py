@@ -11,7 +11,6 @@ so that the results are the same for any number of workers, and for a run that w
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections import deque
@@ -35,7 +34,7 @@ from ..run.metrics import called
 from ..run.segments import Segments
 from ..run.streaming import unrolled
 from .histograms import check_matplotlib, draw
-from .journal import DIGEST, Journal
+from .journal import Journal, hashed
 from .layers import Layer, layers, option, rounding
 from .measures import Makers, canonical, worse_first
 from .metrics import METRICS
@@ -120,7 +119,7 @@ def sensitivity(
         (workers, cluster),
         progress,
     )
-    header = {"model": _hash(ir.to_bytes(prepared.original)), "plan (calibration data, settings)": run.key,
+    header = {"model": hashed(ir.to_bytes(prepared.original)), "plan (calibration data, settings)": run.key,
               "metric": names, "what": what, "all_but_one": all_but_one, "output": looked_at,
               "samples of a block": run.block, "limit": prepared.conf.limit,
               "function": None if function is None else f"{function.__module__}.{function.__qualname__}"}  # fmt: skip
@@ -257,7 +256,7 @@ class _Run:
         self.macs = segments.macs
         #: Samples of a block.
         self.block = block_of(planned, segments)
-        self.key = _hash(given.model, planned.plan.to_json().encode())
+        self.key = hashed(given.model, planned.plan.to_json().encode())
         self._labels_are_classes: bool | None = None
 
     @property
@@ -331,7 +330,7 @@ class _Run:
                 self._labels_are_classes = (
                     labels is not None and np.asarray(labels).dtype.kind in "iu" and (np.asarray(labels).ndim == 1)
                 )
-            digest = _hash(*(x for n in sorted(feeds) for x in _raw(feeds[n])), *_raw(labels))
+            digest = hashed(*(x for n in sorted(feeds) for x in _raw(feeds[n])), *_raw(labels))
             record = next(old, None)
             if record is None:
                 digests.append(digest)
@@ -360,13 +359,6 @@ def _raw(array: Any) -> tuple[bytes, ...]:
         return ()
     array = np.ascontiguousarray(array)
     return str((array.dtype, array.shape)).encode(), array.tobytes()
-
-
-def _hash(*parts: bytes) -> str:
-    found = hashlib.blake2b(digest_size=DIGEST)
-    for part in parts:
-        found.update(part)
-    return found.hexdigest()
 
 
 @dataclass(frozen=True)

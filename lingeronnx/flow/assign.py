@@ -310,11 +310,9 @@ def _widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: 
     A wide output needs no scale beyond its accumulator's, which loses nothing. Raises ConfigError where the output is
     not one that leaves the integers.
     """
-    nodes = {ir.written_name(node): (node, op) for node, op in parts.nodes}
-    whole = parts.inside
+    nodes, able = {ir.written_name(node): node for node, _ in parts.nodes}, parts.wide_outputs
     for name, bits in choice.out_bits.items():
-        node, op = nodes.get(name, (None, None))
-        if node is None or op is None or not op.wide or any(id(u.node) in whole for u in node.outputs[0].uses()):
+        if name not in able:
             raise ConfigError(
                 f"out_bits {bits} for tensor '{name}': only a fully connected layer whose output nothing in integers "
                 "reads can have another width"
@@ -322,6 +320,7 @@ def _widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: 
         if bits == "float":
             del tensors[name]
             continue
+        node = nodes[name]
         exact = tensors[ir.read_name(node)].scale * min(tensors[ir.read_name(node, 1)].scales)
         seen, setting = stats.get(name), choice.of([name], int(bits))
         best = setting.scale or (exact if seen is None or seen.squares == 0 else setting.best(seen))

@@ -72,6 +72,15 @@ class Partition:
                 found.update(dict.fromkeys(names, f"{node.op_type} {node.name}"))
         return found
 
+    @property
+    def wide_outputs(self) -> frozenset[str]:
+        """The outputs that leave the integers, of layers that may write them wider than the rest, or in float."""
+        return frozenset(
+            ir.written_name(node)
+            for node, op in self.nodes
+            if op.wide and not any(id(use.node) in self.inside for use in node.outputs[0].uses())
+        )
+
     def on(self, copy: ir.Graph) -> Partition:
         """Return the same partition of a copy of the graph."""
         return replace(self, graph=copy)

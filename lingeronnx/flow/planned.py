@@ -297,11 +297,7 @@ def _check_names(plan: Plan, graph: ir.Graph) -> None:
 
 def _check_whole(plan: Plan, parts: Partition) -> None:
     """Raise ConfigError for a tensor or a weight without a scale; only an output that leaves the integers has none."""
-    free = {
-        ir.written_name(node)
-        for node, op in parts.nodes
-        if op.wide and not any(id(use.node) in parts.inside for use in node.outputs[0].uses())
-    }
+    free = parts.wide_outputs
     weights = [ir.read_name(node, index) for node, op in parts.nodes for index in op.parameters(node)]
     for name in (*parts.activations, *weights):
         if name not in plan.tensors and name not in free:

@@ -6,6 +6,7 @@ is, by any of its names. Stands below the rules (`ops`), which say what float op
 
 from __future__ import annotations
 
+from ..errors import ModelError
 from ..graph import ir
 from . import border, clamp, concat, curves, layers, move, pairs, pool, recurrent, rows, select, spread
 from ._base import QUANT_MODES, RENAMED, Attr, Bound, Format, attributes, other_zero
@@ -28,7 +29,7 @@ __all__ = [
     "LAYER_NORM", "LINEAR", "LOG_SOFTMAX", "LSTM", "MAX_POOL", "MUL", "PAD", "QUANT", "QUANT_MODES", "RELU", "RENAMED",
     "REQUANT", "RESHAPE", "RESIZE", "SHUFFLE_CHANNEL", "SIGMOID", "SLICE", "SOFTMAX", "SPLIT", "SQUEEZE", "SUB",
     "SWISH", "TABLE", "TANH", "TILE", "TRAINED_ONLY", "TRANSPOSE", "UNSQUEEZE", "Attr", "Bound", "Format", "attributes",
-    "integer_format", "is_quantized_domain", "other_zero",
+    "integer_format", "is_quantized_domain", "known_format", "other_zero",
 ]  # fmt: skip
 
 _ALL = tuple(
@@ -54,6 +55,14 @@ def integer_format(node: ir.Node) -> Format | None:
     A standard operator (Relu, MaxPool, Reshape ...) is an integer one only on integer tensors: the caller decides.
     """
     return _BY_NAME.get(node.op_type)
+
+
+def known_format(node: ir.Node) -> Format | None:
+    """Return `integer_format`; ModelError for an operator of the integer domains that is none."""
+    form = integer_format(node)
+    if form is None and is_quantized_domain(node):
+        raise ModelError(f"{node.op_type} {node.name}: not an integer operator that this lingeronnx knows")
+    return form
 
 
 def is_quantized_domain(node: ir.Node) -> bool:

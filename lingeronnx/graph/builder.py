@@ -12,7 +12,7 @@ import numpy as np
 
 from . import ir
 
-__all__ = ["Builder"]
+__all__ = ["Builder", "to_inputs"]
 
 
 class Builder:
@@ -105,3 +105,16 @@ class Builder:
                 self.node.replace_input_with(index, None)
                 del self.model.graph.initializers[str(value.name)]
         ir.replace(self.model, [self.node], self.nodes)
+
+
+def to_inputs(model: ir.Graph, node: ir.Node, arrays: Sequence[np.ndarray | None], names: Sequence[str]) -> None:
+    """Give `node` the constants `arrays` as inputs 1, 2 ... in place of its attributes `names`; None stays absent."""
+    while arrays and arrays[-1] is None:
+        arrays = arrays[:-1]
+    node.resize_inputs(1 + len(arrays))
+    for index, (array, name) in enumerate(zip(arrays, names, strict=False), start=1):
+        if array is not None:
+            fresh = ir.fresh_name(model, f"{node.outputs[0].name}_{name}")
+            node.replace_input_with(index, ir.add_initializer(model, fresh, array))
+    for name in names:
+        node.attributes.pop(name, None)

@@ -8,7 +8,7 @@ A file format (IR version) that is newer than onnxruntime's is declared to be th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import onnx
 
 from ..errors import ModelError
 from ..graph import ir
+from ..graph.builder import to_inputs
 from .refuse import every_node
 
 OLDEST, TARGET = 6, 12
@@ -78,35 +79,23 @@ def _to_inputs(*names: str, dtype: type = np.int64) -> Callable[[ir.Graph, ir.No
         arrays: list[np.ndarray | None] = [
             None if (v := ir.attr(node, name)) is None else np.asarray(v, dtype) for name in names
         ]
-        _set_inputs(model, node, arrays, names)
+        to_inputs(model, node, arrays, names)
         return 1
 
     return rewrite
 
 
-def _set_inputs(model: ir.Graph, node: ir.Node, arrays: Sequence[np.ndarray | None], names: Sequence[str]) -> None:
-    while arrays and arrays[-1] is None:
-        arrays = arrays[:-1]
-    node.resize_inputs(1 + len(arrays))
-    for index, (array, name) in enumerate(zip(arrays, names, strict=False), start=1):
-        if array is not None:
-            fresh = ir.fresh_name(model, f"{node.outputs[0].name}_{name}")
-            node.replace_input_with(index, ir.add_initializer(model, fresh, array))
-    for name in names:
-        node.attributes.pop(name, None)
-
-
 def _pad(model: ir.Graph, node: ir.Node) -> int:
     value = ir.attr(node, "value", 0.0)
     arrays = [np.asarray(ir.attr(node, "pads"), np.int64), np.asarray(value, np.float32) if value else None]
-    _set_inputs(model, node, arrays, ("pads", "value"))
+    to_inputs(model, node, arrays, ("pads", "value"))
     return 1
 
 
 def _slice(model: ir.Graph, node: ir.Node) -> int:
     starts, ends, axes = (ir.attr(node, name) for name in ("starts", "ends", "axes"))
     arrays = [np.asarray(v, np.int64) for v in (starts, ends, axes if axes is not None else range(len(starts)))]
-    _set_inputs(model, node, arrays, ("starts", "ends", "axes"))
+    to_inputs(model, node, arrays, ("starts", "ends", "axes"))
     return 1
 
 
@@ -200,7 +189,7 @@ def _resize(model: ir.Graph, node: ir.Node) -> int:
 
 
 def _top_k(model: ir.Graph, node: ir.Node) -> int:
-    _set_inputs(model, node, [np.array([ir.attr(node, "k")], np.int64)], ("k",))
+    to_inputs(model, node, [np.array([ir.attr(node, "k")], np.int64)], ("k",))
     return 1
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from ..graph import ir
+from ..graph.builder import to_inputs
 
 __all__ = ["raise_nodes"]
 
@@ -41,22 +42,11 @@ def raise_nodes(model: ir.Graph, before: int, after: int, made: Collection[ir.No
             continue
         names, since = _INPUTS.get(node.op_type, ((), 0))
         if since <= after and any(name in node.attributes for name in names):
-            _to_inputs(model, node, names)
+            given = [ir.attr(node, name) for name in names]
+            arrays = [None if value is None else np.asarray(value, np.int64).reshape(-1) for value in given]
+            to_inputs(model, node, arrays, names)
         if node.op_type in _ROWS and before < 13 and node not in made:
             _row(model, node)
-
-
-def _to_inputs(model: ir.Graph, node: ir.Node, names: Sequence[str]) -> None:
-    arrays = [None if (v := ir.attr(node, name)) is None else np.asarray(v, np.int64).reshape(-1) for name in names]
-    while arrays and arrays[-1] is None:
-        arrays.pop()
-    node.resize_inputs(1 + len(arrays))
-    for index, (name, array) in enumerate(zip(names, arrays, strict=False), 1):
-        if array is not None:
-            fresh = ir.fresh_name(model, f"{node.outputs[0].name}_{name}")
-            node.replace_input_with(index, ir.add_initializer(model, fresh, array))
-    for name in names:
-        node.attributes.pop(name, None)
 
 
 def _row(model: ir.Graph, node: ir.Node) -> None:

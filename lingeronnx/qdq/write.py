@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
-from ..formats import DEQUANT, Bound, Format, attributes, integer_format, is_quantized_domain
+from ..formats import DEQUANT, Bound, Format, attributes, is_quantized_domain, known_format
 from ..formats.real import LOWEST, Reals, held_type
 from ..graph import ir
 from ..plan import zero_of
@@ -124,10 +124,8 @@ class _Writer:
         return Written(model, self.integers, self.formats, tuple(self.notes))
 
     def _integer(self, node: ir.Node) -> Format | None:
-        form = integer_format(node)
+        form = known_format(node)
         if is_quantized_domain(node):
-            if form is None:
-                raise ModelError(f"{node.op_type} {node.name}: not an integer operator that this lingeronnx knows")
             return form
         if form is None or form.domain or not node.inputs or node.inputs[0] is None:
             return None

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.kernel import Call, MachineError, Spec
 
 from ..errors import ConfigError, DataError, ModelError
-from ..formats import QUANT, Bound, Format, attributes, integer_format, is_quantized_domain, other_zero
+from ..formats import QUANT, Bound, Format, attributes, is_quantized_domain, known_format, other_zero
 from ..graph import ir
 from ..graph.batch_axes import open_axis
 from ..plan import real, zero_of
@@ -404,10 +404,8 @@ class _Binder:
         self._flush()
 
     def _integer(self, node: ir.Node) -> Format | None:
-        form = integer_format(node)
+        form = known_format(node)
         if is_quantized_domain(node):
-            if form is None:
-                raise ModelError(f"{node.op_type} {node.name}: not an integer operator that this lingeronnx knows")
             return form
         if form is None or form.domain:
             return None

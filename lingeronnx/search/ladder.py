@@ -8,7 +8,7 @@ share of the multiply-accumulates.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -22,7 +22,6 @@ from ..analysis.trial import Setting
 from ..flow import Planned
 from ..flow.assign import tie_classes
 from ..formats import QUANT
-from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops.macs import macs
 from ..plan.config import Override, QuantConfig
@@ -225,15 +224,6 @@ def _growing(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 
 def _last_layers(planned: Planned) -> tuple[str, ...]:
     """Return the selectors of layers whose output leaves the integers, and may be wide there."""
-    parts, said = planned.parts, _said(planned)
-    names = {
-        ir.written_name(node)
-        for node, op in parts.nodes
-        if op.wide and not any(id(use.node) in parts.inside for use in node.outputs[0].uses())
-    }
+    names, said = planned.parts.wide_outputs, planned.prepared.conf.overrides
     found = [layer.selector for layer in layers(planned) if layer.selector and layer.activation.tensors & names]
-    return tuple(name for name in found if "out_bits" not in said.get(name, {}))
-
-
-def _said(planned: Planned) -> Mapping[str, Mapping[str, Any]]:
-    return {name: override.settings for name, override in planned.prepared.conf.overrides.items()}
+    return tuple(name for name in found if name not in said or "out_bits" not in said[name].settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -11,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..analysis.journal import DIGEST, Journal
+from ..analysis.journal import Journal, hashed
 from ..errors import ConstraintError
 from ..flow import (
     Compared,
@@ -171,15 +170,11 @@ def _header(base: Compared, goal: Goal) -> dict[str, Any]:
     """Return what the results of a search depend on."""
     prepared = base.planned.prepared
     return {
-        "model": _hash(ir.to_bytes(prepared.original)),
-        "plan (calibration data, settings)": _hash(base.planned.plan.to_json().encode()),
+        "model": hashed(ir.to_bytes(prepared.original)),
+        "plan (calibration data, settings)": hashed(base.planned.plan.to_json().encode()),
         "goal": goal.text,
         "limit": goal.limit,
     }
-
-
-def _hash(text: bytes) -> str:
-    return hashlib.blake2b(text, digest_size=DIGEST).hexdigest()
 
 
 class _Climb:
