@@ -45,11 +45,11 @@ def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options
     """Measure a model against labels, or against a baseline's outputs."""
     source = folders_of_pictures(options)
     with progress_bar() as progress:
-        from .. import api
+        from ..run.evaluation import evaluate as run
 
         if batch is not None:
             options["batch"] = batch
-        found = api.evaluate(model, source(data), progress=progress, **options)
+        found = run(model, source(data), progress=progress, **options)
     show_evaluation(console_for(as_json), found, model, options["baseline"])
     if as_json:
         drop = None if found.baseline is None else found.baseline - found.value

@@ -55,12 +55,12 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
     check_target(output, [model, data])
     _check_folder(options["dump"], data)
     with progress_bar() as progress:
-        from .. import api
         from ..run.dump import write_npz
+        from ..run.simulation import simulate as run
 
         if batch is not None:
             options["batch"] = batch
-        result = api.simulate(model, source(data), progress=progress, **options)
+        result = run(model, source(data), progress=progress, **options)
         write_npz(output, result.arrays)
     show_simulation(console_for(as_json), result, output, options["dump"])
     if as_json:
