@@ -1,6 +1,7 @@
 """Laws about imports: who may know whom. Read from the sources, so that a forgotten import fails here and not later."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -92,30 +93,37 @@ def part(path):
     return path.relative_to(ROOT / "lingeronnx").parts[0].removesuffix(".py")
 
 
+@functools.cache
+def nodes(path):
+    """Return every syntax node of a file; several laws look at the same ones."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@functools.cache
 def imports(path):
-    """Yield (absolute module, imported names, the node) for every import in a file, also inside functions."""
+    """Return [(absolute module, imported names, the node)] of every import in a file, also inside functions."""
     package = path.relative_to(ROOT).with_suffix("").parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    found = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, [], node
+            found += [(alias.name, [], node) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
-            yield (
-                ".".join((*base, *(node.module.split(".") if node.module else ()))),
-                [a.name for a in node.names],
-                node,
-            )
+            module = ".".join((*base, *(node.module.split(".") if node.module else ())))
+            found.append((module, [a.name for a in node.names], node))
+    return found
 
 
+@functools.cache
 def parts_imported(path):
-    """Yield (part of lingeronnx, source text) that a file imports."""
+    """Return [(part of lingeronnx, source text)] that a file imports."""
+    found = []
     for module, names, node in imports(path):
         if module == "lingeronnx":
-            for name in names:
-                yield name, ast.unparse(node)
+            found += [(name, ast.unparse(node)) for name in names]
         elif module.startswith("lingeronnx."):
-            yield module.split(".")[1], ast.unparse(node)
+            found.append((module.split(".")[1], ast.unparse(node)))
+    return found
 
 
 OURS = [path for path in FILES if path.parent.parts[len(ROOT.parts)] == "lingeronnx"]
@@ -196,7 +204,7 @@ def test_no_platform_by_name(path):
     names = {row.name for row in PLATFORMS} | {"venus", "arcs", "venusA", "generic", "mars", "jupiter"}
     if {"platforms", "simulator"} & set(path.relative_to(ROOT).parts[:-1]):
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             literals = {n.value for side in sides for n in ast.walk(side) if isinstance(n, ast.Constant)}
@@ -218,7 +226,7 @@ def test_no_operator_by_name(path):
     if path.relative_to(ROOT).as_posix().startswith(tuple(CALLED_BY_NAME)):
         return
     names = {name for form in (*FORMATS, *TRAINED_ONLY) for name in form.names if form.domain or name != form.name}
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         written = isinstance(node, ast.Constant) and node.value in names
         assert not written, f"line {node.lineno}: '{node.value}'; take it from lingeronnx.formats"
         if isinstance(node, ast.Compare) and re.search(r"\b(op|form|format|rule)\.name$", ast.unparse(node.left)):
@@ -244,9 +252,9 @@ FOREIGN_NAMES = ("lingeronnx/torch/_exporters.py", "lingeronnx/torch/_clean.py",
 @pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nobody_reads_a_name(path):
     """A name means nothing: what a tensor or a node is stands in data beside it, and no mark is written into names."""
-    here, tree = path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
-    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
-    for node in ast.walk(tree):
+    here = path.relative_to(ROOT).as_posix()
+    texts = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}  # docstrings
+    for node in nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
             assert "@" not in node.value or here.startswith(ABOUT_AT), f"line {node.lineno}: {node.value!r}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in APART:
