@@ -58,8 +58,8 @@ format: $(TESTS) ## let ruff mend layout and what it can mend of its rules
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(TESTS) ## run every benchmarks/bench_*.py
-	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+bench: $(TESTS) ## measure speed and write docs/benchmarks.md; tell what became slower (BENCH=--quick: two minutes)
+	@$(BIN)/python -m benchmarks.speed $(or $(BENCH),--write docs)
 
 warmup: $(CORE) ## compile the simulator's kernels into the cache
 	@$(BIN)/lingeronnx warmup

@@ -24,8 +24,8 @@ from torch import nn
 import lingeronnx as lo
 from lingeronnx.run.data import Data, InputSpec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
-from mobilenet_v2 import MobileNetV2, from_onnx  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from models.mobilenet_v2 import MobileNetV2, from_onnx  # noqa: E402
 
 SIZES = (3, 32, 32)
 

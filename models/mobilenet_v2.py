@@ -15,8 +15,7 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-#: Of each block: channels, stride of the depthwise convolution, channels inside for each one that comes in.
-BLOCKS = ((16, 1, 1), (24, 2, 3), (24, 1, 3), (48, 2, 4), (48, 1, 4), (48, 1, 4), (80, 1, 4), (80, 1, 4))
+from models.random_nets import BLOCKS
 
 
 def layer(

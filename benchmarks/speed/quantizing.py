@@ -1,30 +1,34 @@
 """What `quantize` costs: time, processor time and memory, beside onnxruntime's `quantize_static` on the same samples.
 
-    python benchmarks/bench_quantize.py [MODEL.onnx CALIB] [--samples 64 512] [--rounds 3] [--memory GB] [--cold]
+    python -m benchmarks.speed.quantizing [MODEL.onnx CALIB] [--samples 64 512] [--methods MinMax Percentile Entropy]
+        [--rounds 3] [--memory GB] [--cold]
 
 CALIB is what `quantize --calib` takes; without arguments it is the digits model with its data. The samples begin again
 where CALIB has fewer. Both engines read them from a folder of files of 32 samples, in processes of their own, imports
-included, taking turns: `lingeronnx quantize` with its defaults, and onnxruntime with MinMax. Printed are the medians of
-the rounds: seconds, processor seconds (user and system, all threads), the largest resident memory in MB; and the ratio
-of the processor seconds. --cold gives lingeronnx an empty cache of compiled kernels in every round.
+included, taking turns: `lingeronnx quantize` with its defaults, and onnxruntime with each method. Printed are the
+medians of the rounds: seconds, processor seconds (user and system, all threads), the largest resident memory; and the
+ratio of the processor seconds to those of the first method. --cold gives lingeronnx an empty cache of compiled kernels
+in every round.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-ENGINES = ("lingeronnx", "onnxruntime")
+from .nets import ROOT
+from .page import COST_HEAD, Cost, cost_cells, line
+
+__all__ = ["METHODS", "costs"]
+
+METHODS = ("MinMax", "Percentile", "Entropy")
 _FILE = 32  # samples
 
 
@@ -66,47 +70,64 @@ class Reader:
         return next(self._items, None)
 
 
-def quantize_static(model: str, folder: str, output: str) -> None:
+def quantize_static(model: str, folder: str, output: str, method: str) -> None:
     """Quantize with onnxruntime."""
     import onnx
     from onnxruntime.quantization import CalibrationMethod, quantize_static
 
     inputs = onnx.load(model, load_external_data=False).graph.input
     single = any(value.type.tensor_type.shape.dim[0].dim_value == 1 for value in inputs)
-    quantize_static(model, output, Reader(folder, single), calibrate_method=CalibrationMethod.MinMax)
+    quantize_static(model, output, Reader(folder, single), calibrate_method=CalibrationMethod[method])
+
+
+#: A process takes over the largest memory of the one that started it: this one is small.
+_MEASURE = """
+import os, subprocess, sys, time
+start = time.perf_counter()
+child = subprocess.Popen(sys.argv[1:], stdout=sys.stderr)
+_, status, used = os.wait4(child.pid, 0)
+print(time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
 
 
 def measure(command: list[str], cold: bool) -> tuple[float, float, float]:
     """Return seconds, processor seconds and the largest resident MB of one run of a command."""
-    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "log", "w+") as log:
-        cache = {"LINGERONNX_CACHE_DIR": folder} if cold else {}
-        start = time.perf_counter()
-        child = subprocess.Popen(command, env={**os.environ, **cache}, stdout=log, stderr=log)
-        _, status, used = os.wait4(child.pid, 0)
-        wall = time.perf_counter() - start
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
-            log.seek(0)
-            raise SystemExit(f"{' '.join(command)} failed:\n{log.read()}")
-    return wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, **({"LINGERONNX_CACHE_DIR": folder} if cold else {})}
+        done = subprocess.run(
+            [sys.executable, "-c", _MEASURE, *command], env=environment, capture_output=True, text=True
+        )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    wall, cpu, peak = (float(word) for word in done.stdout.split())
+    return wall, cpu, peak
 
 
-def compare(given: argparse.Namespace, count: int) -> None:
-    """Print a line for each engine."""
-    own = [sys.executable, __file__, given.model, given.calib, "--samples", str(count)]
+def costs(
+    model: str,
+    calib: str,
+    samples: int,
+    methods: Sequence[str] = METHODS,
+    rounds: int = 3,
+    memory: float | None = None,
+    cold: bool = False,
+) -> Iterator[Cost]:
+    """Yield what every engine costs, lingeronnx first, and the methods of onnxruntime in their order."""
+    own = [sys.executable, "-m", __spec__.name, model, calib]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as results:
         output = str(Path(results) / "out.onnx")
-        subprocess.run([*own, "--write", folder], check=True)
-        ours = [sys.executable, "-m", "lingeronnx", "quantize", given.model, "--calib", folder, "-o", output]
-        commands = [[*ours, "--memory", str(given.memory)], [*own, "--static", folder, output]]
-        if not given.cold:
-            measure(commands[0], False)  # fills the cache of compiled kernels
-        runs = [[measure(command, given.cold) for command in commands] for _ in range(given.rounds)]
-    for which, engine in enumerate(ENGINES):
-        wall, cpu, peak = (statistics.median(column) for column in zip(*(r[which] for r in runs), strict=True))
-        ratio = statistics.median(r[which][1] / r[-1][1] for r in runs)
-        costs = f"{wall:8.1f} s{cpu:8.1f} CPU s{peak:8.0f} MB{ratio:7.1f} x"
-        print(f"{count:6} samples  {engine:12}{costs}", flush=True)
+        subprocess.run([*own, "--samples", str(samples), "--write", folder], check=True)
+        ours = [sys.executable, "-m", "lingeronnx", "quantize", model, "--calib", folder, "-o", output]
+        commands = {"lingeronnx": [*ours, *(["--memory", str(memory)] if memory else [])]}
+        commands |= {name: [*own, "--methods", name, "--static", folder, output] for name in methods}
+        if not cold:
+            measure(commands["lingeronnx"], False)  # fills the cache of compiled kernels
+        runs = [{name: measure(command, cold) for name, command in commands.items()} for _ in range(rounds)]
+    for name in commands:
+        wall, cpu, peak = (statistics.median(column) for column in zip(*(run[name] for run in runs), strict=True))
+        ratio = statistics.median(run[name][1] / run[methods[0]][1] for run in runs)
+        yield Cost(Path(model).stem, samples, name, wall, cpu, peak, ratio)
 
 
 def main() -> None:
@@ -115,8 +136,9 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default=str(ROOT / "models" / "digits_cnn.onnx"))
     parser.add_argument("calib", nargs="?", default=str(ROOT / "models" / "digits_calib.npz"))
     parser.add_argument("--samples", type=int, nargs="+", default=[64])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["MinMax"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--memory", type=float, default=0.5)
+    parser.add_argument("--memory", type=float)
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--write", metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument("--static", nargs=2, metavar=("FOLDER", "OUTPUT"), help=argparse.SUPPRESS)
@@ -124,12 +146,14 @@ def main() -> None:
     if given.write:
         write(given.model, given.calib, given.samples[0], given.write)
     elif given.static:
-        quantize_static(given.model, *given.static)
+        quantize_static(given.model, *given.static, given.methods[0])
     else:
-        kernels = "cold" if given.cold else "warm"
-        print(f"{Path(given.model).stem}, {kernels}, {os.cpu_count()} x {platform.machine()}", flush=True)
+        for text in COST_HEAD:
+            print(text)
         for count in given.samples:
-            compare(given, count)
+            rest = (given.methods, given.rounds, given.memory, given.cold)
+            for cost in costs(given.model, given.calib, count, *rest):
+                print(line(cost_cells(cost)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,125 @@
+"""All of it, as one page.
+
+python -m benchmarks.speed [--quick] [--write FOLDER]
+
+--quick takes the models of this repository, one thread and fewer rounds, and 64 samples to quantize. --write writes
+`benchmarks.md` and `benchmarks.json` into a folder. What became slower is told against the file that the last commit
+has in docs/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .first import first_runs
+from .machine import described
+from .nets import ROOT, SHARED, nets
+from .page import (
+    COST_HEAD,
+    FIRST_HEAD,
+    SPEED_HEAD,
+    Cost,
+    Figures,
+    First,
+    Speed,
+    cost_cells,
+    first_cells,
+    line,
+    markdown,
+    slower,
+    speed_cells,
+)
+from .quantizing import METHODS, costs
+from .simulating import measured, peaks
+
+_KEPT = "docs/benchmarks.json"
+_LONG = 512  # samples from which on a measurement is not repeated
+
+#: Models of ../shared/models that are quantized, and their data.
+_QUANTIZED = (
+    ("mlperf_tiny_resnet8", "loaders.py:resnet8_calib"),
+    ("cifar_mobilenetv2", "loaders.py:mobilenetv2_calib"),
+    ("real/face_rfb320", "real_models.py:face_rfb_calib"),
+)
+
+
+def last_commit() -> dict[str, Any] | None:
+    """Return the figures that the last commit holds; None where there is none."""
+    done = subprocess.run(["git", "show", f"HEAD:{_KEPT}"], cwd=ROOT, capture_output=True, text=True)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def speeds(quick: bool, why_not: dict[str, str], told: list[str]) -> list[Speed]:
+    """Measure the simulator; add to `told` what the machine does at best and to `why_not` what could not run."""
+    machine = peaks((1,) if quick else (1, 2))
+    for peak in machine:
+        macs = "no dot instruction" if peak.macs is None else f"{peak.macs / 1e9:.0f} G products/s"
+        told.append(f"{peak.threads} thread(s): {macs}, {peak.bytes / 1e9:.1f} GB/s")
+    found = []
+    for text in (*told, *SPEED_HEAD):
+        print(text, flush=True)
+    for net in nets(quick):
+        for speed in measured(net, machine, 3 if quick else 5, 0.03 if quick else 0.06):
+            found.append(speed)
+            print(line(speed_cells(speed)), flush=True)
+            for engine, why in speed.ratios.items():
+                if isinstance(why, str):
+                    why_not[f"{speed.title}, {engine}"] = why
+    return found
+
+
+def quantizations(quick: bool) -> list[Cost]:
+    """Measure `quantize`; the longest ones once."""
+    found: list[Cost] = []
+    known = [(ROOT / "models" / "digits_cnn.onnx", str(ROOT / "models" / "digits_calib.npz"))]
+    known += [(SHARED / "models" / f"{name}.onnx", str(SHARED / "data" / calib)) for name, calib in _QUANTIZED]
+    print("", *COST_HEAD, sep="\n", flush=True)
+    for path, calib in known[:1] if quick else known:
+        one_by_one = path.parent.name == "real"  # takes a single sample, and long for it
+        for samples in (64,) if quick or one_by_one else (64, 512, 2048):
+            methods = METHODS[:1] if quick or one_by_one else METHODS
+            for cost in costs(str(path), calib, samples, methods, 3 if samples < _LONG and not one_by_one else 1):
+                found.append(cost)
+                print(line(cost_cells(cost)), flush=True)
+    return found
+
+
+def firsts(quick: bool) -> list[First]:
+    """Measure first runs."""
+    found = []
+    print("", *FIRST_HEAD, sep="\n", flush=True)
+    for name in ("digits_cnn",) if quick else ("digits_cnn", "digits_lstm", "digits_attention"):
+        for first in first_runs(ROOT / "models" / f"{name}.onnx"):
+            found.append(first)
+            print(line(first_cells(first)), flush=True)
+    return found
+
+
+def main() -> None:
+    """Parse the arguments and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--write", type=Path, metavar="FOLDER")
+    given = parser.parse_args()
+    command = f"python -m benchmarks.speed{' --quick' if given.quick else ''} --write docs"
+    start, machine = time.perf_counter(), {"command": command, **described()}
+    print("; ".join(machine.values()), flush=True)
+    why_not: dict[str, str] = {}
+    told: list[str] = []
+    found = speeds(given.quick, why_not, told)
+    figures = Figures(machine, found, quantizations(given.quick), firsts(given.quick), told, why_not)
+    print("", *slower(last_commit(), figures.kept()), sep="\n")
+    if given.write:
+        (given.write / "benchmarks.md").write_text(markdown(figures))
+        (given.write / "benchmarks.json").write_text(json.dumps(figures.kept(), indent=1) + "\n")
+    print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

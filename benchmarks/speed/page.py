@@ -1,0 +1,234 @@
+"""The figures as values, as a page, as a file for the next run, and what became slower since the last one.
+
+Absolute times of two runs say little, those of two machines nothing. Compared are ratios to onnxruntime, of one
+processor with one row of instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .timing import Ratio
+
+__all__ = [
+    "COST_HEAD", "FIRST_HEAD", "SPEED_HEAD", "Cost", "Figures", "First", "Speed", "cost_cells", "first_cells", "line",
+    "markdown", "slower", "speed_cells",
+]  # fmt: skip
+
+#: A ratio that grew by more than this factor is told.
+SLOWER = 1.1
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A model in a batch with some threads.
+
+    Parameters
+    ----------
+    title, platform, batch, threads
+        What was run.
+    times
+        Engine -> microseconds for a sample, "simulator" among them.
+    ratios
+        Other engine -> the simulator's time over its, or why it could not run.
+    bound
+        Microseconds that a sample takes at least.
+    """
+
+    title: str
+    platform: str
+    batch: int
+    threads: int
+    times: Mapping[str, float]
+    ratios: Mapping[str, Ratio | str]
+    bound: float
+
+    @property
+    def key(self) -> str:
+        """What it is found by in another run."""
+        return f"{self.title}, {self.platform}, batch {self.batch}, {self.threads} thread(s)"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one engine's quantization of some samples costs; `ratio` is that of the processor time to MinMax."""
+
+    title: str
+    samples: int
+    engine: str
+    wall: float  # seconds
+    cpu: float  # seconds
+    peak: float  # MB
+    ratio: float
+
+    @property
+    def key(self) -> str:
+        """What it is found by in another run."""
+        return f"{self.title}, {self.engine}, {self.samples} samples"
+
+
+@dataclass(frozen=True)
+class First:
+    """A process that answers one sample: with what it finds compiled, and what is compiled after it."""
+
+    title: str
+    process: str
+    imports: float  # seconds
+    answer: float  # seconds, imports included
+    cpu: float  # seconds
+    loops: int
+    tiles: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All of a run."""
+
+    machine: Mapping[str, str]
+    speed: Sequence[Speed] = ()
+    cost: Sequence[Cost] = ()
+    first: Sequence[First] = ()
+    peaks: Sequence[str] = ()
+    why_not: Mapping[str, str] = field(default_factory=dict)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what is kept for the next run, of plain types."""
+        ratios = {speed.key: speed.ratios["float32"] for speed in self.speed}
+        return {
+            "machine": dict(self.machine),
+            "ratios": {
+                **{key: round(found.median, 3) for key, found in ratios.items() if isinstance(found, Ratio)},
+                **{cost.key: round(cost.ratio, 3) for cost in self.cost if cost.engine == "lingeronnx"},
+            },
+            "speed": [asdict(speed) for speed in self.speed],
+            "cost": [asdict(cost) for cost in self.cost],
+            "first": [asdict(first) for first in self.first],
+        }
+
+
+def slower(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
+    """Return in lines what of `now` takes longer than `before` by more than a tenth, both as `Figures.kept`."""
+    if before is None:
+        return ["nothing to compare with: the last commit has no figures"]
+    for what in ("cpu", "row"):
+        old, new = before["machine"].get(what), now["machine"].get(what)
+        if old != new:
+            return [f"not compared with the last commit: its {what} was '{old}', here it is '{new}'"]
+    both = [key for key in now["ratios"] if key in before["ratios"]]
+    found = [
+        f"slower than at the last commit: {key}: {now['ratios'][key]:.2f}, was {before['ratios'][key]:.2f}"
+        for key in both
+        if now["ratios"][key] > SLOWER * before["ratios"][key]
+    ]
+    return found or [f"none of {len(both)} ratios is worse than at the last commit by more than a tenth"]
+
+
+# ---- tables -----------------------------------------------------------------------------------------------------
+
+
+def line(cells: Iterable[str]) -> str:
+    """Return a line of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def _head(*names: str) -> tuple[str, str]:
+    return line(names), "|" + "---|" * len(names)
+
+
+SPEED_HEAD = _head(
+    "model", "platform", "batch", "threads", "simulator, us", "float32, us", "u8s8, us", "s8s8, us", "bound, us",
+    "simulator / float32", "/ u8s8", "/ s8s8",
+)  # fmt: skip
+COST_HEAD = _head("model", "samples", "engine", "wall, s", "CPU, s", "peak memory, MB", "CPU / MinMax")
+FIRST_HEAD = _head("model", "process", "imports, s", "first answer after, s", "CPU, s", "compiled loops", "tiles")
+
+
+def speed_cells(speed: Speed) -> list[str]:
+    """Return the cells of one line of the table of speeds."""
+
+    def took(engine: str) -> str:
+        return _short(speed.times[engine]) if engine in speed.times else "-"
+
+    def beside(engine: str) -> str:
+        found = speed.ratios[engine]
+        return f"{found.median:.2f} ({found.least:.2f}-{found.largest:.2f})" if isinstance(found, Ratio) else "-"
+
+    return [
+        speed.title, speed.platform, str(speed.batch), str(speed.threads),
+        *(took(engine) for engine in ("simulator", "float32", "u8s8", "s8s8")), _short(speed.bound),
+        *(beside(engine) for engine in ("float32", "u8s8", "s8s8")),
+    ]  # fmt: skip
+
+
+def cost_cells(cost: Cost) -> list[str]:
+    """Return the cells of one line of the table of costs."""
+    figures = (f"{cost.wall:.1f}", f"{cost.cpu:.1f}", f"{cost.peak:.0f}", f"{cost.ratio:.1f}")
+    return [cost.title, str(cost.samples), cost.engine, *figures]
+
+
+def first_cells(first: First) -> list[str]:
+    """Return the cells of one line of the table of first runs."""
+    seconds = (f"{value:.2f}" for value in (first.imports, first.answer, first.cpu))
+    return [first.title, first.process, *seconds, str(first.loops), str(first.tiles)]
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+_PAGE = """# Benchmarks
+
+Written by `{command}` on {date}: {cpu}, instruction row {row}.
+{versions}.
+
+Engines run in turn, round by round, in one process; figures are medians. Ratios below 1 mean that lingeronnx is faster.
+`docs/benchmarks.json` keeps the figures. The next run prints which ratio to onnxruntime became worse by more than a
+tenth; only runs on the same processor with the same instruction row are compared.
+
+## The simulator
+
+Microseconds for a sample. float32 is onnxruntime with the float model; u8s8 and s8s8 are its own int8 graphs, made by
+`quantize_static`: activations unsigned or signed, QuantizeLinear and DequantizeLinear, scales per tensor. Ratios have
+the least and the largest round in brackets. The bound is the longer of two times: the multiply-accumulates at the peak
+of the row's dot instruction, and inputs, outputs and weights at the speed of memory. Measured here: {peaks}.
+Models are quantized with little effort; the time does not depend on it.
+
+{speed}
+{why_not}
+## Quantizing
+
+`lingeronnx quantize` with its defaults beside onnxruntime's `quantize_static` on the same samples, each in a process of
+its own, imports included, kernels compiled before. Samples repeat where the data has fewer.
+
+{cost}
+
+## First runs
+
+A process that opens a quantized model and answers one sample. The first finds nothing compiled, the second what the
+first has left. A loop is compiled by Numba, a tile or a trampoline by LLVM alone.
+
+{first}
+
+Nothing is shipped compiled. What is fast depends on the processor: code for all of them would be slow code, and a wheel
+for each of them is more than one compilation costs. `lingeronnx warmup` compiles the usual kernels at a time of your
+choice, for an image of a container for example; `LINGERONNX_CACHE_DIR` says where they are kept.
+"""
+
+
+def markdown(figures: Figures) -> str:
+    """Return the page."""
+
+    def table(head: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+        return "\n".join([*head, *(line(one) for one in cells)])
+
+    why_not = "".join(f"- {what}: {why}\n" for what, why in figures.why_not.items())
+    return _PAGE.format(
+        **figures.machine,
+        peaks="; ".join(figures.peaks),
+        speed=table(SPEED_HEAD, map(speed_cells, figures.speed)),
+        why_not=f"\nNot run, and why:\n\n{why_not}" if why_not else "",
+        cost=table(COST_HEAD, map(cost_cells, figures.cost)),
+        first=table(FIRST_HEAD, map(first_cells, figures.first)),
+    )

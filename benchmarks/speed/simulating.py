@@ -1,0 +1,110 @@
+"""The integer simulator beside onnxruntime, float32 and int8, on the same models in one run.
+
+    python -m benchmarks.speed.simulating [MODEL.onnx ...] [--platform venus] [--batch 1 64] [--threads 1]
+        [--rounds 5] [--simd ROW]
+
+Without models: those of `benchmarks.speed`. They are quantized on random numbers: the time does not depend on them.
+Times are microseconds for a sample, ratios those of the medians of the rounds' times to onnxruntime's float32, with the
+least and the largest round. The bound is the time of the multiply-accumulates at the peak of the row's dot instruction,
+or that of reading inputs and weights and writing outputs at the speed of memory, whichever is longer.
+
+--simd names a row of dot instructions (`simulator.rows`); everything else is then compiled for a processor that has no
+more than that. onnxruntime always uses what the machine has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
+
+from .engines import RIVALS, calls, integer_graph, integer_rivals, limited
+from .machine import bytes_each_second, described, macs_each_second
+from .nets import Net, nets, of_file
+from .page import SPEED_HEAD, Speed, line, speed_cells
+from .timing import interleaved, ratio
+
+__all__ = ["Peak", "measured", "peaks"]
+
+#: The processor that has a row and nothing better, as LLVM calls it.
+PROCESSORS = {"avx512-vnni": "icelake-server", "avx-vnni": "alderlake", "avx512bw": "skylake-avx512", "avx2": "haswell"}
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What so many threads do at best: int8 products a second (None: not known), bytes a second."""
+
+    threads: int
+    macs: float | None
+    bytes: float
+
+    def bound(self, macs: int, moved: float) -> float:
+        """Return the seconds that a sample takes at least."""
+        return max(macs / self.macs if self.macs else 0.0, moved / self.bytes)
+
+
+def peaks(threads: Sequence[int]) -> list[Peak]:
+    """Measure the machine."""
+    return [Peak(count, macs_each_second(count), bytes_each_second(count)) for count in threads]
+
+
+def measured(net: Net, peaks: Sequence[Peak], rounds: int, at_least: float) -> Iterator[Speed]:
+    """Yield a line for every number of threads and batch."""
+    graph, macs = integer_graph(net)
+    models: dict[str, bytes | str] = {"float32": net.model.SerializeToString(), **integer_rivals(net)}
+    weights = sum(numpy_helper.to_array(tensor).size for tensor in net.model.graph.initializer)  # a byte each
+    for peak in peaks:
+        with limited(peak.threads):
+            engines = calls(graph, models, peak.threads)
+            for batch in net.batches:
+                feed = net.sample(batch)
+                runs = {name: (lambda run=run, feed=feed: run(feed)) for name, run in engines.items()}
+                seconds = interleaved(runs, rounds, at_least)
+                outputs: Any = engines["float32"](feed)
+                ends = sum(np.asarray(array).nbytes for array in (*feed.values(), *outputs))
+                yield Speed(
+                    net.title,
+                    net.platform,
+                    batch,
+                    peak.threads,
+                    {name: 1e6 * statistics.median(times) / batch for name, times in seconds.items()},
+                    {
+                        name: ratio(seconds["simulator"], seconds[name]) if name in seconds else str(models[name])
+                        for name in RIVALS
+                    },
+                    1e6 * peak.bound(macs, (ends + weights) / batch),
+                )
+
+
+def main() -> None:
+    """Parse the arguments and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--platform", nargs="*", default=["venus"])
+    parser.add_argument("--batch", nargs="*", type=int)
+    parser.add_argument("--threads", nargs="*", type=int, default=[1])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--simd", help="the row of dot instructions to use")
+    given = parser.parse_args()
+    if given.simd is not None:
+        os.environ["LINGERONNX_SIMD"] = given.simd
+        if given.simd in PROCESSORS:  # before Numba is imported
+            os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = PROCESSORS[given.simd], ""
+    print("; ".join(described().values()))
+    for text in SPEED_HEAD:
+        print(text)
+    machine = peaks(given.threads)
+    for net in [n for path in given.models for n in of_file(path, given.platform)] or nets():
+        for speed in measured(replace(net, batches=given.batch or net.batches), machine, given.rounds, 0.1):
+            print(line(speed_cells(speed)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

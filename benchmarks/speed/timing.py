@@ -1,0 +1,50 @@
+"""Measuring in turn: engines run one after the other, round by round, so that what disturbs one disturbs all."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Ratio", "interleaved", "ratio"]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as long as another engine: the median of the rounds, the least and the largest."""
+
+    median: float
+    least: float
+    largest: float
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Return the ratio of two engines, each round by itself."""
+    each = [one / other for one, other in zip(ours, theirs, strict=True)]
+    return Ratio(statistics.median(each), min(each), max(each))
+
+
+def interleaved(
+    runs: Mapping[str, Callable[[], object]],
+    rounds: int,
+    at_least: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Return the seconds of one call for every round and engine.
+
+    A round calls every engine in turn, each as often as it takes to last `at_least` seconds; before the first each is
+    called once, unmeasured.
+    """
+    for run in runs.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start, calls, took = clock(), 0, 0.0
+            while not calls or took < at_least:
+                run()
+                calls += 1
+                took = clock() - start
+            seconds[name].append(took / calls)
+    return seconds

@@ -1,0 +1,172 @@
+"""The benchmarks' own arithmetic: rounds and ratios, the tables, what became slower, the nets. Nothing is timed."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+from benchmarks.speed import machine
+from benchmarks.speed.nets import ROOT, nets, of_file, random_feed
+from benchmarks.speed.page import Cost, Figures, First, Speed, line, markdown, slower, speed_cells
+from benchmarks.speed.quantizing import measure
+from benchmarks.speed.simulating import Peak
+from benchmarks.speed.timing import Ratio, interleaved, ratio
+from models.random_nets import mobilenet_v2, resnet
+from simulator import _llvm
+from simulator.rows import ROWS
+
+MACHINE = {"command": "make bench", "cpu": "a processor", "row": "avx2", "date": "2026-01-02", "versions": "numpy 2"}
+
+
+def speed(median=0.5, title="net", batch=64):
+    """Return a line with a ratio to float32; u8s8 could not run."""
+    ratios = {"float32": Ratio(median, median - 0.1, median + 0.1), "u8s8": "no such node", "s8s8": Ratio(1, 1, 1)}
+    return Speed(title, "venus", batch, 1, {"simulator": 1234.5, "float32": 20.25, "s8s8": 0.5}, ratios, 0.125)
+
+
+def figures(*speeds, cost=3.0, **machine):
+    """Return the figures of a run."""
+    costs = [Cost("net", 64, "lingeronnx", 2, 3, 100, cost), Cost("net", 64, "MinMax", 1, 1, 50, 1.0)]
+    return Figures(
+        {**MACHINE, **machine}, speeds, costs, [First("net", "first", 0.5, 9, 8, 20, 10)], ["1 thread: much"]
+    )
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+def test_engines_run_in_turn():
+    """Law: one unmeasured call each, then round by round, each as often as it takes to last long enough."""
+    now, calls = [0.0], []
+
+    def engine(name, seconds):
+        def run():
+            calls.append(name)
+            now[0] += seconds
+
+        return run
+
+    found = interleaved({"a": engine("a", 1.0), "b": engine("b", 0.25)}, 2, 0.5, lambda: now[0])
+    assert calls == ["a", "b", "a", "b", "b", "a", "b", "b"]
+    assert found == {"a": [1.0, 1.0], "b": [0.25, 0.25]}
+
+
+def test_a_ratio_is_that_of_each_round():
+    """Law: a disturbed round disturbs both; the median of the quotients, not the quotient of the medians."""
+    assert ratio([1.0, 20.0, 3.0], [2.0, 40.0, 3.0]) == Ratio(0.5, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("macs, moved, seconds", ((200, 10, 2.0), (200, 50, 5.0), (0, 10, 1.0)))
+def test_the_bound_is_the_longer_of_two(macs, moved, seconds):
+    """Products at the peak, or bytes at the speed of memory; without a peak the bytes alone."""
+    assert Peak(1, 100.0, 10.0).bound(macs, moved) == seconds
+    assert Peak(1, None, 10.0).bound(macs, moved) == moved / 10
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def test_a_line_of_the_table():
+    """Every figure stands in its column, a dash where an engine could not run."""
+    cells = speed_cells(speed())
+    assert cells[:4] == ["net", "venus", "64", "1"]
+    assert cells[4:9] == ["1234", "20.2", "-", "0.5", "0.125"]
+    assert cells[9:] == ["0.50 (0.40-0.60)", "-", "1.00 (1.00-1.00)"]
+    assert line(cells[:2]) == "| net | venus |"
+
+
+def test_the_page_has_well_formed_tables():
+    """Law: as many cells in every line as in its head, and the machine, the bound and reasons are told."""
+    page = markdown(Figures(**{**figures(speed()).__dict__, "why_not": {"net, u8s8": "no such node"}}))
+    tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    assert [len(table.splitlines()) for table in tables] == [3, 4, 3]
+    for table in tables:
+        assert len({row.count("|") for row in table.splitlines()}) == 1
+    for text in (*MACHINE.values(), "1 thread: much", "- net, u8s8: no such node", "| net | 64 | MinMax | 1.0 | 1.0 |"):
+        assert text in page
+
+
+# --- what became slower ---------------------------------------------------------------------------
+
+
+def test_what_became_slower_is_told():
+    """Law: worse by more than a tenth is told by name with both figures; less is not, nor what only one run has."""
+    before = json.loads(json.dumps(figures(speed(0.5), speed(1.0, batch=1), cost=3.0).kept()))
+    now = figures(speed(0.56), speed(1.09, batch=1), speed(9.0, "new"), cost=3.4).kept()
+    assert slower(before, now) == [
+        "slower than at the last commit: net, venus, batch 64, 1 thread(s): 0.56, was 0.50",
+        "slower than at the last commit: net, lingeronnx, 64 samples: 3.40, was 3.00",
+    ]
+    assert slower(before, before) == ["none of 3 ratios is worse than at the last commit by more than a tenth"]
+
+
+@pytest.mark.parametrize("what, other", (("cpu", "another"), ("row", "portable")))
+def test_other_machines_are_not_compared(what, other):
+    """Law: another processor or row of instructions gives no verdict, and says so."""
+    (told,) = slower(figures(speed(0.1)).kept(), figures(speed(9.0), **{what: other}).kept())
+    assert told.startswith("not compared")
+    assert other in told
+    assert slower(None, figures().kept()) == ["nothing to compare with: the last commit has no figures"]
+
+
+# --- nets and machine -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model, convolutions, parameters",
+    ((mobilenet_v2(), 25, 176_354 - 3 * 2944), (resnet((16, 32, 64), 3), 21, 274_042 - 3 * 784)),
+)
+def test_random_nets_are_sound(model, convolutions, parameters):
+    """They pass onnx's full check, with logits at the end and the trained nets' parameters.
+
+    Those have four numbers of batch normalisation for each channel, here is a bias.
+    """
+    onnx.checker.check_model(model, full_check=True)
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    sizes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in inferred.graph.output]
+    assert sizes == [[0, 10]]
+    assert sum(node.op_type == "Conv" for node in model.graph.node) == convolutions
+    assert sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer if tensor.dims) == parameters
+
+
+def test_the_models_of_this_repository_are_always_measured():
+    """For a quick look they and two with random weights; what has another form on generic is measured there too."""
+    titles = [net.title for net in nets(quick=True)]
+    assert titles[:4] == ["digits_attention", "digits_cnn", "digits_gru", "digits_lstm"]
+    assert len(titles) == 6
+    found = {
+        name: [net.platform for net in of_file(ROOT / "models" / f"digits_{name}.onnx")] for name in ("cnn", "gru")
+    }
+    assert found == {"cnn": ["venus"], "gru": ["venus", "generic"]}
+
+
+def test_samples_fit_the_model():
+    """One sample with open sizes as 1, and a batch of equal ones."""
+    (net,) = of_file(ROOT / "models" / "digits_cnn.onnx")
+    assert net.batches == (1, 64)
+    assert {k: v.shape for k, v in net.sample(1).items()} == {"input": (1, 1, 8, 8)}
+    assert net.sample(64)["input"].shape == (64, 1, 8, 8)
+    assert np.array_equal(random_feed(net.model)["input"][0], net.sample(64)["input"][63])
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.bytes in row.dots], ids=lambda row: row.name)
+def test_the_peak_is_that_of_the_instruction(row):
+    """The loop holds as many dot instructions as it has sums, and nothing takes them out."""
+    assembly = _llvm.assembly(machine._loop(row), row.triple, row.features)
+    names = {"quads": "vpdpbusd", "pairs": "vpmaddwd", "signed": "sdot"}
+    assert len(re.findall(rf"\b{names[row.bytes]}\b", assembly)) == machine._SUMS
+
+
+def test_memory_is_that_of_the_measured_process():
+    """Law: what this process holds does not count; another one's memory does, and its failure ends the run."""
+    held = np.ones(1 << 28, np.uint8)
+    small, large = ([sys.executable, "-c", f"x = b'x' * {size}"] for size in (1, 1 << 27))
+    _, cpu, peak = measure(small, cold=False)
+    assert cpu > 0
+    assert peak < 100 < 268 < held.nbytes / 1e6 + 1
+    assert measure(large, cold=False)[2] > 134
+    with pytest.raises(SystemExit, match="failed:\n.*no such thing"):
+        measure([sys.executable, "-c", "raise SystemExit('no such thing')"], cold=False)
