@@ -142,6 +142,8 @@ def test_what_cannot_be_met_says_so():
     assert result.report.chip_ready
     assert "the wish is not met" in result.report.warnings[0]
     assert "venus computes in 8 bits only" in found.stopped
+    nearest = min(trial.measured.missing for trial in found.trials if trial.measured is not None)
+    assert f"with {nearest:.3g} missing" in found.stopped
     for trial in found.trials:
         total = sum(trial.cost.macs.values())
         assert trial.cost.macs.get("float", 0) <= MOST_FLOAT * total
