@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from .plan import Plan as Plan
     from .plan import QParams as QParams
     from .plan.config import QuantConfig as QuantConfig
+    from .qdq.encodings import Encodings as Encodings
+    from .qdq.encodings import read_plan as read_plan
     from .reference import reference_ops as reference_ops
     from .run.evaluation import Evaluation as Evaluation
     from .run.evaluation import evaluate as evaluate
@@ -73,6 +75,7 @@ _HOME = {
     "DataError": "errors",
     "Deployment": "deployment",
     "Dumper": "compat",
+    "Encodings": "qdq.encodings",
     "Evaluation": "run.evaluation",
     "InternalError": "errors",
     "LingerOnnxError": "errors",
@@ -103,6 +106,7 @@ _HOME = {
     "profile": "api",
     "quantize": "api",
     "quantize_static": "static",
+    "read_plan": "qdq.encodings",
     "sensitivity": "api",
     "reference_ops": "reference",
     "register_schemas": "schemas",

@@ -41,6 +41,7 @@ from .plan import Plan
 from .plan.config import QuantConfig
 from .platforms import Platform
 from .platforms import platform as platform_row
+from .qdq.encodings import Encodings
 from .qdq.write import PLATFORM
 from .run.borders import float_names
 from .run.data import Progress
@@ -98,7 +99,7 @@ def quantize(
     skip: Sequence[str] = (),
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     config: QuantConfig | str | os.PathLike[str] | None = None,
-    plan: Plan | None = None,
+    plan: Plan | Encodings | None = None,
     eval_data: Any = None,
     metric: str | None = None,
     max_drop: float | None = None,
@@ -129,7 +130,9 @@ def quantize(
     config
         A `QuantConfig` or the path of a YAML file; settings given here win over it.
     plan
-        Scales to use; then nothing is calibrated.
+        Scales to use; then nothing is calibrated. Or what `read_plan` found in another tool's file: its scales are
+        held as near as the platform comes, `report.taken` and `report.refused` say how, and what it has no scale for
+        is calibrated.
     eval_data
         Data on which the accuracy is measured, float against integer.
     metric
@@ -163,10 +166,11 @@ def quantize(
     """
     given = {"platform": platform, "mode": mode, "skip": tuple(skip) or None, "overrides": overrides or None}
     goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
-    prepared = prepare(model, calib, config, {**given, **settings})
+    start, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
+    prepared = prepare(model, calib, config, {**given, **settings}, encodings=start)
     if goal is not None and prepared.read is not None:
         raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
-    planned = plan_for(prepared, plan, progress)
+    planned = plan_for(prepared, own, progress)
     first = compared(planned, refined(planned), progress)
     best = first if plan is not None else with_best_ends(prepared, first, progress)
     if prepared.conf.effort == "best":
@@ -191,7 +195,7 @@ def quantize(
 
 def _goal(
     model: Any,
-    plan: Plan | None,
+    plan: Plan | Encodings | None,
     data: Any,
     metric: str | None,
     max_drop: float | None,

@@ -21,6 +21,7 @@ from .errors import ConfigError, nearest
 from .flow import Planned, QuantizedModel, complete, measured, plan_for, prepare, refined
 from .flow.lower import lower
 from .graph import ir
+from .qdq.encodings import Encodings
 from .run.data import Data, Progress, load_function
 from .run.evaluation import evaluate
 from .run.runners import FloatRunner, input_specs
@@ -104,10 +105,11 @@ def finetune(
     if batch_norm == "reestimate":
         reestimate(source, Data(train, input_specs(source), limit=settings.get("limit"), what="training data"))
     plan = settings.pop("plan", None)
-    prepared = prepare(source, train, settings.pop("config", None), settings, hold=False)
+    lent, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
+    prepared = prepare(source, train, settings.pop("config", None), settings, hold=False, encodings=lent)
     if isinstance(model, str | os.PathLike):
         prepared = replace(prepared, stem=Path(model).stem + "_quant")
-    ready = plan_for(prepared, plan, progress)
+    ready = plan_for(prepared, own, progress)
     # Soft rounding decides anew where each weight goes; everything else begins where refinement ends.
     start = ready.graph if recipe.rounding == "soft" else refined(ready, aim=prepared.conf.effort == "best")
     bridge = Bridge(start, ready.plan, prepared.row, prepared.data.first())

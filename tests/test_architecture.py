@@ -40,7 +40,7 @@ ALLOWED = {
     "analysis": FLOW,
     "repair": BASE | {"schemas"},
     "reference": {"platforms"},  # an oracle: no operator, no runner
-    "schemas": {"errors", "graph", "formats"},
+    "schemas": {"errors", "graph", "formats", "plan"},
     "deployment": FLOW,
     "search": FLOW | {"analysis"},
     "torch": FLOW | {"analysis"},

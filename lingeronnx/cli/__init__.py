@@ -34,6 +34,7 @@ from .fix_dequant import fix_dequant
 from .platforms import platforms
 from .profile import profile
 from .quantize import quantize
+from .schema import schema
 from .sensitivity import sensitivity
 from .simulate import simulate
 from .verify import verify
@@ -87,7 +88,7 @@ def main() -> None:
 
 _COMMANDS = (
     quantize, simulate, evaluate, check, convert, fix_dequant, export, checkpoint, platforms, demo, warmup, finetune,
-    deploy, verify, analyze, profile, compare, sensitivity, badcase,
+    deploy, verify, analyze, profile, compare, sensitivity, badcase, schema,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -30,6 +30,7 @@ from ._shared import (
 
 if TYPE_CHECKING:
     from ..plan import Plan
+    from ..qdq.encodings import Encodings
 
 __all__ = ["quantize"]
 
@@ -85,7 +86,14 @@ __all__ = ["quantize"]
     default=None,
     help="Of a model that is quantized already (QuantizeLinear, QLinearConv) take the weights alone, not its scales.",
 )
-@click.option("--plan", "plan_in", type=PATH, metavar="FILE", help="Use these scales; nothing is calibrated.")
+@click.option(
+    "--plan",
+    "plan_in",
+    type=PATH,
+    metavar="FILE",
+    help="Use the scales of --save-plan; nothing is calibrated. Or begin with those of another tool: AIMET's encodings "
+    "or esp-ppq's JSON.",
+)
 @click.option("--save-plan", type=PATH, metavar="FILE", help="Write the scales as JSON.")
 @click.option("--deploy", "deploy_to", type=PATH, metavar="DIR", help="Write what a board needs as well, as by deploy.")
 @click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
@@ -198,16 +206,14 @@ def quantize(
     show_result(model, done, as_json, deployed)
 
 
-def _read_plan(path: Path, options: dict[str, Any]) -> Plan:
-    """Read a plan and put its platform and mode into `options`; ConfigError where others were given."""
+def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
+    """Read a plan; put the platform and mode of one of ours into `options`; ConfigError where others were given."""
     from ..plan import Plan
+    from ..qdq.encodings import read_plan
 
-    try:
-        plan = Plan.from_json(path.read_text(encoding="utf-8"), f"the plan {path}")
-    except OSError as error:
-        raise ConfigError(f"cannot read the plan {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the plan {path} is not a lingeronnx plan (no UTF-8 text)") from error
+    plan = read_plan(path)
+    if not isinstance(plan, Plan):
+        return plan
     for key, have in (("platform", plan.platform), ("mode", plan.mode)):
         if options[key] not in (None, have):
             raise ConfigError(f"--{key} {options[key]}: the plan {path} is for {have}; drop one of the two")

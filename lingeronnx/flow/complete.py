@@ -54,7 +54,14 @@ class Compared:
         fitted = [*prepared.fitted, *_composed(planned.graph, self.made), *formed, *tiled]
         report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
         seen = self.seen
-        report = replace(report, outputs=seen.outputs, measured_on=seen.on, warnings=seen.warnings, taken=planned.taken)
+        report = replace(
+            report,
+            outputs=seen.outputs,
+            measured_on=seen.on,
+            warnings=seen.warnings,
+            taken=planned.taken,
+            refused=planned.refused,
+        )
         return QuantizedModel(
             lowered,
             plan,

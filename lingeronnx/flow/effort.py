@@ -21,7 +21,7 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
     gained.
     """
     planned = made.planned
-    if planned.prepared.read is not None:  # weights that another tool has quantized stay as they are
+    if planned.prepared.weights_fixed:  # weights that another tool has quantized stay as they are
         return made
     other = compared(planned, refined(planned, aim=True), progress)
     (worst, mean), (least, new) = _score(made), _score(other)

@@ -19,6 +19,7 @@ from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece, release
 from ..run.runners import FloatRunner
 from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes, tops
+from .borrowed import Borrowed, borrowed_weights, follow, refusals, told
 from .chosen import chosen
 from .improve import factors
 from .improve.cells import cell_notes
@@ -74,7 +75,8 @@ class Planned:
 
     ranges : {tensor: smallest and largest value on the calibration data}; empty where the plan was made elsewhere.
     observed : what the scales were chosen from; None where the plan was made elsewhere.
-    taken : the scales that came with a model that was quantized already.
+    taken : the scales that came with the model, or with a plan of another tool. refused : {what such a plan speaks of:
+    why its scale is not taken}.
     """
 
     prepared: Prepared
@@ -85,6 +87,7 @@ class Planned:
     basis: Basis = field(default_factory=Basis)
     observed: Observed | None = None
     taken: Sequence[Taken] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def graph(self) -> ir.Graph:
@@ -238,7 +241,8 @@ def _assign(
 def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) -> Planned:
     """Hold tensors as a quantized model held them, as near as the platform comes; calibrate those it has no scale for.
 
-    Weights stay as they are: no range is moved into them but where a Clip needs it.
+    Weights stay as they are: no range is moved into them but where a Clip needs it. Those of a float model with another
+    tool's plan are rounded at its scales.
     """
     row, conf = prepared.row, prepared.conf
     parts = prepared.parts.on(ir.clone(prepared.graph))
@@ -254,16 +258,22 @@ def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) ->
     real = {} if prepared.synthetic else scaled
     held, taken = activation_scales(read, ties, row, conf, real, ranged)
     weights, grids = weight_scales(read, parts, row, conf)
+    lent = borrowed_weights(read, parts, row, conf) if read.tool else Borrowed()
     pinned = tops(parts, row)
     own = chosen(prepared.selectors(parts.graph), parts.ops, conf, ())
     free = {n for group in ties if any(t in pinned or t in own.own for t in group.tensors) for n in group.tensors}
-    kept = {name: q for name, q in {**held, **weights}.items() if name not in free and name not in own.own}
+    kept = {name: q for name, q in {**held, **weights, **lent.held}.items() if name not in free and name not in own.own}
     parts, plan, notes = _assign(parts, ties, scaled, row, replace(own, held=kept), conf.require_chip)
     plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in ranged.items()})
-    taken = [*taken, *costs(parts, plan.tensors, grids)]
-    told = summary(taken, missing, prepared.synthetic, conf.notes == "full")
+    if read.tool:
+        taken = follow([*taken, *lent.taken], plan.tensors)
+        refused = refusals(read, taken, lent)
+        lines = told(read.tool, taken, refused, missing, prepared.synthetic, conf.notes == "full")
+    else:
+        taken, refused = [*taken, *costs(parts, plan.tensors, grids)], {}
+        lines = summary(taken, missing, prepared.synthetic, conf.notes == "full")
     seen = {name: (s.low, s.high) for name, s in scaled.items()}
-    return Planned(prepared, parts, plan, [*told, *notes], seen, taken=taken)
+    return Planned(prepared, parts, plan, [*lines, *notes], seen, taken=taken, refused=refused)
 
 
 # ---- a plan made elsewhere ---------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from ..passes.shapes import all_traced, trace_shapes
 from ..plan.config import QuantConfig
 from ..platforms import Platform
 from ..platforms import platform as platform_row
+from ..qdq.encodings import Encodings
 from ..qdq.read import Read, is_quantized, read
 from ..run.data import Data, InputSpec
 from ..run.runners import FloatRunner, input_specs
@@ -48,7 +49,8 @@ class Prepared:
     made up. stem : of the file name that the packer's line speaks of. skip : {node of the normalised graph: why the
     user or a state keeps it in float}. calls : of a model that is fed its own states.
     reasons : why passes left nodes alone that they are made for.
-    read : what a model that was quantized already holds, whose scales are kept; None for a float model.
+    read : what a model that was quantized already holds, whose scales are kept, or what another tool's plan means for
+    a float one; else None.
     """
 
     original: ir.Graph
@@ -70,6 +72,11 @@ class Prepared:
     def graph(self) -> ir.Graph:
         """The normalised and fitted graph."""
         return self.parts.graph
+
+    @property
+    def weights_fixed(self) -> bool:
+        """Whether the weights are those that another tool has rounded, and stay as they are."""
+        return self.read is not None and not self.read.tool
 
     @cached_property
     def input_bytes(self) -> int:
@@ -96,15 +103,17 @@ def prepare(
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
     hold: bool = True,
+    encodings: Encodings | None = None,
 ) -> Prepared:
     """Load, accept, normalise, fit and divide `model`.
 
     The arguments are those of `quantize`; settings of None are left out. hold : keep some data out of calibration.
+    encodings : scales that another tool chose for a float model.
     """
     conf = _config(config, settings)
     row = _row(conf)
     given = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
-    found, came = _read(given, conf)
+    found, came = _read(given, conf) if encodings is None else _borrow(given, encodings)
     if found is not None:
         given = ir.clone(found.graph)
         conf = conf if conf.requantize else defaults(conf, row, found)
@@ -145,6 +154,13 @@ def _read(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]]:
     found = read(model)
     what = "the weights alone are taken from it" if conf.requantize else "its scales are taken"
     return found, [f"the model is quantized already: {what}", *found.notes]
+
+
+def _borrow(model: ir.Graph, encodings: Encodings) -> tuple[Read, list[str]]:
+    """Return what another tool's plan means for the float `model`; ConfigError where it has scales of its own."""
+    if is_quantized(model):
+        raise ConfigError(f"{encodings.where} ({encodings.tool}) is for a float model; this one is quantized already")
+    return encodings.on(model), []
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:

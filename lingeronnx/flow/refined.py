@@ -18,7 +18,7 @@ def refined(planned: Planned, aim: bool = False) -> ir.Graph:
     Weights that another tool has quantized stay as it left them. aim : weights are aimed at the float model's outputs
     (`improve.aim`), which takes longer.
     """
-    if planned.prepared.conf.effort == "fast" or planned.prepared.read is not None:
+    if planned.prepared.conf.effort == "fast" or planned.prepared.weights_fixed:
         return planned.graph
     copy = ir.clone(planned.graph)
     data, budget = planned.prepared.data, planned.prepared.conf.budget

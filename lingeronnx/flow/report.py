@@ -54,7 +54,8 @@ class Report:
     warnings : what is wrong with the result: outputs far from the float model's, states that stand still
     names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
     search : of a wish (max_drop, min_sqnr) that was made, the attempts and which of them it is
-    taken : the scales that came with a model that was quantized already, and what became of each
+    taken : the scales that came with a model that was quantized already, or in another tool's plan, and what became of
+        each. refused : {what such a plan speaks of: why its scale was not taken}
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
@@ -80,6 +81,7 @@ class Report:
     search: Mapping[str, Any] | None = None
     training: Sequence[Mapping[str, Any]] = ()
     taken: Sequence[Taken] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-ready values."""
@@ -105,6 +107,7 @@ class Report:
             "search": None if self.search is None else dict(self.search),
             "training": [dict(line) for line in self.training],
             "scales_taken": [taken.to_dict() for taken in self.taken],
+            "scales_refused": dict(self.refused),
         }
 
 

@@ -30,7 +30,16 @@ from .assign import TieClass
 from .observe import Stats, TensorStats
 from .partition import Partition
 
-__all__ = ["Taken", "activation_scales", "costs", "defaults", "summary", "weight_scales"]
+__all__ = [
+    "Taken",
+    "activation_scales",
+    "candidates",
+    "costs",
+    "defaults",
+    "parameters",
+    "summary",
+    "weight_scales",
+]
 
 _NEARLY = 1 / 15  # of a range, which may be cut off for twice the resolution
 _ON_GRID = 1e-2  # counts that a number may be off
@@ -143,11 +152,8 @@ def weight_scales(
     """Return the weights whose numbers lie on a grid that came along and that the platform holds, and all grids."""
     held: dict[str, QParams] = {}
     grids: dict[str, Grid] = {}
-    for node, op, name, values in _weights(parts):
-        own = read.layers.get(ir.origin(node), ())
-        candidates = [read.weights[name]] if name in read.weights else []
-        candidates += [found for grid, old in own for found in (grid, *_multiplied(grid, old, values))]
-        for grid in candidates:
+    for node, op, name, values in parameters(parts):
+        for grid in candidates(read, node, name, values):
             grids.setdefault(name, grid)
             q = _weight(grid, values, op.format.channel_axis, row, conf)
             if q is not None:
@@ -156,7 +162,16 @@ def weight_scales(
     return held, grids
 
 
-def _weights(parts: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
+def candidates(read: Read, node: ir.Node, name: str, values: np.ndarray) -> list[Grid]:
+    """Return the grids that `read` may have meant for the weight `name` of `node`, which holds `values` now."""
+    grid = read.weights.get(name)
+    named = [] if grid is None else [grid]
+    own = [pair for pair in read.layers.get(ir.origin(node), ()) if grid is None or pair[0] is grid]
+    return [*named, *(found for grid, old in own for found in (grid, *_multiplied(grid, old, values)))]
+
+
+def parameters(parts: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]]:
+    """Yield every quantized weight: its node and rule, its name, its real numbers."""
     for node, op in parts.nodes:
         for index in op.parameters(node):
             values = parameter_values(node, index)
@@ -197,7 +212,7 @@ def _weight(grid: Grid, values: np.ndarray, axis: int | None, row: Platform, con
 def costs(parts: Partition, held: Mapping[str, QParams], grids: Mapping[str, Grid]) -> list[Taken]:
     """Return what became of the weights: those on their grid, and those that were quantized anew."""
     found = {}
-    for _, _, name, values in _weights(parts):
+    for _, _, name, values in parameters(parts):
         if name not in grids or name not in held:
             continue
         q, grid = held[name], grids[name]

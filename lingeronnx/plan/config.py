@@ -11,9 +11,17 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+)
 
 from ..errors import ConfigError, nearest
 from ..platforms import Platform
@@ -52,7 +60,7 @@ class QuantConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    platform: str | InstanceOf[Platform] = "venus"
+    platform: Annotated[str | InstanceOf[Platform], WithJsonSchema({"type": "string"})] = "venus"
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8

@@ -52,6 +52,8 @@ class Read:
 
     graph : in real numbers. activations, weights : {tensor, constant: its grid}. layers : {node: the grids of the
     constants that it reads, and these}, for what is renamed or multiplied later. notes : what else was done.
+    tool : what wrote the scales into a file beside a float model, whose weights may be rounded anew; empty where they
+    stand in a quantized model. refused : {what such a file speaks of: why its scale cannot be taken}.
     """
 
     graph: ir.Graph
@@ -59,6 +61,8 @@ class Read:
     weights: Mapping[str, Grid]
     layers: Mapping[str, tuple[tuple[Grid, np.ndarray], ...]]
     notes: tuple[str, ...]
+    tool: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_quantized(model: ir.Graph) -> bool:

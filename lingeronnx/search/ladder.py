@@ -58,6 +58,8 @@ class Attempt:
             name: {"bits": bits, "weight_bits": weight_bits} for name, bits, weight_bits in self.wide
         }
         for name in self.raw:
+            if name in self.floats:  # it has no width there
+                continue
             found.setdefault(name, {})["out_bits"] = max(row.out_bits)
         return found
 

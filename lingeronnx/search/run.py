@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,11 @@ class Trial:
     def met(self) -> bool:
         """Whether the wish is met."""
         return self.measured is not None and self.measured.missing <= 0
+
+    @property
+    def missing(self) -> float:
+        """What is missing to the wish; infinite where the attempt is not allowed."""
+        return math.inf if self.measured is None else self.measured.missing
 
     @property
     def rank(self) -> tuple[float, ...]:
@@ -245,7 +251,9 @@ class _Climb:
 
     def _needed(self) -> str:
         """Return what would meet the wish where the ladder does not."""
-        why = f"more would leave over {MOST_FLOAT:.0%} of the multiply-accumulates in float"
+        near = min(self.trials.values(), key=lambda trial: trial.missing)
+        why = f"nearest is '{near.attempt.text}' with {near.missing:.3g} missing"
+        why += f"; more would leave over {MOST_FLOAT:.0%} of the multiply-accumulates in float"
         wider = "" if max(self._row.bits) > 8 else f"; {self._row.name} computes in 8 bits only, generic in 16"
         return f"{why}{wider}; what is left needs another model or training (lingeronnx finetune)"
 

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -141,6 +142,8 @@ def test_what_cannot_be_met_says_so():
     assert result.report.chip_ready
     assert "the wish is not met" in result.report.warnings[0]
     assert "venus computes in 8 bits only" in found.stopped
+    nearest = min(trial.measured.missing for trial in found.trials if trial.measured is not None)
+    assert f"with {nearest:.3g} missing" in found.stopped
     for trial in found.trials:
         total = sum(trial.cost.macs.values())
         assert trial.cost.macs.get("float", 0) <= MOST_FLOAT * total
@@ -290,3 +293,10 @@ def test_the_command_refuses(tmp_path, options, text):
     assert text in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["d_search.jsonl"]
     assert (tmp_path / "d_search.jsonl").read_text() == '{"goal": "another"}\n'
+
+
+def test_the_last_layer_goes_to_float_after_it_was_wide():
+    """The rungs in float come behind those with wide outputs: a layer that goes to float has no width any more."""
+    net = ir.from_proto(onnx.load(Path(__file__).resolve().parents[1] / "qdq" / "files" / "planned_by_peers.onnx"))
+    _, found = search(base_of(net, platform="generic"), Goal(min_sqnr=300))
+    assert any(trial.attempt.raw and set(trial.attempt.raw) <= set(trial.attempt.floats) for trial in found.trials)

@@ -1,0 +1,327 @@
+"""Scales that another tool wrote into a JSON file beside a float model, to start from.
+
+AIMET's encodings, by the version that stands in the file (fields as aimet-onnx 2.42 writes them):
+
+    0.4 to 0.6.1  {"activation_encodings": {tensor: [one, or one for each channel]}, "param_encodings": {...}}; each has
+                  scale, offset, bitwidth, dtype ("int" where it is missing) and is_symmetric ("True": signed integers)
+    1.0.0         lists of {name, enc_type, dtype "INT", bw, is_sym, scale [...], offset [...]}
+    2.0.0         {"encodings": [{name, output_dtype "int8", y_scale, y_zero_point, axis}]}, as QuantizeLinear has them
+
+Before 2.0.0 an offset counts from the lowest integer, as if integers were unsigned: ``x = (q + offset) * scale`` with q
+in 0..2^bits - 1, so 0 is the integer -offset. esp-ppq (PPQ) has, for each operator,
+
+    {"configs": {node: {tensor: {bit_width, policy, state, quant_min, quant_max, dominator}}},
+     "values": {dominator: {scale, zero_point}}}
+
+with ``x = (q - zero_point) * scale``. Its exporters give some tensors names of their own; where a node is known and has
+as many tensors as the file says, these stand in the order of its inputs and outputs.
+
+Knows no platform: what becomes of the scales is the flow's to say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import ConfigError, nearest
+from ..graph import ir
+from ..plan import Plan
+from .grid import Grid
+from .read import Read
+
+__all__ = ["Encodings", "Entry", "read_plan"]
+
+_DERIVED = 32  # bits of a bias: its scale is that of input times weight
+_LEAST, _MOST = 2, 32  # bits
+
+#: AIMET's kinds of encodings that are one scale, or one for each channel.
+_PLAIN = ("PER_TENSOR", "PER_CHANNEL")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a file says of one tensor.
+
+    grid : how it is held; None where it is not, for `why`. node, place : the operator that the file speaks of, and
+    which of its inputs and outputs this is, out of `many`; empty where it speaks of tensors alone.
+    """
+
+    tensor: str
+    grid: Grid | None
+    why: str = ""
+    node: str = ""
+    place: int = 0
+    many: int = 0
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """Scales that `tool` wrote for a float model; `where` : the file, as messages call it."""
+
+    tool: str
+    entries: tuple[Entry, ...]
+    where: str = "the plan"
+
+    def on(self, model: ir.Graph) -> Read:
+        """Return what this means for the float `model`: scales of its activations and of its weights.
+
+        Raises ConfigError where it speaks of no tensor that the model has.
+        """
+        values = {str(value.name): value for value in ir.values(model)}
+        constants = {
+            str(value.name): array.ndim
+            for node in model.graph
+            for value in node.inputs
+            if value is not None and (array := ir.const(value)) is not None
+        }
+        nodes = {str(node.name): node for node in model.graph}
+        known = values.keys() | constants.keys()
+        found: dict[str, Grid] = {}
+        refused: dict[str, str] = {}
+        for entry in self.entries:
+            name = _name(entry, nodes, known)
+            if name not in known:
+                refused.setdefault(name, f"the model has no tensor of that name{nearest(name, known)}")
+            elif entry.grid is None:
+                if constants.get(name, 2) > 1:  # of a bias nothing is needed
+                    refused.setdefault(name, entry.why)
+            else:
+                found.setdefault(name, entry.grid)
+        if not found:
+            raise ConfigError(f"{self.where} ({self.tool}) has a scale for no tensor of this model; {_first(refused)}")
+        weights = {name: grid for name, grid in found.items() if name in constants}
+        layers = {
+            str(node.name): tuple(
+                (weights[str(value.name)], array)
+                for value in node.inputs
+                if value is not None and str(value.name) in weights and (array := ir.const(value)) is not None
+            )
+            for node in model.graph
+        }
+        return Read(
+            model,
+            {name: grid for name, grid in found.items() if name not in constants},
+            weights,
+            {name: grids for name, grids in layers.items() if grids},
+            (),
+            self.tool,
+            {name: why for name, why in refused.items() if name not in found},
+        )
+
+
+def _first(refused: Mapping[str, str]) -> str:
+    return next((f"'{name}': {why}" for name, why in refused.items()), "it holds none")
+
+
+def _name(entry: Entry, nodes: Mapping[str, ir.Node], known: Any) -> str:
+    """Return the model's name of the tensor that an entry speaks of."""
+    node = nodes.get(entry.node)
+    if entry.tensor in known or node is None:
+        return entry.tensor
+    tensors = [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
+    return tensors[entry.place] if len(tensors) == entry.many else entry.tensor
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+def read_plan(path: str | os.PathLike[str]) -> Plan | Encodings:
+    """Return the scales in a JSON file: our own plan, AIMET's encodings, or what esp-ppq exports beside a model.
+
+    Raises ConfigError for a file that cannot be read, and for one that is none of these or is damaged.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the plan {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the plan {path} is not a lingeronnx plan (no UTF-8 text)") from error
+    where = f"the plan {path}"
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is not a lingeronnx plan, nor another tool's (no JSON: {error})") from error
+    if isinstance(body, dict) and "lingeronnx_plan" not in body:
+        if "encodings" in body or "activation_encodings" in body or "param_encodings" in body:
+            return _File(where, body).aimet()
+        if "configs" in body and "values" in body:
+            return _File(where, body).ppq()
+    if isinstance(body, dict) and "lingeronnx_plan" in body:
+        return Plan.from_json(text, where)
+    raise ConfigError(
+        f"{where} is not a lingeronnx plan, nor AIMET encodings (activation_encodings, or encodings), nor esp-ppq's "
+        "JSON (configs and values)"
+    )
+
+
+@dataclass(frozen=True)
+class _File:
+    """The body of a file, and what is read of it."""
+
+    where: str
+    body: Mapping[str, Any]
+    entries: list[Entry] = field(default_factory=list)
+
+    # ---- AIMET ---------------------------------------------------------------------------------------------------
+
+    def aimet(self) -> Encodings:
+        """Read AIMET's encodings."""
+        version = self.body.get("version", "0.4.0")
+        kind = re.fullmatch(r"(0\.[4-6]|1\.0|2\.0)(\.\d+)?", version) if isinstance(version, str) else None
+        if kind is None:
+            self._damaged("", f"version {version!r} of AIMET's encodings", "0.4 to 0.6.1, 1.0.0 or 2.0.0")
+        parts = ("encodings",) if kind[1] == "2.0" else ("activation_encodings", "param_encodings")
+        for part in parts:
+            held = self.body.get(part, [])
+            if kind[1] in ("1.0", "2.0"):
+                one = self._second if kind[1] == "2.0" else self._first
+                for entry in self._list(held, part):
+                    one(self._text(entry, "name", part), entry)
+            else:
+                for name, entry in self._dict(held, part).items():
+                    self._zeroth(name, [self._dict(e, name) for e in self._list(entry, name)])
+        return Encodings(f"AIMET encodings {version}", tuple(self.entries), self.where)
+
+    def _zeroth(self, name: str, channels: Sequence[Mapping[str, Any]]) -> None:
+        if not channels:
+            self._damaged(name, "no encoding", "one, or one for each channel")
+        first = channels[0]
+        if first.get("dtype", "int") != "int":
+            return self._refuse(name, f"it is held as {first['dtype']}, not in integers")
+        bits = self._bits(name, first.get("bitwidth"))
+        signed = str(first.get("is_symmetric")).lower() == "true"
+        scales = [c.get("scale") for c in channels]
+        return self._unsigned(name, scales, [c.get("offset") for c in channels], bits, signed)
+
+    def _first(self, name: str, entry: Mapping[str, Any]) -> None:
+        if entry.get("dtype", "INT") != "INT":
+            return self._refuse(name, f"it is held as {entry['dtype']}, not in integers")
+        if entry.get("enc_type", "PER_TENSOR") not in _PLAIN:
+            return self._refuse(name, f"{entry['enc_type']}: scales of blocks within a channel are not computed here")
+        if any(entry.get("zero_point_shift") or ()):
+            return self._refuse(name, "zero_point_shift: 0 stands for no integer")
+        bits = self._bits(name, entry.get("bw"))
+        scales, offsets = self._list(entry.get("scale"), name), self._list(entry.get("offset"), name)
+        return self._unsigned(name, scales, offsets, bits, entry.get("is_sym") is True)
+
+    def _second(self, name: str, entry: Mapping[str, Any]) -> None:
+        kind = self._text(entry, "output_dtype", name)
+        integer = re.fullmatch(r"(u?)int(\d+)", kind)
+        if integer is None:
+            return self._refuse(name, f"it is held as {kind}, not in integers")
+        if "block_size" in entry or "per_block_int_scale" in entry:
+            return self._refuse(name, "block_size: scales of blocks within a channel are not computed here")
+        bits = self._bits(name, int(integer[2]))
+        low = 0 if integer[1] else -(1 << (bits - 1))
+        scales, zeros = entry.get("y_scale"), entry.get("y_zero_point")
+        scales = scales if isinstance(scales, list) else [scales]
+        zeros = [0] * len(scales) if zeros is None else zeros if isinstance(zeros, list) else [zeros]
+        axis = entry.get("axis") or 0
+        return self._add(Entry(name, self._grid(name, scales, zeros, low, low + (1 << bits) - 1, axis)))
+
+    def _unsigned(self, name: str, scales: Sequence[Any], offsets: Sequence[Any], bits: int, signed: bool) -> None:
+        """Add a tensor whose offsets count from the lowest integer."""
+        low = -(1 << (bits - 1)) if signed else 0
+        zeros = [-(self._number(name, "offset", offset)) + low for offset in offsets]
+        if signed and set(zeros) == {low + (1 << (bits - 1)) - 1}:  # without the lowest integer, around 0
+            zeros = [0] * len(zeros)
+        self._add(Entry(name, self._grid(name, scales, zeros, low, low + (1 << bits) - 1, 0)))
+
+    # ---- PPQ -----------------------------------------------------------------------------------------------------
+
+    def ppq(self) -> Encodings:
+        """Read what esp-ppq's exporters write beside a model."""
+        values = self._dict(self.body["values"], "values")
+        for node, configs in self._dict(self.body["configs"], "configs").items():
+            held = self._dict(configs, node)
+            for place, (name, config) in enumerate(held.items()):
+                read = self._config(name, self._dict(config, name), values)
+                self._add(replace(read, node=node, place=place, many=len(held)))
+        return Encodings("esp-ppq", tuple(self.entries), self.where)
+
+    def _config(self, name: str, config: Mapping[str, Any], values: Mapping[str, Any]) -> Entry:
+        policy, state = self._dict(config.get("policy"), name), self._text(config, "state", name)
+        if state == "FP32":
+            return Entry(name, None, "it was left in float")
+        for word in ("FLOATING", "DYNAMIC"):
+            if policy.get(word):
+                return Entry(name, None, f"its scale is {word.lower()}: integers of one fixed scale are computed here")
+        value = values.get(str(config.get("dominator")))
+        if value is None:
+            return Entry(name, None, f"it has no scale in the file (state {state})")
+        entry = self._dict(value, name)
+        bits = self._bits(name, config.get("bit_width"))
+        low, high = (int(self._number(name, key, config.get(key))) for key in ("quant_min", "quant_max"))
+        if high <= low:
+            self._damaged(name, f"quant_min {low} and quant_max {high}", "the first is the smaller one")
+        if bits == _DERIVED:
+            return Entry(name, Grid((1.0,), (0,), low, high))
+        if entry.get("scale") is None:
+            return Entry(name, None, f"it has no scale in the file (state {state})")
+        scales, zeros = ([v] if not isinstance(v, list) else v for v in (entry["scale"], entry.get("zero_point")))
+        whole = -(1 << (bits - 1)) if low < 0 else 0  # a range without its lowest integer is that of the type
+        return Entry(name, self._grid(name, scales, zeros, whole, whole + (1 << bits) - 1, 0))
+
+    # ---- what both are made of -----------------------------------------------------------------------------------
+
+    def _add(self, entry: Entry) -> None:
+        """Keep an entry, but for a bias: its scale follows from others."""
+        if entry.grid is None or entry.grid.bits < _DERIVED:
+            self.entries.append(entry)
+
+    def _refuse(self, name: str, why: str) -> None:
+        self.entries.append(Entry(name, None, why))
+
+    def _grid(self, name: str, scales: Sequence[Any], zeros: Sequence[Any], low: int, high: int, axis: Any) -> Grid:
+        steps = [self._number(name, "scale", scale) for scale in scales]
+        if not steps or len(zeros) != len(steps):
+            self._damaged(name, f"{len(steps)} scales and {len(zeros)} zero points", "as many, one at least")
+        for step in steps:
+            if not (step > 0 and math.isfinite(1 / step)):
+                self._damaged(name, f"scale {step}", "a positive number")
+        points = [self._number(name, "zero point", zero) for zero in zeros]
+        for point in points:
+            if point != int(point) or not low <= point <= high:
+                self._damaged(name, f"zero point {point:g}", f"one of the integers {low} to {high}")
+        if not isinstance(axis, int) or isinstance(axis, bool):
+            self._damaged(name, f"axis {axis!r}", "an integer")
+        many = len(steps) > 1
+        return Grid(tuple(1 / step for step in steps), tuple(map(int, points)), low, high, axis if many else None)
+
+    def _bits(self, name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not _LEAST <= value <= _MOST:
+            self._damaged(name, f"{value!r} bits", f"an integer from {_LEAST} to {_MOST}")
+        return int(value)
+
+    def _number(self, name: str, what: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            self._damaged(name, f"{what} {value!r}", "a number")
+        return float(value)
+
+    def _text(self, entry: Any, key: str, where: str) -> str:
+        value = self._dict(entry, where).get(key)
+        if not isinstance(value, str):
+            self._damaged(where, f"{key} {value!r}", "a text")
+        return str(value)
+
+    def _dict(self, value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self._damaged(where, f"a {type(value).__name__}", "an object of named values")
+        return dict(value)
+
+    def _list(self, value: Any, where: str) -> list[Any]:
+        if not isinstance(value, list):
+            self._damaged(where, f"a {type(value).__name__}", "a list")
+        return list(value)
+
+    def _damaged(self, name: str, found: str, wanted: str) -> NoReturn:
+        at = f", '{name}'" if name else ""
+        raise ConfigError(f"{self.where}{at}: it has {found}; wanted: {wanted}")

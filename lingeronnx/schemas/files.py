@@ -1,0 +1,223 @@
+"""JSON Schemas (draft 2020-12) of the files that users write or read: quant.yaml, a plan, the report of `quantize`.
+
+That of quant.yaml is derived from `QuantConfig`, which checks the file. Those of the plan and the report are written
+down here; the tests hold real files against them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["FILES", "schema_of"]
+
+#: What has a schema -> what it is.
+FILES = {
+    "quant": "the configuration of `lingeronnx quantize --config`, a YAML file",
+    "plan": "the scales that `lingeronnx quantize --save-plan` writes and `--plan` reads",
+    "report": "what `lingeronnx quantize --json` prints",
+}
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_Schema = dict[str, Any]
+
+
+def schema_of(what: str) -> _Schema:
+    """Return the JSON Schema of `what`, a key of `FILES`."""
+    body = {"quant": _quant, "plan": _plan, "report": _report}[what]()
+    return {"$schema": _DIALECT, "title": what, "description": FILES[what], **body}
+
+
+def _quant() -> _Schema:
+    from ..plan.config import QuantConfig
+
+    found = QuantConfig.model_json_schema()
+    return {key: value for key, value in found.items() if key not in ("title", "description")}
+
+
+# ---- what schemas are written with -------------------------------------------------------------------------------
+
+_TEXT, _WHOLE, _NUMBER, _TRUTH = ({"type": kind} for kind in ("string", "integer", "number", "boolean"))
+_COUNT = {"type": "integer", "minimum": 0}
+
+
+def _told(schema: _Schema, description: str) -> _Schema:
+    return {**schema, "description": description}
+
+
+def _record(fields: dict[str, _Schema], optional: tuple[str, ...] = ()) -> _Schema:
+    """Return an object of these fields and no others."""
+    required = [name for name in fields if name not in optional]
+    return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+
+
+def _named(values: _Schema) -> _Schema:
+    return {"type": "object", "additionalProperties": values}
+
+
+def _many(items: _Schema) -> _Schema:
+    return {"type": "array", "items": items}
+
+
+def _maybe(schema: _Schema) -> _Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+# ---- plan --------------------------------------------------------------------------------------------------------
+
+
+def _plan() -> _Schema:
+    positive = {"type": "number", "exclusiveMinimum": 0}
+    several = {"type": "array", "items": positive, "minItems": 2}
+    tensor = _record(
+        {
+            "scale": _told({"anyOf": [positive, several]}, "counts per real unit: q = round(x * scale) + zero_point"),
+            "bits": {"type": "integer", "minimum": 2, "maximum": 32},
+            "axis": _told(_WHOLE, "the axis along which there is a scale for each element, where scale is a list"),
+            "zero_point": _told(_WHOLE, "the integer that stands for 0, where it is not 0"),
+        },
+        ("axis", "zero_point"),
+    )
+    factor = {"type": "array", "items": positive, "minItems": 1}
+    return _record(
+        {
+            "lingeronnx_plan": _told({"enum": [1, 2]}, "the version of this format"),
+            "platform": _TEXT,
+            "executor": _told(_TEXT, "the version of the chip's executor; empty where there is none"),
+            "mode": {"enum": ["q-value", "max-value"]},
+            "tensors": _named(tensor),
+            "transforms": _told(
+                _named(_record({"factor": factor})),
+                "tensors that are stored multiplied, by one factor or by one for each channel",
+            ),
+            "floats": _told(_named(_TEXT), "nodes that stay in float, and why"),
+        },
+        ("executor", "transforms", "floats"),
+    )
+
+
+# ---- report ------------------------------------------------------------------------------------------------------
+
+
+def _report() -> _Schema:
+    node = _record({"node": _TEXT, "op_type": _TEXT, "why": _TEXT})
+    fidelity = {"type": "object", "additionalProperties": _maybe(_NUMBER)}
+    return _record(
+        {
+            "model": _told(_TEXT, "the file that was quantized"),
+            "output": _told(_TEXT, "the file that was written"),
+            "chip_part": _told(_maybe(_TEXT), "the file for the packer, where the host computes a part"),
+            "plan": _told(_maybe(_TEXT), "the file of --save-plan"),
+            "platform": _TEXT,
+            "mode": {"enum": ["q-value", "max-value"]},
+            "layers": _told(_named(_COUNT), "integer operators, and how many of each"),
+            "chip_ready": _TRUTH,
+            "integer_macs": _told(
+                {"type": "number", "minimum": 0, "maximum": 1}, "share of the multiply-accumulates done in integers"
+            ),
+            "float_nodes": _told(_many(node), "float operators between integer ones"),
+            "host_part": _told(_many(node), "float operators before the first or after the last integer one"),
+            "fitted": _told(_many(_record({"node": _TEXT, "what": _TEXT, "cost": _TEXT})), "nodes written otherwise"),
+            "packer": _told(_TEXT, "the packer's call, empty without a packer"),
+            "packer_args": _TEXT,
+            "notes": _many(_TEXT),
+            "findings": _told(_many(_finding()), "what the packer or the chip has against the graph"),
+            "cost": _told(_maybe(_cost()), "on the chip; sizes in bytes"),
+            "names": _told(_named(_TEXT), "tensors with another name in the file"),
+            "outputs": _told(_named(fidelity), "of each output: cosine, sqnr in dB (null: infinite) and others"),
+            "measured_on": _told(_TEXT, "the data of `outputs`"),
+            "warnings": _many(_TEXT),
+            "accuracy": _told(_maybe(_accuracy()), "with --eval"),
+            "search": _told(_maybe(_search()), "with --max-drop or --min-sqnr"),
+            "training": _told(_many({"type": "object"}), "of `finetune`: the loss of each block and epoch"),
+            "scales_taken": _told(_many(_taken()), "scales of a quantized model, or of another tool's plan"),
+            "scales_refused": _told(_named(_TEXT), "what such a plan speaks of and was not taken, and why"),
+            "deployment": _told({"type": "object"}, "with --deploy: the files for the board"),
+        },
+        ("deployment",),
+    )
+
+
+def _finding() -> _Schema:
+    return _record(
+        {
+            "level": _told(
+                {"enum": ["packs", "right", "plan"]}, "the packer refuses; wrong on the chip; written past the plan"
+            ),
+            **dict.fromkeys(("node", "rule", "value", "remedy"), _TEXT),
+        }
+    )
+
+
+def _cost() -> _Schema:
+    sizes = ("weights", "activations", "dma", "shared", "shared_limit", "psram", "psram_limit")
+    counts = ("macs", "weights", "activations", "work_area", "dma")
+    layer = _record({"node": _TEXT, "op_type": _TEXT, "width": _TEXT, **dict.fromkeys(counts, _COUNT)})
+    return _record(
+        {
+            "layers": _many(layer),
+            "macs": _told(_named(_COUNT), "of one sample, by width: bits of data x bits of weights"),
+            **dict.fromkeys(sizes, _COUNT),
+            "largest": _named(_COUNT),
+        }
+    )
+
+
+def _accuracy() -> _Schema:
+    return _record(
+        {
+            "metric": _TEXT,
+            "unit": _TEXT,
+            "float": _maybe(_NUMBER),
+            "integer": _maybe(_NUMBER),
+            "drop": _maybe(_NUMBER),
+            "samples": _COUNT,
+        }
+    )
+
+
+def _search() -> _Schema:
+    trial = _record(
+        {
+            "what": _TEXT,
+            "options": _many(_TEXT),
+            "value": _maybe(_NUMBER),
+            "missing": _maybe(_NUMBER),
+            "met": _TRUTH,
+            "chosen": _TRUTH,
+            "bytes": _maybe(_COUNT),
+            "macs": _maybe(_named(_COUNT)),
+            "work": _told(_maybe(_NUMBER), "the product of the widths on average, 1 is 8x8 bits"),
+            "seconds": _NUMBER,
+            "why": _told(_TEXT, "why the attempt is not allowed, empty where it is"),
+        }
+    )
+    return _record(
+        {
+            "goal": _TEXT,
+            "unit": _TEXT,
+            "met": _TRUTH,
+            "stopped": _TEXT,
+            "options": _many(_TEXT),
+            "float": _maybe(_NUMBER),
+            "wanted": _maybe(_NUMBER),
+            "trials": _many(trial),
+        }
+    )
+
+
+def _taken() -> _Schema:
+    return _record(
+        {
+            "tensor": _TEXT,
+            "scale": _told(_NUMBER, "as it came, counts per real unit"),
+            "zero_point": _WHOLE,
+            "bits": _COUNT,
+            "held_scale": {"anyOf": [_NUMBER, _many(_NUMBER)]},
+            "held_bits": _COUNT,
+            "held_zero_point": _WHOLE,
+            "bits_lost": _told(_maybe(_NUMBER), "of resolution, of an activation"),
+            "sqnr": _told(_maybe(_NUMBER), "in dB, of a weight whose integers changed"),
+            "kept": _TRUTH,
+        }
+    )
