@@ -1,6 +1,8 @@
 """The one door to Numba: `jit` for kernels, `inline` for the scalar functions they are made of.
 
-Owns the compile options and the cache folder; knows nothing of what is compiled.
+Owns the compile options, the cache folder, and when Numba is imported: not before something must be compiled, because
+that takes longer than a small model runs (`_code` keeps machine code that needs no Numba). What a module declares for
+Numba waits until then. Knows nothing of what is compiled.
 
 Options: `nogil`, because programs run on plain threads (Numba's own threading layer is not safe to call from several
 threads, so `parallel=True` is never used), and never `fastmath`: floats appear only where the NPU's own arithmetic
@@ -15,19 +17,26 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property, update_wrapper
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
-import numba
-from numba import njit
-from numba.extending import register_jitable as inline
+__all__ = ["Jitted", "cache_folder", "config", "inline", "intrinsic", "jit", "overload", "start"]
 
-__all__ = ["cache_folder", "config", "inline", "jit"]
 
-config: Any = numba.config  # a module that is given its attributes when it runs
+class _Config:
+    @property
+    def DISABLE_JIT(self) -> bool:
+        """Whether Numba is told to leave Python as it is (NUMBA_DISABLE_JIT)."""
+        numba = sys.modules.get("numba")
+        return bool(numba.config.DISABLE_JIT if numba else int(os.environ.get("NUMBA_DISABLE_JIT") or 0))
+
+
+config = _Config()
 
 
 def sources_hash() -> str:
@@ -53,12 +62,102 @@ def cache_folder() -> str | None:
         return None
 
 
-def jit(function: Callable[..., Any]) -> Callable[..., Any]:
+_LOCK = RLock()
+_WAITING: list[Callable[[], Any]] = []  # what Numba has to be told before it compiles
+
+
+def start() -> Any:
+    """Import Numba, tell it what has been declared, and return it."""
+    import numba
+
+    with _LOCK:
+        while _WAITING:
+            _WAITING.pop(0)()
+    return numba
+
+
+def inline(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let kernels call `function`; in Python it stays what it is."""
+
+    def tell() -> None:
+        from numba.extending import register_jitable
+
+        register_jitable(function)
+
+    _WAITING.append(tell)
+    return function
+
+
+def overload(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Say what kernels call in place of `function`, as `numba.extending.overload`."""
+
+    def declare(made: Callable[..., Any]) -> Callable[..., Any]:
+        def tell() -> None:
+            from numba.extending import overload as declared
+
+            declared(function)(made)
+
+        _WAITING.append(tell)
+        return made
+
+    return declare
+
+
+class intrinsic:
+    """What kernels call and LLVM's builder writes, as `numba.extending.intrinsic`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        _WAITING.append(lambda: self._made)
+
+    @cached_property
+    def _made(self) -> Any:
+        from numba.extending import intrinsic as made
+
+        return made(self._function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba takes it for where a kernel names it."""
+        from numba.core.registry import cpu_target
+
+        return cpu_target.typing_context.resolve_value_type(self._made)
+
+
+class Jitted:
+    """A function that is compiled when it is first needed; called from Python, with Numba's own cache."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.py_func = function
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run on arguments from Python."""
+        return self.py_func(*arguments) if config.DISABLE_JIT else self._dispatcher(*arguments)
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        numba = start()
+        folder, before = cache_folder(), numba.config.CACHE_DIR
+        try:
+            if folder is not None:
+                numba.config.CACHE_DIR = folder
+            return numba.njit(nogil=True, cache=folder is not None, error_model="numpy")(self.py_func)
+        finally:
+            numba.config.CACHE_DIR = before
+
+    @cached_property
+    def bare(self) -> Any:
+        """The function for other compiled code alone: nothing in it takes or returns Python objects."""
+        options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        return start().njit(nogil=True, error_model="numpy", **options)(self.py_func)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba takes it for where a kernel names it."""
+        return start().types.Dispatcher(self.bare)
+
+
+def jit(function: Callable[..., Any]) -> Jitted:
     """Compile `function` when first called with new types; it releases the GIL and is cached on disk."""
-    folder, before = cache_folder(), config.CACHE_DIR
-    try:
-        if folder is not None:
-            config.CACHE_DIR = folder
-        return njit(nogil=True, cache=folder is not None, error_model="numpy")(function)
-    finally:
-        config.CACHE_DIR = before
+    return Jitted(function)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -20,7 +20,7 @@ from llvmlite import binding
 
 from simulator._jit import cache_folder, config
 
-__all__ = ["address", "assembly"]
+__all__ = ["address", "assembly", "linked", "read", "write"]
 
 
 @cache
@@ -54,32 +54,48 @@ def assembly(text: str, triple: str, features: Sequence[str]) -> str:
     return str(machine.emit_assembly(_optimized(text, machine)))
 
 
-def address(write: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]) -> int:
-    """Return the address of function `name` of the LLVM module that ``write(*arguments)`` is the text of.
+def address(text: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]) -> int:
+    """Return the address of function `name` of the LLVM module that ``text(*arguments)`` writes.
 
     It is compiled for this processor with `features`, and lives as long as the process. The arguments are hashable, and
     their `repr` says all of them.
     """
     with _LOCK:
-        return int(_linked(write, arguments, name, features)[name])
+        return _address(text, arguments, name, features)
 
 
 _LOCK = Lock()  # two threads must not link the same code
 
 
 @cache
-def _linked(write: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]) -> Any:
+def _address(text: Callable[..., str], arguments: tuple[Any, ...], name: str, features: tuple[str, ...]) -> int:
     _initialize(False)
     machine = _machine("", features, jit=True)
-    what = f"{write.__module__}.{write.__qualname__}{arguments!r}"
+    what = f"{text.__module__}.{text.__qualname__}{arguments!r}"
     key = hashlib.sha256("\n".join([what, *features, machine.triple, repr(binding.llvm_version_info)]).encode())
-    path = _file(key.hexdigest()[:24])
-    code = _read(path)
+    short = key.hexdigest()[:24]
+    code = read(short, "o")
     if code is None:
-        code = machine.emit_object(_optimized(write(*arguments), machine))
-        _write(path, code)
+        code = machine.emit_object(_optimized(text(*arguments), machine))
+        write(short, "o", code)
+    return linked(code, name, short, {})
+
+
+def linked(code: bytes, name: str, key: str, given: Mapping[str, int]) -> int:
+    """Link an object file, and return the address of its function `name`, which lives as long as the process.
+
+    key : names the code. given : addresses of functions that it calls, besides those of the C library.
+    """
+    _initialize(False)
     library = binding.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
-    return library.link(_linker(), key.hexdigest())
+    for called, place in given.items():
+        library.import_symbol(called, place)
+    made = library.link(_linker(), key)
+    _LINKED.append(made)
+    return int(made[name])
+
+
+_LINKED: list[Any] = []  # code lives as long as what stands for it
 
 
 @cache
@@ -87,25 +103,28 @@ def _linker() -> Any:
     return binding.create_lljit_compiler(_machine("", (), jit=True))
 
 
-def _file(key: str) -> Path | None:
+def _file(key: str, kind: str) -> Path | None:
     folder = None if config.DISABLE_JIT else cache_folder()
-    return None if folder is None else Path(folder) / f"{key}.o"
+    return None if folder is None else Path(folder) / f"{key}.{kind}"
 
 
-def _read(path: Path | None) -> bytes | None:
+def read(key: str, kind: str) -> bytes | None:
+    """Return what is kept under a key, None for nothing."""
+    path = _file(key, kind)
     try:
         return path.read_bytes() if path is not None else None
     except OSError:
         return None
 
 
-def _write(path: Path | None, code: bytes) -> None:
-    """Put the file in place at once, so that no other process reads half of it."""
+def write(key: str, kind: str, content: bytes) -> None:
+    """Keep bytes under a key, in place at once, so that no other process reads half of them."""
+    path = _file(key, kind)
     if path is None:
         return
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(code)
+            file.write(content)
         os.replace(file.name, path)
     except OSError:
         return

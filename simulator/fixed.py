@@ -32,9 +32,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numba.extending import overload
 
-from simulator._jit import inline
+from simulator._jit import inline, overload
 from simulator.rounding import Rounding
 
 __all__ = [

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import typeof, types
 
-from simulator import _llvm
+from simulator import _code, _llvm
+from simulator._jit import config
 from simulator.kernel import Array
 
 __all__ = ["In", "Loop", "Out", "Scratch", "record", "trampoline", "walk"]
@@ -75,7 +75,14 @@ class Loop:
     def __call__(self, ins: Sequence[Array], outs: Sequence[Array]) -> None:
         """Run on these arrays."""
         samples = max((len(a) for a in (*ins, *outs) if a.ndim), default=1)
-        self.function(*(self._given(a, ins, outs, samples) for a in self.arguments))
+        if config.DISABLE_JIT:
+            self.function(*(self._given(a, ins, outs, samples) for a in self.arguments))
+            return
+        memory = np.empty(self.scratch(samples), np.uint8)
+        words = np.array(record(self, ins, outs, memory, samples)[0], np.int64)
+        table = np.array([words.ctypes.data], np.int64)
+        if walk()(table.ctypes.data, 0, 1) >= 0:
+            raise MemoryError("a step of the simulator found no memory")
 
     def scratch(self, samples: int) -> int:
         """Return the bytes of scratch memory that it needs."""
@@ -112,36 +119,12 @@ def record(
             first += -(-size // 64) * 64 + 64
         if isinstance(argument, In | Out):
             places.append((len(words) + _DATA, isinstance(argument, In), argument.index))
-        given.append(_type(value))
+        given.append(_code.kind(value))
         flat = _flat(value)
         kinds += [kind for kind, _ in flat]
         words += [word for _, word in flat]
-    words[:2] = _entry(loop.function, tuple(given)), trampoline("".join(kinds))
+    words[:2] = _code.address(loop.function, tuple(given)), trampoline("".join(kinds))
     return words, places
-
-
-def _type(value: Any) -> Any:
-    """Return Numba's type of an argument; arrays may be written, whatever their flags say."""
-    if isinstance(value, np.ndarray):
-        assert value.flags.c_contiguous
-        return types.Array(typeof(value.dtype).dtype, value.ndim, "C")
-    if isinstance(value, tuple):
-        return _typeof_tuple(type(value), tuple(_type(v) for v in value))
-    kind: Any = type(value)
-    return _typeof(kind)
-
-
-@cache
-def _typeof(kind: type) -> Any:
-    return types.none if kind is type(None) else typeof(kind(0))
-
-
-@cache
-def _typeof_tuple(kind: type, members: tuple[Any, ...]) -> Any:
-    if kind is not tuple:
-        same = len(set(members)) == 1
-        return types.NamedUniTuple(members[0], len(members), kind) if same else types.NamedTuple(members, kind)
-    return types.Tuple(members)
 
 
 def _flat(value: Any) -> list[tuple[str, int]]:
@@ -162,14 +145,6 @@ def _flat(value: Any) -> list[tuple[str, int]]:
     letter = value.dtype.char if value.dtype.char in _KINDS else {"l": "q"}[value.dtype.char]
     padded = value.tobytes().ljust(8, b"\0")
     return [(letter, struct.unpack("q", padded)[0])]
-
-
-def _entry(function: Any, given: tuple[Any, ...]) -> int:
-    """Return the address of a jitted function's machine code for these types, compiling it if need be."""
-    if given not in function.overloads:
-        function.compile(given)
-    compiled = function.overloads[given]
-    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 
 
 def trampoline(kinds: str) -> int:

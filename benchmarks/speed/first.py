@@ -47,7 +47,8 @@ def first_runs(path: Path) -> Iterator[First]:
             took = time.perf_counter() - start
             imports, answer, cpu = (float(word) for word in done.stdout.split())
             begun = took - answer  # until Python runs the first line, and its end
-            loops, tiles = (len(list(cache.rglob(f"*.{kind}"))) for kind in ("nbc", "o"))
+            loops = sum(len(list(cache.rglob(f"*.{kind}"))) for kind in ("loop", "nbc"))
+            tiles = len(list(cache.rglob("*.o")))
             yield First(path.stem, process, imports + begun, took, cpu, loops, tiles)
 
 

@@ -207,7 +207,8 @@ its own, imports included, kernels compiled before. Samples repeat where the dat
 ## First runs
 
 A process that opens a quantized model and answers one sample. The first finds nothing compiled, the second what the
-first has left. A loop is compiled by Numba, a tile or a trampoline by LLVM alone.
+first has left. A loop is compiled by Numba, a tile or a trampoline by LLVM alone. All are kept as machine code that is
+linked without Numba: importing that takes longer than a small model runs.
 
 {first}
 

@@ -21,12 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from simulator import _llvm
-from simulator._jit import config, inline, jit
+from simulator._jit import config, inline, intrinsic, jit
 from simulator.fixed import Form, Scale, Shift, apply
 from simulator.kernel import Array, Spec
 from simulator.kernels import _tile
@@ -230,6 +227,8 @@ def _taps(
 @_emits
 def call(typingctx: Any, place: Any, arguments: Any) -> Any:
     """Call the code at address `place` with a tuple of 64-bit integers."""
+    from numba import types
+    from numba.core import cgutils
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address_, arguments_ = args

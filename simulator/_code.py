@@ -1,0 +1,138 @@
+"""The machine code of jitted functions for given types: from a file of this cache, else compiled by Numba, and kept.
+
+Numba's own cache needs Numba to be read. A file here holds the symbol of the function, the names that its code calls of
+Numba's two libraries in C, and the code; LLVM alone links it. The libraries are modules of their own, which can be
+loaded without the rest. Where a function calls anything else, nothing is kept.
+
+Types are written as plain values, `kind`: of an array its dtype and rank, of a tuple its class and members.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder
+from importlib.metadata import version
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from threading import RLock
+from typing import Any, TypeAlias
+
+import numpy as np
+from llvmlite import binding
+
+from simulator import _llvm
+from simulator._jit import Jitted, start
+
+__all__ = ["Kind", "address", "kind"]
+
+Kind: TypeAlias = Any  # a type, or a tuple of what stands for one
+_KINDS: dict[type, str] = {type(None): "none", bool: "bool", int: "int64", float: "float64"}
+#: Numba's libraries: what their functions begin with in code, the module, its place.
+_LIBRARIES = (
+    ("NRT_", "numba.core.runtime._nrt_python", ("core", "runtime")),
+    ("numba_", "numba._helperlib", ()),
+)
+_LOCK = RLock()
+
+
+def kind(value: Any) -> Kind:
+    """Return what stands for the type of an argument; arrays are contiguous and may be written, whatever they say."""
+    if isinstance(value, np.ndarray):
+        assert value.flags.c_contiguous
+        return "array", value.dtype.name, value.ndim
+    if isinstance(value, tuple):
+        return type(value), tuple(kind(member) for member in value)
+    return _KINDS.get(type(value)) or str(value.dtype.name)
+
+
+def _numba_type(found: Kind) -> Any:
+    from numba import from_dtype, types
+
+    if isinstance(found, str):
+        return types.none if found == "none" else from_dtype(np.dtype(found))
+    if found[0] == "array":
+        return types.Array(from_dtype(np.dtype(found[1])), found[2], "C")
+    cls, members = found[0], tuple(_numba_type(member) for member in found[1])
+    if cls is tuple:
+        return types.Tuple(members)
+    if len(set(members)) == 1:
+        return types.NamedUniTuple(members[0], len(members), cls)
+    return types.NamedTuple(members, cls)
+
+
+def address(function: Jitted, kinds: tuple[Kind, ...]) -> int:
+    """Return the address of a function's code for arguments of these kinds, as long as the process lives."""
+    with _LOCK:
+        return _address(function, kinds)
+
+
+@cache
+def _address(function: Jitted, kinds: tuple[Kind, ...]) -> int:
+    text = "\n".join([f"{function.py_func.__module__}.{function.py_func.__qualname__}", _text(kinds), _target()])
+    key = hashlib.sha256(text.encode()).hexdigest()[:24]
+    kept = _llvm.read(key, "loop")
+    if kept is not None:
+        head, _, code = kept.partition(b"\n")
+        symbol, names = json.loads(head)
+        given = {name: place for name in names if (place := _library_function(name))}
+        if len(given) == len(names):
+            return _llvm.linked(code, symbol, key, given)
+    return _compiled(function, kinds, key)
+
+
+def _compiled(function: Jitted, kinds: tuple[Kind, ...], key: str) -> int:
+    start()
+    given = tuple(_numba_type(found) for found in kinds)
+    function.bare.compile(given)
+    compiled = function.bare.overloads[given]
+    library, symbol = compiled.library, compiled.fndesc.llvm_func_name
+    found = int(library.get_pointer_to_function(symbol))
+    called = [f.name for f in library._final_module.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    names = [name for name in called if _library_function(name)]
+    if all(binding.address_of_symbol(name) for name in {*called} - {*names}):
+        _llvm.write(key, "loop", json.dumps([symbol, names]).encode() + b"\n" + library._get_compiled_object())
+    return found
+
+
+def _text(found: Kind) -> str:
+    """Return kinds as text, classes by their full names."""
+    if isinstance(found, type):
+        return f"{found.__module__}.{found.__qualname__}"
+    return f"({','.join(map(_text, found))})" if isinstance(found, tuple) else str(found)
+
+
+@cache
+def _target() -> str:
+    """Return all that the code depends on besides the sources."""
+    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
+    features = binding.get_host_cpu_features().flatten()
+    return "\n".join([version("numba"), version("llvmlite"), binding.get_host_cpu_name(), features, *settings])
+
+
+def _library_function(name: str) -> int | None:
+    """Return the address of a function of Numba's libraries, None where they have no such one."""
+    for prefix, module, folders in _LIBRARIES:
+        if name.startswith(prefix):
+            return _functions(module, folders).get(name.removeprefix(prefix))
+    return None
+
+
+@cache
+def _functions(module: str, folders: tuple[str, ...]) -> Mapping[str, int]:
+    """Return the functions of a library by name, without importing the package that it is in."""
+    package = find_spec("numba")
+    if package is None or package.origin is None:
+        return {}
+    folder = str(Path(package.origin).parent.joinpath(*folders))
+    found = FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES)).find_spec(module.rpartition(".")[2])
+    spec = spec_from_file_location(module, found.origin) if found is not None and found.origin else None
+    if spec is None or spec.loader is None:
+        return {}
+    library = module_from_spec(spec)
+    spec.loader.exec_module(library)
+    functions: Mapping[str, int] = library.c_helpers
+    return functions

@@ -1,0 +1,135 @@
+"""Machine code that is kept: found again without Numba, for the same types, on the same machine."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+
+from simulator import _code
+from simulator._jit import cache_folder, jit
+
+ROOT = Path(__file__).resolve().parents[2]
+Pair = namedtuple("Pair", "a b")
+
+_PROGRAM = """
+import sys
+import numpy as np
+from simulator import _code
+from simulator.fixed import Rescale
+from simulator.kernels import AddShift, Conv, MaxPool
+from simulator.machine import Call, Spec, compile
+rescale = Rescale.from_shift(7, 8)
+conv = Conv(np.arange(-54, 54, dtype=np.int8).reshape(4, 3, 3, 3), None, rescale, None, (1, 1, 1, 1))
+steps = [
+    Call(conv, ("x",), ("y",)),
+    Call(MaxPool((2, 2), (1, 1), (0, 0, 1, 1)), ("y",), ("z",)),
+    Call(AddShift(0, 1), ("y", "z"), ("s",)),
+]
+program = compile(steps, {"x": Spec((1, 3, 5, 5), np.int8)}, ["s"])
+x = np.arange(150).astype(np.int8).reshape(2, 3, 5, 5)
+(_, s), = program.run({"x": x})
+print(s.tolist())
+print(_code._address.cache_info().currsize, "numba" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "value",
+    (
+        None, True, 3, 0.5, np.int8(1), np.float32(2), np.zeros((2, 3), np.int16), np.zeros(4, np.float64),
+        (1, np.zeros(1, np.uint8)), (1, 2), Pair(1, 2), Pair(1, np.int32(2)), Pair((1, None), Pair(0.5, 2)), (),
+    ),
+    ids=repr,
+)  # fmt: skip
+def test_kinds_stand_for_numbas_types(value):
+    """Law: what a kind becomes is what Numba itself makes of the value."""
+    assert _code._numba_type(_code.kind(value)) == numba.typeof(value)
+
+
+def test_arrays_may_be_written_whatever_they_say():
+    """Law: a constant that cannot be written has the type of one that can, so that one code serves both."""
+    x = np.zeros(3)
+    x.flags.writeable = False
+    assert _code.kind(x) == _code.kind(np.zeros(3))
+
+
+def test_other_types_are_other_code():
+    """Law: the text of kinds tells apart what Numba tells apart: classes, ranks, numbers of members."""
+    values = [np.zeros(1, np.int8), np.zeros((1, 1), np.int8), np.zeros(1, np.int16), (1, 2), Pair(1, 2), ((1,), 2), 1]
+    assert len({_code._text(_code.kind(value)) for value in values}) == len(values)
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """Return an empty cache that is used until the end of the test."""
+    monkeypatch.setenv("LINGERONNX_CACHE_DIR", str(tmp_path))
+    cache_folder.cache_clear()
+    yield tmp_path
+    cache_folder.cache_clear()
+
+
+def twice(x, y):
+    for i in range(x.size):
+        y[i] = 2 * x[i]
+
+
+def test_a_file_that_cannot_be_linked_is_compiled_anew(cache):
+    """Law: where Numba's libraries lack a function, the code comes from Numba, and the answer is the same."""
+    kinds = (_code.kind(np.zeros(1)), _code.kind(np.zeros(1)))
+    _code._address(jit(twice), kinds)
+    (path,) = cache.rglob("*.loop")
+    symbol, names = json.loads(path.read_bytes().partition(b"\n")[0])
+    assert "twice" in symbol
+    path.write_bytes(json.dumps([symbol, [*names, "NRT_there_is_none"]]).encode() + b"\nno code at all")
+    assert _code._address(jit(twice), kinds)
+    assert json.loads(path.read_bytes().partition(b"\n")[0])[1] == names  # written again
+
+
+def test_code_is_of_a_target(monkeypatch):
+    """Law: other settings of Numba, such as another processor, are other code."""
+    before = _code._target()
+    _code._target.cache_clear()
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    other = _code._target()
+    _code._target.cache_clear()
+    assert before != other
+    assert numba.__version__ in before
+
+
+def test_numbas_libraries_are_found_without_numba():
+    """What they offer is what Numba itself links with, at the same addresses."""
+    from numba.core.runtime import _nrt_python
+
+    assert _code._library_function("NRT_MemInfo_alloc_aligned") == _nrt_python.c_helpers["MemInfo_alloc_aligned"]
+    assert (
+        _code._library_function("numba_attempt_nocopy_reshape") == numba._helperlib.c_helpers["attempt_nocopy_reshape"]
+    )
+    assert _code._library_function("NRT_there_is_none") is None
+    assert _code._library_function("memset") is None
+
+
+def test_a_second_process_needs_no_numba(tmp_path):
+    """Law: every loop is kept, a later process links all of them without Numba, and computes the same integers."""
+
+    def run():
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            cwd=ROOT,
+            env={**os.environ, "LINGERONNX_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        numbers, told = done.stdout.splitlines()
+        return numbers, told.split()
+
+    first, (count, imported) = run()
+    assert imported == "True"
+    assert int(count) == len(list(tmp_path.rglob("*.loop"))) >= 3
+    assert run() == (first, [count, "False"])
