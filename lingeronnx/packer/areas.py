@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ..formats import (
     ADD,
@@ -35,8 +35,7 @@ from .window import rounded
 __all__ = ["AREAS", "Node", "area"]
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A step with its tensors and their places."""
 
     step: Step
@@ -47,9 +46,8 @@ class Node:
     @classmethod
     def of(cls, net: Net, step: Step, places: Mapping[str, str]) -> Node:
         """Look the tensors up."""
-        return cls(
-            step, tuple(net.tensors[n] for n in step.inputs), tuple(net.tensors[n] for n in step.outputs), places
-        )
+        tensors = net.tensors
+        return cls(step, tuple([tensors[n] for n in step.inputs]), tuple([tensors[n] for n in step.outputs]), places)
 
     @property
     def x(self) -> Tensor:

@@ -17,8 +17,8 @@ from ..formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM
 from ..graph import ir
 from ..platforms import Platform
 from .faults import RESHAPED
-from .judge import Ready, Verdict, make_ready, verdict
-from .memory import Memory, plan_memory
+from .judge import Limits, Ready, Verdict, make_ready, verdict
+from .memory import Memory, plan_memory, room
 from .net import Net
 from .options import PSRAM, SHARE, Options
 
@@ -82,27 +82,30 @@ def arguments(graph: ir.Graph | onnx.ModelProto, row: Platform) -> list[str]:
     return list(choose(graph, row).words)
 
 
-def choose(graph: ir.Graph | onnx.ModelProto, row: Platform) -> Choice:
+def choose(graph: ir.Graph | onnx.ModelProto, row: Platform, limits: Limits | None = None) -> Choice:
     """Return the cheapest arguments under which `graph` is right, and the verdict.
 
     A verdict without a warning goes before one with; where nothing is right, the one with the fewest findings is given.
+    limits : as for `make_ready`.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     symbols = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
     base = Options(platform=row.packing.name if row.packing is not None else None, sizes=symbols)
-    ready = make_ready(proto, row, base)
+    ready = make_ready(proto, row, base, limits)
     best: tuple[tuple[int, int, int], Choice] | None = None
-    late: list[tuple[int, _Candidate, Memory]] = []  # what does not fit is judged where nothing else packs
+    late: list[tuple[int, _Candidate]] = []  # what does not fit is judged where nothing else packs
 
-    def judged(number: int, candidate: _Candidate, memory: Memory | None) -> tuple[tuple[int, int, int], Choice]:
+    def judged(number: int, candidate: _Candidate, memory: Memory | None = None) -> tuple[tuple[int, int, int], Choice]:
         found = Choice(candidate.words(base), verdict(ready, row, candidate.options(base), memory))
         return (_rank(found.verdict), len(found.verdict.findings), number), found
 
     for number, candidate in enumerate(itertools.chain(_candidates(ready, row), _spilled(ready, row, base))):
-        memory = None if ready.net is None else plan_memory(ready.net, row, candidate.options(base))
-        if memory is not None and not memory.fits:
-            late.append((number, candidate, memory))
-            continue
+        memory = None
+        if ready.net is not None:
+            memory = plan_memory(ready.net, row, candidate.options(base), room(row, base) + 1)
+            if memory is None:
+                late.append((number, candidate))
+                continue
         tried = judged(number, candidate, memory)
         best = min(best or tried, tried, key=lambda pair: pair[0])
         if tried[0][0] == 0:
@@ -169,8 +172,8 @@ def _spilled(ready: Ready, row: Platform, base: Options) -> Iterator[_Candidate]
                 tried += 1
                 moved = (*names, *_followed(_net(said), [name]))
                 options = _Candidate(moved, prefetch).options(base)
-                memory = plan_memory(_net(said), row, options)
-                if memory.need >= said.memory.need:  # known before all that a verdict asks
+                memory = plan_memory(_net(said), row, options, said.memory.need)
+                if memory is None:  # it needs no less: known before all that a verdict asks
                     continue
                 after = verdict(ready, row, options, memory)
                 if _harm(after) <= _harm(said):

@@ -97,11 +97,14 @@ def _names(plan: Plan) -> Iterator[Finding]:
     kind = plan.row.packing
     assert kind is not None
     for tensor in plan.net.values():
-        at = plan.net.maker(tensor.name) or plan.net.readers(tensor.name)[0]
+        what = ""
         if "workspace" in tensor.name and plan.memory.areas and kind.reserved_workspace:
-            yield _right(at, "no tensor has 'workspace' in its name", f"'{tensor.name}'", "rename it")
-        if tensor.name in BUFFERS and plan.options.parameters != SHARE:
-            yield _right(at, "no tensor is named dma_buffer", f"'{tensor.name}'", "rename it")
+            what = "no tensor has 'workspace' in its name"
+        elif tensor.name in BUFFERS and plan.options.parameters != SHARE:
+            what = "no tensor is named dma_buffer"
+        if what:
+            at = plan.net.maker(tensor.name) or plan.net.readers(tensor.name)[0]
+            yield _right(at, what, f"'{tensor.name}'", "rename it")
 
 
 def _shared(plan: Plan) -> Iterator[Finding]:

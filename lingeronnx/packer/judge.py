@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
 
 from ..errors import ConfigError
@@ -22,7 +24,7 @@ from .overruns import overruns, states
 from .prepare import prepare
 from .read import raw_steps, read
 
-__all__ = ["Ready", "Verdict", "judge", "make_ready", "verdict"]
+__all__ = ["Limits", "Ready", "Verdict", "judge", "make_ready", "verdict"]
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,13 @@ def judge(graph: ir.Graph | onnx.ModelProto, row: Platform, args: str | Iterable
     return verdict(make_ready(graph, row, options), row, options)
 
 
-def make_ready(graph: ir.Graph | onnx.ModelProto, row: Platform, options: Options) -> Ready:
-    """Read and prepare a graph; ConfigError for a row without a packer."""
+def make_ready(
+    graph: ir.Graph | onnx.ModelProto, row: Platform, options: Options, limits: Limits | None = None
+) -> Ready:
+    """Read and prepare a graph; ConfigError for a row without a packer.
+
+    limits : those of `row`, which know what was asked of other graphs.
+    """
     if row.packing is None:
         raise ConfigError(f"{row.name} has no packer; choose a chip")
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
@@ -87,7 +94,8 @@ def make_ready(graph: ir.Graph | onnx.ModelProto, row: Platform, options: Option
     net, found = read(proto, row, options)
     if net is None:
         return Ready(None, tuple(found))
-    found = [*check_net(net, row), *_limits(net, row, options)]
+    limits = Limits(row) if limits is None else limits
+    found = [*check_net(net, row), *(broken for step in net.steps for broken in limits.broken(net, step))]
     if any(f.level == "packs" for f in found):
         return Ready(None, tuple(found))
     return Ready(prepare(net, row, options), tuple(found))
@@ -144,21 +152,45 @@ def _more_room(memory: Memory) -> str:
     return f"quantize cuts maps into tiles of rows where that helps; else take fewer channels or smaller maps{chips}"
 
 
-def _limits(net: Net, row: Platform, options: Options) -> Iterator[Finding]:
-    """Yield the limits of single nodes that are broken."""
-    for step in net.steps:
-        tables = [
-            (level, table[step.op]) for level, table in (("packs", REFUSED), ("right", WRONG)) if step.op in table
-        ]
-        if not tables:
-            continue
-        node = _as_node(net, step)
-        for level, limits in tables:
-            for limit in limits:
-                value = limit(node, row)
+class Limits:
+    """The limits of single nodes on a chip; nodes that are alike are asked once, in however many graphs they stand."""
+
+    def __init__(self, row: Platform) -> None:
+        self._row = row
+        self._known: dict[Hashable, list[tuple[str, str, str, str]]] = {}
+
+    def broken(self, net: Net, step: Step) -> Iterator[Finding]:
+        """Yield the limits that a step breaks."""
+        if step.op not in REFUSED and step.op not in WRONG:
+            return
+        key = _asked(net, step)
+        if key not in self._known:
+            self._known[key] = list(self._ask(_as_node(net, step)))
+        for level, *words in self._known[key]:
+            yield Finding(level, step.origin, *words)
+
+    def _ask(self, node: ir.Node) -> Iterator[tuple[str, str, str, str]]:
+        """Yield level, rule, value and remedy."""
+        for level, table in (("packs", REFUSED), ("right", WRONG)):
+            for limit in table.get(node.op_type, ()):
+                value = limit(node, self._row)
                 if value is not None:
-                    rule, remedy = rule_text(limit, row)
-                    yield Finding(level, step.origin, rule, str(value), remedy)
+                    rule, remedy = rule_text(limit, self._row)
+                    yield level, rule, str(value), remedy
+
+
+def _asked(net: Net, step: Step) -> Hashable:
+    """Return all that `_as_node` takes of a step but for names."""
+    inputs = []
+    for name in step.inputs:
+        tensor = net.tensors[name]
+        held = _content(net.arrays[name]) if tensor.constant else name in net.inputs
+        inputs.append((tensor.shape, held))
+    return step.op, repr(sorted(step.attributes.items())), tuple(inputs), net.tensors[step.outputs[0]].shape
+
+
+def _content(array: np.ndarray) -> tuple[str, bytes]:
+    return array.dtype.str, hashlib.blake2b(array.tobytes(), digest_size=16).digest()
 
 
 def _as_node(net: Net, step: Step) -> ir.Node:

@@ -11,6 +11,7 @@ import bisect
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, overload
 
 from ..formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
 from ..platforms import Platform
@@ -20,7 +21,7 @@ from .options import PSRAM, SHARE, Options
 from .stored import stored_constants
 from .window import rounded
 
-__all__ = ["BUFFERS", "Memory", "Spot", "plan_memory"]
+__all__ = ["BUFFERS", "Memory", "Spot", "plan_memory", "room"]
 
 #: Nodes that fetch their constants ahead.
 PREFETCHED = (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name, LSTM.name, GRU.name, LAYER_NORM.name)
@@ -29,8 +30,7 @@ BUFFERS = ("dma_buffer1", "dma_buffer2")
 _IN_PLACE = ("Reshape", "Squeeze", "Unsqueeze")
 
 
-@dataclass(frozen=True)
-class Spot:
+class Spot(NamedTuple):
     """Where a tensor lies: its place, the offset there, its bytes, the first and last node of its life.
 
     kind : "tensor", "area" for work, or "buffer" of the DMA.
@@ -99,24 +99,59 @@ def places_of(net: Net, options: Options) -> dict[str, str]:
     return places
 
 
-def plan_memory(net: Net, row: Platform, options: Options) -> Memory:
-    """Return the plan of a prepared graph."""
+@overload
+def plan_memory(net: Net, row: Platform, options: Options) -> Memory: ...
+
+
+@overload
+def plan_memory(net: Net, row: Platform, options: Options, below: int) -> Memory | None: ...
+
+
+def plan_memory(net: Net, row: Platform, options: Options, below: int | None = None) -> Memory | None:
+    """Return the plan of a prepared graph; with `below` None where it needs that many bytes or more.
+
+    What lives at once needs a block each, which often says so before there is a plan.
+    """
     assert row.packing is not None
-    assert row.shared_memory is not None
-    places = places_of(net, options)
     stored = stored_constants(net, row)
+    total = sum(stored.values())
+    held = total if options.parameters == SHARE else 0
+    if below is not None and held >= below:
+        return None
+    places = places_of(net, options)
     items = _tensors(net, places)
     areas, blocks = _areas(net, row, places)
     buffers, users, fetched = _buffers(net, stored, options)
     items += blocks + buffers
     if not items:
         raise ValueError("an empty graph has no plan")
-    best = min((strategy(net, items) for strategy in (_by_size, _by_breadth, _by_order)), key=lambda plan: plan[1])
-    spots, shared, psram = best
-    limit = min(row.shared_memory, options.limit) if options.limit is not None else row.shared_memory
-    total = sum(stored.values())
-    need = shared + (total if options.parameters == SHARE else 0)
-    return Memory(spots, shared, psram, areas, total, options.parameters, fetched, limit, need, stored, users)
+    least = _least(net, items)
+    if below is not None and least + held >= below:
+        return None
+    spots, shared, psram = _by_size(net, items)
+    for strategy in (_by_breadth, _by_order):
+        if shared > least and (other := strategy(net, items))[1] < shared:
+            spots, shared, psram = other
+    if below is not None and shared + held >= below:
+        return None
+    limit = room(row, options)
+    return Memory(spots, shared, psram, areas, total, options.parameters, fetched, limit, shared + held, stored, users)
+
+
+def room(row: Platform, options: Options) -> int:
+    """Return the bytes of shared memory that a plan may need."""
+    assert row.shared_memory is not None
+    return row.shared_memory if options.limit is None else min(row.shared_memory, options.limit)
+
+
+def _least(net: Net, items: Sequence[_Item]) -> int:
+    """Return the most bytes of shared memory that live at once, what is made in place not counted."""
+    change = [0] * (len(net.steps) + 1)
+    for item in items:
+        if item.place == SHARE and item.root is None:
+            change[item.first] += item.size
+            change[item.last + 1] -= item.size
+    return max(itertools.accumulate(change))
 
 
 def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
@@ -263,7 +298,10 @@ def _rooted(items: Sequence[_Item], spots: dict[str, Spot]) -> dict[str, Spot]:
 
 
 def _by_breadth(net: Net, items: Sequence[_Item]) -> tuple[dict[str, Spot], int, int]:
-    alive = [[item for item in items if item.first <= i <= item.last] for i in range(len(net.steps))]
+    alive: list[list[_Item]] = [[] for _ in net.steps]
+    for item in items:
+        for here in alive[item.first : item.last + 1]:
+            here.append(item)
     nodes = sorted(range(len(net.steps)), key=lambda i: -sum(item.size for item in alive[i]))
     met: dict[int, _Item] = {}
     for index in nodes:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -9,7 +10,9 @@ import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
 from lingeronnx.packer.arguments import choose
-from lingeronnx.packer.judge import judge
+from lingeronnx.packer.judge import Limits, judge, make_ready
+from lingeronnx.packer.memory import plan_memory
+from lingeronnx.packer.net import Net, Step, Tensor
 from lingeronnx.packer.options import PSRAM, SHARE, parse
 from lingeronnx.platforms import platform
 
@@ -117,3 +120,39 @@ def test_check_of_a_file(packed, tmp_path):
     assert lo.check(ir_path).sound
     assert not lo.check(ir_path, packer_args=["-r", "1000"]).packs
     assert lo.check(ir.load(ir_path)).runs_right
+
+
+@pytest.mark.parametrize("line", ("", "-m params:share-mem", "--threshold4 1", "--dma_prefetch False"))
+def test_a_plan_below_a_number_of_bytes(packed, line):
+    """It is the plan that is made without it where that needs fewer bytes, and none where it needs as many."""
+    proto, row = packed
+    options = parse(line)
+    net = make_ready(proto, row, options).net
+    plan = plan_memory(net, row, options)
+    assert plan_memory(net, row, options, plan.need + 1) == plan
+    for below in (plan.need, plan.need - 1, plan.need // 2, 0):
+        assert plan_memory(net, row, options, below) is None
+
+
+def sliced(steps):
+    """Return a net that is one Slice of a tensor [1, 8, 8] with these constant steps."""
+    arrays = {name: np.array(values, np.int64) for name, values in (("s", [0]), ("e", [8]), ("a", [1]), ("t", steps))}
+    tensors = {name: Tensor(name, array.shape, 8, True) for name, array in arrays.items()}
+    tensors |= {"x": Tensor("x", (1, 8, 8)), "y": Tensor("y", (1, 8 // steps[0], 8))}
+    step = Step("Slice", f"cut{steps}", ("x", *arrays), ("y",), origin=f"cut{steps}")
+    return Net([step], ["x"], ["y"], tensors, arrays)
+
+
+def test_limits_are_asked_once_for_nodes_that_are_alike(monkeypatch):
+    """Shapes, attributes and constants tell them apart, names do not; what is broken is told of each node."""
+    limits = Limits(platform("venus"))
+    asked = []
+    ask = Limits._ask
+    monkeypatch.setattr(Limits, "_ask", lambda self, node: asked.append(node.name) or ask(self, node))
+    seen = []
+    for steps in ([2], [1], [2], [4], [1]):
+        net = sliced(steps)
+        net.steps[0] = net.steps[0].but(origin=f"node{len(seen)}")
+        seen.append([(f.node, f.value) for f in limits.broken(net, net.steps[0])])
+    assert seen == [[("node0", "step 2")], [], [("node2", "step 2")], [("node3", "step 4")], []]
+    assert asked == ["cut[2]", "cut[1]", "cut[4]"]

@@ -13,7 +13,7 @@ from ...fit._base import chunks
 from ...formats import ADD, AVG_POOL2D, CONCAT, CONV2D
 from ...graph import ir
 from ...packer.arguments import Choice, choose
-from ...packer.judge import Ready, Verdict, make_ready, verdict
+from ...packer.judge import Limits, Ready, Verdict, make_ready, verdict
 from ...packer.limits import TILED
 from ...packer.names import safe_names, written
 from ...packer.options import PSRAM, SHARE, Options
@@ -75,14 +75,14 @@ def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
     done: list[Fitted] = []
     if row.packing is None or row.shared_memory is None:
         return graph, done
-    work, now = graph, None
+    work, now, limits = graph, None, Limits(row)
     whole = {node.name for node in graph.graph}
     for _ in range(_ROUNDS):
         if now is not None and now.verdict.chip_ready:
             break
         large = _too_large(work, row)
-        wanted = _crowded(work, row, whole, now) if large is None else [large] if large.name in whole else []
-        found = next((best for node in wanted if (best := _best(work, row, node)) is not None), None)
+        wanted = _crowded(work, row, whole, now, limits) if large is None else [large] if large.name in whole else []
+        found = next((best for node in wanted if (best := _best(work, row, node, limits)) is not None), None)
         if found is None:
             break
         work, now, cut = found
@@ -111,7 +111,9 @@ def _too_large(graph: ir.Graph, row: Platform) -> ir.Node | None:
     return None
 
 
-def _crowded(graph: ir.Graph, row: Platform, whole: Collection[str | None], now: Choice | None) -> list[ir.Node]:
+def _crowded(
+    graph: ir.Graph, row: Platform, whole: Collection[str | None], now: Choice | None, limits: Limits
+) -> list[ir.Node]:
     """Return a few layers of `whole` to cut where the plan exceeds the shared memory.
 
     First those that something stands against where `now` was chosen, then those at which most bytes live at once. None
@@ -119,9 +121,9 @@ def _crowded(graph: ir.Graph, row: Platform, whole: Collection[str | None], now:
     it refuses the graph for another reason.
     """
     proto, names = _written(graph)
-    ready, base = _ready(proto, row)
+    ready, base = _ready(proto, row, limits)
     said = verdict(ready, row, base)
-    if said.memory is None or said.memory.fits or (now is None and choose(proto, row).verdict.chip_ready):
+    if said.memory is None or said.memory.fits or (now is None and choose(proto, row, limits).verdict.chip_ready):
         return []
     against = [] if now is None else [f.node for f in now.verdict.findings if f.level != "plan"]
     written_as = {
@@ -150,14 +152,14 @@ def _written(graph: ir.Graph) -> tuple[onnx.ModelProto, Mapping[str, str]]:
     return ir.to_proto(chip_part(written(graph, names))), names.nodes
 
 
-def _ready(proto: onnx.ModelProto, row: Platform) -> tuple[Ready, Options]:
+def _ready(proto: onnx.ModelProto, row: Platform, limits: Limits) -> tuple[Ready, Options]:
     assert row.packing is not None
     sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
     base = Options(platform=row.packing.name, sizes=sizes)
-    return make_ready(proto, row, base), base
+    return make_ready(proto, row, base, limits), base
 
 
-def _best(graph: ir.Graph, row: Platform, large: ir.Node) -> tuple[ir.Graph, Choice, _Cut] | None:
+def _best(graph: ir.Graph, row: Platform, large: ir.Node, limits: Limits) -> tuple[ir.Graph, Choice, _Cut] | None:
     """Return the first cut around `large` with which the graph is ready, else the first against which nothing stands.
 
     The latter may be one of several that are needed.
@@ -171,9 +173,9 @@ def _best(graph: ir.Graph, row: Platform, large: ir.Node) -> tuple[ir.Graph, Cho
         emit(copy, run, [(rows, tile) for rows, _ in cut.tiles if (tile := run.tile(rows)) is not None])
         proto, names = _written(copy)
         left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
-        if not _possible(proto, row, {names.get(str(name), name) for name in left}):
+        if not _possible(proto, row, {names.get(str(name), name) for name in left}, limits):
             continue
-        found = choose(proto, row)
+        found = choose(proto, row, limits)
         first = first or (copy, found, cut)
         if found.verdict.chip_ready:
             return copy, found, cut
@@ -183,9 +185,9 @@ def _best(graph: ir.Graph, row: Platform, large: ir.Node) -> tuple[ir.Graph, Cho
     return first
 
 
-def _possible(proto: onnx.ModelProto, row: Platform, left: Collection[str | None]) -> bool:
+def _possible(proto: onnx.ModelProto, row: Platform, left: Collection[str | None], limits: Limits) -> bool:
     """Whether nothing stands against the tiles with the arguments that were measured right: only what is in `left`."""
-    ready, base = _ready(proto, row)
+    ready, base = _ready(proto, row, limits)
     if ready.net is None:
         return False
     net = ready.net
