@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api, cli
@@ -24,6 +24,7 @@ from lingeronnx.search.ladder import MOST_FLOAT, Attempt, groups, rungs
 from lingeronnx.search.page import _front, picture
 from lingeronnx.search.run import _MOST
 from tests import nets
+from tests.examples import examples
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 DIGITS = MODELS / "digits_cnn.onnx"
@@ -239,7 +240,7 @@ def test_the_front_is_paretos(points):
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.booleans())
-@settings(max_examples=20)
+@examples(20)
 def test_the_picture_is_sound_svg(value, wanted, met):
     """Whatever the numbers, every mark lies inside of the picture."""
     trial = {"what": "<a> & b", "value": value, "work": 1.0, "met": met, "chosen": True}

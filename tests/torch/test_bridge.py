@@ -22,6 +22,7 @@ from lingeronnx.run.int_runner import IntRunner
 from lingeronnx.run.runners import FloatIsland
 from lingeronnx.run.session import Session
 from simulator import kernels as k
+from tests.examples import first, in_turn
 from tests.nets import NETS, Net, residual, samples
 from tests.ops import test_recurrent as recurrent
 from tests.ops import test_recurrent_forms as forms
@@ -36,6 +37,10 @@ from lingeronnx.torch.fake_quant import At  # noqa: E402
 
 ROWS = [row.name for row in PLATFORMS]
 ISLANDS = 1e-5
+#: Platforms on which everything is run, families of nets that are always run there, layers that are run on all. (A GRU
+#: is written out step by step: what one chip takes and gives tells of the others as well.)
+ALWAYS = ("generic", "arcs")
+FEW = [*itertools.product((NETS[1], NETS[-1]), ALWAYS), ("LSTM", "forward")]
 
 
 def tensors(feed):
@@ -124,18 +129,14 @@ def follows(model, row, feed, **settings):
     return bridge
 
 
-@pytest.mark.parametrize("row", ("generic", "arcs"))
-@pytest.mark.parametrize("net", (NETS[1], NETS[-1]), ids=lambda net: net.__name__)
-def test_two_families(net, row):
+@pytest.mark.parametrize(
+    ("net", "row"),
+    first(4, sorted(itertools.product(NETS, ROWS), key=lambda pair: pair not in FEW)),
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_families(net, row):
     bridge = follows(net(), row, samples(net()))
     assert bridge.network.per_sample
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("net", NETS, ids=lambda net: net.__name__)
-def test_families(net, row):
-    follows(net(), row, samples(net()))
 
 
 @pytest.mark.slow
@@ -156,10 +157,13 @@ def test_widths_and_modes_of_the_generic_target(net, mode, bits):
     follows(net(), "generic", samples(net()), mode=mode, bits=bits)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("direction", recurrent.DIRECTIONS)
-@pytest.mark.parametrize("kind", ("LSTM", "GRU"))
+@pytest.mark.parametrize(
+    ("kind", "direction", "row"),
+    [
+        pytest.param(*which, marks=pytest.mark.slow if which[2] in ALWAYS or which[:2] in FEW else pytest.mark.deep)
+        for which in itertools.product(("LSTM", "GRU"), recurrent.DIRECTIONS, ROWS)
+    ],
+)
 def test_recurrent(kind, direction, row):
     """In integers, and as islands where the platform has none."""
     for build, more in itertools.product((recurrent.sequence, recurrent.classifier), ({}, {"linear_before_reset": 1})):
@@ -230,12 +234,14 @@ def test_a_gru_written_out(form):
     every_parameter_is_felt(bridge, feed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", [row for row in ROWS if platform(row).packing is not None])
-@pytest.mark.parametrize("kind", ("LSTM", "GRU"))
-@pytest.mark.parametrize("form", GIVEN)
-def test_what_a_layer_is_given_on_chips(form, kind, row):
+@pytest.mark.parametrize(
+    ("given", "row"),
+    in_turn(itertools.product(GIVEN, ("LSTM", "GRU")), [row for row in ROWS if platform(row).packing is not None]),
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
+)
+def test_what_a_layer_is_given_on_chips(given, row):
     """Written out, or as an island where samples have lengths."""
+    form, kind = given
     model = GIVEN[form](kind)
     follows(model, row, forms.data(model))
 
