@@ -87,6 +87,7 @@ def mended(model, lost):
     return model
 
 
+@pytest.mark.slow
 @examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(MODELS),

@@ -79,6 +79,7 @@ def test_a_rung_only_grows(platform):
     assert (dearest > 0) == (max(row.bits) > 8)
 
 
+@pytest.mark.slow
 def test_attempts_are_options_of_quantize():
     """What an attempt says it is, typed as options, gives the same integers."""
     net, images = nets.residual(), data(nets.residual())
@@ -113,6 +114,7 @@ def test_cost_counts_every_constant():
 # ---- the climb ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_cheapest_that_meets_is_chosen():
     """Of a rung, the attempt just below the chosen one was made and does not meet the wish."""
     base = base_of(nets.branches(), platform="generic", weight_bits=4)
@@ -147,6 +149,7 @@ def test_what_cannot_be_met_says_so():
         assert trial.cost.macs.get("float", 0) <= MOST_FLOAT * total
 
 
+@pytest.mark.slow
 def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
     """Stopped by its budget after one attempt, then resumed: the same trials and the same integers as in one go."""
     base, goal, log = base_of(nets.residual(), platform="generic", weight_bits=4), Goal(min_sqnr=22.0), tmp_path / "log"
@@ -164,6 +167,7 @@ def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
         search(base, Goal(min_sqnr=23.0), log=log, resume=True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     """An interrupt in the third attempt ends the search with the better of the first two."""
     import lingeronnx.search.run as run
@@ -185,6 +189,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     assert result.report.search["options"] == found.chosen.attempt.options(found.row)
 
 
+@pytest.mark.slow
 def test_a_function_of_the_users_is_a_metric(tmp_path, monkeypatch):
     """The drop is counted in the function's own unit, larger being better."""
     text = "def share(outputs, labels):\n    return float((outputs.argmax(1) == labels).mean())\n"
@@ -251,6 +256,7 @@ def test_the_picture_is_sound_svg(value, wanted, met):
     assert 0 <= float(mark.get("cy")) <= 400
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     """The wish on the command line: the table, the files beside the graph, JSON, and going on."""
     out = tmp_path / "d.onnx"
