@@ -7,14 +7,15 @@ CORE   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-tests
 PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 # Test processes side by side; one file stays in one process, so that what it compiles or loads serves all its tests.
+# tests/conftest.py puts the files in an order that ends with short ones.
 JOBS   ?= 2
 # The release of torch that the tests take, as setup.cfg names it. Its CPU build is `+cpu`; not every index has it.
 TORCH  := $(shell sed -n 's/^ *\(torch==[0-9.]*\)$$/\1/p' setup.cfg | head -n 1)
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-fast lint format bench warmup clean
+.PHONY: help venv demo test test-fast test-all lint format bench warmup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -43,11 +44,14 @@ $(TESTS): $(CORE)
 demo: $(CORE) ## quantize the digits model and print its accuracy, float against integer
 	@$(BIN)/lingeronnx demo
 
-test: lint ## lint, then all tests
-	$(PYTEST)
+test: lint ## lint, then the tests of every law
+	$(PYTEST) -m "not deep"
 
-test-fast: $(TESTS) ## the tests that take no more than a few seconds each
-	$(PYTEST) -m "not slow"
+test-fast: $(TESTS) ## the tests that take no more than about a second each
+	$(PYTEST) -m "not slow and not deep"
+
+test-all: lint ## lint, then all tests, with ten times as many random cases
+	LINGERONNX_EXAMPLES=10 $(PYTEST)
 
 lint: $(TESTS) ## ruff (rules and layout) and mypy
 	$(BIN)/ruff check .

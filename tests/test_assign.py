@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
@@ -15,9 +15,10 @@ from lingeronnx.flow.partition import Partition
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC, VENUS
 from tests import nets
+from tests.examples import examples
 from tests.nets import prepared, single
 
-few = settings(max_examples=40, deadline=None, derandomize=True)
+few = examples(40, derandomize=True)
 
 
 def tied(model, row):

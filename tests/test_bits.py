@@ -11,6 +11,7 @@ from lingeronnx.flow.lower import plan_of
 from lingeronnx.graph import ir
 from lingeronnx.plan import Plan
 from tests import nets
+from tests.examples import first
 from tests.naive.conv import conv, linear
 from tests.naive.fixed import multiplier_of, sat
 from tests.passes.helpers import graph, rand
@@ -77,7 +78,7 @@ def test_integers_are_those_of_the_definition(bits, weight_bits, mode):
 
 
 @pytest.mark.parametrize("bits", (4, 16))
-@pytest.mark.parametrize("net", nets.NETS, ids=lambda net: net.__name__)
+@pytest.mark.parametrize("net", first(2, nets.NETS), ids=lambda net: net.__name__)
 def test_every_net_and_the_plan_round_trip(net, bits):
     """Law: the plan read back from the graph is the one it was made with, width by width."""
     result = nets.quantized(net(), platform="generic", mode="max-value", bits=bits, weight_bits=bits)
@@ -95,6 +96,7 @@ def test_every_net_and_the_plan_round_trip(net, bits):
             assert np.abs(array.astype(int)).max() <= 2 ** (bits - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_accuracy(mode):
     """16 bits are all but float; 4-bit weights still know the digits."""

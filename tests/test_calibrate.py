@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
@@ -10,8 +10,9 @@ from lingeronnx.flow.calibrate import PERCENTILE, best_scale, full_range_scale, 
 from lingeronnx.flow.observe import TensorStats
 from lingeronnx.plan.config import QuantConfig
 from tests import nets
+from tests.examples import examples
 
-few = settings(max_examples=80, deadline=None, derandomize=True)
+few = examples(80, derandomize=True)
 KINDS = ("max", "mse", "percentile", "kl")
 
 

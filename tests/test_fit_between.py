@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.fit import fit
@@ -10,6 +10,7 @@ from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import GENERIC, PLATFORMS, VENUS
+from tests.examples import examples
 from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand
 
 CHIPS = [row for row in PLATFORMS if row.packing is not None]
@@ -58,7 +59,7 @@ def test_a_constant_between_layers(name, row):
     assert done.cost == "exact"
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.sampled_from(("Add", "Sub", "Mul", "Div")), st.lists(st.integers(1, 3), min_size=1, max_size=3), st.data())
 def test_any_constant(kind, sizes, data):
     """Law: whatever axes the constant varies along, and on whichever side it stands, the function stays."""

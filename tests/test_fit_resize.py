@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -13,6 +13,7 @@ from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import GENERIC, PLATFORMS, VENUS
 from lingeronnx.run.runners import FloatRunner
+from tests.examples import examples
 
 CHIPS = [row for row in PLATFORMS if row.packing is not None]
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
@@ -48,7 +49,7 @@ def same(before, after, size=(5, 4), tolerance=0.0):
     np.testing.assert_allclose(have, want, rtol=0, atol=tolerance)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.tuples(st.integers(1, 3), st.integers(1, 4)), st.tuples(st.integers(1, 4), st.integers(1, 4)))
 def test_nearest_keeps_every_element(factors, size):
     """Law: copies side by side are the nearest elements, whatever the factors and sizes."""

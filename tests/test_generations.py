@@ -6,7 +6,7 @@ import math
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -16,6 +16,7 @@ from lingeronnx.graph import ir
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.platforms.arithmetic import Arithmetic, Recurrent, Requantize
 from lingeronnx.run.generations import generation
+from tests.examples import examples
 from tests.naive import conv as naive_conv
 from tests.naive import curves, training
 from tests.naive.elementwise import each
@@ -31,7 +32,7 @@ THIRD = {
     "iqAdd": "QAdd", "iqMul": "QMul", "iqCat": "QCat", "iqSigmoid": "QSigmoid", "iqTanh": "QTanh",
     "SoftmaxInt": "QSoftmax", "GluInt": "QGLU", "LSTMInt": "QLSTM", "GRUInt": "QGRU",
 }  # fmt: skip
-few = settings(max_examples=20, deadline=None)
+few = examples(20)
 
 
 def model(nodes, inputs, constants=(), outputs=("y",), domain="linger"):

@@ -18,6 +18,7 @@ from lingeronnx.platforms import GENERIC, VENUS
 from lingeronnx.run.borders import float_names
 from lingeronnx.run.session import Session
 from tests import nets
+from tests.examples import first
 from tests.packer.form import needed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +38,7 @@ def nodes(graph, op_type):
     ({}, {"platform": "generic"}, {"platform": "generic", "mode": "max-value"}),
     ids=("venus", "q", "max"),
 )
-@pytest.mark.parametrize("net", nets.NETS, ids=lambda net: net.__name__)
+@pytest.mark.parametrize("net", first(3, nets.NETS), ids=lambda net: net.__name__)
 def test_plan_round_trip(net, settings):
     """Law: the plan read back from the integer graph has the scales it was made with."""
     result = nets.quantized(net(), **settings)
@@ -226,6 +227,7 @@ nets.quantized(nets.residual()).save(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_bytes(tmp_path):
     """Law: same model, same data, same configuration, same bytes, whatever the hash seed of the process."""
     files = []

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.api import quantize
@@ -16,9 +16,10 @@ from lingeronnx.run.data import Data
 from lingeronnx.run.memory import bytes_per_sample, piece
 from lingeronnx.run.runners import FloatRunner, input_specs
 from tests import nets
+from tests.examples import examples, first
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.integers(0, 1 << 30), st.integers(1, 256), st.integers(1, 1 << 32))
 def test_a_piece_keeps_to_its_share(one, most, budget):
     """At least one sample, at most what was asked for, else an eighth of the budget."""
@@ -33,7 +34,7 @@ def test_bytes_of_a_sample():
     assert bytes_per_sample(model) == 4 * (3 + 5 + 5) * 64
 
 
-@pytest.mark.parametrize("build", (nets.residual, nets.depthwise), ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", first(1, (nets.depthwise, nets.residual)), ids=lambda build: build.__name__)
 def test_no_run_takes_more_samples_than_fit(build, monkeypatch):
     """Law: whatever the number of samples, no run of the float model computes more than a piece at a time."""
     model, most = build(), 0
@@ -77,7 +78,7 @@ def test_channels_are_seen_alike_in_pieces():
         np.testing.assert_allclose(split[name], factor, rtol=1e-4)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.integers(1, 5000), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.integers(0, 9))
 def test_moments_in_chunks(rows, groups, fields, wide, seed):
     """Law: the covariance of the integers of each group, whatever the number of rows; -128 and -32768 among them."""

@@ -6,7 +6,7 @@ import string
 import numpy as np
 import onnx
 import pytest
-from hypothesis import Phase, example, given, settings
+from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
@@ -14,6 +14,7 @@ from lingeronnx.flow.lower import plan_of
 from lingeronnx.graph import ir
 from lingeronnx.packer.names import KEY, is_safe, restored, safe_names, written
 from lingeronnx.run.borders import float_names
+from tests.examples import examples
 
 CHIPS = ("venus", "arcs", "venusA")
 #: What packer.md lists, and what only looks like it.
@@ -102,7 +103,8 @@ NAME = st.lists(PART, min_size=1, max_size=4).map("".join) | st.text(string.prin
 TAKEN = {f"{p}{e}" for p in "uvw" for e in ("_weight", "_bias")} | {"pooled", "flat"}
 
 
-@settings(deadline=None, max_examples=25, phases=set(Phase) - {Phase.shrink})
+@pytest.mark.slow
+@examples(25, phases=set(Phase) - {Phase.shrink})
 @given(
     st.lists(NAME.filter(lambda name: name not in TAKEN), min_size=7, max_size=7, unique=True),
     st.lists(NAME, max_size=8),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -11,9 +11,10 @@ from lingeronnx.flow import observe_model, prepare
 from lingeronnx.flow.observe import HALF, TensorStats, observe
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
+from tests.examples import examples
 from tests.passes.helpers import graph
 
-few = settings(max_examples=60, deadline=None, derandomize=True)
+few = examples(60, derandomize=True)
 FLOATS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 ARRAYS = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=6), elements=FLOATS)
 

@@ -11,6 +11,8 @@ import pytest
 
 from lingeronnx.graph import ir
 from tests import packable
+from tests.examples import first, in_turn
+from tests.nets import NETS
 from tests.packer import judge
 
 SEQUENCES = ("models/digits_attention", "shared/fsdd_attention", "shared/fsdd_attention_op13")
@@ -23,6 +25,8 @@ RANDOM = tuple(f"zoo/stress{seed}" for seed in range(12))
 OWN = sorted(f"models/{path.stem}" for path in packable.MODELS.glob("*.onnx"))
 ZOO = [f"zoo/{name}" for name in packable.ZOO]
 SHARED = [f"shared/{name}" for name in packable.LOADERS]
+#: of these, those that are quantized in about a second
+QUICK = ("shared/mlperf_tiny_kws", "shared/fsdd_dscnn", "shared/fsdd_lstm", *SEQUENCES[1:])
 
 
 def check(name, platform):
@@ -42,7 +46,7 @@ def check(name, platform):
 
 
 @pytest.mark.parametrize("platform", packable.CHIPS)
-@pytest.mark.parametrize("name", [*OWN, *ZOO])
+@pytest.mark.parametrize("name", first(len(OWN) + len(NETS), [*OWN, *ZOO]))
 def test_gate(name, platform):
     """Our own models, the small nets of the tests, random chains."""
     check(name, platform)
@@ -50,7 +54,13 @@ def test_gate(name, platform):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", packable.CHIPS)
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", QUICK)
+def test_gate_of_small_trained_models(name, platform):
+    """Trained models, where they lie beside the repository."""
+    test_gate_of_trained_models(name, platform)
+
+
+@pytest.mark.parametrize(("name", "platform"), in_turn([name for name in SHARED if name not in QUICK], packable.CHIPS))
 def test_gate_of_trained_models(name, platform):
     """The larger trained models, where they lie beside the repository."""
     if not (packable.SHARED / "models").is_dir():
@@ -58,6 +68,7 @@ def test_gate_of_trained_models(name, platform):
     check(name, platform)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", packable.CHIPS)
 def test_random_nets_are_mostly_ready(platform):
     """The gate would be empty if nothing were chip-ready."""

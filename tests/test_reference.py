@@ -21,6 +21,7 @@ from lingeronnx.graph import ir
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.platforms.arithmetic import Curve, Reading
 from lingeronnx.reference import STOCK, _arithmetic
+from tests.examples import first
 from tests.naive import fixed
 from tests.nets import NETS, Net, quantized, samples
 
@@ -97,7 +98,7 @@ def line():
 
 
 @pytest.mark.parametrize("platform", NAMES)
-@pytest.mark.parametrize("build", (*NETS, moves, spread, line), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("build", first(3, (moves, spread, line, *NETS)), ids=lambda f: f.__name__)
 def test_networks(build, platform):
     """Every integer tensor of every small net is the same."""
     proto = ir.to_proto(quantized(build(), platform=platform).graph)
@@ -148,6 +149,7 @@ CASES = json.loads((GOLDEN / "index.json").read_text())["cases"]
 RUNNABLE = {cls.__name__ for cls in lo.reference_ops()} | set(STOCK)
 
 
+@pytest.mark.slow
 def test_golden():
     """Every vector whose operators there are: the integers of the vendor's executor."""
     count, wrong = Counter(), []

@@ -11,6 +11,7 @@ from lingeronnx.passes import accept, normalize, straighten
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import PLATFORMS, platform
 from lingeronnx.run.runners import input_specs
+from tests.examples import first
 from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, data, float_outputs
 from tests.packable import judged
@@ -74,7 +75,7 @@ def test_same_function(name, row):
     assert all(v.uses() or v.is_graph_output() for n in after.graph for v in n.outputs)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", first(2, MODELS))
 def test_the_packer_takes_it(name):
     """Also after quantization, with weights still equal: steps whose biases differ have copies."""
     build, arguments, attributes = MODELS[name]

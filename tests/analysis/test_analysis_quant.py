@@ -57,6 +57,7 @@ def test_analysis_quant(made, tmp_path) -> None:
     assert before < len(calls) < 2 * before
 
 
+@pytest.mark.slow
 def test_histograms_of_the_best_and_the_worst(made, tmp_path) -> None:
     pytest.importorskip("matplotlib")
     home, x = made

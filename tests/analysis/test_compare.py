@@ -161,6 +161,7 @@ def test_scales_that_are_wrong_are_named_with_the_option(tmp_path):
     assert first.options[0] in (tmp_path / "abnormal_layer_advisor.txt").read_text()
 
 
+@pytest.mark.slow
 def test_workers_change_no_bit(compared, tmp_path):
     """Two processes write the same files; what follows one another is not spread."""
     folder, _, model, q, data = compared

@@ -10,6 +10,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
+from tests.examples import first
 from tests.nets import Net
 
 COLUMNS = [
@@ -60,7 +61,7 @@ def reports(folder) -> None:
     assert "<html" in (folder / "profiler.html").read_text()
 
 
-@pytest.mark.parametrize("kind", ["fake_quant", "quantized"])
+@pytest.mark.parametrize("kind", first(1, ["quantized", "fake_quant"]))
 def test_quant_analysis(made, tmp_path, kind) -> None:
     home, x, quantized = made
     qa = lo.QuantAnalysis(home / "net.onnx", quantized, kind, out_dir=tmp_path)
@@ -152,6 +153,7 @@ def test_profiles_in_place_of_a_run(made, tmp_path) -> None:
         lo.QuantAnalysis(session, quantized, "fake_quant", tmp_path).set_model_profiler_dir("a", "b")
 
 
+@pytest.mark.slow
 def test_a_torch_baseline_is_exported(tmp_path) -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)

@@ -47,6 +47,7 @@ def test_a_page_marks_grid_and_ends():
     assert "\n0 % cut off" in inside.texts[0].get_text()
 
 
+@pytest.mark.slow
 def test_files(tmp_path):
     pytest.importorskip("matplotlib")
     with warnings.catch_warnings():

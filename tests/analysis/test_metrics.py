@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.analysis.metrics import BINS, Held, Histogram, Pair, Spread, divergence
+from tests.examples import examples
 
 LARGEST = 3.4028234663852886e38
 
@@ -129,7 +130,7 @@ def test_shapes_must_agree():
 SIZES = st.lists(st.integers(0, 6000), min_size=1, max_size=5)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(SIZES, st.integers(-120, 100), st.floats(-3, 3), st.integers(0, 9))
 def test_no_split_matters(sizes, exponent, offset, seed):
     """Law: counts are the same for any split; parts merged in order are what was added in order, to the bit."""
@@ -152,7 +153,7 @@ def test_no_split_matters(sizes, exponent, offset, seed):
             assert one.sum() == x.size
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.integers(1, 20000), st.sampled_from([64, BINS]), st.integers(0, 9))
 def test_histograms_hold_every_value_once(count, number, seed):
     """Law: every value is in the bin it belongs to, or where that bin begins or ends in a neighbour of it."""

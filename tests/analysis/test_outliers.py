@@ -11,12 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.analysis.outliers import OUTPUTS, WEIGHTS, Outputs, grid, rows_of
+from tests.examples import examples
 from tests.nets import Net, plain
 
 HEAD_W = "Layer_name | Mean | Max | Multiple | Dynamic 0.99 | Versu"
@@ -79,7 +80,7 @@ def test_initializers_and_constants_of_an_onnx_file(tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.integers(1, 1500), st.integers(1, 8), st.floats(1, 12))
 def test_outputs_over_batches_are_those_of_the_whole(seed, rows, columns, cut, spread) -> None:
     """Law: mean, Max and Multiple to rounding; Dynamic exactly up to 4096 elements, else to Max / 4096."""

@@ -306,6 +306,7 @@ def test_the_place_in_the_source() -> None:
     assert origin(node_with(doc="made by hand")) == ""
 
 
+@pytest.mark.slow
 def test_stack_column_of_torchs_own_export(tmp_path) -> None:
     torch = pytest.importorskip("torch")
     from lingeronnx.torch._exporters import quiet

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api, cli
@@ -31,6 +31,7 @@ from lingeronnx.plan.fake import fake_quantized
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.segments import Segments
 from tests import nets
+from tests.examples import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "models"
@@ -94,7 +95,7 @@ def test_everything_rounded_is_the_plan_in_float(name):
         assert np.mean(off > 1e-4) < 0.02, output  # float32 sums in another order tip over ties
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data())
 def test_from_any_base(draw):
     """Law: a trial is what its whole run gives, to the last bit, whatever base it starts from."""
@@ -242,6 +243,7 @@ def test_other_kinds_of_nets(model):
     assert found.advised_by == "top1"
 
 
+@pytest.mark.slow
 def test_the_options_work():
     """What stands at the end can be pasted, and what is predicted comes: a chip skips, elsewhere 16 bits are given."""
     net = nets.residual()
@@ -291,6 +293,7 @@ def minus_error(model):
     return -float(np.abs(model(x) - want).mean())
 
 
+@pytest.mark.slow
 def test_function_of_the_users():
     found = run(nets.residual(), function=minus_error, **COARSE)
     assert found.ranking[0].name == "Conv_t7"
@@ -387,6 +390,7 @@ def test_results_of_something_else(tmp_path):
     assert run(net, **{**same, "resume": False}).samples == 24
 
 
+@pytest.mark.slow
 def test_workers_write_the_same_files(tmp_path):
     net = nets.residual()
     for name, more in (("one", {}), ("two", {"workers": 2})):
@@ -395,6 +399,7 @@ def test_workers_write_the_same_files(tmp_path):
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_cluster_writes_the_same_files(tmp_path):
     distributed = pytest.importorskip("distributed")
     net = nets.residual()

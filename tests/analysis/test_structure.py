@@ -240,6 +240,7 @@ def test_check_qat_model(tmp_path, monkeypatch, capsys) -> None:
     assert "dead channels" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_check_qat_model_on_a_torch_module(capsys) -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)

@@ -177,7 +177,10 @@ def planted(device, clean, x, fault):
     return device.run({"input": x[:1]}, {tensor: wrong}), wrong
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=[name for name, *_ in FAULTS])
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=pytest.mark.slow if i % 6 else (), id=fault[0]) for i, fault in enumerate(FAULTS)],
+)
 def test_planted_faults(device, clean, digits, fault, tmp_path):
     """The layer, the element and the counts are right, and the cause is named."""
     graph, x = digits
@@ -248,6 +251,7 @@ def test_words_of_a_checksum(device, clean, digits, tmp_path):
     assert first.found - first.expected == 5
 
 
+@pytest.mark.slow
 def test_binary_dumps_and_outputs(device, clean, digits, tmp_path):
     """Raw dumps; the raw output alone, and as text: then the fault may lie in any layer, and can still be named."""
     graph, x = digits

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api
 from lingeronnx.flow.improve.aim import aimed
 from tests import nets
+from tests.examples import examples, first
 
 NETS = ("plain", "residual", "depthwise", "branches")
 
@@ -27,7 +28,7 @@ def error(weight, rows, values, floor=-np.inf):
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_errors_of_the_inputs_are_made_up_for(seed):
     """What the inputs lost, and correlates with what they still have, comes back: the error falls, on new rows too."""
     rng = np.random.default_rng(seed)
@@ -59,7 +60,7 @@ def test_what_a_relu_cuts_off_does_not_count():
     assert aimed(weight, rows, values, -np.inf) is not weight
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", first(1, NETS))
 @pytest.mark.parametrize("platform", ("venus", "generic"))
 def test_best_is_never_worse_where_it_is_measured(name, platform):
     """Law: on the samples that the report speaks of; a note says what was gained, kept or not."""
@@ -77,6 +78,7 @@ def test_best_is_never_worse_where_it_is_measured(name, platform):
     assert best.plan == normal.plan
 
 
+@pytest.mark.slow
 def test_best_on_weights_of_one_scale_per_channel_and_four_bits():
     """The effort serves every kind of weight; with 4 bits there is more to gain."""
     net = nets.residual()

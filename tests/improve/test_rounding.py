@@ -4,10 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.flow.improve.rounding import compensated_round, output_error
+from tests.examples import examples
 
 
 def moments_of(rng, size, samples=400):
@@ -44,7 +45,7 @@ def test_as_published(groups, rows, size):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 24), st.integers(1, 6))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40, derandomize=True)
 def test_results_are_integers_in_range_and_near(seed, size, rows):
     """Every result is an integer of the range; where the range does not bind, it moves by few steps only."""
     rng = np.random.default_rng(seed)

@@ -55,20 +55,44 @@ def attempt(case, platform, path):
     return reason is None
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # zeros, infinities and NaN in onnx's data
-@pytest.mark.parametrize("platform", ("generic", "venus", "arcs", "venusA"))
-def test_node_cases(cases, platform, tmp_path):
-    """No other exception than the user's kind, whatever the case."""
+def check(cases, platform, path):
+    """Quantize the cases; return the names of those that were."""
     done = set()
     for name, case in cases.items():
         try:
-            if attempt(case, platform, tmp_path / "case.onnx"):
+            if attempt(case, platform, path):
                 done.add(name)
         except BaseException:
             print(f"case {name}")
             raise
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # zeros, infinities and NaN in onnx's data
+def test_node_cases(cases, tmp_path):
+    """No other exception than the user's kind, whatever the case."""
+    done = check(cases, "generic", tmp_path / "case.onnx")
     assert len(cases) > 500
-    if platform == "generic":
-        assert done.issuperset(MUST)
-        assert len(done) > len(cases) // 3
+    assert done.issuperset(MUST)
+    assert len(done) > len(cases) // 3
+
+
+CHIPS = ("venus", "arcs", "venusA")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("platform", CHIPS)
+def test_node_cases_on_chips(cases, platform, tmp_path):
+    """The same, the cases dealt out to the chips: each takes every third one."""
+    dealt = list(cases)[CHIPS.index(platform) :: len(CHIPS)]
+    assert check({name: cases[name] for name in dealt}, platform, tmp_path / "case.onnx")
+
+
+@pytest.mark.deep
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("platform", CHIPS)
+def test_all_node_cases_on_chips(cases, platform, tmp_path):
+    """The same, all of them on every chip."""
+    assert check(cases, platform, tmp_path / "case.onnx")

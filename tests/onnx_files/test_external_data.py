@@ -139,6 +139,7 @@ ir.save(graph, sys.argv[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renames, left", ((1, "old"), (2, "old"), (3, "new")))
 def test_a_kill_leaves_the_old_model_or_the_new_one(renames, left, tmp_path, monkeypatch):
     """Before, between and after the two renames: the model is read with its own data."""

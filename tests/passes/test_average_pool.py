@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
 from lingeronnx.passes.average_pool import average_pool
 from lingeronnx.passes.shapes import trace_shapes
+from tests.examples import examples
 from tests.passes.helpers import changes, feeds, fires, graph, outputs, stays
 
 TOLERANCE = 1e-6
@@ -98,7 +99,7 @@ def test_drops_idle_ceil_mode(kind):
 _SIZES = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.sampled_from(("MaxPool", "AveragePool")), _SIZES, _SIZES, st.booleans(), st.booleans(),
     st.sampled_from((12, 19)), st.data(),

@@ -31,6 +31,7 @@ def damages(model):
             yield f"{node.op_type} {place}: {what}", copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_one_line_or_a_result(path):
     said = []

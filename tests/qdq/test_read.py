@@ -16,6 +16,7 @@ from lingeronnx.qdq.grid import Grid
 from lingeronnx.qdq.read import read
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
+from tests.examples import first
 from tests.nets import NETS, quantized, samples
 
 
@@ -70,7 +71,7 @@ def text(body, opset=13, **constants):
     ),
     ids=("u8s8", "s8s8", "channel", "qoperator", "qoperator-s8s8-channel"),
 )
-@pytest.mark.parametrize("net", (nets.plain, nets.residual, nets.branches), ids=lambda net: net.__name__)
+@pytest.mark.parametrize("net", first(1, (nets.plain, nets.residual, nets.branches)), ids=lambda net: net.__name__)
 def test_what_onnxruntime_quantized(net, settings, tmp_path):
     """The float graph is the quantized one without rounding; the integers are near what onnxruntime computes."""
     path = by_onnxruntime(net(), tmp_path, **settings)
@@ -170,7 +171,7 @@ def test_requantize_takes_the_weights_alone(tmp_path):
     ({"platform": "venus"}, {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}),
     ids=("venus", "free"),
 )
-@pytest.mark.parametrize("net", NETS, ids=lambda net: net.__name__)
+@pytest.mark.parametrize("net", first(1, NETS), ids=lambda net: net.__name__)
 def test_there_and_back(net, settings, tmp_path):
     """Law: qdq -> quantize gives the same scales, and the same integers."""
     made = quantized(net(), **settings)

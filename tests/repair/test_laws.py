@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
@@ -15,6 +15,7 @@ from lingeronnx.platforms import PLATFORMS
 from lingeronnx.repair import REPAIRS, fix_dequant, repair
 from lingeronnx.repair.engine import mend
 from lingeronnx.repair.view import View
+from tests.examples import examples
 from tests.nets import NETS, Net, quantized, samples
 from tests.repair.damage import DAMAGES, LOSING, same_names, twin_dequant
 from tests.repair.helpers import edges, outputs
@@ -86,7 +87,8 @@ def mended(model, lost):
     return model
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.slow
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(MODELS),
     st.sampled_from(ROWS),
@@ -105,7 +107,7 @@ def test_mended_computes_the_same(build, platform, damages, seed):
             np.testing.assert_array_equal(have[name], want[name])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(RIGHT), st.lists(st.sampled_from(KEEPING), min_size=1, max_size=6), st.integers(0, 1 << 30))
 def test_mended_has_the_same_edges(path, damages, seed):
     """Graphs with all kinds of float heads get their Dequants back where they were."""
@@ -144,7 +146,7 @@ def damaged_quietly(model, damages, seed):
     return copy
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(sorted(RIGHT[0].parent.glob("*.onnx"))),
     st.lists(st.sampled_from(DAMAGES), max_size=6),

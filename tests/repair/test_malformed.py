@@ -10,10 +10,11 @@ from random import Random
 import onnx
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from lingeronnx import cli
+from tests.examples import examples
 from tests.repair.damage import DAMAGES
 
 HERE = Path(__file__).resolve()
@@ -23,8 +24,8 @@ GRAPHS = sorted((HERE.parents[1] / "golden" / "dequant").glob("*.onnx"))
 STANDARD = ("Identity", "Concat", "If", "Loop", "Gather", "Clip", "Resize", "Where", "Split", "Cast", "ArgMax")
 QUANTIZED = ("Dequant", "Quant", "LSTMInt", "GRUInt", "Gather", "ArgMax", "Nothing", "iqCat")
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-long = settings(quick, max_examples=1500)
+quick = examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def command(path, *options):
@@ -93,15 +94,7 @@ def test_garbled(tmp_path, path, seed):
 
 
 @pytest.mark.slow
-@long
-@given(st.sampled_from(GRAPHS), st.integers(0, 1 << 40))
-def test_garbled_long(tmp_path, path, seed):
-    """The same for longer."""
-    _garbled(tmp_path, path, seed)
-
-
-@pytest.mark.slow
-@settings(long, max_examples=300)
+@few
 @given(st.sampled_from(GRAPHS), st.integers(0, 1 << 40))
 def test_garbled_and_run(tmp_path, path, seed):
     """The same, and what still is a graph is run."""
@@ -176,15 +169,7 @@ def test_mixed(tmp_path, path, seed):
 
 
 @pytest.mark.slow
-@long
-@given(st.sampled_from(GRAPHS), st.integers(0, 1 << 40))
-def test_mixed_long(tmp_path, path, seed):
-    """The same for longer."""
-    _mixed(tmp_path, path, seed)
-
-
-@pytest.mark.slow
-@settings(long, max_examples=300)
+@few
 @given(st.sampled_from(GRAPHS), st.integers(0, 1 << 40))
 def test_mixed_and_run(tmp_path, path, seed):
     """The same, and what can be repaired is run."""

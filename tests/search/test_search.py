@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx import api, cli
@@ -25,6 +25,7 @@ from lingeronnx.search.ladder import MOST_FLOAT, Attempt, groups, rungs
 from lingeronnx.search.page import _front, picture
 from lingeronnx.search.run import _MOST
 from tests import nets
+from tests.examples import examples
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 DIGITS = MODELS / "digits_cnn.onnx"
@@ -79,6 +80,7 @@ def test_a_rung_only_grows(platform):
     assert (dearest > 0) == (max(row.bits) > 8)
 
 
+@pytest.mark.slow
 def test_attempts_are_options_of_quantize():
     """What an attempt says it is, typed as options, gives the same integers."""
     net, images = nets.residual(), data(nets.residual())
@@ -113,6 +115,7 @@ def test_cost_counts_every_constant():
 # ---- the climb ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_cheapest_that_meets_is_chosen():
     """Of a rung, the attempt just below the chosen one was made and does not meet the wish."""
     base = base_of(nets.branches(), platform="generic", weight_bits=4)
@@ -149,6 +152,7 @@ def test_what_cannot_be_met_says_so():
         assert trial.cost.macs.get("float", 0) <= MOST_FLOAT * total
 
 
+@pytest.mark.slow
 def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
     """Stopped by its budget after one attempt, then resumed: the same trials and the same integers as in one go."""
     base, goal, log = base_of(nets.residual(), platform="generic", weight_bits=4), Goal(min_sqnr=22.0), tmp_path / "log"
@@ -166,6 +170,7 @@ def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
         search(base, Goal(min_sqnr=23.0), log=log, resume=True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     """An interrupt in the third attempt ends the search with the better of the first two."""
     import lingeronnx.search.run as run
@@ -187,6 +192,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     assert result.report.search["options"] == found.chosen.attempt.options(found.row)
 
 
+@pytest.mark.slow
 def test_a_function_of_the_users_is_a_metric(tmp_path, monkeypatch):
     """The drop is counted in the function's own unit, larger being better."""
     text = "def share(outputs, labels):\n    return float((outputs.argmax(1) == labels).mean())\n"
@@ -242,7 +248,7 @@ def test_the_front_is_paretos(points):
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.booleans())
-@settings(max_examples=20)
+@examples(20)
 def test_the_picture_is_sound_svg(value, wanted, met):
     """Whatever the numbers, every mark lies inside of the picture."""
     trial = {"what": "<a> & b", "value": value, "work": 1.0, "met": met, "chosen": True}
@@ -253,6 +259,7 @@ def test_the_picture_is_sound_svg(value, wanted, met):
     assert 0 <= float(mark.get("cy")) <= 400
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     """The wish on the command line: the table, the files beside the graph, JSON, and going on."""
     out = tmp_path / "d.onnx"

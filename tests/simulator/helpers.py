@@ -4,14 +4,14 @@ import contextlib
 import os
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from simulator.fixed import Rescale
 from simulator.machine import Call, Spec, compile
+from tests.examples import examples
 
-few = settings(max_examples=25, deadline=None, derandomize=True)
-more = settings(max_examples=60, deadline=None, derandomize=True)
+few = examples(25, derandomize=True)
+more = examples(60, derandomize=True)
 
 SEEDS = st.integers(0, 2**32 - 1)
 

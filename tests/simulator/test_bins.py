@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.bins import count
+from tests.examples import examples
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.floats(-7.96875, 7.96875, width=32), min_size=1, max_size=40), st.integers(-3, 3))
 def test_as_in_plain_python(numbers, exponent):
     """Each number is in the bin that begins at or below it."""

@@ -1,8 +1,8 @@
 """Law: the bridge has the simulator's integers, tensor by tensor; float islands agree to 1e-5 of the largest number.
 
 Each step is exact from the simulator's own tensors. In a whole walk an island's last bit can tip a Quant behind it.
-Everything that other tests build is run: families of nets, single operators, recurrent layers, attention; on every
-platform, one sample and several.
+Everything that other tests build is run: families of nets, single operators, attention; on every platform, one sample
+and several. Recurrent layers: `test_bridge_recurrent`.
 """
 
 import itertools
@@ -21,10 +21,9 @@ from lingeronnx.platforms import PLATFORMS, platform
 from lingeronnx.run.int_runner import IntRunner
 from lingeronnx.run.runners import FloatIsland
 from lingeronnx.run.session import Session
-from simulator import kernels as k
+from tests.examples import first
 from tests.nets import NETS, Net, residual, samples
 from tests.ops import test_recurrent as recurrent
-from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_breadth import CASES
 from tests.test_attention import D, T, attention
 from tests.torch.test_fake_quant import tensor
@@ -36,6 +35,8 @@ from lingeronnx.torch.fake_quant import At  # noqa: E402
 
 ROWS = [row.name for row in PLATFORMS]
 ISLANDS = 1e-5
+#: Families of nets that are always run, on these platforms.
+FEW = list(itertools.product((NETS[1], NETS[-1]), ("generic", "arcs")))
 
 
 def tensors(feed):
@@ -124,18 +125,14 @@ def follows(model, row, feed, **settings):
     return bridge
 
 
-@pytest.mark.parametrize("row", ("generic", "arcs"))
-@pytest.mark.parametrize("net", (NETS[1], NETS[-1]), ids=lambda net: net.__name__)
-def test_two_families(net, row):
+@pytest.mark.parametrize(
+    ("net", "row"),
+    first(4, sorted(itertools.product(NETS, ROWS), key=lambda pair: pair not in FEW)),
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_families(net, row):
     bridge = follows(net(), row, samples(net()))
     assert bridge.network.per_sample
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("net", NETS, ids=lambda net: net.__name__)
-def test_families(net, row):
-    follows(net(), row, samples(net()))
 
 
 @pytest.mark.slow
@@ -154,90 +151,6 @@ def test_operators(row):
 def test_widths_and_modes_of_the_generic_target(net, mode, bits):
     """16-bit operands have sums beyond float32; ratios have 31 bits."""
     follows(net(), "generic", samples(net()), mode=mode, bits=bits)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("direction", recurrent.DIRECTIONS)
-@pytest.mark.parametrize("kind", ("LSTM", "GRU"))
-def test_recurrent(kind, direction, row):
-    """In integers, and as islands where the platform has none."""
-    for build, more in itertools.product((recurrent.sequence, recurrent.classifier), ({}, {"linear_before_reset": 1})):
-        if kind == "GRU" or not more:
-            model = build(kind, direction, **more)
-            follows(model, row, {"x": recurrent.inputs(model)})
-
-
-def moved(bridge, model, row, feed, amount):
-    """Move every parameter; assert that the integers are those of the graph lowered with the moved weights."""
-    plan, generator = bridge.plan, torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in bridge.parameters():
-            parameter += amount * torch.randn(parameter.shape, generator=generator)
-    other = ir.clone(bridge.model)
-    for name, array in bridge.weights().items():
-        other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntRunner(lower(Partition.of(other, plan.floats, platform(row)), plan, platform(row)).graph)
-    want = list(runner.run(feed))
-    assert compare(dict(bridge.integers(tensors(feed))), want) >= 3
-    assert {source.name for source in bridge._sources.values()} == bridge.parameter_of.keys()
-
-
-def every_parameter_is_felt(bridge, feed):
-    """Assert that each has a finite gradient that is not nothing."""
-    outputs = bridge(tensors(feed)).values()
-    sum((y * torch.randn(y.shape, generator=torch.Generator().manual_seed(1))).sum() for y in outputs).backward()
-    for name, parameter in bridge.parameter_of.items():
-        assert parameter.grad is not None, name
-        assert torch.isfinite(parameter.grad).all(), name
-        assert parameter.grad.any(), name
-
-
-GIVEN = {
-    "constant states": lambda kind: forms.constant_states(kind, "repeated", "bidirectional"),
-    "states in and out": lambda kind: forms.streaming(kind, 2),
-    "states of both directions": lambda kind: forms.streaming(kind, 1, "bidirectional"),
-    "lengths": lambda kind: forms.with_lengths(kind, "bidirectional"),
-    "lengths and states": lambda kind: forms.with_lengths(kind, "reverse", True),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ("LSTM", "GRU"))
-@pytest.mark.parametrize("form", GIVEN)
-def test_what_a_layer_is_given(form, kind):
-    """Its weights stand behind it and are found there: moved ones too; initial states that were learned train."""
-    model = GIVEN[form](kind)
-    feed = forms.data(model)
-    for bits in (8, 16):
-        bridge = follows(model, "generic", feed, bits=bits)
-        every_parameter_is_felt(bridge, feed)
-        moved(bridge, model, "generic", feed, 0.05)
-        states = [name for name, p in bridge.parameter_of.items() if p.ndim == 3]
-        assert bool(states) == (form == "constant states")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ("constant states", "states in and out"))
-def test_a_gru_written_out(form):
-    """Step by step, as chips compute it."""
-    model = GIVEN[form]("GRU")
-    feed = forms.data(model)
-    bridge = follows(model, "venusA", feed)
-    kinds = [type(step.kernel) for step in bridge.network.steps]
-    assert not {k.ExecutorGru, k.Gru}.intersection(kinds)
-    assert kinds.count(k.Linear) > forms.T
-    every_parameter_is_felt(bridge, feed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", [row for row in ROWS if platform(row).packing is not None])
-@pytest.mark.parametrize("kind", ("LSTM", "GRU"))
-@pytest.mark.parametrize("form", GIVEN)
-def test_what_a_layer_is_given_on_chips(form, kind, row):
-    """Written out, or as an island where samples have lengths."""
-    model = GIVEN[form](kind)
-    follows(model, row, forms.data(model))
 
 
 @pytest.mark.slow

@@ -213,6 +213,7 @@ def test_the_model_file_is_not_overwritten(here):
     assert Path("net.py").read_text() == NET
 
 
+@pytest.mark.slow
 def test_without_torch(here):
     """One line that says what to install; the package and its help work."""
     hide = "import sys; sys.modules['torch'] = None; "
@@ -232,6 +233,7 @@ def test_without_torch(here):
         assert last == start + wanted
 
 
+@pytest.mark.slow
 def test_without_onnxscript(here):
     """The other half of the extra is told by its name."""
     code = "import sys; sys.modules['onnxscript'] = None; import torch, lingeronnx as lo; lo.export(torch.nn.ReLU())"

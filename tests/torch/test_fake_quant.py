@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -26,6 +26,7 @@ from simulator.fixed import Chain, Rescale, Rounded, Rounding
 from simulator.kernel import Call, Kernel, PlainKernel, Spec
 from simulator.kernels._common import Clipped
 from simulator.kernels.recurrent import Recurrent
+from tests.examples import examples
 from tests.simulator.helpers import SEEDS, integers, rescales
 from tests.test_conformance import LUNA
 
@@ -35,8 +36,8 @@ pytestmark = pytest.mark.slow  # hundreds of cases
 from lingeronnx.torch.bridge import Network  # noqa: E402
 from lingeronnx.torch.fake_quant import FAKE_QUANTIZERS, OUT_OF_REACH, At, counts, fake_quantizer, held_by  # noqa: E402
 
-few = settings(max_examples=20, deadline=None, derandomize=True)
-more = settings(max_examples=40, deadline=None, derandomize=True)
+few = examples(20, derandomize=True)
+more = examples(40, derandomize=True)
 
 INTS = st.sampled_from((np.int8, np.int16))
 BITS = st.sampled_from((4, 8, 16, 32))

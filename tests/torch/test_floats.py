@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -16,6 +16,7 @@ from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
 from lingeronnx.run.runners import FloatIsland
 from simulator.kernel import Spec
+from tests.examples import examples
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # hundreds of cases
@@ -24,7 +25,7 @@ from lingeronnx.torch.fake_quant import At  # noqa: E402
 from lingeronnx.torch.floats import FLOATS, TorchIsland  # noqa: E402
 
 RTOL, ATOL = 1e-5, 1e-6
-few = settings(max_examples=25, deadline=None, derandomize=True)
+few = examples(25, derandomize=True)
 
 #: onnx's cases that are not computed as they stand there, and why.
 APART = {

@@ -245,6 +245,7 @@ def test_in_python(here):
     assert {tensor.dtype for tensor in torch.load("out.pt", weights_only=True).values()} == {torch.bfloat16}
 
 
+@pytest.mark.slow
 def test_old_checkpoint_to_a_chip(here):
     """A checkpoint in layout asr, in the module, exported and quantized: the story from end to end."""
     torch.save(convert(pair("lstmp"), "asr").state, "old.pt")

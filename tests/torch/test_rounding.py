@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import fixed
 from simulator import kernels as k
 from simulator.fixed import Chain, LunaDivide, Rescale, Rounded, Rounding
+from tests.examples import examples
 from tests.simulator.helpers import integers
 from tests.torch.test_fake_quant import simulated, tensor
 
@@ -22,7 +23,7 @@ torch = pytest.importorskip("torch")
 from lingeronnx.torch.fake_quant import At, fake_quantizer  # noqa: E402
 from lingeronnx.torch.rounding import ratio, replaced, rescaled, rounded  # noqa: E402
 
-more = settings(max_examples=60, deadline=None, derandomize=True)
+more = examples(60, derandomize=True)
 LN2 = math.log(2.0)
 
 # ---- forwards ----------------------------------------------------------------------------------------------------
