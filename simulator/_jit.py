@@ -32,8 +32,8 @@ class _Config:
     @property
     def DISABLE_JIT(self) -> bool:
         """Whether Numba is told to leave Python as it is (NUMBA_DISABLE_JIT)."""
-        numba = sys.modules.get("numba")
-        return bool(numba.config.DISABLE_JIT if numba else int(os.environ.get("NUMBA_DISABLE_JIT") or 0))
+        told = getattr(sys.modules.get("numba.core.config"), "DISABLE_JIT", None)  # absent while it is being imported
+        return bool(int(os.environ.get("NUMBA_DISABLE_JIT") or 0) if told is None else told)
 
 
 config = _Config()
@@ -138,13 +138,14 @@ class Jitted:
     @cached_property
     def _dispatcher(self) -> Any:
         numba = start()
-        folder, before = cache_folder(), numba.config.CACHE_DIR
-        try:
-            if folder is not None:
-                numba.config.CACHE_DIR = folder
-            return numba.njit(nogil=True, cache=folder is not None, error_model="numpy")(self.py_func)
-        finally:
-            numba.config.CACHE_DIR = before
+        with _LOCK:  # the setting is one for all threads
+            folder, before = cache_folder(), numba.config.CACHE_DIR
+            try:
+                if folder is not None:
+                    numba.config.CACHE_DIR = folder
+                return numba.njit(nogil=True, cache=folder is not None, error_model="numpy")(self.py_func)
+            finally:
+                numba.config.CACHE_DIR = before
 
     @cached_property
     def bare(self) -> Any:

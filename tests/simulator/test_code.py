@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
+from types import ModuleType
 
 import numba
 import numpy as np
 import pytest
 
 from simulator import _code
-from simulator._jit import cache_folder, jit
+from simulator._jit import cache_folder, config, jit
 
 ROOT = Path(__file__).resolve().parents[2]
 Pair = namedtuple("Pair", "a b")
@@ -133,3 +134,11 @@ def test_a_second_process_needs_no_numba(tmp_path):
     assert imported == "True"
     assert int(count) == len(list(tmp_path.rglob("*.loop"))) >= 3
     assert run() == (first, [count, "False"])
+
+
+def test_a_numba_that_is_being_imported_is_not_asked(monkeypatch):
+    """Law: while another thread imports Numba, its settings are those of the environment."""
+    monkeypatch.setitem(sys.modules, "numba.core.config", ModuleType("numba.core.config"))
+    for text, told in (("0", False), ("1", True)):
+        monkeypatch.setenv("NUMBA_DISABLE_JIT", text)
+        assert config.DISABLE_JIT is told
