@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ConfigError, nearest
-from .flow import Planned, QuantizedModel, complete, measured, plan_for, prepare, refined
+from .flow import Methods, Planned, QuantizedModel, complete, measured, plan_for, prepare, refined
 from .flow.lower import lower
 from .graph import ir
 from .qdq.encodings import Encodings
@@ -110,8 +110,9 @@ def finetune(
     if isinstance(model, str | os.PathLike):
         prepared = replace(prepared, stem=Path(model).stem + "_quant")
     ready = plan_for(prepared, own, progress)
+    methods = Methods.all() if prepared.conf.effort == "best" else Methods()
     # Soft rounding decides anew where each weight goes; everything else begins where refinement ends.
-    start = ready.graph if recipe.rounding == "soft" else refined(ready, aim=prepared.conf.effort == "best")
+    start = ready.graph if recipe.rounding == "soft" else refined(ready, methods)
     bridge = Bridge(start, ready.plan, prepared.row, prepared.data.first())
     limits = _limits(
         ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output}, constraints or {}

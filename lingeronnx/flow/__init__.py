@@ -7,7 +7,7 @@
     refined       -> ir.Graph        weights and biases refined under the plan
     compared      -> Compared        lowered, and compared with the float model
     with_best_ends -> Compared       its ends left to the host, where that is measured to be better
-    with_best_effort -> Compared     weights aimed at the float outputs, where that is measured to be better
+    with_best_effort -> Compared     other scales and weights, where that is measured to be better
     complete      -> QuantizedModel  lowered, compared, reported
     measured      -> QuantizedModel  with its accuracy on data of the user's
 
@@ -19,6 +19,7 @@ commands, torch.
 from .complete import Compared, compared, complete
 from .effort import with_best_effort
 from .ends import with_best_ends
+from .improve.refine import Methods
 from .measured import measured
 from .model import QuantizedModel, Written
 from .planned import Observed, Planned, assign_scales, observe_model, plan_for, take_over
@@ -27,6 +28,7 @@ from .refined import refined
 
 __all__ = [
     "Compared",
+    "Methods",
     "Observed",
     "Planned",
     "Prepared",

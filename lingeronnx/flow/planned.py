@@ -27,7 +27,7 @@ from .improve.cuts import costly_cuts
 from .improve.equalize import equalize
 from .improve.host_scale import free_borders, settle
 from .improve.ranges import range_factors
-from .improve.refine import refinable
+from .improve.refine import compared_at
 from .lower import check_zero_points
 from .observe import TensorStats, observe
 from .partition import Partition
@@ -98,7 +98,7 @@ class Planned:
     def runner(self) -> FloatRunner:
         """What runs the float graph: its outputs, and those of the layers that `refined` works on."""
         outputs = {str(v.name) for v in self.graph.graph.outputs}
-        return FloatRunner(self.graph, outputs | refinable(self.parts).keys())
+        return FloatRunner(self.graph, outputs | compared_at(self.parts))
 
 
 def plan_for(

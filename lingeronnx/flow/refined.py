@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from ..graph import ir
 from ..run.memory import bytes_per_sample, piece, release
-from .improve.refine import refine, walk_bytes
+from .improve.refine import Methods, refine, walk_bytes
 from .planned import Planned
 
-__all__ = ["refined"]
+__all__ = ["refined", "samples"]
 
 _SAMPLES = 256  # for the moments and mean errors of every layer
 
 
-def refined(planned: Planned, aim: bool = False) -> ir.Graph:
+def refined(
+    planned: Planned, methods: Methods | None = None, feeds: Mapping[str, np.ndarray] | None = None
+) -> ir.Graph:
     """Return the planned float graph, or where effort allows a copy of it with weights and biases refined.
 
-    Weights that another tool has quantized stay as it left them. aim : weights are aimed at the float model's outputs
-    (`improve.aim`), which takes longer.
+    Weights that another tool has quantized stay as it left them. methods : what is done that takes longer, None for
+    what `refine` does by itself.
+    feeds : the samples to refine on, those of `samples` by default.
     """
     if planned.prepared.conf.effort == "fast" or planned.prepared.weights_fixed:
         return planned.graph
     copy = ir.clone(planned.graph)
+    methods = Methods() if methods is None else methods
     data, budget = planned.prepared.data, planned.prepared.conf.budget
-    feeds = data.first(piece(walk_bytes(copy), _SAMPLES, budget))
+    feeds = samples(planned) if feeds is None else feeds
     pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
-    refine(planned.parts.on(copy), planned.plan, planned.prepared.row, feeds, planned.runner, pieces, budget, aim)
+    refine(
+        planned.parts.on(copy),
+        planned.plan,
+        planned.prepared.row,
+        feeds,
+        planned.runner,
+        pieces,
+        budget,
+        methods or Methods(),
+    )
     release()
     return copy
+
+
+def samples(planned: Planned) -> dict[str, np.ndarray]:
+    """Return the calibration samples that weights are refined on, as many as a walk holds at once."""
+    prepared = planned.prepared
+    return prepared.data.first(piece(walk_bytes(planned.graph), _SAMPLES, prepared.conf.budget))

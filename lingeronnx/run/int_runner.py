@@ -293,6 +293,10 @@ class Walk:
                 if self._last[name] == index:
                     del self._arrays[name]
 
+    def held(self, name: str) -> np.ndarray | None:
+        """Return the whole batch of a tensor that is computed, and still needed; else None."""
+        return self._arrays.get(name)
+
     def redo(self, kernel: Any) -> None:
         """Compute the current step again with `kernel`, for later steps too; the step holds the new result.
 

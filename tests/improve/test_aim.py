@@ -12,6 +12,8 @@ from lingeronnx.flow.improve.aim import aimed
 from tests import nets
 from tests.examples import examples, first
 
+HALF = np.arange(400) % 2 == 0
+
 NETS = ("plain", "residual", "depthwise", "branches")
 
 
@@ -35,7 +37,7 @@ def test_errors_of_the_inputs_are_made_up_for(seed):
     weight, mix = rng.standard_normal((3, 4)), rng.standard_normal((4, 4))
     exact = rng.standard_normal((400, 4)) @ mix
     rows = exact * np.array([0.5, 1.0, 1.5, 1.0])  # as an earlier layer left them
-    moved = aimed(weight, rows[:300], exact[:300] @ weight.T, -np.inf)
+    moved = aimed(weight, rows[:300], exact[:300] @ weight.T, -np.inf, HALF[:300])
     assert error(moved, rows[:300], exact[:300] @ weight.T) < error(weight, rows[:300], exact[:300] @ weight.T)
     assert error(moved, rows[300:], exact[300:] @ weight.T) < error(weight, rows[300:], exact[300:] @ weight.T)
 
@@ -44,11 +46,11 @@ def test_nothing_moves_where_nothing_is_learnt():
     """Exact inputs, noise that no weight explains, too few rows, rows of zeros: the weight comes back as it was."""
     rng = np.random.default_rng(1)
     weight, rows = rng.standard_normal((3, 8)), rng.standard_normal((300, 8))
-    assert aimed(weight, rows, rows @ weight.T, -np.inf) is weight
+    assert aimed(weight, rows, rows @ weight.T, -np.inf, HALF[:300]) is weight
     noise = 0.01 * rng.standard_normal((300, 3))
-    assert aimed(weight, rows, rows @ weight.T + noise, -np.inf) is weight
-    assert aimed(weight, rows[:20], 2 * rows[:20] @ weight.T, -np.inf) is weight
-    assert aimed(weight, 0 * rows, rows @ weight.T, -np.inf) is weight
+    assert aimed(weight, rows, rows @ weight.T + noise, -np.inf, HALF[:300]) is weight
+    assert aimed(weight, rows[:20], 2 * rows[:20] @ weight.T, -np.inf, HALF[:20]) is weight
+    assert aimed(weight, 0 * rows, rows @ weight.T, -np.inf, HALF[:300]) is weight
 
 
 def test_what_a_relu_cuts_off_does_not_count():
@@ -56,8 +58,8 @@ def test_what_a_relu_cuts_off_does_not_count():
     rng = np.random.default_rng(2)
     weight, rows = rng.standard_normal((2, 5)), rng.standard_normal((200, 5))
     values = 3 * rows @ weight.T - 100.0
-    assert aimed(weight, rows, values, 0.0) is weight
-    assert aimed(weight, rows, values, -np.inf) is not weight
+    assert aimed(weight, rows, values, 0.0, HALF[:200]) is weight
+    assert aimed(weight, rows, values, -np.inf, HALF[:200]) is not weight
 
 
 @pytest.mark.parametrize("name", first(1, NETS))
@@ -73,9 +75,23 @@ def test_best_is_never_worse_where_it_is_measured(name, platform):
         return min(values), sum(values) / len(values)
 
     assert scores(best) >= scores(normal)
-    (note,) = (note for note in best.report.notes if note.startswith("effort best:"))
-    assert ("was not kept" in note) == (scores(best) == scores(normal))
+    notes = [note for note in best.report.notes if note.startswith("effort best:")]
+    tried = [note for note in notes if "samples set aside" in note]
+    assert len(tried) == 4
+    kept = [note for note in tried if "was not kept" not in note]
+    assert all(float(note.partition(" gave ")[2].split()[0]) > 0 for note in kept)
+    undone = any("nothing of this was kept" in note for note in notes)
+    assert (scores(best) == scores(normal)) == (undone or not kept)
+    assert best.plan == normal.plan or "choosing scales" in kept[0]
+
+
+def test_too_few_samples_to_choose_by():
+    """With a handful of samples nothing can be set aside: the result is the default's, and a note says so."""
+    net = nets.residual()
+    images = nets.samples(net, 12)
+    normal, best = (api.quantize(net, images, effort=effort) for effort in ("normal", "best"))
     assert best.plan == normal.plan
+    assert any("12 calibration samples are too few" in note for note in best.report.notes)
 
 
 @pytest.mark.slow

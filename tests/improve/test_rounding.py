@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.flow.improve.rounding import compensated_round, output_error
+from lingeronnx.flow.improve.rounding import compensated_round, descended, output_error
 from tests.examples import examples
 
 
@@ -90,3 +90,57 @@ def test_degenerate_moments(moments):
     result = compensated_round(np.array([[[0.4, 0.4, 0.4, 0.4]]]), moments, 100, -128, 127)
     assert np.isfinite(result).all()
     assert np.array_equal(result, np.round(result))
+
+
+def damped(moments, samples):
+    """Oracle: what the rounding takes for the moments of few samples."""
+    size = len(moments)
+    level = sum(moments[k][k] for k in range(size)) / size
+    share = samples / (samples + size)
+    return [
+        [moments[i][j] * (share if i != j else 1) + 0.01 * level * (i == j) for j in range(size)] for i in range(size)
+    ]
+
+
+def squared(row, target, h):
+    """Oracle: the error of one output, element by element."""
+    off = [a - b for a, b in zip(row, target, strict=True)]
+    return sum(off[i] * off[j] * h[i][j] for i in range(len(off)) for j in range(len(off)))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 8), st.sampled_from([(-8, 7), (-128, 127)]))
+@examples(30, derandomize=True)
+def test_no_single_integer_could_move(seed, size, bounds):
+    """Behind coordinate descent no integer can move by one with gain, and the error is not above that of its start."""
+    rng = np.random.default_rng(seed)
+    weight, moments = rng.uniform(1.1 * bounds[0], 1.1 * bounds[1], (1, 2, size)), moments_of(rng, size)
+    start = compensated_round(weight, moments, 400, *bounds)
+    found = descended(start, weight, moments, 400, *bounds)
+    assert np.array_equal(found, np.clip(np.rint(found), *bounds))
+    h = damped(moments[0].tolist(), 400)
+    for before, row, target in zip(start[0], found[0], weight[0], strict=True):
+        least = squared(row, target, h)
+        assert least <= squared(before, target, h) * (1 + 1e-9)
+        for k, step in itertools.product(range(size), (-1, 1)):
+            other = [value + step * (i == k) for i, value in enumerate(row)]
+            assert not bounds[0] <= other[k] <= bounds[1] or squared(other, target, h) >= least * (1 - 1e-9)
+
+
+def test_descent_in_blocks_is_descent_by_elements():
+    """Over several blocks and with a dead group: the integers that a plain loop finds."""
+    rng = np.random.default_rng(7)
+    size = 150
+    moments = np.concatenate([moments_of(rng, size), np.zeros((1, size, size))])
+    weight = rng.uniform(-8, 7, (2, 2, size))
+    start = np.clip(np.floor(weight + 0.5), -8, 7)
+    found = descended(start, weight, moments, 10**9, -8, 7)
+    h = moments[0] + 0.01 * np.trace(moments[0]) / size * np.eye(size)
+    for row, target, have in zip(start[0].copy(), weight[0], found[0], strict=True):
+        moved = True
+        while moved:
+            before = row.copy()
+            for k in range(size):
+                row[k] = np.clip(np.rint(row[k] - h[k] @ (row - target) / h[k, k]), -8, 7)
+            moved = not np.array_equal(row, before)
+        assert np.array_equal(row, have)
+    assert np.array_equal(found[1], start[1])

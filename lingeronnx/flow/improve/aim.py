@@ -12,6 +12,8 @@ that the regression did not see (the other half); where no ``a`` clearly lessens
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 __all__ = ["aimed"]
@@ -20,51 +22,51 @@ _CLEAR = 0.98  # of the error: what is above may be chance
 _RIDGES = (10.0, 1.0, 0.1, 0.01)  # of the mean diagonal
 
 
-def aimed(weight: np.ndarray, rows: np.ndarray, values: np.ndarray, floor: float) -> np.ndarray:
+def aimed(
+    weight: np.ndarray, rows: np.ndarray, values: np.ndarray, floor: np.ndarray | float, first: np.ndarray
+) -> np.ndarray:
     """Return weights [O, K], float64, that come nearer to `values` than `weight` does, or `weight`.
 
     rows : [n, K], the layer's inputs in the unit that makes ``rows @ weight.T`` real. values : [n, O], the float
-    model's outputs, in random order like `rows`. floor : the value at which a Relu cuts off, -inf without one.
+    model's outputs. floor : the value at which a Relu cuts off, for all or [n, O]; -inf without one. first : whether a
+    row is of the first half of the samples, [n].
     """
-    half = len(rows) // 2
-    parts = [slice(0, half), slice(half, len(rows))]
-    if half < 2 * weight.shape[1] or not rows.any():
+    if min(first.sum(), len(first) - first.sum()) < 2 * weight.shape[1] or not rows.any():
         return weight
-    fits = [_Fit(weight, rows[part], values[part], floor) for part in parts]
-    best, least = 0.0, _CLEAR * sum(_error(weight, rows[part], values[part], floor) for part in parts)
+    x, y = rows - rows.mean(axis=0), values - values.mean(axis=0)
+    residual = y - x @ weight.T.astype(x.dtype)
+    residual[(values < floor) & (values - residual < floor)] = 0.0
+    halves = [_Fit.on(x[part], residual[part]) for part in (first, ~first)]
+    best, least = 0.0, _CLEAR * sum(half.error(np.zeros_like(weight)) for half in halves)
     for ridge in _RIDGES:
-        error = sum(
-            _error(fit.weight(ridge), rows[part], values[part], floor)
-            for fit, part in zip(fits, reversed(parts), strict=True)
-        )
+        error = sum(half.error(other.step(ridge)) for half, other in zip(halves, reversed(halves), strict=True))
         if error < least:
             best, least = ridge, error
-    return _Fit(weight, rows, values, floor).weight(best) if best else weight
+    return weight + (halves[0] + halves[1]).step(best) if best else weight
 
 
-def _residual(weight: np.ndarray, rows: np.ndarray, values: np.ndarray, floor: float) -> np.ndarray:
-    """Return values minus what `weight` gives, both centred, without what a Relu makes void: [n, O]."""
-    x, y = rows - rows.mean(axis=0), values - values.mean(axis=0)
-    residual = y - x @ weight.T
-    void = (values < floor) & (values - residual < floor)
-    return np.asarray(np.where(void, 0.0, residual))
-
-
-def _error(weight: np.ndarray, rows: np.ndarray, values: np.ndarray, floor: float) -> float:
-    return float(np.square(_residual(weight, rows, values, floor)).sum())
-
-
+@dataclass(frozen=True)
 class _Fit:
-    """The regression on some rows, for any ridge."""
+    """Sums over some rows: of squared residuals, of residuals times inputs [O, K], of inputs times inputs [K, K]."""
 
-    def __init__(self, weight: np.ndarray, rows: np.ndarray, values: np.ndarray, floor: float) -> None:
-        x = rows - rows.mean(axis=0)
-        self._weight = weight
-        self._moments, vectors = np.linalg.eigh(x.T @ x / len(x))
-        self._vectors = vectors
-        self._cross = _residual(weight, rows, values, floor).T @ x / len(x) @ vectors
-        self._level = float(self._moments.mean())
+    squares: float
+    cross: np.ndarray
+    moments: np.ndarray
 
-    def weight(self, ridge: float) -> np.ndarray:
-        """Return the weights at `ridge` times the mean diagonal."""
-        return np.asarray(self._weight + self._cross / (self._moments + ridge * self._level) @ self._vectors.T)
+    @classmethod
+    def on(cls, x: np.ndarray, residual: np.ndarray) -> _Fit:
+        """Return the sums over inputs [n, K] and residuals [n, O]."""
+        squares = float(np.einsum("no,no->", residual, residual, dtype=np.float64))
+        return cls(squares, (residual.T @ x).astype(np.float64), (x.T @ x).astype(np.float64))
+
+    def __add__(self, other: _Fit) -> _Fit:
+        return _Fit(self.squares + other.squares, self.cross + other.cross, self.moments + other.moments)
+
+    def error(self, step: np.ndarray) -> float:
+        """Return what is left of the squared residuals behind a `step` of the weights [O, K]."""
+        return self.squares - 2 * float((self.cross * step).sum()) + float(((step @ self.moments) * step).sum())
+
+    def step(self, ridge: float) -> np.ndarray:
+        """Return D of the module's docstring at `ridge` times the mean diagonal."""
+        level = np.trace(self.moments) / len(self.moments)
+        return np.asarray(np.linalg.solve(self.moments + ridge * level * np.eye(len(self.moments)), self.cross.T).T)

@@ -30,16 +30,38 @@ from ...run.runners import FloatRunner
 from ..lower import lower
 from ..partition import Partition
 from .aim import aimed
-from .rounding import compensated_round, output_error
+from .fields import LARGEST, ROWS, moments, receptive_fields
+from .rounding import compensated_round, descended, output_error
 
-__all__ = ["refinable", "refine", "walk_bytes"]
+__all__ = ["Methods", "compared_at", "refinable", "refine", "walk_bytes"]
 
 _PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
-_ROWS = 16384  # receptive fields that the second moments of a layer's inputs are taken over
-_CHUNK = 2048  # rows of these at a time, of wider integers and of large layers
+_CHUNK = 2048  # positions at a time
 _FEWEST = 1024  # positions that a layer is compared at, however little memory there is
+_FEW_BITS = 4  # of a weight, where refinement has most to gain
 _LIVING = 4  # tensors that a step needs, and those that wait for a later one
-_LARGEST = 4096  # inputs per output beyond which the moments' matrix would be too large
+
+
+@dataclass(frozen=True)
+class Methods:
+    """What refinement may do beyond rounding the model's own weights with error compensation.
+
+    aim : round weights that come nearer to the float model's outputs (`aim`). behind : a layer that alone feeds one
+    side of a sum makes up for the error of the other side, too. descend : coordinate descent behind the rounding.
+    """
+
+    aim: bool = False
+    behind: bool = False
+    descend: bool = False
+
+    @classmethod
+    def all(cls) -> Methods:
+        """Return all of them."""
+        return cls(True, True, True)
+
+    def on(self, q: QParams) -> Methods:
+        """Return what is done for a weight held as `q`: with few bits, everything."""
+        return self.all() if q.bits <= _FEW_BITS else self
 
 
 def walk_bytes(model: ir.Graph) -> int:
@@ -54,6 +76,26 @@ def refinable(parts: Partition) -> dict[str, ir.Node]:
     return {ir.written_name(node): node for node, _ in parts.nodes if node.op_type in ("Conv", "Linear")}
 
 
+def compared_at(parts: Partition) -> set[str]:
+    """Return the tensors whose float values `refine` may ask for."""
+    layers = refinable(parts)
+    return {*layers, *_sums(parts, layers).values()}
+
+
+def _sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
+    """Return {output of a layer that only a sum reads: what it is added to}, where the two have one shape."""
+    found = {}
+    inside = set(parts.activations)
+    for name, node in layers.items():
+        reader = ir.sole_consumer(node.outputs[0])
+        if reader is None or reader.op_type != "Add" or name not in inside:
+            continue
+        other = ir.source(reader, 0 if reader.inputs[1] is node.outputs[0] else 1)
+        if str(other.name) in inside and ir.shape(other) == ir.shape(node.outputs[0]):
+            found[name] = str(other.name)
+    return found
+
+
 def refine(
     parts: Partition,
     plan: Plan,
@@ -62,17 +104,22 @@ def refine(
     runner: FloatRunner,
     pieces: Sequence[Mapping[str, np.ndarray]] = (),
     budget: int = 1 << 29,
-    aim: bool = False,
+    methods: Methods = Methods(),
 ) -> None:
     """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
-    samples, in pieces that are run one after the other. budget : bytes that may be taken. aim : at the outputs of the
-    float model, not at its weights. The new weights lie on the plan's grid.
+    samples, in pieces that are run one after the other. budget : bytes that may be taken. methods : for weights of more
+    than 4 bits; with 4 bits or fewer all are used. The new weights lie on the plan's grid.
     """
     model, layers = parts.graph, refinable(parts)
-    wanted = _targets(layers, runner, pieces if pieces and runner.batch_first(layers) else [feed], budget)
+    how = {name: methods.on(plan.tensors[ir.read_name(node, 1)]) for name, node in layers.items()}
+    sums = {name: other for name, other in _sums(parts, layers).items() if how[name].behind}
+    tensors = {**layers, **{other: layers[name] for name, other in sums.items() if other not in layers}}
+    feeds = pieces if pieces and runner.batch_first(tensors) else [feed]
+    wanted = _targets(tensors, runner, feeds, budget, alike=bool(sums))
     lowered = lower(parts, plan, row)
+    held = {name: integer for integer, name in lowered.floats.items()}
     made = {name for name, layer in lowered.layers.items() if layer in layers}
     walk = IntRunner(lowered.graph, row=row).walk(feed, made)
     for step in walk:
@@ -83,13 +130,15 @@ def refine(
             continue
         kernel = step.kernel
         shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
-        want = wanted.pop(name)
-        weight = None if shared else _rounded(kernel, step.inputs[0], node, plan, want if aim else None)
+        want = replace(wanted[name] if name in sums.values() else wanted.pop(name), floor=_floor(node))
+        if (other := sums.get(name)) is not None and (array := walk.held(held.get(other, other))) is not None:
+            want = want.behind(node, wanted[other], array, plan.tensors[other])
+        weight = None if shared else _rounded(kernel, step.inputs[0], node, plan, want, how[name])
         if weight is not None:
             kernel = replace(kernel, weight=weight)
             ir.set_constant(model, node, 1, _real(weight, plan, node), "refined")
             walk.redo(kernel)
-        error = _mean_error(want.values, want.of(step.array), plan.tensors.get(name), node)
+        error = _mean_error(want.values, want.of(step.array), plan.tensors.get(name), want.floor)
         if np.any(error):
             scale = plan.tensors[ir.read_name(node)].scale * np.asarray(plan.tensors[ir.read_name(node, 1)].scale)
             shift = np.floor(error * scale + 0.5).astype(np.int64)
@@ -107,10 +156,12 @@ def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
 # ---- weights -----------------------------------------------------------------------------------------------------
 
 
-def _rounded(kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan, aim: _Target | None) -> np.ndarray | None:
+def _rounded(
+    kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan, want: _Target, methods: Methods
+) -> np.ndarray | None:
     """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good.
 
-    aim : the float model's outputs, to aim at; None: at its weights.
+    want : the float model's outputs.
     """
     target = ir.const(node.inputs[1])
     assert target is not None
@@ -118,64 +169,29 @@ def _rounded(kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan, aim: _T
     group = int(getattr(kernel, "group", 1))
     held = kernel.weight
     outputs, fields = len(held) // group, int(np.prod(held.shape[1:]))
-    if fields > _LARGEST:
+    if fields > LARGEST:
         return None
     held_at = np.broadcast_to(q.factor(target.ndim), target.shape).reshape(group, outputs, fields)
     counts = target.astype(np.float64).reshape(held_at.shape) * held_at
-    places = None if aim is None else np.random.default_rng(0).permutation(len(aim.index))[:_ROWS]
-    rows = _receptive_fields(kernel, source, node, None if aim is None else aim.index[places])
-    if aim is not None:
-        values = aim.values[places].astype(np.float64)
-        scale = plan.tensors[ir.read_name(node)].scale
+    places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS]) if methods.aim else None
+    rows = receptive_fields(kernel, source, node, None if places is None else want.index[places])
+    if places is not None:
+        values, floor, first = want.values[places], want.floor_at(places), want.first_half[places]
+        scale = np.float32(plan.tensors[ir.read_name(node)].scale)
         for g in range(group):
-            wanted = values[:, g * outputs : (g + 1) * outputs]
-            counts[g] = aimed(counts[g] / held_at[g], rows[:, g] / scale, wanted, _floor(node)) * held_at[g]
+            of = slice(g * outputs, (g + 1) * outputs)
+            aim = aimed(
+                counts[g] / held_at[g], rows[:, g].astype(np.float32) / scale, values[:, of], floor[:, of], first
+            )
+            counts[g] = aim * held_at[g]
     old = held.reshape(group, outputs, fields).astype(np.float64)
-    moments = _moments(rows)
-    better = compensated_round(counts, moments, len(rows), q.low, q.high)
-    worse = output_error(better - counts, moments) >= output_error(old - counts, moments)
+    seen = moments(rows)
+    better = compensated_round(counts, seen, len(rows), q.low, q.high)
+    if methods.descend:
+        better = descended(better, counts, seen, len(rows), q.low, q.high)
+    worse = output_error(better - counts, seen) >= output_error(old - counts, seen)
     result = np.where(worse[:, None, None], old, better).reshape(held.shape).astype(held.dtype)
     return None if np.array_equal(result, held) else result
-
-
-def _moments(rows: np.ndarray) -> np.ndarray:
-    """Return the covariances, float64 [group, fields, fields], of integers [rows, group, fields].
-
-    The mean is the bias's business. The sums are exact: a product of bytes has 14 bits and a sign, so that 1024 of them
-    add up within the 24 bits of a float32.
-    """
-    kind, most = (np.float32, 1024) if rows.dtype == np.int8 else (np.float64, _CHUNK)
-    group, fields = rows.shape[1:]
-    most = max(1, min(most, _CHUNK * _LARGEST // (group * fields)))
-    sums = np.zeros((group, fields))
-    products = np.zeros((group, fields, fields))
-    for start in range(0, len(rows), most):
-        part: np.ndarray = np.ascontiguousarray(rows[start : start + most].transpose(1, 0, 2), kind)
-        sums += part.sum(axis=1, dtype=np.float64)
-        products += part.transpose(0, 2, 1) @ part
-    mean = sums / len(rows)
-    return np.asarray(products / len(rows) - mean[:, :, None] * mean[:, None])
-
-
-def _receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node, places: np.ndarray | None = None) -> np.ndarray:
-    """Return integers [rows, group, fields]: what the outputs at `places` read; None: a fixed sample of all places."""
-    rng = np.random.default_rng(0)
-    if node.op_type == "Linear":
-        flat = source.reshape(-1, 1, source.shape[-1])
-        return flat[rng.permutation(len(flat))[:_ROWS] if places is None else places]
-    rank, group = source.ndim - 2, int(kernel.group)
-    pads = list(kernel.pads)
-    x = np.pad(source, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=kernel.zero)
-    size = [d * (k - 1) + 1 for k, d in zip(kernel.weight.shape[2:], kernel.dilations, strict=True)]
-    windows: np.ndarray = np.lib.stride_tricks.sliding_window_view(x, size, axis=tuple(range(2, 2 + rank)))
-    steps = (1, 1, *kernel.strides, *kernel.dilations)
-    windows = windows[tuple(slice(None, None, step) for step in steps)]  # [N, C, positions..., kernel...]
-    where = windows.shape[0], *windows.shape[2 : 2 + rank]
-    if places is None:
-        places = np.sort(rng.permutation(int(np.prod(where)))[:_ROWS])
-    chosen = np.unravel_index(places, where)
-    picked = np.moveaxis(windows, 1, 1 + rank)[chosen]  # [rows, C, kernel...]
-    return np.ascontiguousarray(picked).reshape(len(chosen[0]), group, -1)
 
 
 # ---- biases ------------------------------------------------------------------------------------------------------
@@ -186,13 +202,31 @@ class _Target:
     """What the float model gives at some positions of a layer.
 
     values : float32 [positions, channels]. index : of the positions, among all of all samples; shape : of the layer's
-    output with its channels on axis `axis`.
+    output with its channels on axis `axis`. floor : the value at which a Relu behind the layer cuts off, for all or
+    as `values`.
     """
 
     values: np.ndarray
     index: np.ndarray
     shape: tuple[int, ...]
     axis: int
+    floor: float | np.ndarray = -math.inf
+
+    @property
+    def first_half(self) -> np.ndarray:
+        """Whether each position lies in the first half of the samples."""
+        return np.asarray(self.index < int(self.index[len(self.index) // 2]))
+
+    def floor_at(self, places: np.ndarray) -> np.ndarray:
+        """Return the floor at some of the positions, [places, channels]."""
+        return np.broadcast_to(self.floor, self.values.shape)[places]
+
+    def behind(self, node: ir.Node, other: _Target, array: np.ndarray, q: QParams) -> _Target:
+        """Return what `node` must give so that its sum with the integers `array` is that with the `other` floats."""
+        real = (self.of(array).astype(np.float32) - np.float32(q.zero_point)) / np.float32(q.scale)
+        (reader,) = (use.node for use in node.outputs[0].uses())
+        floor = -real if _floor(reader) == 0 else -math.inf
+        return replace(self, values=self.values + other.values - real, floor=floor)
 
     def of(self, array: np.ndarray) -> np.ndarray:
         """Return the same positions of the integers `array`."""
@@ -206,9 +240,16 @@ def _at(array: np.ndarray, axis: int, index: np.ndarray) -> np.ndarray:
 
 
 def _targets(
-    layers: Mapping[str, ir.Node], runner: FloatRunner, pieces: Sequence[Mapping[str, np.ndarray]], budget: int
+    layers: Mapping[str, ir.Node],
+    runner: FloatRunner,
+    pieces: Sequence[Mapping[str, np.ndarray]],
+    budget: int,
+    alike: bool,
 ) -> dict[str, _Target]:
-    """Run `pieces` and keep of every layer as many positions as fit an eighth of the budget, all layers alike."""
+    """Run `pieces` and keep of every layer as many positions as fit an eighth of the budget, all layers alike.
+
+    layers : {tensor: a layer that has an output of that shape}. alike : tensors of one size at the same positions.
+    """
     axes = {name: 1 if node.op_type == "Conv" else -1 for name, node in layers.items()}
     channels = sum((ir.shape(node.outputs[0]) or (1, 1))[axes[name]] or 1 for name, node in layers.items())
     most = max(_FEWEST, budget // 8 // (4 * channels)) if channels else 0
@@ -222,6 +263,7 @@ def _targets(
             there, start = array.size // array.shape[axes[name]], starts[name]
             starts[name] += there
             share = max(1, most * (number + 1) // len(pieces) - most * number // len(pieces))
+            rng = np.random.default_rng((number, there)) if alike else rng
             index = np.sort(rng.permutation(there)[:share]) if there > share else np.arange(there)
             parts[name].append(_at(array, axes[name], index))
             places[name].append(index + start)
@@ -234,20 +276,21 @@ def _targets(
     return found
 
 
-def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams | None, node: ir.Node) -> np.ndarray:
+def _mean_error(want: np.ndarray, have: np.ndarray, q: QParams | None, floor: float | np.ndarray) -> np.ndarray:
     """Return the mean of have - want [positions, channels] per channel, float64, in real units.
 
-    q : how the tensor is held; None where the layer writes floats, which hold everything.
+    q : how the tensor is held; None where the layer writes floats, which hold everything. floor : the value at which a
+    Relu cuts off.
     """
     scale, zero, low, high = 1.0, 0, -math.inf, math.inf
     if q is not None:
         scale, zero = q.scale, q.zero_point
         low, high = (q.low - zero) / scale, (q.high - zero) / scale
-    least = max(low, _floor(node))
+    least = np.broadcast_to(np.maximum(low, floor), want.shape)
     total, count = np.zeros(want.shape[1]), np.zeros(want.shape[1])
     for start in range(0, len(want), _CHUNK):
         part = want[start : start + _CHUNK]
-        inside = (part > least) & (part < high)
+        inside = (part > least[start : start + _CHUNK]) & (part < high)
         error = (have[start : start + _CHUNK].astype(np.float64) - zero) / scale - part
         total += np.where(inside, error, 0.0).sum(axis=0)
         count += inside.sum(axis=0)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["compensated_round", "output_error"]
+__all__ = ["compensated_round", "descended", "output_error"]
 
 _DAMPING = 0.01  # of the mean diagonal, at least
+_SWEEPS = 8
 _BLOCK = 64  # columns, of which those before are taken into account by one product
 
 
@@ -30,10 +31,8 @@ def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low
     (live,) = np.nonzero(level > 0)
     if size < 2 or not len(live):
         return result
-    shrink = size / (size + samples)
-    h = moments[live] * (1 - shrink)
+    h = _damped(moments[live], samples)
     every = np.arange(size)
-    h[:, every, every] += diagonal[live] * shrink + _DAMPING * level[live, None]
     order = np.argsort(-h[:, every, every], axis=1, kind="stable")
     turned = np.empty_like(h)  # the last column first
     for inside, last, given in zip(turned, order[:, ::-1], h, strict=True):
@@ -46,6 +45,57 @@ def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low
     np.put_along_axis(found, np.broadcast_to(order[:, None], found.shape), rounded, axis=2)
     result[live] = found
     return result
+
+
+def _damped(moments: np.ndarray, samples: int) -> np.ndarray:
+    """Return a copy of `moments`, drawn towards their diagonal as `compensated_round` says, and positive definite."""
+    size = moments.shape[1]
+    diagonal = np.diagonal(moments, axis1=1, axis2=2)
+    shrink = size / (size + samples)
+    h = moments * (1 - shrink)
+    every = np.arange(size)
+    h[:, every, every] += diagonal * shrink + _DAMPING * diagonal.mean(axis=1)[:, None]
+    return h
+
+
+def descended(
+    rounded: np.ndarray, weight: np.ndarray, moments: np.ndarray, samples: int, low: int, high: int
+) -> np.ndarray:
+    """Return integers [G, O, K] (float64) from which no single one can move with gain; the start is `rounded`.
+
+    Arguments as for `compensated_round`. Coordinate descent on ``trace(D H D^T)``: integer k of a row moves by the
+    whole number nearest to ``-(D H)_k / H_kk``, which never adds to the error; at most `_SWEEPS` times over all.
+    """
+    result = rounded.copy()
+    for place, given in enumerate(moments):
+        if np.trace(given) > 0:
+            _descend(result[place], weight[place], _damped(given[None], samples)[0], low, high)
+    return result
+
+
+def _descend(integers: np.ndarray, weight: np.ndarray, h: np.ndarray, low: int, high: int) -> None:
+    """Move the `integers` [O, K] of one group in place."""
+    size = integers.shape[1]
+    slope = (integers - weight) @ h
+    for _ in range(_SWEEPS):
+        moved = False
+        for start in range(0, size, _BLOCK):
+            stop = min(start + _BLOCK, size)
+            before = integers[:, start:stop].copy()
+            inner = slope[:, start:stop]
+            for j in range(stop - start):
+                k = start + j
+                new = np.clip(np.rint(integers[:, k] - inner[:, j] / h[k, k]), low, high)
+                step = new - integers[:, k]
+                integers[:, k] = new
+                inner += step[:, None] * h[k, start:stop]
+            steps = integers[:, start:stop] - before
+            if steps.any():
+                moved = True
+                slope[:, :start] += steps @ h[start:stop, :start]
+                slope[:, stop:] += steps @ h[start:stop, stop:]
+        if not moved:
+            return
 
 
 def _rounded(weight: np.ndarray, upper: np.ndarray, low: int, high: int) -> np.ndarray:

@@ -1,0 +1,72 @@
+"""Scales of activations, chosen by the error that they leave at the model's outputs.
+
+The calibrator gives each tensor the scale with the least error of its own. What counts is what is left of that error
+behind the layers that read it, and how it joins what the tensors around it leave. So, one class of tied tensors after
+the other, the next finer and the next coarser scale are tried on the integer graph, and kept where the outputs come
+clearly nearer, until nothing moves. The weights stay as they are meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...plan import Plan
+from ...platforms import Platform
+from ..assign import TieClass, UnheldScale, legalize
+from ..partition import Partition
+
+__all__ = ["scales_by_outputs"]
+
+_CLEAR = 0.02  # dB that a step gains at least
+_SWEEPS = 3
+_FINE = 2.0**0.25  # a step where any scale can be held
+
+
+def scales_by_outputs(
+    parts: Partition,
+    plan: Plan,
+    ties: Sequence[TieClass],
+    row: Platform,
+    fixed: frozenset[str],
+    score: Callable[[Plan], float],
+) -> Plan:
+    """Return `plan` with other scales of activations of at most 8 bits, or `plan` itself.
+
+    score : of a plan, more is better, in dB. fixed : tensors whose scale is not to be moved.
+    """
+    step = 2.0 if plan.mode == "q-value" else _FINE
+    best, most = plan, score(plan)
+    free = [
+        [name for name in group.tensors if name in plan.tensors] for group in ties if fixed.isdisjoint(group.tensors)
+    ]
+    free = [names for names in free if names and all(plan.tensors[name].bits <= 8 for name in names)]
+    still: dict[int, Plan] = {}
+    for _ in range(_SWEEPS):
+        before = best
+        for number, names in enumerate(free):
+            if still.get(number) is best:
+                continue
+            for factor in (step, 1 / step):
+                while (found := _moved(best, names, factor, parts, ties, row)) is not None:
+                    value = score(found)
+                    if value < most + _CLEAR:
+                        break
+                    best, most = found, value
+            still[number] = best
+        if best is before:
+            break
+    return best
+
+
+def _moved(
+    plan: Plan, names: Sequence[str], factor: float, parts: Partition, ties: Sequence[TieClass], row: Platform
+) -> Plan | None:
+    """Return `plan` with other scales of `names`; None where the platform does not hold them beside the others."""
+    wanted = {name: plan.tensors[name].mapped(lambda scale: float(np.float32(scale * factor))) for name in names}
+    try:
+        legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), parts, ties, row)
+    except UnheldScale:
+        return None
+    return legal if all(legal.tensors[name] == q for name, q in wanted.items()) else None
