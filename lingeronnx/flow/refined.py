@@ -40,7 +40,7 @@ def refined(
         planned.runner,
         pieces,
         budget,
-        methods or Methods(),
+        methods,
     )
     release()
     return copy
