@@ -27,7 +27,7 @@ from .improve.cuts import costly_cuts
 from .improve.equalize import equalize
 from .improve.host_scale import free_borders, settle
 from .improve.ranges import range_factors
-from .improve.refine import compared_at
+from .improve.refine import compared_at, refinable
 from .lower import check_zero_points
 from .observe import TensorStats, observe
 from .partition import Partition
@@ -98,7 +98,12 @@ class Planned:
     def runner(self) -> FloatRunner:
         """What runs the float graph: its outputs, and those of the layers that `refined` works on."""
         outputs = {str(v.name) for v in self.graph.graph.outputs}
-        return FloatRunner(self.graph, outputs | compared_at(self.parts))
+        return FloatRunner(self.graph, outputs | refinable(self.parts).keys())
+
+    @cached_property
+    def summing(self) -> FloatRunner:
+        """What runs the float graph for methods that look at sums as well: what `runner` has, and what is added."""
+        return FloatRunner(self.graph, compared_at(self.parts))
 
 
 def plan_for(

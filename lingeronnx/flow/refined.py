@@ -8,7 +8,7 @@ import numpy as np
 
 from ..graph import ir
 from ..run.memory import bytes_per_sample, piece, release
-from .improve.refine import Methods, refine, walk_bytes
+from .improve.refine import Methods, refine, sums_looked_at, walk_bytes
 from .planned import Planned
 
 __all__ = ["refined", "samples"]
@@ -32,16 +32,9 @@ def refined(
     data, budget = planned.prepared.data, planned.prepared.conf.budget
     feeds = samples(planned) if feeds is None else feeds
     pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
-    refine(
-        planned.parts.on(copy),
-        planned.plan,
-        planned.prepared.row,
-        feeds,
-        planned.runner,
-        pieces,
-        budget,
-        methods,
-    )
+    parts, plan = planned.parts.on(copy), planned.plan
+    runner = planned.summing if sums_looked_at(parts, plan, methods) else planned.runner
+    refine(parts, plan, planned.prepared.row, feeds, runner, pieces, budget, methods)
     release()
     return copy
 

@@ -33,7 +33,7 @@ from .aim import aimed
 from .fields import LARGEST, ROWS, moments, receptive_fields
 from .rounding import compensated_round, descended, output_error
 
-__all__ = ["Methods", "compared_at", "refinable", "refine", "walk_bytes"]
+__all__ = ["Methods", "compared_at", "refinable", "refine", "sums_looked_at", "walk_bytes"]
 
 _PRIOR = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
 _CHUNK = 2048  # positions at a time
@@ -82,6 +82,13 @@ def compared_at(parts: Partition) -> set[str]:
     return {*layers, *_sums(parts, layers).values()}
 
 
+def sums_looked_at(parts: Partition, plan: Plan, methods: Methods) -> dict[str, str]:
+    """Return {output of a layer: what it is added to} where the layer makes up for the other side of the sum."""
+    layers = refinable(parts)
+    weights = {name: plan.tensors[ir.read_name(node, 1)] for name, node in layers.items()}
+    return {name: other for name, other in _sums(parts, layers).items() if methods.on(weights[name]).behind}
+
+
 def _sums(parts: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
     """Return {output of a layer that only a sum reads: what it is added to}, where the two have one shape."""
     found = {}
@@ -114,7 +121,7 @@ def refine(
     """
     model, layers = parts.graph, refinable(parts)
     how = {name: methods.on(plan.tensors[ir.read_name(node, 1)]) for name, node in layers.items()}
-    sums = {name: other for name, other in _sums(parts, layers).items() if how[name].behind}
+    sums = sums_looked_at(parts, plan, methods)
     tensors = {**layers, **{other: layers[name] for name, other in sums.items() if other not in layers}}
     feeds = pieces if pieces and runner.batch_first(tensors) else [feed]
     wanted = _targets(tensors, runner, feeds, budget, alike=bool(sums))
