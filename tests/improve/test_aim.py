@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lingeronnx import api
 from lingeronnx.flow.improve.aim import aimed
 from tests import nets
-from tests.examples import examples, first
+from tests.examples import examples
 
 HALF = np.arange(400) % 2 == 0
 
@@ -60,9 +60,8 @@ def test_what_a_relu_cuts_off_does_not_count():
     assert aimed(weight, rows, values, -np.inf, HALF[:200]) is not weight
 
 
-@pytest.mark.parametrize(
-    ("name", "platform"), first(1, [("residual", "venus"), ("residual", "generic"), ("depthwise", "venus")])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "platform"), [("residual", "venus"), ("residual", "generic"), ("depthwise", "venus")])
 def test_best_is_never_worse_where_it_is_measured(name, platform):
     """Law: on the samples that the report speaks of; a note says what was gained, kept or not."""
     net = getattr(nets, name)()
