@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConfigError
 from lingeronnx.flow.improve.equalize import equalize
-from lingeronnx.flow.improve.refine import _moments
+from lingeronnx.flow.improve.fields import moments
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
 from lingeronnx.platforms import VENUS
@@ -87,7 +87,7 @@ def test_moments_in_chunks(rows, groups, fields, wide, seed):
     x = np.random.default_rng(seed).integers(least, -least, (rows, groups, fields)).astype(kind)
     x[: rows // 2] = least
     want = [np.cov(x[:, g].astype(np.float64), rowvar=False, bias=True).reshape(fields, fields) for g in range(groups)]
-    np.testing.assert_allclose(_moments(x), want, rtol=1e-9, atol=1e-7 * least**2)
+    np.testing.assert_allclose(moments(x), want, rtol=1e-9, atol=1e-7 * least**2)
 
 
 def test_moments_of_bytes_are_exact():
@@ -97,7 +97,7 @@ def test_moments_of_bytes_are_exact():
     wide = x[:, 0].astype(object)
     total, squares = wide.sum(axis=0), sum(row * row for row in wide)
     want = float(squares[0]) / 4099 - (float(total[0]) / 4099) ** 2
-    assert _moments(x)[0, 0, 0] == want
+    assert moments(x)[0, 0, 0] == want
 
 
 def test_no_memory_at_all_is_refused():
