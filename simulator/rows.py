@@ -96,6 +96,11 @@ def runs_here(candidate: Row) -> bool:
     return candidate.triple.partition("-")[0] in ("", arch) and host_features() >= {*candidate.features}
 
 
+@cache
+def _usable() -> tuple[Row, ...]:
+    return tuple(one for one in ROWS if runs_here(one))
+
+
 def row() -> Row | None:
     """Return the row that LINGERONNX_SIMD names, by default the best that this processor has; None: plain loops.
 
@@ -107,7 +112,7 @@ def row() -> Row | None:
     wanted = os.environ.get("LINGERONNX_SIMD") or "1"
     if wanted == "0":
         return None
-    usable = [one for one in ROWS if runs_here(one)]
+    usable = _usable()
     if wanted == "1":
         return usable[0]
     for one in ROWS:

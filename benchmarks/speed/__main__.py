@@ -10,14 +10,16 @@ has in docs/.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from .first import first_runs
+from .first import DIGITS, demo, simulation
 from .machine import described
 from .nets import ROOT, SHARED, nets
 from .page import (
@@ -94,10 +96,9 @@ def firsts(quick: bool) -> list[First]:
     """Measure first runs."""
     found = []
     print("", *FIRST_HEAD, sep="\n", flush=True)
-    for name in ("digits_cnn",) if quick else ("digits_cnn", "digits_lstm", "digits_attention"):
-        for first in first_runs(ROOT / "models" / f"{name}.onnx"):
-            found.append(first)
-            print(line(first_cells(first)), flush=True)
+    for first in itertools.chain(demo(), *(simulation(path) for path in (DIGITS[:1] if quick else DIGITS))):
+        found.append(first)
+        print(line(first_cells(first)), flush=True)
     return found
 
 
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--write", type=Path, metavar="FOLDER")
     given = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # commands are measured as people run them
     command = f"python -m benchmarks.speed{' --quick' if given.quick else ''} --write docs"
     start, machine = time.perf_counter(), {"command": command, **described()}
     print("; ".join(machine.values()), flush=True)

@@ -1,66 +1,69 @@
 """What a first run compiles and how long it takes, beside a second process that finds the files of the first.
 
-python -m benchmarks.speed.first [MODEL.onnx ...]
+    python -m benchmarks.speed.first [MODEL.onnx ...]
+
+Measured are `lingeronnx demo`, and `lingeronnx simulate` on one sample of each model, quantized on random numbers.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .nets import ROOT
-from .page import FIRST_HEAD, First, first_cells, line
-
-__all__ = ["first_runs"]
-
-_RUN = """
-import sys, time
-start = time.perf_counter()
 import numpy as np
-import lingeronnx as lo
-session = lo.Session(sys.argv[1])
-imported = time.perf_counter()
-spec = session.inputs[0]
-session.run(None, {spec.name: np.zeros([int(d or 1) for d in spec.shape], spec.dtype)})
-print(imported - start, time.perf_counter() - start, time.process_time())
-"""
+import onnx
+
+from .nets import ROOT, random_feed
+from .page import FIRST_HEAD, First, first_cells, line
+from .quantizing import measure
+
+__all__ = ["DIGITS", "demo", "simulation"]
+
+DIGITS = tuple(ROOT / "models" / f"digits_{name}.onnx" for name in ("cnn", "lstm", "attention"))
+_LINGERONNX = (sys.executable, "-m", "lingeronnx")
 
 
-def first_runs(path: Path) -> Iterator[First]:
-    """Yield the first and the second process on a float model of one input, quantized on random numbers."""
+def _both(title: str, command: Sequence[str], folder: str) -> Iterator[First]:
+    cache = Path(folder) / "cache"
+    for process in ("first", "second"):
+        wall, cpu, _ = measure(list(command), str(cache))
+        loops = sum(len(list(cache.rglob(f"*.{kind}"))) for kind in ("loop", "nbc"))
+        yield First(title, process, wall, cpu, loops, len(list(cache.rglob("*.o"))))
+
+
+def demo() -> Iterator[First]:
+    """Yield the first and the second process of `lingeronnx demo`."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = f"import os, runpy, sys; os.chdir({folder!r}); sys.argv = ['lingeronnx', 'demo']; "
+        yield from _both(
+            "demo", [sys.executable, "-c", start + "runpy.run_module('lingeronnx', run_name='__main__')"], folder
+        )
+
+
+def simulation(path: Path) -> Iterator[First]:
+    """Yield the first and the second process of `lingeronnx simulate` on a float model, quantized on random numbers."""
     import lingeronnx as lo
 
     with tempfile.TemporaryDirectory() as folder:
-        quantized, cache = Path(folder) / "quantized.onnx", Path(folder) / "cache"
+        quantized, data, output = (str(Path(folder) / name) for name in ("quantized.onnx", "data.npz", "out.npz"))
         lo.quantize(path, None, effort="fast").save(quantized)
-        environment = {**os.environ, "LINGERONNX_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
-        for process in ("first", "second"):
-            command = [sys.executable, "-c", _RUN, str(quantized)]
-            start = time.perf_counter()
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-            took = time.perf_counter() - start
-            imports, answer, cpu = (float(word) for word in done.stdout.split())
-            begun = took - answer  # until Python runs the first line, and its end
-            loops = sum(len(list(cache.rglob(f"*.{kind}"))) for kind in ("loop", "nbc"))
-            tiles = len(list(cache.rglob("*.o")))
-            yield First(path.stem, process, imports + begun, took, cpu, loops, tiles)
+        np.savez(data, **random_feed(onnx.load(path)))
+        command = [*_LINGERONNX, "simulate", quantized, "--input", data, "-o", output]
+        yield from _both(f"simulate {path.stem}", command, folder)
 
 
 def main() -> None:
     """Parse the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", type=Path, default=[ROOT / "models" / "digits_cnn.onnx"])
+    parser.add_argument("models", nargs="*", type=Path, default=DIGITS)
+    given = parser.parse_args()
     for text in FIRST_HEAD:
         print(text)
-    for path in parser.parse_args().models:
-        for found in first_runs(path):
-            print(line(first_cells(found)), flush=True)
+    for found in (*demo(), *(first for path in given.models for first in simulation(path))):
+        print(line(first_cells(found)), flush=True)
 
 
 if __name__ == "__main__":

@@ -71,12 +71,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class First:
-    """A process that answers one sample: with what it finds compiled, and what is compiled after it."""
+    """A process, the first one with an empty cache or the second; and what is compiled after it."""
 
     title: str
     process: str
-    imports: float  # seconds
-    answer: float  # seconds, imports included
+    wall: float  # seconds
     cpu: float  # seconds
     loops: int
     tiles: int
@@ -142,7 +141,7 @@ SPEED_HEAD = _head(
     "simulator / float32", "/ u8s8", "/ s8s8",
 )  # fmt: skip
 COST_HEAD = _head("model", "samples", "engine", "wall, s", "CPU, s", "peak memory, MB", "CPU / MinMax")
-FIRST_HEAD = _head("model", "process", "imports, s", "first answer after, s", "CPU, s", "compiled loops", "tiles")
+FIRST_HEAD = _head("command", "process", "wall, s", "CPU, s", "compiled loops", "tiles")
 
 
 def speed_cells(speed: Speed) -> list[str]:
@@ -170,8 +169,7 @@ def cost_cells(cost: Cost) -> list[str]:
 
 def first_cells(first: First) -> list[str]:
     """Return the cells of one line of the table of first runs."""
-    seconds = (f"{value:.2f}" for value in (first.imports, first.answer, first.cpu))
-    return [first.title, first.process, *seconds, str(first.loops), str(first.tiles)]
+    return [first.title, first.process, f"{first.wall:.2f}", f"{first.cpu:.2f}", str(first.loops), str(first.tiles)]
 
 
 def _short(value: float) -> str:
@@ -206,7 +204,7 @@ its own, imports included, kernels compiled before. Samples repeat where the dat
 
 ## First runs
 
-A process that opens a quantized model and answers one sample. The first finds nothing compiled, the second what the
+Whole commands, start of Python and imports included. The first process finds nothing compiled, the second what the
 first has left. A loop is compiled by Numba, a tile or a trampoline by LLVM alone. All are kept as machine code that is
 linked without Numba: importing that takes longer than a small model runs.
 

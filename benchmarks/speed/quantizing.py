@@ -91,17 +91,23 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def measure(command: list[str], cold: bool) -> tuple[float, float, float]:
-    """Return seconds, processor seconds and the largest resident MB of one run of a command."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, **({"LINGERONNX_CACHE_DIR": folder} if cold else {})}
-        done = subprocess.run(
-            [sys.executable, "-c", _MEASURE, *command], env=environment, capture_output=True, text=True
-        )
+def measure(command: list[str], cache: str | None = None) -> tuple[float, float, float]:
+    """Return seconds, processor seconds and the largest resident MB of one run of a command.
+
+    cache : a folder for the compiled kernels; None: the usual one.
+    """
+    environment = {**os.environ, **({"LINGERONNX_CACHE_DIR": cache} if cache else {})}
+    done = subprocess.run([sys.executable, "-c", _MEASURE, *command], env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     wall, cpu, peak = (float(word) for word in done.stdout.split())
     return wall, cpu, peak
+
+
+def _measured(command: list[str]) -> tuple[float, float, float]:
+    """Measure with an empty cache."""
+    with tempfile.TemporaryDirectory() as cache:
+        return measure(command, cache)
 
 
 def costs(
@@ -122,8 +128,11 @@ def costs(
         commands = {"lingeronnx": [*ours, *(["--memory", str(memory)] if memory else [])]}
         commands |= {name: [*own, "--methods", name, "--static", folder, output] for name in methods}
         if not cold:
-            measure(commands["lingeronnx"], False)  # fills the cache of compiled kernels
-        runs = [{name: measure(command, cold) for name, command in commands.items()} for _ in range(rounds)]
+            measure([*commands["lingeronnx"], "--limit", "2"])  # fills the cache of compiled kernels
+        runs = [
+            {name: _measured(command) if cold else measure(command) for name, command in commands.items()}
+            for _ in range(rounds)
+        ]
     for name in commands:
         wall, cpu, peak = (statistics.median(column) for column in zip(*(run[name] for run in runs), strict=True))
         ratio = statistics.median(run[name][1] / run[methods[0]][1] for run in runs)

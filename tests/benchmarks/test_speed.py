@@ -30,9 +30,7 @@ def speed(median=0.5, title="net", batch=64):
 def figures(*speeds, cost=3.0, **machine):
     """Return the figures of a run."""
     costs = [Cost("net", 64, "lingeronnx", 2, 3, 100, cost), Cost("net", 64, "MinMax", 1, 1, 50, 1.0)]
-    return Figures(
-        {**MACHINE, **machine}, speeds, costs, [First("net", "first", 0.5, 9, 8, 20, 10)], ["1 thread: much"]
-    )
+    return Figures({**MACHINE, **machine}, speeds, costs, [First("demo", "first", 9, 8, 20, 10)], ["1 thread: much"])
 
 
 # --- rounds ---------------------------------------------------------------------------------------
@@ -164,9 +162,9 @@ def test_memory_is_that_of_the_measured_process():
     """Law: what this process holds does not count; another one's memory does, and its failure ends the run."""
     held = np.ones(1 << 28, np.uint8)
     small, large = ([sys.executable, "-c", f"x = b'x' * {size}"] for size in (1, 1 << 27))
-    _, cpu, peak = measure(small, cold=False)
+    _, cpu, peak = measure(small)
     assert cpu > 0
     assert peak < 100 < 268 < held.nbytes / 1e6 + 1
-    assert measure(large, cold=False)[2] > 134
+    assert measure(large)[2] > 134
     with pytest.raises(SystemExit, match="failed:\n.*no such thing"):
-        measure([sys.executable, "-c", "raise SystemExit('no such thing')"], cold=False)
+        measure([sys.executable, "-c", "raise SystemExit('no such thing')"])

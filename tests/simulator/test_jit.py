@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import numba
 import numpy as np
@@ -90,6 +91,14 @@ def test_the_settings_of_other_packages_are_left_alone(folder, tmp_path):
     before = numba.config.CACHE_DIR
     _jit.jit(test_nothing_is_cached_where_nothing_can_be_written)
     assert before == numba.config.CACHE_DIR
+
+
+def test_numba_may_be_half_imported_by_another_thread(monkeypatch):
+    """Law: a thread that asks whether to compile meanwhile takes the environment's word."""
+    monkeypatch.setitem(sys.modules, "numba.core.config", ModuleType("numba.core.config"))
+    for word, disabled in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("NUMBA_DISABLE_JIT", word)
+        assert _jit.config.DISABLE_JIT is disabled
 
 
 def test_neither_fastmath_nor_numbas_threads_are_used():
