@@ -206,6 +206,7 @@ def time_first_input(kind, batch, steps=T):
     return net.graph(net.node("Squeeze", y, net.ints(1)), h)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", FEW)
 @pytest.mark.parametrize("batch", ("N", 1))
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))

@@ -517,6 +517,7 @@ def test_debug_dump(exporter, tmp_path):
     assert "lstm" in (folder / found[0]).read_text().lower()
 
 
+@pytest.mark.slow
 def test_debug_dump_of_a_failure(tmp_path):
     """What was reached is there."""
     with pytest.raises(ModelError):
