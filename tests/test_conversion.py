@@ -140,6 +140,7 @@ def test_layer_norm_has_another_format():
         lo.convert(large, "linger")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", CHIPS)
 def test_layers(platform):
     """An LSTM: names, packer's attributes, the sizes of the states."""

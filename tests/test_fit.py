@@ -297,6 +297,7 @@ def test_a_platform_without_limits_needs_nothing():
     assert fit(model, GENERIC) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", (VENUS, ARCS, VENUSA), ids=lambda row: row.name)
 def test_a_large_kernel_becomes_chip_ready(row):
     """Quantized, the sum of parts is close to the float layer."""

@@ -438,6 +438,7 @@ def test_gru(seed, platform, forward):
     assert got["h"].tolist() == (np.array(h, np.float32) / 32).tolist()
 
 
+@pytest.mark.slow
 @few
 @given(st.integers(0, 9999), st.sampled_from((16.0, 32.0, 64.0)))
 def test_layers_of_the_first_generation(seed, scale_o):

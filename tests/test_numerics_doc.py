@@ -142,6 +142,7 @@ def test_pictures_are_todays(errors):
         assert len(drawn) < 100_000
 
 
+@pytest.mark.slow
 def test_pictures_can_be_drawn(errors, tmp_path):
     """The same lines make the same file, and it holds the labels as text."""
     pytest.importorskip("matplotlib")

@@ -12,7 +12,6 @@ import pytest
 from lingeronnx.graph import ir
 from tests import packable
 from tests.examples import first, in_turn
-from tests.nets import NETS
 from tests.packer import judge
 
 SEQUENCES = ("models/digits_attention", "shared/fsdd_attention", "shared/fsdd_attention_op13")
@@ -46,7 +45,7 @@ def check(name, platform):
 
 
 @pytest.mark.parametrize("platform", packable.CHIPS)
-@pytest.mark.parametrize("name", first(len(OWN) + len(NETS), [*OWN, *ZOO]))
+@pytest.mark.parametrize("name", first(len(OWN) + 3, [*OWN, *ZOO]))
 def test_gate(name, platform):
     """Our own models, the small nets of the tests, random chains."""
     check(name, platform)

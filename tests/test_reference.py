@@ -130,6 +130,7 @@ def test_heads():
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", NAMES)
 def test_shipped_model(platform):
     """The trained digits classifier."""

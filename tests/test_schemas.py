@@ -69,6 +69,7 @@ def test_what_quantize_writes(build, platform, tmp_path):
             assert found[value.name] == (int(value.dtype), declared), value.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", NAMES)
 def test_shipped_model(platform):
     """The trained digits classifier."""

@@ -43,6 +43,7 @@ def network():
     return net.graph("y")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effort", ("fast", "normal"))
 def test_quantize_opens_four_sessions(opened, effort):
     """The user's graph, the normalised one before and after ranges are moved, and the host's part."""
@@ -60,6 +61,7 @@ def test_quantize_opens_four_sessions(opened, effort):
 RESNET8 = Path(__file__).resolve().parents[2] / "shared" / "models" / "mlperf_tiny_resnet8.onnx"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RESNET8.exists(), reason="the larger models do not lie beside the repository")
 def test_resnet8_opens_four_sessions(opened):
     """A whole network with defaults."""

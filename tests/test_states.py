@@ -226,6 +226,7 @@ def test_cells_are_held_in_sixteen_bits_where_there_are_such() -> None:
     assert report.outputs["y"]["sqnr"] > 25
 
 
+@pytest.mark.slow
 def test_states_are_proposed() -> None:
     """Where the user names none: by name in the report, by shape too where the data have no such input."""
     x = RNG.uniform(0, 1, (8, 4)).astype(np.float32)

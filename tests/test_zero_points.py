@@ -178,6 +178,7 @@ def test_tied_tensors_share_the_zero_point():
         assert {plan.tensors[name] for name in group.tensors} == {coarsest}
 
 
+@pytest.mark.slow
 def test_who_keeps_symmetric_integers():
     """Softmax, recurrent layers and normalisation, by their rules; wide tensors and fixed scales."""
     found = asymmetric(pairs).plan.tensors

@@ -112,6 +112,7 @@ def test_names_cannot_break_the_page(tmp_path):
     assert body["rows"][1]["name"] == "</script><b>\"'&"
 
 
+@pytest.mark.slow
 def test_five_hundred_layers(tmp_path):
     """A net of 500 tensors: a page of a megabyte and a half at most, every layer with its neighbours."""
     net = Net(4, 4, 4, seed=4)

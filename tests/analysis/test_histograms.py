@@ -33,6 +33,7 @@ def test_what_is_cut_off(q):
     assert cut_off(values, q) == pytest.approx(beyond / values.size)
 
 
+@pytest.mark.slow
 def test_a_page_marks_grid_and_ends():
     pytest.importorskip("matplotlib")
     values, q = np.array([-5.0, -1.0, 0.0, 0.5, 3.0]), QParams(4.0, 4)  # -2 to 1.75 in steps of 1/4

@@ -12,7 +12,7 @@ def dense():
     return dense_net()
 
 
-@pytest.mark.parametrize("kind", first(4, KINDS), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", first(2, KINDS), ids=lambda kind: kind.__name__)
 def test_one_of_each_kind(dense, kind):
     outcome = judged(kind(dense, np.random.default_rng(3)))
     assert outcome.layer, f"{outcome.wanted}; said: {outcome.first}"

@@ -352,6 +352,7 @@ def test_model_profiler(made, tmp_path) -> None:
         idle.get_info_manager.table()
 
 
+@pytest.mark.slow
 def test_model_profiler_on_a_torch_module(tmp_path) -> None:
     torch = pytest.importorskip("torch")
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()

@@ -339,6 +339,7 @@ def contents(folder):
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
+@pytest.mark.slow
 def test_killed_anywhere_and_resumed(tmp_path):
     """Law: cut off at any byte, the run goes on and ends with the same files, and computes only what is missing."""
     net = nets.residual()

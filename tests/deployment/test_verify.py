@@ -50,6 +50,7 @@ def clean(device, digits):
 # ---- dumps of the vendor's executor ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not real_dumps().is_dir(), reason="no dumps of the executor here")
 @pytest.mark.parametrize("chip", ("venus", "arcs", "venusA"))
 def test_real_dumps(chip, tmp_path):
@@ -197,6 +198,7 @@ def test_planted_faults(device, clean, digits, fault, tmp_path):
     assert first.causes[0].kind in fault[1], first.causes
 
 
+@pytest.mark.slow
 def test_a_stale_state(tmp_path):
     """The state of the call before last, and one that is never fed back: the layer that reads it, and the input."""
     model, rng = streaming("LSTM"), np.random.default_rng(0)
@@ -366,6 +368,7 @@ def test_command(device, clean, digits, tmp_path):
     assert none.output.startswith("error: give one of --device-dump")
 
 
+@pytest.mark.slow
 def test_the_other_generation(device, clean, digits, tmp_path):
     """A graph of generation 3 is compared with the executor's integers too, not with the training side's."""
     graph, x = digits
@@ -376,6 +379,7 @@ def test_the_other_generation(device, clean, digits, tmp_path):
     assert (first.tensor, first.causes[0].kind) == (FAULTS[4][2], "weight")
 
 
+@pytest.mark.slow
 def test_an_lstm(tmp_path):
     """All that an LSTMInt writes is compared; one that goes on from the sample before is guessed from its steps."""
     graph = api.quantize(

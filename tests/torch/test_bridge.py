@@ -178,6 +178,7 @@ def test_graphs_that_mix_samples(monkeypatch):
     assert y.shape == (5, 4)
 
 
+@pytest.mark.slow
 def test_batch_on_another_axis():
     """A graph output whose batch is axis 1 keeps it there."""
     net = Net(9, 6, seed=4)
@@ -243,6 +244,7 @@ def test_other_weights_are_rounded_as_lowering_rounds_them(row):
     assert compare(dict(bridge.integers(tensors(feed))), runner.run(feed)) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ("generic", "venusA"))
 def test_every_parameter_has_a_gradient(row):
     """Finite, and not nothing: steps against it lower a loss."""

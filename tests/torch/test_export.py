@@ -26,8 +26,7 @@ from tests.torch.models import (
 )
 
 EXPORTERS = ("dynamo", "torchscript")
-both = pytest.mark.parametrize("exporter", EXPORTERS)
-#: The same, where the exporters' ways differ little; dynamo takes a second for each model.
+#: dynamo takes a second for each model.
 each = pytest.mark.parametrize("exporter", (pytest.param("dynamo", marks=pytest.mark.slow), "torchscript"))
 
 
@@ -55,7 +54,7 @@ def out(tmp_path):
 # ---- what the file holds -----------------------------------------------------------------------------------------
 
 
-@both
+@each
 def test_cnn(exporter, out):
     """Nodes by module path, initializers by state_dict name, normalisation unfolded; the same from both."""
     model = seeded(Cnn)
@@ -518,6 +517,7 @@ def test_debug_dump(exporter, tmp_path):
     assert "lstm" in (folder / found[0]).read_text().lower()
 
 
+@pytest.mark.slow
 def test_debug_dump_of_a_failure(tmp_path):
     """What was reached is there."""
     with pytest.raises(ModelError):

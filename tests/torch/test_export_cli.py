@@ -62,6 +62,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_export(here):
     """What was written, in words and as JSON; a model file may import its neighbours and hold dataclasses."""
     result = good("net.py:Net", "-o", "net.onnx", "--input-shape", "x=1,3", "--input-shape", "ids=1,2:int64")

@@ -474,6 +474,7 @@ def test_normalize_layers_clamps_in_forward():
     assert list(net.state_dict()) == [f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")]
 
 
+@pytest.mark.slow
 def test_init_carries_the_clamps_over(tmp_path):
     """A clamped output holds the scale, clamped weights are what is written."""
     net, x = made(Small, (3, 8, 8))

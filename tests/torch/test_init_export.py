@@ -192,6 +192,7 @@ def test_other_sizes(generic):
             call(torch.randn(5, 3, 6, 6))
 
 
+@pytest.mark.slow
 def test_before_init_it_is_the_float_graph(tmp_path):
     """A module that was not initialised is exported as it is; one that was not traced is traced on the arguments."""
     net, x = nn.Sequential(nn.Linear(3, 2)), torch.randn(2, 3)

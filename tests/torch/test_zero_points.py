@@ -32,6 +32,7 @@ def tensors(feed):
     return {name: torch.from_numpy(array) for name, array in feed.items()}
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, ZEROS, ZEROS, moved(shifts=(4, 12)))
 def test_kernels(seed, zero, other, rescale):
