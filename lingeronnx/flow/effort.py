@@ -23,7 +23,7 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
     planned = made.planned
     if planned.prepared.weights_fixed:  # weights that another tool has quantized stay as they are
         return made
-    other = compared(planned, refined(planned, aim=True), progress)
+    other = compared(planned, refined(planned, aim=True, progress=progress), progress)
     (worst, mean), (least, new) = _score(made), _score(other)
     kept = new > mean and least >= worst
     text = f"effort best: aiming weights at the float outputs gave {new - mean:+.2f} dB {made.seen.on}"

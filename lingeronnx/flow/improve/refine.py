@@ -25,6 +25,7 @@ from ...graph import ir
 from ...ops import is_relu
 from ...plan import Plan, QParams
 from ...platforms import Platform
+from ...run.data import Progress
 from ...run.int_runner import IntRunner
 from ...run.runners import FloatRunner
 from ..lower import lower
@@ -63,18 +64,20 @@ def refine(
     pieces: Sequence[Mapping[str, np.ndarray]] = (),
     budget: int = 1 << 29,
     aim: bool = False,
+    progress: Progress | None = None,
 ) -> None:
     """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
     samples, in pieces that are run one after the other. budget : bytes that may be taken. aim : at the outputs of the
-    float model, not at its weights. The new weights lie on the plan's grid.
+    float model, not at its weights. The new weights lie on the plan's grid. progress : called layer by layer.
     """
     model, layers = parts.graph, refinable(parts)
     wanted = _targets(layers, runner, pieces if pieces and runner.batch_first(layers) else [feed], budget)
     lowered = lower(parts, plan, row)
     made = {name for name, layer in lowered.layers.items() if layer in layers}
     walk = IntRunner(lowered.graph, row=row).walk(feed, made)
+    number = len(wanted)
     for step in walk:
         # Of the steps that are made for a layer, that with the weight: the others move its data.
         name = lowered.layers.get(step.output, "")
@@ -83,6 +86,8 @@ def refine(
             continue
         kernel = step.kernel
         shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
+        if progress is not None:
+            progress("refining", number - len(wanted), number)
         want = wanted.pop(name)
         weight = None if shared else _rounded(kernel, step.inputs[0], node, plan, want if aim else None)
         if weight is not None:
