@@ -171,7 +171,7 @@ def quantize(
     if goal is not None and prepared.read is not None:
         raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
     planned = plan_for(prepared, own, progress)
-    first = compared(planned, refined(planned), progress)
+    first = compared(planned, refined(planned, progress=progress), progress)
     best = first if plan is not None else with_best_ends(prepared, first, progress)
     if prepared.conf.effort == "best":
         best = with_best_effort(best, progress)

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lingeronnx import __version__, api, cli
-from lingeronnx.cli._shared import progress_bar
+from lingeronnx.cli._shared import how_far, progress_bar
 from lingeronnx.conversion import STANDARD, TARGETS
 from lingeronnx.errors import InternalError
 from lingeronnx.plan.config import QuantConfig
@@ -490,6 +490,23 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
         progress("calibrating", 64, None)
     assert "calibrating" in stderr.getvalue()
     assert "64 samples" in stderr.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "words"),
+    (
+        (0, None, 9.0, ""),
+        (64, None, 0.5, "64 samples"),
+        (64, None, 4.0, "64 samples, 16/s"),
+        (3, None, 4.0, "3 samples, 0.75/s"),
+        (3, 10, 0.1, "3 of 10"),
+        (3, 10, 4.0, "3 of 10, 0.75/s, 10 s left"),
+        (10, 10, 4.0, "10 of 10, 2.5/s, 0 s left"),
+    ),
+)
+def test_how_far_a_piece_of_work_is(done: int, total: int | None, seconds: float, words: str) -> None:
+    """The rate once there is one to speak of; the time left at this rate where the whole is known."""
+    assert how_far(done, total, seconds) == words
 
 
 # ---- errors: exit code, one line, nothing left behind ----------------------------------------------------------------

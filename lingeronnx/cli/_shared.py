@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -198,7 +200,10 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """Yield what api calls while it works: a display on stderr where that is a terminal, else None."""
+    """Yield what api calls while it works: a display on stderr where that is a terminal, else None.
+
+    It shows what is being done, how far that is, how many a second, and the time left where the whole is known.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -206,11 +211,34 @@ def progress_bar() -> Iterator[Callable[[str, int, int | None], None] | None]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description:<12}"), BarColumn(24),
-               TextColumn("{task.fields[samples]}"), TimeElapsedColumn())  # fmt: skip
+               TextColumn("{task.fields[far]}"), TimeElapsedColumn())  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None, samples="")
+        task = bar.add_task("starting", total=None, far="")
+        now, start = "", time.monotonic()
 
         def update(what: str, done: int, total: int | None) -> None:
-            bar.update(task, description=what, total=total, completed=done, samples=f"{done} samples" if done else "")
+            nonlocal now, start
+            if what != now:
+                now, start = what, time.monotonic()
+            bar.update(task, description=what, total=total, completed=done,
+                       far=how_far(done, total, time.monotonic() - start))  # fmt: skip
 
         yield update
+
+
+def how_far(done: int, total: int | None, seconds: float) -> str:
+    """Return words on a piece of work: what is done of it after some seconds, the rate, and the time left.
+
+    Without a total, samples are counted, and what is left is not known.
+    """
+    if not done:
+        return ""
+    told = f"{done} samples" if total is None else f"{done} of {total}"
+    if seconds < _RATE_AFTER:
+        return told
+    rate = done / seconds
+    told += f", {rate:.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
+    return told if total is None else f"{told}, {math.ceil((total - done) / rate)} s left"
+
+
+_RATE_AFTER = 1.0  # seconds

@@ -47,7 +47,7 @@ def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None
             planned = plan_for(prepared.with_host(host), None, progress, best.planned.observed)
         except ConstraintError:  # with require_chip: a scale that the chip does not hold
             continue
-        other = compared(planned, refined(planned), progress)
+        other = compared(planned, refined(planned, progress=progress), progress)
         if _wins(best, other, gain):
             best, kept = other, host
     return best

@@ -47,12 +47,15 @@ class TensorStats:
     factor: float = 1.0
 
     @classmethod
-    def of(cls, array: np.ndarray) -> TensorStats:
-        """Return the statistics of one array of finite numbers (float32 or float64), at least one element."""
+    def of(cls, array: np.ndarray, span: tuple[float, float] | None = None) -> TensorStats:
+        """Return the statistics of one array of finite numbers (float32 or float64), at least one element.
+
+        span : its smallest and its largest value, where they are known.
+        """
         from simulator.bins import count
 
         flat = np.ascontiguousarray(array).reshape(-1)
-        low, high = float(flat.min()), float(flat.max())
+        low, high = (float(flat.min()), float(flat.max())) if span is None else span
         exponent, bins = _exponent(low, high), np.zeros(2 * HALF, np.int64)
         squares = count(flat, math.ldexp(1.0, -exponent), bins)
         return cls(flat.size, low, high, squares, exponent, bins)
@@ -161,14 +164,15 @@ def observe(
         for name, array, _scale in runner.run(feeds, unknown):
             if array.size == 0:
                 continue
-            if not (np.isfinite(array.min()) and np.isfinite(array.max())):
+            low, high = float(array.min()), float(array.max())
+            if not (math.isfinite(low) and math.isfinite(high)):
                 raise DataError(
                     f"tensor '{name}' becomes NaN or infinite on the calibration data; "
                     "check the model and how its inputs are scaled"
                 )
             if name in factors:
                 array = (array * factors[name].reshape(-1, *[1] * (array.ndim - 2))).astype(array.dtype)
-            new = TensorStats.of(array)
+            new = TensorStats.of(array, None if name in factors else (low, high))
             stats[name] = stats[name].merge(new) if name in stats else new
         if on_batch is not None:
             on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..graph import ir
+from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece, release
 from .improve.refine import Methods, refine, sums_looked_at, walk_bytes
 from .planned import Planned
@@ -17,7 +18,10 @@ _SAMPLES = 256  # for the moments and mean errors of every layer
 
 
 def refined(
-    planned: Planned, methods: Methods | None = None, feeds: Mapping[str, np.ndarray] | None = None
+    planned: Planned,
+    methods: Methods | None = None,
+    feeds: Mapping[str, np.ndarray] | None = None,
+    progress: Progress | None = None,
 ) -> ir.Graph:
     """Return the planned float graph, or where effort allows a copy of it with weights and biases refined.
 
@@ -34,7 +38,7 @@ def refined(
     pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
     parts, plan = planned.parts.on(copy), planned.plan
     runner = planned.summing if sums_looked_at(parts, plan, methods) else planned.runner
-    refine(parts, plan, planned.prepared.row, feeds, runner, pieces, budget, methods)
+    refine(parts, plan, planned.prepared.row, feeds, runner, pieces, budget, methods, progress)
     release()
     return copy
 

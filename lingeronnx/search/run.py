@@ -311,7 +311,7 @@ class _Climb:
         if self._best[0] == attempt:
             return self._best[1]
         planned = self._planned(attempt)
-        made = compared(planned, refined(planned), self._progress)
+        made = compared(planned, refined(planned, progress=self._progress), self._progress)
         return with_best_effort(made, self._progress) if planned.prepared.conf.effort == "best" else made
 
     def _planned(self, attempt: Attempt) -> Planned:

@@ -45,6 +45,13 @@ def test_refined_integers_are_closer_on_unseen_data():
     assert errors[1] < 0.8 * errors[0]
 
 
+def test_layers_are_told_one_by_one():
+    """Progress says which of how many layers is refined."""
+    told = []
+    quantize(net(), {"x": smooth(8, 0)}, progress=lambda *said: told.append(said))
+    assert [said[1:] for said in told if said[0] == "refining"] == [(number, 4) for number in range(4)]
+
+
 def test_scales_are_the_plans():
     """Refinement changes integers, no scale: the plan read back from the graph is the plan."""
     from lingeronnx.flow.lower import plan_of

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -178,20 +179,27 @@ def _descend(
             weight_noise[key] = _noise(layer.weight.scaled(2.0 ** key[1]), weight_bits)
         return weight_noise[key]
 
+    @cache
+    def of_group(number: int, factor: float) -> float:
+        return sum(_noise(s.scaled(factor), bits) for s in seen_of(number))
+
+    @cache
+    def seen_of(number: int) -> list[TensorStats]:
+        return [s for tie in groups[number].classes if (s := tie.stats(stats)) is not None and s.squares > 0]
+
     candidates = [2.0 ** (step / _STEPS) for step in range(_STEPS)]
     for _ in range(_SWEEPS):
         before = list(factors)
         for i, group in enumerate(groups):
             if group.fixed is not None:
                 continue
-            seen = [s for tie in group.classes if (s := tie.stats(stats)) is not None and s.squares > 0]
-            if not seen:
+            if not seen_of(i):
                 continue
             touched = [n for n, layer in enumerate(layers) if i in (layer.source, layer.result)]
             best = math.inf, 1.0
             for candidate in candidates:
                 factors[i] = candidate
-                cost = sum(_noise(s.scaled(candidate), bits) for s in seen) + sum(of_weight(n) for n in touched)
+                cost = of_group(i, candidate) + sum(of_weight(n) for n in touched)
                 best = min(best, (cost, candidate))
             factors[i] = best[1]
         if factors == before:

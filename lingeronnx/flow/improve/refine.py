@@ -25,6 +25,7 @@ from ...graph import ir
 from ...ops import is_relu
 from ...plan import Plan, QParams
 from ...platforms import Platform
+from ...run.data import Progress
 from ...run.int_runner import IntRunner
 from ...run.runners import FloatRunner
 from ..lower import lower
@@ -112,12 +113,14 @@ def refine(
     pieces: Sequence[Mapping[str, np.ndarray]] = (),
     budget: int = 1 << 29,
     methods: Methods = Methods(),
+    progress: Progress | None = None,
 ) -> None:
     """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
     samples, in pieces that are run one after the other. budget : bytes that may be taken. methods : for weights of more
-    than 4 bits; with 4 bits or fewer all are used. The new weights lie on the plan's grid.
+    than 4 bits; with 4 bits or fewer all are used. The new weights lie on the plan's grid. progress : called layer by
+    layer.
     """
     model, layers = parts.graph, refinable(parts)
     how = {name: methods.on(plan.tensors[ir.read_name(node, 1)]) for name, node in layers.items()}
@@ -129,6 +132,7 @@ def refine(
     held = {name: integer for integer, name in lowered.floats.items()}
     made = {name for name, layer in lowered.layers.items() if layer in layers}
     walk = IntRunner(lowered.graph, row=row).walk(feed, made)
+    done = 0
     for step in walk:
         # Of the steps that are made for a layer, that with the weight: the others move its data.
         name = lowered.layers.get(step.output, "")
@@ -137,6 +141,9 @@ def refine(
             continue
         kernel = step.kernel
         shared = len(ir.source(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
+        if progress is not None:
+            progress("refining", done, len(layers))
+            done += 1
         want = replace(wanted[name] if name in sums.values() else wanted.pop(name), floor=_floor(node))
         if (other := sums.get(name)) is not None and (array := walk.held(held.get(other, other))) is not None:
             want = want.behind(node, wanted[other], array, plan.tensors[other])
