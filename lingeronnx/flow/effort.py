@@ -8,7 +8,7 @@ from ..run.data import Progress
 from .complete import Compared, compared
 from .refined import refined
 
-__all__ = ["with_best_effort"]
+__all__ = ["score", "with_best_effort"]
 
 _CAP = 100.0  # dB: beyond that nothing is gained
 
@@ -24,7 +24,7 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
     if planned.prepared.weights_fixed:  # weights that another tool has quantized stay as they are
         return made
     other = compared(planned, refined(planned, aim=True), progress)
-    (worst, mean), (least, new) = _score(made), _score(other)
+    (worst, mean), (least, new) = score(made), score(other)
     kept = new > mean and least >= worst
     text = f"effort best: aiming weights at the float outputs gave {new - mean:+.2f} dB {made.seen.on}"
     chosen = other if kept else made
@@ -32,7 +32,7 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
     return replace(chosen, planned=replace(planned, notes=[*planned.notes, note]))
 
 
-def _score(made: Compared) -> tuple[float, float]:
+def score(made: Compared) -> tuple[float, float]:
     """Return the least SQNR of the outputs, and the mean."""
     values = [min(output["sqnr"], _CAP) for output in made.seen.outputs.values()]
     return min(values, default=_CAP), sum(values) / max(len(values), 1)
