@@ -26,7 +26,7 @@ from .lower import lower
 from .planned import Planned
 from .refined import refined, samples
 
-__all__ = ["with_best_effort"]
+__all__ = ["score", "with_best_effort"]
 
 _CAP = 100.0  # dB: beyond that nothing is gained
 _PERIOD, _ASIDE = 16, 4  # of every 16 samples the last 4 are set aside
@@ -87,10 +87,20 @@ def _noted(made: Compared, notes: Sequence[str]) -> Compared:
 
 def _worse(made: Compared, other: Compared) -> str:
     """Return a note where `other` is not better on the samples held back from calibration, nothing where it is."""
-    old, new = ([min(o["sqnr"], _CAP) for o in m.seen.outputs.values()] for m in (made, other))
-    if min(new) >= min(old) and np.mean(new) > np.mean(old):
+    (worst, mean), (least, new) = score(made), score(other)
+    if least >= worst and new > mean:
         return ""
-    return f"effort best: nothing of this was kept, it gave {np.mean(new) - np.mean(old):+.2f} dB {made.seen.on}"
+    return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {made.seen.on}"
+
+
+def score(made: Compared) -> tuple[float, float]:
+    """Return the least SQNR of the outputs, and the mean."""
+    return _summed([output["sqnr"] for output in made.seen.outputs.values()])
+
+
+def _summed(levels: Sequence[float]) -> tuple[float, float]:
+    capped = [min(level, _CAP) for level in levels]
+    return min(capped, default=_CAP), sum(capped) / max(len(capped), 1)
 
 
 # ---- methods -----------------------------------------------------------------------------------------------------
@@ -139,8 +149,7 @@ class _Trials:
             for name, want, _ in prepared.source.run(part, self._wanted):
                 found[name].add(want, values[name])
         release()
-        levels = [min(a.sqnr, _CAP) for a in found.values()]
-        return min(levels, default=_CAP), sum(levels) / max(len(levels), 1)
+        return _summed([agreement.sqnr for agreement in found.values()])
 
 
 def _measured(planned: Planned) -> list[str]:
