@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulator._jit import inline
-from simulator.fixed import rsh, sat, sat_array
+from simulator.fixed import dtype_of, rsh, sat, sat_array
 
 __all__ = ["Curve", "Piecewise", "follow", "piecewise"]
 
@@ -40,8 +40,9 @@ _TABLES = Path(__file__).parent / "luts" / "piecewise.json"
 class Curve(NamedTuple):
     """A table in the form kernels take.
 
-    Functions of 16 bits are written down: `values` [65537] for x = -2^15..2^15. For wider ones a first guess of the
-    piece is written down: `pieces` [n] by |x| >> `grain`, of which no two borders share a value.
+    Functions of 16 bits are written down: `values` [65537] for x = -2^15..2^15, in the narrowest type, for the cache.
+    For wider ones a first guess of the piece is written down: `pieces` [n] by |x| >> `grain`, of which no two borders
+    share a value.
     """
 
     values: np.ndarray
@@ -133,7 +134,7 @@ class Piecewise:
         least = -(1 << (self.bits - 1)) + self.odd
         values, pieces, grain = np.zeros(0, np.int32), np.zeros(1, np.int8), 0
         if self.bits == 16:
-            values = self.rounded(np.arange(-(1 << 15), (1 << 15) + 1), bits).astype(np.int32)
+            values = self.rounded(np.arange(-(1 << 15), (1 << 15) + 1), bits).astype(dtype_of(bits))
         else:
             grain = int(np.diff(self.borders).min()).bit_length() - 1
             starts = np.arange((int(self.borders[-2]) >> grain) + 2) << grain

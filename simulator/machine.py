@@ -5,16 +5,18 @@ blocks and their distribution over threads, taps and forced tensors. Must not kn
 the `Kernel`), where tensors live (`layout`), rounding.
 
 A program computes the same integers for every block size and every number of threads, because kernels share no state
-and every sample is computed alone. Each worker thread has its own buffers; packed weights are shared.
+and every sample is computed alone. A batch is cut into blocks, as many for each thread; a thread, the caller's among
+them, walks through the whole program with one block after the other on buffers of its own. Packed weights are shared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +29,7 @@ __all__ = ["Call", "Kernel", "MachineError", "PlainKernel", "Program", "Spec", "
 
 _CACHE_BYTES = 512 * 1024  # what the inputs and outputs of a step may take of a core's second-level cache
 _MAX_BLOCK = 32
+_SHARE = 60e-6  # seconds of work for which a thread is worth being woken
 _SIZES = 4  # sizes of blocks whose memory is kept for the next run
 
 
@@ -52,7 +55,7 @@ def compile(
     block
         Samples computed together; by default as many as fit the cache.
     threads
-        Worker threads; by default `LINGERONNX_THREADS`, else the number of processors.
+        Threads that compute, the caller's among them; by default `LINGERONNX_THREADS`, else the number of processors.
 
     Raises
     ------
@@ -156,7 +159,7 @@ class Program:
     per_sample
         Whether any batch may be fed; otherwise feeds have exactly the shapes of `inputs`.
     block, threads
-        Samples computed together and worker threads.
+        Samples computed together, at most, and threads that compute, the caller's among them.
     """
 
     inputs: dict[str, Spec]
@@ -172,6 +175,8 @@ class Program:
     _constants: dict[int, Array] = field(repr=False)
     _idle: dict[int, list[Worker]] = field(default_factory=lambda: defaultdict(list), repr=False)
     _pool: list[ThreadPoolExecutor] = field(default_factory=list, repr=False)
+    #: Seconds that a sample took, at best; says how many threads are worth it, never what they compute.
+    _pace: list[float] = field(default_factory=lambda: [1.0], repr=False)
 
     def run(self, feed: Mapping[str, Array], force: Mapping[str, Array] | None = None) -> Iterator[tuple[str, Array]]:
         """Compute and yield (name, array) for every kept tensor: fed ones first, then in the order of the steps.
@@ -261,20 +266,30 @@ class Program:
             return
         if not samples:
             return
-        size = max(min(self.block, -(-samples // self.threads)), 1)
-        count = -(-samples // size)
-        parts = [slice(samples * i // count, samples * (i + 1) // count) for i in range(count)]
+        threads = max(min(self.threads, samples, int(samples * self._pace[0] / _SHARE)), 1)
+        each = -(-samples // (threads * self.block))  # blocks for each thread, of at most `block` samples
+        count = min(threads * each, samples)
+        parts = iter([slice(samples * i // count, samples * (i + 1) // count) for i in range(count)])
 
-        def work(part: slice) -> None:
-            self._run_block(arrays, force, part, part.stop - part.start)
+        def work() -> None:
+            for part in parts:  # shared by the threads: each takes the next block when it is done with one
+                self._run_block(arrays, force, part, part.stop - part.start)
 
-        if self.threads == 1 or len(parts) == 1:
-            for part in parts:
-                work(part)
+        if threads == 1:
+            work()
             return
         if not self._pool:
-            self._pool.append(ThreadPoolExecutor(self.threads))
-        list(self._pool[0].map(work, parts))
+            self._pool.append(ThreadPoolExecutor(self.threads - 1))
+        others = [self._pool[0].submit(work) for _ in range(threads - 1)]
+        try:
+            work()
+        finally:
+            for other in others:
+                other.cancel()  # it did not begin, and nothing is left to do
+            wait(others)
+        for other in others:
+            if not other.cancelled():
+                other.result()
 
     def _run_block(self, arrays: dict[str, Array], force: dict[str, Array], part: slice, samples: int) -> None:
         """Compute one block of the caller's arrays, on memory that no other block uses meanwhile."""
@@ -283,12 +298,14 @@ class Program:
             worker = idle.pop()
         except IndexError:
             worker = Worker(self._buffers, self._ops, self._constants, samples)
+        start = time.perf_counter()
         if force:
             worker.run_forced(
                 arrays, part, {self._places[name][PLAIN]: self._forced(name, x, part) for name, x in force.items()}
             )
         else:
             worker.run(arrays, part)
+            self._pace[0] = min(self._pace[0], (time.perf_counter() - start) / samples)
         idle.append(worker)
         if len(self._idle) > _SIZES:
             with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was first

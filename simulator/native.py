@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -67,7 +67,10 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A jitted function and its arguments, `In`, `Out` and `Scratch` among them. Called, it runs from Python."""
+    """A jitted function and its arguments, `In`, `Out` and `Scratch` among them. Called, it runs from Python.
+
+    `Scratch` may also stand in tuples.
+    """
 
     function: Any
     arguments: tuple[Any, ...]
@@ -86,20 +89,33 @@ class Loop:
 
     def scratch(self, samples: int) -> int:
         """Return the bytes of scratch memory that it needs."""
-        return sum(-(-a.sized(samples) // 64) * 64 + 64 for a in self.arguments if isinstance(a, Scratch))
-
-    def scratched(self, samples: int) -> tuple[Any, ...]:
-        """Return the arguments with fresh memory for `Scratch`."""
-        return tuple(self._given(a, (), (), samples) if isinstance(a, Scratch) else a for a in self.arguments)
+        return sum(-(-a.sized(samples) // 64) * 64 + 64 for a in _scratches(self.arguments))
 
     @staticmethod
     def _given(argument: Any, ins: Sequence[Array], outs: Sequence[Array], samples: int) -> Any:
         if isinstance(argument, In | Out):
             array = (ins if isinstance(argument, In) else outs)[argument.index]
             return array if argument.shape is None else array.reshape(argument.shape)
-        if isinstance(argument, Scratch):
-            return np.empty(argument.sized(samples), np.uint8).view(argument.dtype)
+        return _remembered(argument, lambda a: np.empty(a.sized(samples), np.uint8).view(a.dtype))
+
+
+def _scratches(argument: Any) -> Iterator[Scratch]:
+    """Yield every `Scratch` in an argument: itself, or a member of a tuple."""
+    if isinstance(argument, Scratch):
+        yield argument
+    elif isinstance(argument, tuple):
+        for member in argument:
+            yield from _scratches(member)
+
+
+def _remembered(argument: Any, memory: Callable[[Scratch], Array]) -> Any:
+    """Return an argument with `memory` in place of every `Scratch` in it."""
+    if isinstance(argument, Scratch):
+        return memory(argument)
+    if not isinstance(argument, tuple) or not any(True for _ in _scratches(argument)):
         return argument
+    members = [_remembered(member, memory) for member in argument]
+    return tuple(members) if type(argument) is tuple else type(argument)(*members)
 
 
 def record(
@@ -111,12 +127,15 @@ def record(
     """
     words, places, kinds, first = [0, 0], [], [], 0
     given = []
+
+    def cut(scratch: Scratch) -> Array:
+        nonlocal first
+        size, start = scratch.sized(samples), first
+        first += -(-size // 64) * 64 + 64
+        return memory[start : start + size].view(scratch.dtype)
+
     for argument in loop.arguments:
-        value = Loop._given(argument, ins, outs, samples) if not isinstance(argument, Scratch) else None
-        if isinstance(argument, Scratch):
-            size = argument.sized(samples)
-            value = memory[first : first + size].view(argument.dtype)
-            first += -(-size // 64) * 64 + 64
+        value = Loop._given(_remembered(argument, cut), ins, outs, samples)
         if isinstance(argument, In | Out):
             places.append((len(words) + _DATA, isinstance(argument, In), argument.index))
         given.append(_code.kind(value))

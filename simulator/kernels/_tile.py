@@ -34,7 +34,7 @@ from llvmlite import ir
 
 from simulator.rows import Row
 
-__all__ = ["ARGUMENTS", "NAME", "SPREAD", "Shape", "spread", "text", "tile"]
+__all__ = ["ARGUMENTS", "DWORD", "INDEX", "NAME", "SPREAD", "Shape", "Writer", "spread", "text", "tile"]
 
 NAME = "tile"
 ARGUMENTS = (
@@ -42,7 +42,7 @@ ARGUMENTS = (
     "limit", "multiplier", "half", "shift", "low", "high",
 )  # fmt: skip
 
-_BYTE, _WORD, _DWORD, _INDEX = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_BYTE, _WORD, DWORD, INDEX = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
 class Shape(NamedTuple):
@@ -82,12 +82,9 @@ def tile(row: Row, outputs: int, pixels: int) -> tuple[int, int]:
 
 def text(row: Row, shape: Shape) -> str:
     """Return the LLVM module with the function `NAME` for one shape."""
-    module = ir.Module(NAME)
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_INDEX] * len(ARGUMENTS)), NAME)
-    for argument, name in zip(function.args, ARGUMENTS, strict=True):
-        argument.name = name
-    _Writer(row, shape, module, function).write()
-    return str(module)
+    writer = Writer(row, ARGUMENTS, shape)
+    writer.write()
+    return str(writer.module)
 
 
 #: Arguments of `spread`: addresses of the numbers and of the dwords, how many; bytes from one number to its neighbours.
@@ -100,55 +97,55 @@ def spread(row: Row, operands: str, bits: int) -> str:
     Dword i holds the number i of `source`, of `bits` bits, and its neighbours. Up to a vector more than `count` is read
     and written.
     """
-    module = ir.Module(NAME)
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_INDEX] * len(SPREAD)), NAME)
-    writer = _Writer(row, Shape(operands, True, 1, 1, "sums", 32), module, function, SPREAD)
+    writer = Writer(row, SPREAD)
     b, a, lanes = writer.b, writer.a, row.lanes
     narrow = ir.VectorType(ir.IntType(bits), lanes)
-    with writer._loop(a["count"], lanes) as index:
-        start = writer._at(a["source"], index, bits // 8)
+    with writer.loop(a["count"], lanes) as index:
+        start = writer.at(a["source"], index, bits // 8)
         places = [start, *(b.add(start, a[name]) for name in SPREAD[3:])][: 2 if operands == "pairs" else 4]
         width = 32 // len(places)
         total = None
         for number, place in enumerate(places):
             last = number == len(places) - 1
-            value = writer._load(place, narrow)
+            value = writer.load(place, narrow)
             value = b.sext(value, writer.vector) if bits < width else b.zext(value, writer.vector)
             if bits < width and not last:
-                value = b.and_(value, writer._splat(ir.Constant(_DWORD, (1 << width) - 1)))
-            value = b.shl(value, writer._splat(ir.Constant(_DWORD, width * number))) if number else value
+                value = b.and_(value, writer.splat(ir.Constant(DWORD, (1 << width) - 1)))
+            value = b.shl(value, writer.splat(ir.Constant(DWORD, width * number))) if number else value
             total = value if total is None else b.or_(total, value)
         if operands == "quads":
-            total = b.xor(total, writer._splat(ir.Constant(_DWORD, 0x80808080)))
-        place = b.inttoptr(writer._at(a["out"], index, 4), writer.vector.as_pointer())
+            total = b.xor(total, writer.splat(ir.Constant(DWORD, 0x80808080)))
+        place = b.inttoptr(writer.at(a["out"], index, 4), writer.vector.as_pointer())
         b.store(total, place).align = 1
     b.ret_void()
-    return str(module)
+    return str(writer.module)
 
 
-class _Writer:
-    """Writes one function; `a` holds its arguments by name."""
+class Writer:
+    """Writes the function `NAME` of a module; `a` holds its arguments by name, 64-bit integers."""
 
-    def __init__(
-        self, row: Row, shape: Shape, module: ir.Module, function: ir.Function, names: Sequence[str] = ARGUMENTS
-    ) -> None:
-        self.row, self.shape, self.module = row, shape, module
+    def __init__(self, row: Row, names: Sequence[str], shape: Shape | None = None) -> None:
+        self.row, self.module = row, ir.Module(NAME)
+        self.shape = shape or Shape("pairs", False, 1, 1, "sums", 32)
+        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [INDEX] * len(names)), NAME)
+        for argument, name in zip(function.args, names, strict=True):
+            argument.name = name
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
         self.a = dict(zip(names, function.args, strict=True))
-        self.vector = ir.VectorType(_DWORD, row.lanes)
+        self.vector = ir.VectorType(DWORD, row.lanes)
 
     def write(self) -> None:
         """Walk over the pixels, P at a time."""
         pixels, vectors = self.shape.pixels, self.shape.vectors
         sums = [[self.b.alloca(self.vector) for _ in range(vectors)] for _ in range(pixels)]
-        with self._loop(self.a["pixels"], pixels) as first:
-            offsets = self._at(self.a["table"], first, 4)
+        with self.loop(self.a["pixels"], pixels) as first:
+            offsets = self.at(self.a["table"], first, 4)
             starts = [
-                self.b.add(self.a["source"], self.b.sext(self._load(self._plus(offsets, 4 * p), _DWORD), _INDEX))
+                self.b.add(self.a["source"], self.b.sext(self.load(self.plus(offsets, 4 * p), DWORD), INDEX))
                 for p in range(pixels)
             ]
             for v in range(vectors):
-                bias = self._load(self._plus(self.a["bias"], 4 * self.row.lanes * v), self.vector)
+                bias = self.load(self.plus(self.a["bias"], 4 * self.row.lanes * v), self.vector)
                 for p in range(pixels):
                     self.b.store(bias, sums[p][v])
             self._products(starts, sums)
@@ -158,15 +155,15 @@ class _Writer:
     def _products(self, starts: list[Any], sums: list[list[Any]]) -> None:
         """Add the products of all taps."""
         size = 4 * self.row.lanes
-        with self._loop(self.a["length"], 1) as tap:
-            at = self.b.sext(self._load(self._at(self.a["taps"], tap, 4), _DWORD), _INDEX)
-            weight = self._at(self.a["weight"], tap, size * len(sums[0]))
-            weights = [self._load(self._plus(weight, size * v), self.vector) for v in range(len(sums[0]))]
+        with self.loop(self.a["length"], 1) as tap:
+            at = self.b.sext(self.load(self.at(self.a["taps"], tap, 4), DWORD), INDEX)
+            weight = self.at(self.a["weight"], tap, size * len(sums[0]))
+            weights = [self.load(self.plus(weight, size * v), self.vector) for v in range(len(sums[0]))]
             for start, totals in zip(starts, sums, strict=True):
                 place = self.b.add(start, at)
-                same = None if self.shape.own else self._splat(self._load(place, _DWORD))
+                same = None if self.shape.own else self.splat(self.load(place, DWORD))
                 for v, total in enumerate(totals):
-                    x = self._load(self._plus(place, size * v), self.vector) if same is None else same
+                    x = self.load(self.plus(place, size * v), self.vector) if same is None else same
                     self.b.store(self._dot(self.b.load(total), x, weights[v]), total)
 
     def _dot(self, total: Any, x: Any, w: Any) -> Any:
@@ -178,7 +175,7 @@ class _Writer:
                 low = self.b.mul(*(self._half(v, left=True) for v in (x, w)))
                 return self.b.add(self.b.add(total, low), self.b.mul(*(self._half(v) for v in (x, w))))
             if name is None:  # LLVM knows x86's oldest form of the instruction by this
-                wide = ir.VectorType(_DWORD, 2 * lanes)
+                wide = ir.VectorType(DWORD, 2 * lanes)
                 product = self.b.mul(*(self.b.sext(self.b.bitcast(v, words), wide) for v in (x, w)))
                 even, odd = (
                     self.b.shuffle_vector(
@@ -196,7 +193,7 @@ class _Writer:
 
     def _half(self, x: Any, left: bool = False) -> Any:
         """Return the upper, or the lower, word of every dword, with its sign."""
-        sixteen = self._splat(ir.Constant(_DWORD, 16))
+        sixteen = self.splat(ir.Constant(DWORD, 16))
         return self.b.ashr(self.b.shl(x, sixteen) if left else x, sixteen)
 
     def _finish(self, first: Any, sums: list[list[Any]]) -> None:
@@ -205,38 +202,38 @@ class _Writer:
         constants = self._constants()
         narrow = ir.VectorType(kind, lanes)
         store = ir.FunctionType(
-            ir.VoidType(), [narrow, narrow.as_pointer(), _DWORD, ir.VectorType(ir.IntType(1), lanes)]
+            ir.VoidType(), [narrow, narrow.as_pointer(), DWORD, ir.VectorType(ir.IntType(1), lanes)]
         )
         masked = f"llvm.masked.store.v{lanes}i{self.shape.bits}.p0"
         for p, row in enumerate(sums):
-            pixel = self.b.add(first, ir.Constant(_INDEX, p))
+            pixel = self.b.add(first, ir.Constant(INDEX, p))
             with self.b.if_then(self.b.icmp_signed("<", pixel, self.a["pixels"]), likely=True):
-                out = self._at(self.a["out"], self.b.mul(pixel, self.a["step"]), self.shape.bits // 8)
+                out = self.at(self.a["out"], self.b.mul(pixel, self.a["step"]), self.shape.bits // 8)
                 for v, total in enumerate(row):
                     value = self._rescaled(self.b.load(total), constants)
-                    place = self.b.inttoptr(self._plus(out, lanes * v * self.shape.bits // 8), narrow.as_pointer())
-                    left = self.b.sub(self.a["count"], ir.Constant(_INDEX, lanes * v))
-                    with self.b.if_else(self.b.icmp_signed(">=", left, ir.Constant(_INDEX, lanes))) as (whole, part):
+                    place = self.b.inttoptr(self.plus(out, lanes * v * self.shape.bits // 8), narrow.as_pointer())
+                    left = self.b.sub(self.a["count"], ir.Constant(INDEX, lanes * v))
+                    with self.b.if_else(self.b.icmp_signed(">=", left, ir.Constant(INDEX, lanes))) as (whole, part):
                         with whole:
                             self.b.store(value, place).align = 1
                         with part:
                             numbers = ir.Constant(self.vector, list(range(lanes)))
-                            mask = self.b.icmp_signed("<", numbers, self._splat(self.b.trunc(left, _DWORD)))
+                            mask = self.b.icmp_signed("<", numbers, self.splat(self.b.trunc(left, DWORD)))
                             call = self._intrinsic(masked, ir.VoidType(), list(store.args))
-                            self.b.call(call, [value, place, ir.Constant(_DWORD, 1), mask])
+                            self.b.call(call, [value, place, ir.Constant(DWORD, 1), mask])
 
     def _constants(self) -> dict[str, Any]:
         """Return the numbers of the form in every lane."""
         if self.shape.form == "sums":
             return {}
         names: tuple[str, ...] = ARGUMENTS[-4:]
-        kind = _DWORD
+        kind = DWORD
         if self.shape.form == "scale":
-            names, kind = ARGUMENTS[-6:], _INDEX
+            names, kind = ARGUMENTS[-6:], INDEX
         found = {}
         for name in names:
-            narrow = _DWORD if name in ("limit", "multiplier") else kind
-            value = self._splat(self.a[name] if narrow is _INDEX else self.b.trunc(self.a[name], narrow))
+            narrow = DWORD if name in ("limit", "multiplier") else kind
+            value = self.splat(self.a[name] if narrow is INDEX else self.b.trunc(self.a[name], narrow))
             found[name] = value
         return found
 
@@ -246,32 +243,32 @@ class _Writer:
         if self.shape.form == "sums":
             return total
         if self.shape.form == "scale":
-            wide = ir.VectorType(_INDEX, self.row.lanes)
+            wide = ir.VectorType(INDEX, self.row.lanes)
             zero = ir.Constant(self.vector, [0] * self.row.lanes)
-            total = self._clamped(total, self.b.sub(zero, c["limit"]), c["limit"])
+            total = self.clamped(total, self.b.sub(zero, c["limit"]), c["limit"])
             total = self.b.mul(self.b.sext(total, wide), self.b.sext(c["multiplier"], wide))
-        total = self._clamped(self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"])
+        total = self.clamped(self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"])
         return total if self.shape.bits == 32 and self.shape.form == "shift" else self.b.trunc(total, kind)
 
-    def _clamped(self, value: Any, low: Any, high: Any) -> Any:
+    def clamped(self, value: Any, low: Any, high: Any) -> Any:
         value = self.b.select(self.b.icmp_signed(">", value, low), value, low)
         return self.b.select(self.b.icmp_signed("<", value, high), value, high)
 
     # ---- small things --------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _loop(self, count: Any, step: int) -> Iterator[Any]:
+    def loop(self, count: Any, step: int) -> Iterator[Any]:
         """Repeat what is written inside for 0, step, .. below `count`."""
         b, start = self.b, self.b.block
         head, body, done = (b.append_basic_block(name) for name in ("head", "body", "done"))
         b.branch(head)
         b.position_at_end(head)
-        index = b.phi(_INDEX)
-        index.add_incoming(ir.Constant(_INDEX, 0), start)
+        index = b.phi(INDEX)
+        index.add_incoming(ir.Constant(INDEX, 0), start)
         b.cbranch(b.icmp_signed("<", index, count), body, done)
         b.position_at_end(body)
         yield index
-        index.add_incoming(b.add(index, ir.Constant(_INDEX, step)), b.block)
+        index.add_incoming(b.add(index, ir.Constant(INDEX, step)), b.block)
         b.branch(head)
         b.position_at_end(done)
 
@@ -280,20 +277,20 @@ class _Writer:
             return self.module.globals[name]
         return ir.Function(self.module, ir.FunctionType(result, arguments), name)
 
-    def _plus(self, address: Any, offset: int) -> Any:
-        return self.b.add(address, ir.Constant(_INDEX, offset)) if offset else address
+    def plus(self, address: Any, offset: int) -> Any:
+        return self.b.add(address, ir.Constant(INDEX, offset)) if offset else address
 
-    def _at(self, address: Any, index: Any, size: int) -> Any:
-        return self.b.add(address, self.b.mul(index, ir.Constant(_INDEX, size)))
+    def at(self, address: Any, index: Any, size: int) -> Any:
+        return self.b.add(address, self.b.mul(index, ir.Constant(INDEX, size)))
 
-    def _load(self, address: Any, kind: Any) -> Any:
+    def load(self, address: Any, kind: Any) -> Any:
         value = self.b.load(self.b.inttoptr(address, kind.as_pointer()))
         value.align = 1
         return value
 
-    def _splat(self, value: Any) -> Any:
+    def splat(self, value: Any) -> Any:
         """Return a vector with `value` in every lane."""
         kind = ir.VectorType(value.type, self.row.lanes)
         unknown = ir.Constant(kind, ir.Undefined)
-        first = self.b.insert_element(unknown, value, ir.Constant(_DWORD, 0))
+        first = self.b.insert_element(unknown, value, ir.Constant(DWORD, 0))
         return self.b.shuffle_vector(first, unknown, ir.Constant(self.vector, [0] * self.row.lanes))

@@ -22,73 +22,65 @@ them to tables that take Q27.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
-from simulator.kernel import Array
-from simulator.kernels.recurrent import Recurrent, Sums, products
-from simulator.lut import Curve, follow, piecewise
+from simulator.kernels._curve import Curves, curves, follow_all
+from simulator.kernels._walk import Walked, grouped, joined, lined, lines
+from simulator.kernels.recurrent import Sums, products
+from simulator.lut import piecewise
 
 __all__ = ["ExecutorGru", "Gru"]
 
 
 @jit
-def _executor(
-    sums: Array,
-    lengths: Array,
-    dense: Any,
-    late: Any,
-    plain: Any,
-    sigmoid: Curve,
-    tanh: Curve,
-    out: Form,
-    joined: bool,
-    y: Array,
-    h: Array,
-) -> None:
-    """Walk through all steps as the executor does.
+def _executor(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
+    """Do a step as the executor does."""
+    samples, units = h.shape
+    own, sums, rz = lined(cell.own, samples), lined(cell.sums, samples), lined(cell.rz, samples)
+    inner, n = lined(cell.inner, samples), lined(cell.n, samples)
+    products(h, cell.weights[0], cell.weights[1], cell.weights[2], own)
+    for k in range(samples):
+        for u in range(0 if cell.joined else 2 * units):
+            own[k, u] = 0
+        joined(a[k, : 2 * units], own[k], 16, sums[k])
+    follow_all(cell.sigmoid, sums, 0, 2 * units, rz)
+    for k in range(samples):
+        given, b, r, line = a[k, 2 * units :], own[k, 2 * units :], rz[k], inner[k]
+        for u in range(units):
+            line[u] = sat(given[u] + rsh(np.int64(r[u]) * b[u], 7), 16)
+    follow_all(cell.tanh, inner, 0, units, n)
+    for k in range(samples):
+        z, line, state = rz[k, units:], n[k], h[k]
+        for u in range(units if step < lengths[k] else 0):
+            state[u] = apply(cell.out, z[u] * rsh(np.int64(state[u]), 1) + (128 - z[u]) * line[u])
 
-    Parameters
-    ----------
-    sums
-        int32 [N, T, 3H], Q11: the inputs' sums a, in the gate order r, z, n.
-    lengths
-        int64 [N], 0 to T: how many steps each sample has.
-    dense, late, plain
-        The states' sums b, see `recurrent.products`: weights [3H, H], result int32 in Q11.
-    sigmoid, tanh
-        The chip's tables with results of int8 Q7.
-    out
-        The new state in Q14 -> output.
-    joined
-        Whether r and z read the states' sums.
-    y
-        [N, T, H], filled at every step that a sample has: the output, at the output's scale.
-    h
-        [N, H] in y's type: the state to begin with, and in the end the last one.
-    """
-    samples, _, units = y.shape
-    own = np.empty((samples, 3 * units), np.int32)
-    for t in range(lengths.max() if samples else 0):
-        products(h, dense, late, plain, own)
-        for k in range(samples):
-            if t >= lengths[k]:
-                continue
-            a, b, state = sums[k, t], own[k], h[k]
-            for u in range(units):
-                own_r, own_z = (np.int64(b[u]), np.int64(b[units + u])) if joined else (np.int64(0), np.int64(0))
-                r = follow(sigmoid, sat(a[u] + own_r, 16))
-                z = follow(sigmoid, sat(a[units + u] + own_z, 16))
-                n = follow(tanh, sat(a[2 * units + u] + rsh(r * b[2 * units + u], 7), 16))
-                state[u] = apply(out, z * rsh(np.int64(state[u]), 1) + (128 - z) * n)
-                y[k, t, u] = state[u]
+
+class _Executor(NamedTuple):
+    """A step of the executor's unit."""
+
+    weights: Any  # `dense`, `late` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q11
+    sigmoid: Curves  # the chip's tables with results of int8 Q7
+    tanh: Curves
+    out: Form  # the new state in Q14 -> output
+    joined: bool  # whether r and z read the states' sums
+    own: Any  # `lines` of 3H without spare ones: those sums
+    sums: Any  # `lines` of 2H
+    rz: Any  # `lines` of 2H
+    inner: Any  # `lines` of H
+    n: Any  # `lines` of H
+
+    @staticmethod
+    def rule() -> Any:
+        """Return the loop of a step."""
+        return _executor
 
 
 @dataclass(frozen=True, eq=False)
-class ExecutorGru(Recurrent):
+class ExecutorGru(Walked):
     """The unit as the chips' executor computes it, faults included; `rescale_o` takes Q14 to the state.
 
     Parameters
@@ -104,94 +96,72 @@ class ExecutorGru(Recurrent):
 
     gates: ClassVar[int] = 3
 
-    def stepper(self) -> Any:
-        """Return the loop with tables of 8 bits."""
-        sigmoid, tanh = (piecewise(name, self.table).curve(8) for name in ("sigmoid", "tanh"))
-        hidden = self.hidden_sums()
-        out = self.rescale_o.within(1 << 16)
-
-        def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            _executor(sums, lengths, *hidden.arguments(), sigmoid, tanh, out, self.joined, y, h)
-            return [h[:, None]]
-
-        return step
+    def cell(self) -> _Executor:
+        """Return the step with tables of 8 bits."""
+        sigmoid, tanh = (curves(piecewise(name, self.table), 8) for name in ("sigmoid", "tanh"))
+        weights, out, units = self.hidden_sums().arguments(), self.rescale_o.within(1 << 16), self.units
+        memory = lines(3 * units, 0), lines(2 * units), lines(2 * units), lines(units), lines(units)
+        return _Executor(weights, sigmoid, tanh, out, self.joined, *memory)
 
 
 @jit
-def _defined(
-    sums: Array,
-    lengths: Array,
-    dense: Any,
-    late: Any,
-    plain: Any,
-    dense_n: Any,
-    late_n: Any,
-    plain_n: Any,
-    sigmoid: Curve,
-    tanh: Curve,
-    new: Form,
-    reset_after: bool,
-    forward: bool,
-    bits: int,
-    y: Array,
-    h: Array,
-) -> None:
-    """Walk through all steps as the unit is defined.
-
-    Parameters
-    ----------
-    sums
-        int32 [N, T, 3H], Q27: the inputs' sums a, in the gate order r, z, n.
-    lengths
-        int64 [N], 0 to T: how many steps each sample has.
-    dense, late, plain
-        The states' sums b of r and z, see `recurrent.products`: weights [2H, H], result int32 in Q27.
-    dense_n, late_n, plain_n
-        The same for n: weights [H, H].
-    sigmoid
-        The table from int32 Q27 to Q31 or Q15; r and z have its fractional bits.
-    tanh
-        The table from int32 Q27 to Q31.
-    new
-        n in Q31 -> the state's scale.
-    reset_after
-        Whether r multiplies the sums of n; otherwise the state that goes into them.
-    forward
-        Whether time runs from 0 on; otherwise from a sample's last step to 0.
-    bits
-        Width of the state.
-    y
-        [N, T, H], filled at every step that a sample has: the output, at the output's scale.
-    h
-        [N, H] in y's type: the state to begin with, and in the end the last one.
-    """
-    samples, _, units = y.shape
-    b, m = np.empty((samples, 2 * units), np.int32), np.empty((samples, units), np.int32)
-    gated, r = np.empty((samples, units), y.dtype), np.empty((samples, units), np.int64)
-    down = sigmoid.bits - 1
-    for step in range(lengths.max() if samples else 0):
-        products(h, dense, late, plain, b)
-        for k in range(samples):
-            t = min(step, lengths[k] - 1) if forward else max(lengths[k] - 1 - step, 0)
-            for u in range(units if step < lengths[k] else 0):
-                r[k, u] = follow(sigmoid, sat(np.int64(sums[k, t, u]) + b[k, u], 32))
-                gated[k, u] = h[k, u] if reset_after else rsh(r[k, u] * h[k, u], down)
-        products(gated, dense_n, late_n, plain_n, m)
-        for k in range(samples):
-            if step >= lengths[k]:
-                continue
-            t = step if forward else lengths[k] - 1 - step
-            a, state = sums[k, t], h[k]
+def _defined(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
+    """Do a step as the unit is defined."""
+    samples, units = h.shape
+    b, m, gated = lined(cell.b, samples), lined(cell.m, samples), cell.gated.reshape((-1, units))[:samples]
+    sums, rz = lined(cell.sums, samples), lined(cell.rz, samples)
+    inner, n = lined(cell.inner, samples), lined(cell.n, samples)
+    products(h, cell.weights[0], cell.weights[1], cell.weights[2], b)
+    for k in range(samples):
+        joined(a[k, : 2 * units], b[k], 32, sums[k])
+    follow_all(cell.sigmoid, sums, 0, 2 * units, rz)
+    for k in range(samples):
+        r, state, line = rz[k], h[k], gated[k]
+        for u in range(units):
+            line[u] = state[u] if cell.reset_after else rsh(np.int64(r[u]) * state[u], cell.down)
+    products(gated, cell.weights_n[0], cell.weights_n[1], cell.weights_n[2], m)
+    for k in range(samples):
+        given, r, own, line = a[k, 2 * units :], rz[k], m[k], inner[k]
+        if cell.reset_after:
             for u in range(units):
-                own = rsh(r[k, u] * m[k, u], down) if reset_after else np.int64(m[k, u])
-                z = follow(sigmoid, sat(np.int64(a[units + u]) + b[k, units + u], 32))
-                n = np.int64(apply(new, follow(tanh, sat(a[2 * units + u] + own, 32))))
-                state[u] = sat(n + rsh(z * (state[u] - n), down), bits)
-                y[k, t, u] = state[u]
+                line[u] = sat(given[u] + rsh(np.int64(r[u]) * own[u], cell.down), 32)
+        else:
+            joined(given, own, 32, line)
+    follow_all(cell.tanh, inner, 0, units, n)
+    for k in range(samples):
+        z, line, state = rz[k, units:], n[k], h[k]
+        for u in range(units if step < lengths[k] else 0):
+            new = np.int64(apply(cell.new, line[u]))
+            state[u] = sat(new + rsh(z[u] * (state[u] - new), cell.down), cell.bits)
+
+
+class _Defined(NamedTuple):
+    """A step of the unit as it is defined."""
+
+    weights: Any  # `dense`, `late` and `plain` of the states' sums of r and z, see `recurrent.products`; in int32 Q27
+    weights_n: Any  # the same for n
+    sigmoid: Curves  # int32 Q27 -> Q31 or Q15
+    tanh: Curves  # int32 Q27 -> Q31
+    new: Form  # n in Q31 -> the state's scale
+    down: int  # fractional bits of r and z
+    reset_after: bool  # whether r multiplies the sums of n; otherwise the state that goes into them
+    bits: int  # width of the state
+    b: Any  # `lines` of 2H without spare ones: the states' sums
+    m: Any  # `lines` of H without spare ones: those of n
+    gated: Any  # [N, H] in the states' type: what n's sums read
+    sums: Any  # `lines` of 2H
+    rz: Any  # `lines` of 2H
+    inner: Any  # `lines` of H
+    n: Any  # `lines` of H
+
+    @staticmethod
+    def rule() -> Any:
+        """Return the loop of a step."""
+        return _defined
 
 
 @dataclass(frozen=True, eq=False)
-class Gru(Recurrent):
+class Gru(Walked):
     """The unit as it is defined; `rescale_o` takes n from Q31 to the state.
 
     Parameters
@@ -210,35 +180,34 @@ class Gru(Recurrent):
 
     gates: ClassVar[int] = 3
 
-    def stepper(self) -> Any:
-        """Return the loop with the weights of n apart: they may read another state than those of r and z."""
-        sigmoid = piecewise("sigmoid", self.table).curve(self.gate_bits)
-        tanh = piecewise("tanh", self.table).curve(32)
-        cut, largest, kind = 2 * self.units, 1 << (self.rescale_o.bits - 1), self.rescale_o.dtype
-        gates, inner = (
-            Sums(self.weight_h[rows], self.bias_h[rows], kind, largest, self.rescale_h)
-            for rows in (slice(cut), slice(cut, None))
+    def cell(self) -> _Defined:
+        """Return the step with the weights of n apart: they may read another state than those of r and z."""
+        sigmoid, tanh = (
+            curves(piecewise("sigmoid", self.table), self.gate_bits),
+            curves(piecewise("tanh", self.table), 32),
         )
-        new = self.rescale_o.within(1 << 31)
-
-        def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            _defined(
-                sums,
-                lengths,
-                *gates.arguments(),
-                *inner.arguments(),
-                sigmoid,
-                tanh,
-                new,
-                self.reset_after,
-                self.forward,
-                self.rescale_o.bits,
-                y,
-                h,
-            )
-            return [h[:, None]]
-
-        return step
+        units, kind, bits = self.units, self.rescale_o.dtype, self.rescale_o.bits
+        gates, inner = (
+            Sums(self.weight_h[rows], self.bias_h[rows], kind, 1 << (bits - 1), self.rescale_h)
+            for rows in (slice(2 * units), slice(2 * units, None))
+        )
+        return _Defined(
+            gates.arguments(),
+            inner.arguments(),
+            sigmoid,
+            tanh,
+            self.rescale_o.within(1 << 31),
+            self.gate_bits - 1,
+            self.reset_after,
+            bits,
+            b=lines(2 * units, 0),
+            m=lines(units, 0),
+            gated=grouped(units, kind),
+            sums=lines(2 * units),
+            rz=lines(2 * units),
+            inner=lines(units),
+            n=lines(units),
+        )
 
     @classmethod
     def output(cls, scale: float, bits: int) -> Rescale:

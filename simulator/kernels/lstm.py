@@ -21,144 +21,120 @@ bits of Q27.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from simulator._jit import jit
+from simulator._jit import inline, jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
-from simulator.kernel import Array, Spec
-from simulator.kernels.recurrent import Recurrent, products
-from simulator.lut import Curve, follow, piecewise
+from simulator.kernel import Spec
+from simulator.kernels._curve import Curves, curves, follow_all
+from simulator.kernels._walk import Walked, joined, lined, lines
+from simulator.kernels.recurrent import products
+from simulator.lut import piecewise
 
 __all__ = ["Lstm"]
 
 
-@jit
-def _q27(
-    sums: Array,
-    lengths: Array,
-    dense: Any,
-    late: Any,
-    plain: Any,
-    sigmoid: Curve,
-    tanh: Curve,
-    out: Form,
-    forward: bool,
-    y: Array,
-    h: Array,
-    c: Array,
-    wide: bool,
-) -> None:
-    """Walk through all steps with sums in Q27: "q27" and "wide".
+@inline
+def _gates(cell: Any, a: Any, h: Any, bits: Any) -> Any:
+    """Return the gates int32 [N, 4H and more] of sums a and states h, the sums saturated to `bits` bits."""
+    samples, units = h.shape
+    own, sums, gates = lined(cell.own, samples), lined(cell.sums, samples), lined(cell.gates, samples)
+    products(h, cell.weights[0], cell.weights[1], cell.weights[2], own)
+    for n in range(samples):
+        joined(a[n], own[n], bits, sums[n])
+    follow_all(cell.sigmoid, sums, 0, 2 * units, gates)
+    follow_all(cell.tanh, sums, 2 * units, units, gates)
+    follow_all(cell.sigmoid, sums, 3 * units, units, gates)
+    return gates
 
-    Parameters
-    ----------
-    sums
-        int32 [N, T, 4H], Q27: the inputs' sums a, in the gate order i, f, g, o.
-    lengths
-        int64 [N], 0 to T: how many steps each sample has.
-    dense, late, plain
-        The states' sums b, see `recurrent.products`: weights [4H, H], result int32 in Q27.
-    sigmoid, tanh
-        The tables from int32 Q27 to int32 Q31.
-    out
-        o*tanh(c) in Q30 -> output.
-    forward
-        Whether time runs from 0 on; otherwise from a sample's last step to 0.
-    y
-        [N, T, H], filled at every step that a sample has: the output, at the output's scale.
-    h
-        [N, H] in y's type: the state to begin with, and in the end the last one.
-    c
-        int64 [N, H] in Q15: the cell to begin with, and in the end the last one.
-    wide
-        Whether f*c keeps its width ("wide") or is cut to 32 bits ("q27").
-    """
-    samples, _, units = y.shape
-    own = np.empty((samples, 4 * units), np.int32)
-    for step in range(lengths.max() if samples else 0):
-        products(h, dense, late, plain, own)
-        for n in range(samples):
-            if step >= lengths[n]:
-                continue
-            t = step if forward else lengths[n] - 1 - step
-            a, b, state = sums[n, t], own[n], h[n]
-            for u in range(units):
-                i = rsh(follow(sigmoid, sat(a[u] + b[u], 32)), 16)
-                f = rsh(follow(sigmoid, sat(a[units + u] + b[units + u], 32)), 16)
-                g = rsh(follow(tanh, sat(a[2 * units + u] + b[2 * units + u], 32)), 16)
-                o = rsh(follow(sigmoid, sat(a[3 * units + u] + b[3 * units + u], 32)), 16)
-                kept = f * c[n, u]
-                cell = rsh((kept if wide else sat(kept, 32)) + i * g, 3)
-                c[n, u] = sat(rsh(cell, 12), 32)
-                state[u] = apply(out, o * rsh(follow(tanh, sat(cell, 32)), 16))
-                y[n, t, u] = state[u]
+
+@inline
+def _output(cell: Any, gates: Any, inner: Any, h: Any, lengths: Any, step: Any) -> Any:
+    """Fill h with o * tanh(inner)."""
+    samples, units = h.shape
+    outer = lined(cell.outer, samples)
+    follow_all(cell.tanh, inner, 0, units, outer)
+    for n in range(samples):
+        o, curve, state = gates[n, 3 * units :], outer[n], h[n]
+        for u in range(units if step < lengths[n] else 0):
+            state[u] = apply(cell.out, o[u] * curve[u])
 
 
 @jit
-def _q11(
-    sums: Array,
-    lengths: Array,
-    dense: Any,
-    late: Any,
-    plain: Any,
-    sigmoid: Curve,
-    tanh: Curve,
-    out: Form,
-    forward: bool,
-    y: Array,
-    h: Array,
-    c: Array,
-    wide: bool,
-) -> None:
-    """Walk through all steps with sums in Q11: "q11".
+def _q27(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
+    """Do a step of "q27" or "wide": sums in Q27, gates rounded to Q15, c in Q15."""
+    samples, units = h.shape
+    gates, inner = _gates(cell, a, h, 32), lined(cell.inner, samples)
+    for n in range(samples):
+        i, f, g = gates[n, :units], gates[n, units : 2 * units], gates[n, 2 * units : 3 * units]
+        cells, line = c[n], inner[n]
+        for u in range(units if step < lengths[n] else 0):
+            kept = np.int64(f[u]) * cells[u]
+            wide = rsh((kept if cell.wide else sat(kept, 32)) + i[u] * g[u], 3)
+            cells[u] = sat(rsh(wide, 12), 32)
+            line[u] = sat(wide, 32)
+    _output(cell, gates, inner, h, lengths, step)
 
-    Parameters
-    ----------
-    sums
-        int32 [N, T, 4H], Q11: the inputs' sums a, in the gate order i, f, g, o.
-    lengths
-        int64 [N], 0 to T: how many steps each sample has.
-    dense, late, plain
-        The states' sums b, see `recurrent.products`: weights [4H, H], result int32 in Q11.
-    sigmoid, tanh
-        The tables from int16 Q11 to int8 Q7.
-    out
-        o*tanh(c) in Q14 -> output.
-    forward
-        Whether time runs from 0 on; otherwise from a sample's last step to 0.
-    y
-        [N, T, H], filled at every step that a sample has: the output, at the output's scale.
-    h
-        [N, H] in y's type: the state to begin with, and in the end the last one.
-    c
-        int64 [N, H] in Q7, of 16 bits: the cell to begin with, and in the end the last one.
-    wide
-        Not used; here so that both loops are called alike.
-    """
-    samples, _, units = y.shape
-    own = np.empty((samples, 4 * units), np.int32)
-    for step in range(lengths.max() if samples else 0):
-        products(h, dense, late, plain, own)
-        for n in range(samples):
-            if step >= lengths[n]:
-                continue
-            t = step if forward else lengths[n] - 1 - step
-            a, b, state = sums[n, t], own[n], h[n]
-            for u in range(units):
-                i = follow(sigmoid, sat(a[u] + b[u], 16))
-                f = follow(sigmoid, sat(a[units + u] + b[units + u], 16))
-                g = follow(tanh, sat(a[2 * units + u] + b[2 * units + u], 16))
-                o = follow(sigmoid, sat(a[3 * units + u] + b[3 * units + u], 16))
-                cell = sat(f * c[n, u] + i * g, 32)
-                c[n, u] = sat(rsh(cell, 7), 16)
-                state[u] = apply(out, o * follow(tanh, sat(rsh(cell, 3), 16)))
-                y[n, t, u] = state[u]
+
+@jit
+def _q11(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
+    """Do a step of "q11": sums in Q11, gates in Q7, c in Q7 of 16 bits."""
+    samples, units = h.shape
+    gates, inner = _gates(cell, a, h, 16), lined(cell.inner, samples)
+    for n in range(samples):
+        i, f, g = gates[n, :units], gates[n, units : 2 * units], gates[n, 2 * units : 3 * units]
+        cells, line = c[n], inner[n]
+        for u in range(units if step < lengths[n] else 0):
+            wide = sat(np.int64(f[u]) * cells[u] + i[u] * g[u], 32)
+            cells[u] = sat(rsh(wide, 7), 16)
+            line[u] = sat(rsh(wide, 3), 16)
+    _output(cell, gates, inner, h, lengths, step)
+
+
+class _Q27(NamedTuple):
+    """A step of "q27" and "wide"."""
+
+    weights: Any  # `dense`, `late` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q27
+    sigmoid: Curves  # int32 Q27 -> Q31, rounded to Q15
+    tanh: Curves
+    out: Form  # o*tanh(c) in Q30 -> output
+    wide: bool  # whether f*c keeps its width or is cut to 32 bits
+    own: Any  # `lines` of 4H without spare ones: the states' sums
+    sums: Any  # `lines` of 4H
+    gates: Any  # `lines` of 4H
+    inner: Any  # `lines` of H
+    outer: Any  # `lines` of H
+
+    @staticmethod
+    def rule() -> Any:
+        """Return the loop of a step."""
+        return _q27
+
+
+class _Q11(NamedTuple):
+    """A step of "q11"; members as of `_Q27`."""
+
+    weights: Any  # result int32 in Q11
+    sigmoid: Curves  # int16 Q11 -> Q7
+    tanh: Curves
+    out: Form  # o*tanh(c) in Q14 -> output
+    wide: bool  # not used
+    own: Any
+    sums: Any
+    gates: Any
+    inner: Any
+    outer: Any
+
+    @staticmethod
+    def rule() -> Any:
+        """Return the loop of a step."""
+        return _q11
 
 
 @dataclass(frozen=True, eq=False)
-class Lstm(Recurrent):
+class Lstm(Walked):
     """Map x to the sequence, the last state and the last cell.
 
     The cell is int32: Q15 for "q27" and "wide"; for "q11" the H int16 values (Q7) fill the first half of its
@@ -184,30 +160,20 @@ class Lstm(Recurrent):
         """Return the specs of the last state and of the last cell."""
         return [*super().last(samples), Spec((samples, 1, self.units), np.dtype(np.int32))]
 
-    def stepper(self) -> Any:
-        """Return the loop of `arithmetic` with its tables and weights."""
-        fine, wide = self.arithmetic != "q11", self.arithmetic == "wide"
-        kernel, bits = (_q27, 32) if fine else (_q11, 8)
-        sigmoid, tanh = (piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
-        hidden = self.hidden_sums()
-        out = self.rescale_o.within(1 << 31)
+    @property
+    def packed(self) -> bool:
+        """Whether the cell has 16 bits."""
+        return self.arithmetic == "q11"
 
-        def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
-            kernel(sums, lengths, *hidden.arguments(), sigmoid, tanh, out, self.forward, y, h, c, wide)
-            return [h[:, None], _held(c, fine)[:, None]]
-
-        return step
+    def cell(self) -> _Q27 | _Q11:
+        """Return the step of `arithmetic` with its tables and weights."""
+        kind, bits, after = (_Q11, 8, 0) if self.packed else (_Q27, 32, 16)
+        sigmoid, tanh = (curves(piecewise(name, self.table), bits, after) for name in ("sigmoid", "tanh"))
+        weights, out, units = self.hidden_sums().arguments(), self.rescale_o.within(1 << 31), self.units
+        memory = lines(4 * units, 0), lines(4 * units), lines(4 * units), lines(units), lines(units)
+        return kind(weights, sigmoid, tanh, out, self.arithmetic == "wide", *memory)
 
     @classmethod
     def output(cls, arithmetic: str, ratio: float, bits: int) -> Rescale:
         """Return the rescaling of o * tanh(c) to a state at `ratio` counts per unit."""
         return Rescale.from_ratio(ratio * 2.0 ** -cls.formats[arithmetic][1], bits)
-
-
-def _held(c: np.ndarray, fine: bool) -> np.ndarray:
-    """Return the cells [N, H] as the int32 tensor holds them."""
-    if fine:
-        return c.astype(np.int32)
-    packed = np.zeros((len(c), 2 * c.shape[1]), np.int16)
-    packed[:, : c.shape[1]] = c
-    return packed.view(np.int32)

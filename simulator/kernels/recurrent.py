@@ -94,16 +94,16 @@ class Sums:
             self._loop = build(In(0), Out(0))
 
     def arguments(self) -> tuple[Any, Any, Any]:
-        """Return `dense`, `late` and `plain` of `products`, with memory of their own."""
+        """Return `dense`, `late` and `plain` of `products` for a `Loop`."""
         if self._loop is None:
             return None, None, self.plain
-        _, constants, geometry, _, late, line, padded, sums, _ = self._loop.scratched(1)
+        _, constants, geometry, _, late, line, padded, sums, _ = self._loop.arguments
         return _simd.Dense(constants, geometry, line, padded, sums), late, None
 
 
 @jit
-def _sums(x: Array, dense: Any, late: Any, plain: Any, out: Array) -> None:
-    products(x, dense, late, plain, out)
+def _sums(x: Array, weights: Any, out: Array) -> None:
+    products(x, weights[0], weights[1], weights[2], out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +202,7 @@ class Recurrent(Kernel):
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Turn the weights and bound the sums."""
         x = specs[0]
-        inputs_of = Sums(self.weight_x, self.bias_x, x.dtype, magnitude(x.dtype), self.rescale_x)
+        into = Loop(_sums, (In(0), self.input_sums(x.dtype).arguments(), Out(0)))
         step = self.stepper()
         shapes = [Spec((*x.shape[:2], self.units), self.rescale_o.dtype), *self.last(1)]
 
@@ -210,7 +210,7 @@ class Recurrent(Kernel):
             given = ins[0] if self.time_axis else np.ascontiguousarray(ins[0].swapaxes(0, 1))
             samples, times, inputs = given.shape
             sums = np.empty((samples * times, len(self.bias_x)), np.int32)
-            _sums(given.reshape(-1, inputs), *inputs_of.arguments(), sums)
+            into([given.reshape(-1, inputs)], [sums])
             y = np.empty((samples, times, self.units), shapes[0].dtype)
             h, c, lengths = self._beginning(ins[1:], samples, times)
             for sample, length in zip(y, lengths, strict=True):
@@ -242,6 +242,10 @@ class Recurrent(Kernel):
         It leaves the last states in h and c, and returns those that are outputs, each [N, 1, ...].
         """
         raise NotImplementedError
+
+    def input_sums(self, kind: np.dtype) -> Sums:
+        """Return the gate sums of inputs of a type."""
+        return Sums(self.weight_x, self.bias_x, kind, magnitude(kind), self.rescale_x)
 
     def hidden_sums(self) -> Sums:
         """Return the states' gate sums."""

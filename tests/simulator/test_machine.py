@@ -1,6 +1,8 @@
 """The laws of the machine: blocks, threads, fusion, layouts, taps and forced tensors never change an integer."""
 
 import itertools
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -165,6 +167,54 @@ def test_forcing_everything_shows_each_step_alone(reference):
     assert np.array_equal(got["r1"], reference["r1"])
     assert not np.array_equal(got["c2"], reference["c2"])
     assert np.array_equal(got["c3"], reference["c3"])
+
+
+class Slow(PlainKernel):
+    """Gives its input back, notes how many samples came and who came; fails where a sample is 99."""
+
+    def __init__(self):
+        self.blocks, self.threads = [], set()
+
+    def infer(self, x):
+        return (x,)
+
+    def __call__(self, x):
+        self.blocks.append(len(x))
+        self.threads.add(threading.get_ident())
+        time.sleep(0.002)
+        if (x == 99).any():
+            raise ValueError("99")
+        return (x,)
+
+
+def test_threads_get_as_many_blocks_of_about_one_size():
+    kernel = Slow()
+    program = compile([Call(kernel, ("x",), ("y",))], {"x": Spec((1, 3), np.int8)}, ["y"], block=10, threads=2)
+    x = np.arange(64 * 3, dtype=np.uint8).view(np.int8).reshape(64, 3) % 90
+    assert np.array_equal(dict(program.run({"x": x}))["y"], x)
+    assert kernel.blocks == [8] * 8
+    assert len(kernel.threads) == 2
+    assert threading.get_ident() in kernel.threads
+
+
+def test_a_batch_that_is_done_at_once_wakes_no_thread():
+    kernel = Slow()
+    program = compile([Call(kernel, ("x",), ("y",))], {"x": Spec((1, 3), np.int8)}, ["y"], block=10, threads=2)
+    program._pace[0] = 1e-9  # seconds of a sample
+    dict(program.run({"x": np.zeros((64, 3), np.int8)}))
+    assert kernel.threads == {threading.get_ident()}
+    assert sum(kernel.blocks) == 64
+
+
+def test_a_failure_in_any_thread_is_raised():
+    program = compile([Call(Slow(), ("x",), ("y",))], {"x": Spec((1, 1), np.int8)}, ["y"], block=1, threads=2)
+    for place in range(6):
+        x = np.zeros((6, 1), np.int8)
+        x[place] = 99
+        with pytest.raises(ValueError, match="99"):
+            dict(program.run({"x": x}))
+    x[:] = 5
+    assert np.array_equal(dict(program.run({"x": x}))["y"], x)
 
 
 def test_threads_come_from_the_environment(monkeypatch):

@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import _llvm
+from simulator._jit import jit
 from simulator.fixed import Rescale, Rounded, Rounding
 from simulator.kernel import MachineError
-from simulator.kernels import Conv, Linear, MatMul, _tile
+from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul, _curve, _tile
+from simulator.kernels._curve import Vectors, curves, follow_all
+from simulator.lut import piecewise
 from simulator.rows import ROWS, host_features, row, runs_here
 from tests.simulator.helpers import SEEDS, few, integers, run, same, simd
 
@@ -85,6 +88,64 @@ def test_products_of_two_tensors(name, shape):
         x, y = (np.stack([np.roll(a, i) for i in range(batch * heads)]).reshape(batch, heads, *a.shape) for a in (x, y))
         got, want = both(name, MatMul(Rescale.from_ratio(0.003, 8)), x, y, threads=1)
         same(got, want, np.int8)
+
+
+@jit
+def followed(curve, x, width, out):
+    """`follow_all`, called from compiled code."""
+    follow_all(curve, x, 2, width, out)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("chip", ["venus", "arcs", "venusA"])
+@pytest.mark.parametrize("function", ["sigmoid", "tanh"])
+def test_a_row_follows_a_curve_as_the_table_says(name, chip, function):
+    """Borders of the pieces, ends of the range and anything between; with and without a second rounding."""
+    table, width = piecewise(function, chip), 37
+    top = 1 << (table.bits - 1)
+    near = np.concatenate([sign * table.borders + d for d in (-1, 0, 1) for sign in (1, -1)])
+    some = np.random.default_rng(0).integers(-top, top, 3 * width)
+    x = np.concatenate([near, [0, 1, -1, -top, top - 1], some]).clip(-top, top - 1)
+    lines = np.zeros((-(-len(x) // width), 2 + width + 16), np.int32)
+    lines[:, 2 : 2 + width] = np.resize(x, (len(lines), width))
+    for bits, after in ((8, 0), (16, 0), (32, 16), (32, 0))[: 2 if chip == "venus" else 4]:
+        with simd(name):
+            curve = curves(table, bits, after)
+        out = np.full_like(lines, 77)
+        followed(curve, lines, width, out)
+        want = table.rounded(lines[:, 2 : 2 + width], bits)
+        assert isinstance(curve, Vectors)
+        assert out[:, 2 : 2 + width].tolist() == (want + (1 << after >> 1) >> after).tolist()
+        assert (out[:, :2] == 77).all()
+
+
+@pytest.mark.parametrize("one", ROWS, ids=lambda one: one.name)
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_curve_compiles_on_any_machine_with_whole_vectors(one, wide):
+    code = _llvm.assembly(_curve.text(one, wide, not wide, 8, 0), one.triple, one.features)
+    assert re.search(VECTORS[one.name], code), code
+
+
+VECTORS = {
+    "avx512-vnni": "zmm", "avx-vnni": "ymm", "avx512bw": "zmm", "avx2": "ymm", "neon-dot": r"\.4s", "neon": r"\.4s",
+    "portable": r"xmm|\.4s",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HERE)
+def test_recurrent_layers_of_more_samples_than_walk_together(name):
+    rng = np.random.default_rng(3)
+    samples, times, inputs, units = 41, 9, 5, 21
+    x = integers(rng, (samples, times, inputs))
+    weights = [integers(rng, (4 * units, n)) for n in (inputs, units)]
+    bias = rng.integers(-(1 << 14), 1 << 14, (2, 4 * units))
+    to_q27, to_q11 = Rescale.from_ratio(3000.0, 32), Rescale.from_shift(3, 32)
+    for arithmetic, to, chip in (("q27", to_q27, "venusA"), ("q11", to_q11, "venus")):
+        parts = (*weights, *bias, to, to, Lstm.output(arithmetic, 100.0, 8))
+        same(*both(name, Lstm(*parts, kept=(0,), arithmetic=arithmetic, table=chip), x), np.int8)
+    parts = tuple(a[: 3 * units] for a in (*weights, *bias))
+    same(*both(name, Gru(*parts, to_q27, to_q27, Gru.output(100.0, 8), kept=(0,)), x), np.int8)
 
 
 INSTRUCTIONS = {

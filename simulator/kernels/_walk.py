@@ -1,0 +1,252 @@
+"""The walk of a recurrent layer through all its steps, in compiled code.
+
+Samples walk together, so that a step's states are one product with the weights; the inputs of some steps are another
+one. What a step does with the sums is the layer's `cell`, a named tuple with its constants and memory, whose `rule`
+works on whole lines of numbers. Order of time, lengths and first states: see `recurrent`.
+
+Must not know: gates, formats, rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import overload
+
+from simulator._jit import inline, jit
+from simulator.fixed import sat
+from simulator.kernel import Array, Run, Spec
+from simulator.kernels.recurrent import Recurrent, products
+from simulator.native import In, Loop, Out, Scratch
+
+__all__ = ["Walked", "grouped", "joined", "lined", "lines"]
+
+_GROUP = 32  # samples that walk together
+_ROWS = 64  # inputs, of samples and steps, whose gate sums are made at once
+SPARE = 16  # numbers that a vector may read and write behind the end of a line, see `_curve.follow_all`
+
+
+@inline
+def time_of(step: Any, length: Any, forward: Any) -> Any:
+    """Return the time of a step of a sample of `length` steps, for steps behind its last one any time that exists."""
+    return max(min(step, length - 1) if forward else length - 1 - step, 0)
+
+
+@inline
+def joined(a: Any, b: Any, bits: Any, out: Any) -> Any:
+    """Fill the beginning of int32 `out` with the sums of int32 a and b, saturated to `bits` bits."""
+    for i in range(a.size):
+        out[i] = sat(np.int64(a[i]) + b[i], bits)
+
+
+class Memory(NamedTuple):
+    """What a walk holds of at most `_GROUP` samples, flat."""
+
+    h: Any  # [N, H] in y's type: the states
+    c: Any  # int32 [N, H]: the cells
+    lengths: Any  # int64 [N]: steps of each sample, from 0 to T
+    x: Any  # inputs [_ROWS, I]
+    sums: Any  # int32 [_ROWS, G*H]: their gate sums
+
+
+def advance(cell: Any, a: Array, h: Array, c: Array, lengths: Array, step: int) -> None:
+    """Do step number `step` in h and c, for samples that have it: what the cell's `rule` returns does it.
+
+    cell : a named tuple, the arithmetic of a kind of layer with its constants. a : int32 [N, G*H], sums of the inputs.
+    h, c, lengths : see `Memory`.
+    """
+    type(cell).rule()(cell, a, h, c, lengths, step)
+
+
+@overload(advance)
+def _advance(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
+    rule = cell.instance_class.rule()
+
+    def compiled(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> None:
+        rule(cell, a, h, c, lengths, step)
+
+    return compiled
+
+
+@jit
+def _begin(
+    memory: Memory, units: int, first: int, count: int, times: int, lengths: Array, h0: Array, c0: Array
+) -> tuple[Array, Array, Array, int]:
+    """Return h, c and lengths of samples first..first+count to begin with, and the greatest length."""
+    h, c = memory.h.reshape((_GROUP, units))[:count], memory.c.reshape((_GROUP, units))[:count]
+    found, longest = memory.lengths[:count], 0
+    for n in range(count):
+        found[n] = min(max(lengths[(first + n) % len(lengths)], 0), times) if len(lengths) else times
+        longest = max(longest, found[n])
+        for u in range(units):
+            h[n, u] = h0[(first + n) % len(h0), u] if len(h0) else 0
+            c[n, u] = c0[(first + n) % len(c0), u] if len(c0) else 0
+    return h, c, found, longest
+
+
+@jit
+def walk(
+    x: Array,
+    time_first: bool,
+    weights: Any,
+    cell: Any,
+    units: int,
+    lengths: Array,
+    h0: Array,
+    c0: Array,
+    forward: bool,
+    packed: bool,
+    memory: Memory,
+    y: Array,
+    last: Array,
+    end: Array,
+) -> None:
+    """Walk through all steps of a layer.
+
+    Parameters
+    ----------
+    x
+        Integers [N, T, I], with `time_first` [T, N, I].
+    weights
+        `dense`, `late` and `plain` of the inputs' sums.
+    cell
+        See `advance`.
+    lengths, h0, c0
+        Integers [N], states and cells [N, H] to begin with, or [1] and [1, H] for all samples; none stand for T and
+        zeros.
+    packed
+        Whether cells go out as int16, in the first half of the bytes; the rest is 0.
+    y, last, end
+        Outputs: states at every step, ordered as x, at the end [N, H], and cells int32 [N, H]; empty where not asked
+        for.
+    """
+    samples, times = (x.shape[1], x.shape[0]) if time_first else (x.shape[0], x.shape[1])
+    inputs = memory.x.reshape((_ROWS, x.shape[2]))
+    sums = memory.sums.reshape((_ROWS, memory.sums.size // _ROWS))
+    for base in range(0, samples, _GROUP):
+        count = min(_GROUP, samples - base)
+        h, c, long, longest = _begin(memory, units, base, count, times, lengths, h0, c0)
+        for begin in range(0, longest, _ROWS // count):
+            steps = min(_ROWS // count, longest - begin)
+            for k in range(steps * count):
+                n = k % count
+                _take(x, base + n, time_of(begin + k // count, long[n], forward), time_first, inputs[k])
+            products(inputs[: steps * count], weights[0], weights[1], weights[2], sums[: steps * count])
+            for k in range(steps):
+                advance(cell, sums[k * count : (k + 1) * count], h, c, long, begin + k)
+                for n in range(count if y.size else 0):
+                    if begin + k < long[n]:
+                        _give(h[n], base + n, time_of(begin + k, long[n], forward), time_first, y)
+        _end(h, c, long, base, times if y.size else 0, time_first, packed, y, last, end)
+
+
+@jit
+def _take(x: Array, n: int, t: int, time_first: bool, out: Array) -> None:
+    """Copy the numbers of sample n at time t of x, ordered as in `walk`, to flat `out`."""
+    row, line = (t, n) if time_first else (n, t)
+    for u in range(out.size):
+        out[u] = x[row, line, u]
+
+
+@jit
+def _give(x: Array, n: int, t: int, time_first: bool, out: Array) -> None:
+    """Copy flat x to the numbers of sample n at time t of `out`."""
+    row, line = (t, n) if time_first else (n, t)
+    for u in range(x.size):
+        out[row, line, u] = x[u]
+
+
+@jit
+def _end(
+    h: Array,
+    c: Array,
+    lengths: Array,
+    first: int,
+    times: int,
+    time_first: bool,
+    packed: bool,
+    y: Array,
+    last: Array,
+    end: Array,
+) -> None:
+    """Write what a walk leaves: zeros in y from each sample's length on, the last states and cells."""
+    samples, units = h.shape
+    for n in range(samples):
+        for t in range(lengths[n], times):
+            row, line = (t, first + n) if time_first else (first + n, t)
+            for u in range(units):
+                y[row, line, u] = 0
+        for u in range(units if last.size else 0):
+            last[first + n, u] = h[n, u]
+        if end.size and packed:
+            _pack(c[n], end[first + n])
+        elif end.size:
+            for u in range(units):
+                end[first + n, u] = c[n, u]
+
+
+@inline
+def _pack(c: Any, out: Any) -> Any:
+    """Fill int32 out [H] with the 16-bit numbers c [H], two by two, the first one lower; the rest is 0."""
+    for i in range(c.size):
+        low = c[2 * i] & 0xFFFF if 2 * i < c.size else 0
+        out[i] = low | (c[2 * i + 1] << 16 if 2 * i + 1 < c.size else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Walked(Recurrent):
+    """A layer whose steps are one compiled loop."""
+
+    @property
+    def packed(self) -> bool:
+        """Whether cells go out as int16, see `walk`."""
+        return False
+
+    def cell(self) -> Any:
+        """Return the arithmetic of a step, see `advance`; its memory is for `_GROUP` samples."""
+        raise NotImplementedError
+
+    def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
+        """Pack the weights."""
+        x, units, kind = specs[0], self.units, self.rescale_o.dtype
+        begin: dict[str, Any] = {
+            "lengths": np.zeros(0, np.int64), "h": np.zeros((0, units), kind), "c": np.zeros((0, units), np.int32)
+        }  # fmt: skip
+        shapes = {name: (-1, *array.shape[1:]) for name, array in begin.items()}
+        begin |= {name: np.array(array).reshape(shapes[name]) for name, array in self.fixed.items()}
+        begin |= {name: In(1 + i, shapes[name]) for i, name in enumerate(self.given)}
+        outs: list[Any] = [np.zeros((0, 0, 0), kind), np.zeros((0, 0), kind), np.zeros((0, 0), np.int32)]
+        for place, output in enumerate(self.kept):
+            outs[output] = Out(place, (-1, units) if output else None)
+        memory = Memory(
+            grouped(units, kind),
+            grouped(units, np.int32),
+            grouped(1, np.int64),
+            Scratch(_ROWS * x.shape[2], x.dtype),
+            Scratch(_ROWS * len(self.bias_x), np.int32),
+        )
+        weights, time_first = self.input_sums(x.dtype).arguments(), self.time_axis == 0
+        begins = begin.values()
+        return Loop(
+            walk,
+            (In(0), time_first, weights, self.cell(), units, *begins, bool(self.forward), self.packed, memory, *outs),
+        )
+
+
+def lines(numbers: int, spare: int = SPARE) -> Scratch:
+    """Return memory for int32 `numbers` and spare ones behind them, of every sample that walks."""
+    return grouped(numbers + spare, np.int32)
+
+
+def grouped(numbers: int, dtype: Any) -> Scratch:
+    """Return memory for `numbers` of every sample that walks."""
+    return Scratch(_GROUP * numbers, dtype)
+
+
+@inline
+def lined(memory: Any, samples: Any) -> Any:
+    """Return what `lines` stands for as [N, numbers and spare ones] of so many samples."""
+    return memory.reshape((_GROUP, memory.size // _GROUP))[:samples]
