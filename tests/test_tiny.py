@@ -45,15 +45,14 @@ def oracle(model, x):
         elif node.op_type == "Conv2dInt":
             out = shifted(convolution(*args, a["pads"], a["strides"]), shift)
         elif node.op_type == "LinearInt":
-            out = shifted(args[0] @ args[1].T + args[2], shift)
+            out = shifted(args[0] @ args[1].T + (args[2] if len(args) > 2 else 0), shift)
         elif node.op_type == "Relu":
             out = np.maximum(args[0], 0)
         elif node.op_type == "MaxPool":
             n, c, h, w = args[0].shape
             out = args[0].reshape(n, c, h // 2, 2, w // 2, 2).max(axis=(3, 5))
-        elif node.op_type == "AvgPool2dInt":
-            assert a["kernel_shape"] == list(args[0].shape[2:]) == [4, 4]  # a power of two: a shift
-            out = shifted(args[0].sum(axis=(2, 3), keepdims=True), 4)
+        elif node.op_type == "Reshape":
+            out = args[0].reshape(len(args[0]), *args[1][1:])
         elif node.op_type == "Flatten":
             out = args[0].reshape(len(args[0]), -1)
         else:

@@ -3,11 +3,16 @@
 Average pooling sums the window, padded zeros included, and divides by the whole area. Chips ignore or mis-handle a
 scale change there, so input and output are tied; `generic` requantizes in one step. The training side does too, and
 honours how the padding counts.
+
+The average of a whole map has a much smaller range than the map, so that a tied scale wastes bits. On chips it is a
+LinearInt over [1, C, height * width] instead, whose weights stand for 1 / (height * width): an output scale of its own,
+one rounding, and none of the executor's faults of global averages.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,12 +23,16 @@ from ..graph import ir
 from ..graph.loose import loose_node, loose_tensor
 from ..packer.limits import limits
 from ..packer.pool_limits import whole_map_area
+from ..plan import QParams
 from ..platforms import Platform
 from ..platforms.faults import Fault
-from ._base import Op, Tie
+from ._base import Op, Tie, Violation
 from .conv import CONV2D
 
-__all__ = ["AvgPool2d", "MaxPool"]
+__all__ = ["AvgPool2d", "MaxPool", "mean_weights"]
+
+_WEIGHT_TOP = 16  # the largest exponent that weights were measured at
+_LARGEST_MAP = 1 << 16  # elements: what a LinearInt of many rows was measured with
 
 
 def global_window(node: ir.Node, row: Platform) -> Any:
@@ -98,6 +107,28 @@ def global_steps(node: ir.Node, row: Platform) -> list[tuple[bool, int, int]] | 
     return min(ways)[1] if ways else None
 
 
+def _weight_exponent(area: int) -> int:
+    """Return q at which the weights of a mean, 2^q / area, fill 7 bits, as far as scales of weights go."""
+    return min(_WEIGHT_TOP, math.floor(math.log2(127 * area)))
+
+
+def mean_weights(area: int) -> tuple[np.ndarray, float]:
+    """Return int8 weights [1, area] and their scale: each 2^q / area or one off, spread evenly, their sum is 2^q."""
+    exponent = _weight_exponent(area)
+    steps = (np.arange(area + 1, dtype=np.int64) << exponent) // area
+    return np.diff(steps).astype(np.int8)[None], 2.0**exponent
+
+
+def is_mean(node: ir.Node, row: Platform) -> bool:
+    """Whether the average `node` of a whole map is written as a LinearInt, which has a scale of its own."""
+    source = ir.shape(node.inputs[0]) or ()
+    if node.domain or Fault.AVGPOOL_SCALE not in row.faults or not row.runs(formats.LINEAR.name):
+        return False
+    if not _is_global(node, source) or any(ir.attr(node, "pads") or [0]):
+        return False
+    return math.prod(int(d or 1) for d in source[1:]) <= _LARGEST_MAP
+
+
 def _window(node: ir.Node) -> dict[str, Any]:
     """Return the attributes of a window; one that has no next does not move: a stride would count for the packer."""
     kernel, result = list(ir.attr(node, "kernel_shape")), ir.shape(node.outputs[0]) or ()
@@ -153,12 +184,23 @@ class AvgPool2d(Op):
             return "its padding does not count (count_include_pad = 0); the NPU divides by the whole window"
         return _reject(node)
 
+    def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
+        """None where it does not become AvgPool2dInt."""
+        return [] if is_mean(node, row) else super().violations(node, row)
+
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Tied where a change of scale comes out wrong."""
-        return super().ties(node, row) if Fault.AVGPOOL_SCALE in row.faults else []
+        return super().ties(node, row) if Fault.AVGPOOL_SCALE in row.faults and not is_mean(node, row) else []
+
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
+        """A mean by weights shifts to the right: q_o <= q_x + q_w."""
+        return exponent(ir.read_name(node)) + _weight_exponent(math.prod(ir.attr(node, "kernel_shape")))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit with both scales; a global average in the steps that the platform gets right."""
+        """Emit with both scales; a global average as a LinearInt, or in the steps that the platform gets right."""
+        if is_mean(node, low.row):
+            _lower_mean(node, low)
+            return
         x, o = low.read(node, 0), low.written(node)
         scales = formats.AVG_POOL2D.scales(x, o)
         source = ir.shape(node.inputs[0]) or ()
@@ -187,6 +229,20 @@ class AvgPool2d(Op):
             excess = int(math.prod(sides) / (2 * math.prod(steps[0][1:])) + 0.5)
             inputs.append(low.array(f"{name}_excess", np.full(channels, -excess, np.int32)))
         low.emit(formats.CONV2D, node, inputs, attrs)
+
+
+def _lower_mean(node: ir.Node, low: Lowering) -> None:
+    """Emit LinearInt between two Reshapes: the sum over space of x * w."""
+    x, o, name = low.read(node, 0), low.written(node), ir.written_name(node)
+    _, channels, height, width = (int(d or 1) for d in ir.shape(node.inputs[0]) or ())
+    values, scale = mean_weights(height * width)
+    flat, result = [1, channels, height * width], [1, channels, 1, 1]
+    target = low.array(f"{name}_flat_shape", np.array(flat, np.int64))
+    value = low.insert(formats.RESHAPE, node, "flat", [low.integer(node, 0), target], {}, flat, x)
+    attrs = formats.LINEAR.scales(x, QParams(scale), o)
+    weight = low.array(f"{name}_weights", values)
+    value = low.insert(formats.LINEAR, node, "mean", [value, weight], attrs, [*flat[:2], 1], o)
+    low.emit(formats.RESHAPE, node, [value, low.array(f"{name}_shape", np.array(result, np.int64))], {})
 
 
 AVERAGE = AvgPool2d()
