@@ -16,6 +16,7 @@ from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import platform
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner
+from tests import nets
 from tests.nets import Net
 
 VENUS = platform("venus")
@@ -148,3 +149,13 @@ def test_ranges_beyond_the_chip_are_scaled_by_the_host(gain_in, gain_out):
     assert result.report.outputs["y"]["sqnr"] > 28
     assert all(-3 <= q.exponent <= 16 for name, q in result.plan.tensors.items() if not name.startswith("k"))
     assert [n.op_type for n in result.report.host_part] == ["Mul"] * ((gain_in != 1) + (gain_out != 1))
+
+
+def test_layers_over_a_last_axis_are_left_alone():
+    """Channels of such a layer lie on the last axis, those of the convolution before it on axis 1."""
+    net = nets.Net(2, 4, 4, seed=3)
+    weight = net.const(np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32))
+    model = net.graph(net.node("MatMul", net.conv("x", (3, 2, 3, 3), pads=[1] * 4, out="c"), weight, out="z"))
+    result = nets.quantized(model)
+    assert "c" not in result.plan.transforms or len(result.plan.transforms["c"].factor) == 1
+    assert result.report.outputs["z"]["sqnr"] > 25

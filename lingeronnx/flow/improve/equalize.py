@@ -120,6 +120,9 @@ def _groups(parts: Partition) -> list[_Group]:
         if node.op_type in ("Conv", "Linear"):
             union.find(sources[0])
             union.find(result)
+            if node.op_type == "Linear" and len(ir.shape(node.outputs[0]) or ()) != 2:  # its channels are not on axis 1
+                union.pin(sources[0])
+                union.pin(result)
         elif through:
             for source in sources:
                 union.join(source, result)
