@@ -33,6 +33,7 @@ from .flow import (
     refined,
     with_best_effort,
     with_best_ends,
+    with_wide_outputs,
 )
 from .graph import ir
 from .ops import Violation
@@ -174,7 +175,7 @@ def quantize(
     first = compared(planned, refined(planned), progress)
     best = first if plan is not None else with_best_ends(prepared, first, progress)
     if prepared.conf.effort == "best":
-        best = with_best_effort(best, progress)
+        best = with_best_effort(with_wide_outputs(best, progress), progress)
     if goal is None:
         result = best.checked
     else:

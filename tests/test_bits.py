@@ -196,7 +196,7 @@ def test_float_output_on_a_chip():
         ("generic", {"c": {"out_bits": 16}}, "only a fully connected layer whose output nothing in integers reads"),
         ("generic", {"y": {"out_bits": 24}}, "out_bits"),
         ("generic", {"c": {"bits": 12}}, "override c: bits 12 on platform generic: it computes in 4, 8, 16 bits only"),
-        ("venus", {"y": {"out_bits": 32}}, "override y: out_bits 32 on platform venus"),
+        ("venus", {"y": {"out_bits": 16}}, "override y: out_bits 16 on platform venus"),
         ("venus", {"Conv_c": {"weight_bits": 4}}, "override Conv_c: weight_bits 4 on platform venus"),
     ],
 )

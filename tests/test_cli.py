@@ -304,9 +304,9 @@ def test_widths_on_the_command_line(here: Here) -> None:
     tensors = json.loads((here.folder / "plan.json").read_text())["tensors"]
     assert {name: tensors[name]["bits"] for name in ("x", "w", "c", "v")} == {"x": 16, "w": 4, "c": 8, "v": 16}
     assert "y" not in tensors
-    result = here("quantize", "tiny.onnx", "--calib", "calib.npz", "--override", "y=out_bits:32")
+    result = here("quantize", "tiny.onnx", "--calib", "calib.npz", "--override", "y=out_bits:16")
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: override y: out_bits 32 on platform venus: its executor gives 8 bits")
+    assert result.stderr.startswith("error: override y: out_bits 16 on platform venus: an output that leaves the")
 
 
 # ---- simulate --------------------------------------------------------------------------------------------------------

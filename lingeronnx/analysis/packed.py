@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import onnx
 
-from ..chip.part import chip_part
+from ..chip.part import chip_part, scaled_by_host
 from ..errors import ModelError
 from ..flow.report import float_nodes
 from ..formats import DEQUANT, is_quantized_domain
@@ -74,7 +74,7 @@ def _named(proto: onnx.ModelProto) -> Platform:
 
 def _has_host_part(graph: ir.Graph) -> bool:
     """Whether float nodes stand before the first or behind the last integer one, and none between them."""
-    whole = {id(node) for node in graph.graph if is_quantized_domain(node)}
+    whole = {id(node) for node in graph.graph if is_quantized_domain(node) and not scaled_by_host(node)}
     integers = {
         str(v.name) for node in graph.graph if id(node) in whole and node.op_type != DEQUANT.name for v in node.outputs
     }

@@ -2,6 +2,9 @@
 
 The vendor's packer takes no float operator, so a graph that ends in a Softmax on the host is packed without it. Tensor
 names stay: the cut graph's inputs and outputs are the float tensors at the borders.
+
+A tensor wider than 8 bits leaves the chip as it is, and its Dequant is the host's: the packer would make 8 bits of what
+a Dequant reads.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from ..emit import OPSET
 from ..formats import DEQUANT, QUANT, integer_format, is_quantized_domain
 from ..graph import ir
 
-__all__ = ["chip_part", "on_chip"]
+__all__ = ["chip_part", "on_chip", "scaled_by_host"]
 
 
 def chip_part(graph: ir.Graph) -> ir.Graph:
@@ -33,7 +36,11 @@ def chip_part(graph: ir.Graph) -> ir.Graph:
                 source = entry
             if source not in inputs:
                 inputs.append(source)
-    outputs = [node.outputs[0] for node in kept if node.op_type == DEQUANT.name or _real(node)]
+    outputs = [
+        ir.source(node) if id(node) not in inside else node.outputs[0]
+        for node in inner
+        if scaled_by_host(node) or (id(node) in inside and (node.op_type == DEQUANT.name or _real(node)))
+    ]
     inner.outputs[:] = outputs
     ir.remove_unused(part)
     inner.inputs[:] = inputs
@@ -49,6 +56,14 @@ def _real(node: ir.Node) -> bool:
     return kind is not None and kind.name == "FLOAT"
 
 
+def scaled_by_host(node: ir.Node) -> bool:
+    """Whether `node` is a Dequant that reads more than 8 bits."""
+    if node.op_type != DEQUANT.name or not is_quantized_domain(node):
+        return False
+    kind = ir.source(node).dtype
+    return kind is not None and kind.name in ("INT16", "INT32")
+
+
 def on_chip(graph: ir.Graph) -> set[int]:
     """Return the ids of the nodes that the chip runs: integer operators, and standard ones on integer tensors.
 
@@ -56,6 +71,8 @@ def on_chip(graph: ir.Graph) -> set[int]:
     """
     found: set[int] = set()
     for node in graph.graph:
+        if scaled_by_host(node):
+            continue
         if is_quantized_domain(node) or (integer_format(node) is not None and _reads_integers(node, found)):
             found.add(id(node))
     return found

@@ -2,7 +2,8 @@
 
     host head: graph inputs -> what the chip's Quants read          host tail: what its Dequants write -> graph outputs
 
-Head, chip and tail have their tensors' names in common, and together compute the whole graph.
+Head, chip and tail have their tensors' names in common, and together compute the whole graph. Where the chip writes
+more than 8 bits the tail scales them, by Cast and Mul.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 
 from ..chip.part import on_chip
@@ -35,7 +37,12 @@ def host_parts(graph: ir.Graph) -> HostParts:
     """
     proto, inside = ir.to_proto(graph), on_chip(graph)
     chip = [id(node) in inside for node in graph.graph]
-    nodes = [n for n, whole in zip(proto.graph.node, chip, strict=True) if not whole and n.op_type != "Constant"]
+    nodes = []
+    for node, whole in zip(proto.graph.node, chip, strict=True):
+        if node.op_type == DEQUANT.name and not whole:
+            nodes += _scaled(proto, node)
+        elif not whole and node.op_type != "Constant":
+            nodes.append(node)
     quants = [n for n, whole in zip(proto.graph.node, chip, strict=True) if whole and n.op_type == QUANT.name]
     head = _before(nodes, [n.input[0] for n in quants])
     tail = [node for node in nodes if node not in head]
@@ -43,6 +50,16 @@ def host_parts(graph: ir.Graph) -> HostParts:
     later = {name for node in tail for name in _reads(node)}
     wanted = [*dict.fromkeys(n.input[0] for n in quants), *later, *ends]
     return HostParts(_model(proto, head, wanted), _model(proto, tail, ends))
+
+
+def _scaled(whole: onnx.ModelProto, dequant: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Return standard nodes that compute `dequant`; the scale is a power of two, so that one of them rounds."""
+    taken = {name for node in whole.graph.node for name in (*node.input, *node.output)}
+    scale = onnx.helper.get_node_attr_value(dequant, "scale_o")
+    factor, real = (ir.free_name(f"{dequant.output[0]}_{what}", taken) for what in ("factor", "counts"))
+    whole.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1 / scale, np.float32), factor))
+    cast = onnx.helper.make_node("Cast", dequant.input, [real], f"{dequant.name}_cast", to=onnx.TensorProto.FLOAT)
+    return [cast, onnx.helper.make_node("Mul", [real, factor], dequant.output, dequant.name)]
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:

@@ -26,7 +26,7 @@ from .calibrate import best_scale, best_window
 from .observe import Curve, Stats, TensorStats
 from .partition import Partition
 
-__all__ = ["Choice", "TieClass", "UnheldScale", "assign", "legalize", "tie_classes", "tops", "wishes"]
+__all__ = ["Choice", "TieClass", "UnheldScale", "assign", "legalize", "tie_classes", "tops", "widen", "wishes"]
 
 
 class UnheldScale(ConstraintError):
@@ -238,12 +238,13 @@ def assign(
                 notes.append(f"weight '{name}' of {node.name} is all zero")
             axis = op.format.channel_axis if choice.weight_scales == "channel" and setting.scale is None else None
             tensors[name] = _weight_scales(np.asarray(values), axis, setting)
-    _widen(tensors, parts, stats, choice)
+    widen(tensors, parts, stats, choice, row)
     if row.executor:
         notes += [
             f"output '{name}' leaves LinearInt in float32: the graph format has that form, but no executor was "
             "measured with it"
-            for name in choice.out_bits
+            for name, bits in choice.out_bits.items()
+            if bits == "float"
         ]
     plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats))
     plan, moves = legalize(plan, parts, ties, row)
@@ -304,13 +305,13 @@ def _weight_scales(values: np.ndarray, axis: int | None, setting: Setting) -> QP
     return QParams(tuple(least if math.isinf(scale) else scale for scale in scales), setting.bits, axis)
 
 
-def _widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: Choice) -> None:
+def widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: Choice, row: Platform) -> None:
     """Give outputs that leave the integers the width the user wants; "float": no integers at all.
 
     A wide output needs no scale beyond its accumulator's, which loses nothing. Raises ConfigError where the output is
     not one that leaves the integers.
     """
-    nodes, able = {ir.written_name(node): node for node, _ in parts.nodes}, parts.wide_outputs
+    nodes, able = {ir.written_name(node): node for node, _ in parts.nodes}, parts.wide_outputs(row)
     for name, bits in choice.out_bits.items():
         if name not in able:
             raise ConfigError(

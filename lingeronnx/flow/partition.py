@@ -16,6 +16,8 @@ from ..platforms import Platform
 
 __all__ = ["Partition", "partition"]
 
+_WRITTEN_AXES = 3  # of a layer's output on a chip
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -72,13 +74,17 @@ class Partition:
                 found.update(dict.fromkeys(names, f"{node.op_type} {node.name}"))
         return found
 
-    @property
-    def wide_outputs(self) -> frozenset[str]:
-        """The outputs that leave the integers, of layers that may write them wider than the rest, or in float."""
+    def wide_outputs(self, row: Platform) -> frozenset[str]:
+        """Return the outputs that leave the integers, of layers that may write them wider than the rest, or in float.
+
+        A chip writes up to three axes, and more by a Reshape, which only moves bytes.
+        """
         return frozenset(
             ir.written_name(node)
             for node, op in self.nodes
-            if op.wide and not any(id(use.node) in self.inside for use in node.outputs[0].uses())
+            if op.wide
+            and not any(id(use.node) in self.inside for use in node.outputs[0].uses())
+            and (row.packing is None or len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES)
         )
 
     def on(self, copy: ir.Graph) -> Partition:

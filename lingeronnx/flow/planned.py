@@ -296,7 +296,7 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
     if plan.mode != prepared.conf.mode:
         raise ConfigError(f"the plan was made for mode {plan.mode}, not {prepared.conf.mode}; give --mode {plan.mode}")
     parts = Partition.of(graph, plan.floats, row)
-    _check_whole(plan, parts)
+    _check_whole(plan, parts, row)
     check_zero_points(plan, parts, row)
     factors.apply(parts, {name: np.array(t.factor) for name, t in plan.transforms.items()})
     plan, moves = legalize(plan, parts, tie_classes(parts, row), row)
@@ -310,9 +310,9 @@ def _check_names(plan: Plan, graph: ir.Graph) -> None:
             raise ConfigError(f"the plan speaks of '{name}', which this model has not{nearest(name, known)}")
 
 
-def _check_whole(plan: Plan, parts: Partition) -> None:
+def _check_whole(plan: Plan, parts: Partition, row: Platform) -> None:
     """Raise ConfigError for a tensor or a weight without a scale; only an output that leaves the integers has none."""
-    free = parts.wide_outputs
+    free = parts.wide_outputs(row)
     weights = [ir.read_name(node, index) for node, op in parts.nodes for index in op.parameters(node)]
     for name in (*parts.activations, *weights):
         if name not in plan.tensors and name not in free:

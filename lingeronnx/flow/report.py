@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..chip.part import chip_part
+from ..chip.part import chip_part, scaled_by_host
 from ..files import chip_file
 from ..fit import Fitted
 from ..graph import ir
@@ -122,6 +122,12 @@ def describe(
 ) -> Report:
     """Return the report (without outputs and accuracy) on `lowered`, made from `parts` under `plan`."""
     islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
+    if row.packing is not None:
+        host += [
+            FloatNode(str(node.name), node.op_type, "the chip writes more than 8 bits, and the host scales them")
+            for node in lowered.graph
+            if scaled_by_host(node)
+        ]
     counts: dict[str, int] = {}
     for node in lowered.graph:
         if str(node.name) in parts.ops:

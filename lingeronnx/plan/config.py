@@ -157,8 +157,8 @@ class QuantConfig(BaseModel):
                     )
             if settings.get("out_bits", "float") not in (*row.out_bits, "float"):
                 raise ConfigError(
-                    f"override {selector}: out_bits {settings['out_bits']} on platform {row.name}: its executor gives "
-                    "8 bits behind a Dequant; use out_bits float or 8"
+                    f"override {selector}: out_bits {settings['out_bits']} on platform {row.name}: an output that "
+                    f"leaves the integers has {', '.join(map(str, row.out_bits))} bits there, or float"
                 )
             if override.scale is not None and row.power_of_two and math.frexp(override.scale)[0] != 0.5:
                 raise ConfigError(

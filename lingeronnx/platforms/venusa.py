@@ -62,6 +62,7 @@ VENUSA = Platform(
     ),
     also=ALSO,
     single_sample=True,
+    out_bits=(8, 32),
     exponents=EXPONENTS,
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,

@@ -226,6 +226,6 @@ def _growing(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 
 def _last_layers(planned: Planned) -> tuple[str, ...]:
     """Return the selectors of layers whose output leaves the integers, and may be wide there."""
-    names, said = planned.parts.wide_outputs, planned.prepared.conf.overrides
+    names, said = planned.parts.wide_outputs(planned.prepared.row), planned.prepared.conf.overrides
     found = [layer.selector for layer in layers(planned) if layer.selector and layer.activation.tensors & names]
     return tuple(name for name in found if name not in said or "out_bits" not in said[name].settings)

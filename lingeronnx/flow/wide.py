@@ -1,0 +1,69 @@
+"""Outputs in all the bits of a layer's sums, where a chip writes them: the host scales, and nothing is rounded.
+
+The last fully connected layer of a network, before the host's softmax or at the very end, may leave the chip in 32
+bits. That costs four bytes for each of its outputs and no time, but what reads the chip's output has to expect it: so
+it is tried with `effort: best` only, or where the user asks for it (`out_bits`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..run.data import Progress
+from .assign import legalize, tie_classes, widen
+from .complete import Compared, compared
+from .planned import Planned
+from .refined import refined
+
+__all__ = ["with_wide_outputs"]
+
+_CAP = 100.0  # dB: beyond that nothing is gained
+_LEAST = 0.1  # dB on average that the outputs gain: less is no reason for another type
+
+
+def with_wide_outputs(made: Compared, progress: Progress | None = None) -> Compared:
+    """Return `made`, or the same with the outputs of last layers as wide as the chip writes them.
+
+    Where that is better on samples held back from calibration, by the mean SQNR of the outputs, the worst being no
+    worse. A note says what was gained.
+    """
+    wide = _widened(made.planned)
+    if wide is None:
+        return made
+    names = [name for name, q in wide.plan.tensors.items() if q != made.planned.plan.tensors[name]]
+    other = compared(wide, refined(wide), progress)
+    (worst, mean), (least, new) = _score(made), _score(other)
+    kept = new >= mean + _LEAST and least >= worst
+    kept = kept and (other.result.report.chip_ready or not made.result.report.chip_ready)
+    bits = max(wide.prepared.row.out_bits)
+    text = f"effort best: {', '.join(map(repr, names))} in {bits} bits gave {new - mean:+.2f} dB"
+    note = f"{text} {made.seen.on}" + ("" if kept else ", and was not kept")
+    chosen = other if kept else made
+    return replace(chosen, planned=replace(chosen.planned, notes=[*made.planned.notes, note]))
+
+
+def _widened(planned: Planned) -> Planned | None:
+    """Return `planned` with wide outputs where the user said nothing of them; None where there are none."""
+    prepared, choice = planned.prepared, planned.basis.choice
+    row, bits = prepared.row, max(prepared.row.out_bits)
+    if row.packing is None or choice is None or bits <= min(row.out_bits):
+        return None
+    free = [
+        name
+        for name in planned.parts.wide_outputs(row)
+        if planned.plan.tensors.get(name, None) is not None and "out_bits" not in choice.own.get(name, {})
+    ]
+    if not free:
+        return None
+    choice = replace(choice, own={**choice.own, **{n: {**choice.own.get(n, {}), "out_bits": bits} for n in free}})
+    tensors = dict(planned.plan.tensors)
+    widen(tensors, planned.parts, planned.basis.stats, choice, row)
+    plan, moves = legalize(planned.plan.with_tensors(tensors), planned.parts, tie_classes(planned.parts, row), row)
+    basis = replace(planned.basis, choice=choice)
+    return replace(planned, plan=plan, basis=basis, notes=[*planned.notes, *moves])
+
+
+def _score(made: Compared) -> tuple[float, float]:
+    """Return the least SQNR of the outputs, and the mean."""
+    values = [min(output["sqnr"], _CAP) for output in made.seen.outputs.values()]
+    return min(values, default=_CAP), sum(values) / max(len(values), 1)

@@ -1,0 +1,113 @@
+"""Outputs of a chip in 32 bits: raw integers that the host scales, and when they are chosen."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.deployment.host import host_parts
+from lingeronnx.errors import ConfigError
+from lingeronnx.graph import ir
+from lingeronnx.plan import Plan
+from lingeronnx.platforms import PLATFORMS
+from lingeronnx.run.runners import FloatRunner
+from tests import nets
+
+CHIPS = [row for row in PLATFORMS if row.packing is not None]
+WIDE = {"z": {"out_bits": 32}}
+
+
+def classifier(softmax=True):
+    """Conv, Relu and a layer that gives `z`; `y` is its softmax."""
+    net = nets.Net(2, 5, 5, seed=8)
+    f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
+    z = net.linear(f, (27, 4), out="z")
+    return net.graph(net.node("Softmax", z, out="y", axis=-1) if softmax else z)
+
+
+@pytest.mark.parametrize("softmax", (True, False), ids=("tail", "end"))
+@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
+def test_the_chip_writes_integers_and_the_host_scales_them(row, softmax):
+    """The chip's part ends in the layer's int32; with the host's tail it computes the outputs of the whole graph."""
+    model = classifier(softmax)
+    feed = nets.samples(model, 3)
+    result = lo.quantize(model, feed, platform=row, overrides=WIDE)
+    assert result.report.chip_ready
+    assert ("Dequant_z", "Dequant") in [(n.node, n.op_type) for n in result.report.host_part]
+    (output,) = result.chip.graph.outputs
+    assert (output.name, output.dtype) == ("z_q32", ir.DataType.INT32)
+    assert not [node for node in result.chip.graph if node.op_type == "Dequant"]
+    tail = host_parts(result.graph).tail
+    assert {node.domain for node in tail.graph.node} == {""}
+    raw = lo.Session(result.chip).run(None, feed)[0]
+    ((_, got, _),) = FloatRunner(ir.from_proto(tail), {"y" if softmax else "z"}).run({"z_q32": raw})
+    want = result.session().run(None, feed)[0]
+    np.testing.assert_allclose(got, want, rtol=1e-6) if softmax else np.testing.assert_array_equal(got, want)
+
+
+def test_nothing_is_rounded_behind_the_sums():
+    """The integers are the layer's sums with their bias."""
+    model = classifier()
+    feed = nets.samples(model, 3)
+    result = lo.quantize(model, feed, overrides=WIDE)
+    node = next(n for n in result.graph.graph if n.op_type == "LinearInt")
+    weight, bias = (ir.const(node.inputs[i]).astype(np.int64) for i in (1, 2))
+    taps = {name: array for name, array, _ in result.session().taps(feed)}
+    np.testing.assert_array_equal(taps["z_q32"], taps["f"].astype(np.int64) @ weight.T + bias)
+
+
+@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
+def test_a_file_and_a_plan(row, tmp_path):
+    """The file is judged without the host's Dequant; its plan makes it again."""
+    model = classifier(False)
+    feed = nets.samples(model)
+    result = lo.quantize(model, feed, platform=row, overrides=WIDE)
+    written = result.write(tmp_path / "m.onnx")
+    assert written.chip is not None
+    found = lo.check(tmp_path / "m.onnx")
+    assert found.packs
+    assert found.runs_right
+    assert [o.type.tensor_type.elem_type for o in onnx.load(written.chip).graph.output] == [onnx.TensorProto.INT32]
+    plan = Plan.from_json(result.plan.to_json())
+    again = lo.quantize(model, feed, platform=row, plan=plan)
+    assert ir.to_bytes(again.graph) == ir.to_bytes(result.graph)
+
+
+def test_deploy(tmp_path):
+    """The folder's header and manifest speak of 32 bits, and the host has a tail."""
+    model = classifier(False)
+    feed = nets.samples(model)
+    result = lo.quantize(model, feed, overrides=WIDE)
+    lo.deploy(result.graph, tmp_path / "board", feed, stem="m")
+    header = (tmp_path / "board" / "m.h").read_text()
+    assert "typedef int32_t m_output0_t;" in header
+    exponent = result.plan.tensors["z"].exponent
+    assert f"#define M_OUTPUT0_SHIFT ({exponent})" in header
+    assert (tmp_path / "board" / "m_host_tail.onnx").is_file()
+    raw = np.fromfile(tmp_path / "board" / "golden" / "0" / "output0.bin", np.int32)
+    want = result.session().run(None, {"x": feed["x"][:1]})[0].reshape(-1)
+    np.testing.assert_array_equal((raw / 2.0**exponent).astype(np.float32), want)
+    assert json.loads((tmp_path / "board" / "manifest.json").read_text())["outputs"][0]["dtype"] == "int32"
+
+
+def test_best_effort_takes_what_gains():
+    """A layer at the very end gains, says so, and keeps what the user said of it."""
+    model = classifier(False)
+    feed = nets.samples(model, 48)
+    best = lo.quantize(model, feed, effort="best")
+    assert best.plan.tensors["z"].bits == 32
+    (note,) = [note for note in best.report.notes if "in 32 bits gave" in note]
+    assert note.startswith("effort best: 'z' in 32 bits gave +")
+    assert lo.quantize(model, feed).plan.tensors["z"].bits == 8
+    assert lo.quantize(model, feed, effort="best", overrides={"z": {"out_bits": 8}}).plan.tensors["z"].bits == 8
+
+
+def test_rows_of_more_axes_are_refused():
+    """Of four axes a chip writes rows and moves them: those have 8 bits."""
+    net = nets.Net(2, 4, 4)
+    weight = net.const(np.eye(4, 3, dtype=np.float32))
+    model = net.graph(net.node("MatMul", net.conv("x", (3, 2, 3, 3), pads=[1] * 4), weight, out="z"))
+    with pytest.raises(ConfigError, match="only a fully connected layer"):
+        lo.quantize(model, nets.samples(model), overrides=WIDE)
