@@ -19,10 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from llvmlite import ir
-from numba.extending import overload
 
 from simulator import _llvm
-from simulator._jit import inline
+from simulator._jit import inline, overload
 from simulator.fixed import rsh
 from simulator.kernel import Array
 from simulator.kernels import _simd, _tile

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
-from simulator._jit import inline, jit
+from simulator._jit import inline, jit, overload
 from simulator.fixed import sat
 from simulator.kernel import Array, Run, Spec
 from simulator.kernels.recurrent import Recurrent, products
