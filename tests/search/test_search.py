@@ -177,11 +177,11 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
 
     calls, true = [], run.refined
 
-    def interrupted(planned):
+    def interrupted(planned, **more):
         calls.append(planned)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return true(planned)
+        return true(planned, **more)
 
     base = base_of(nets.residual(), platform="generic", weight_bits=4)
     monkeypatch.setattr(run, "refined", interrupted)

@@ -25,6 +25,7 @@ from simulator import machine
 from simulator.fixed import Chain, Rescale, Rounded, Rounding
 from simulator.kernel import Call, Kernel, PlainKernel, Spec
 from simulator.kernels._common import Clipped
+from simulator.kernels._walk import Walked
 from simulator.kernels.recurrent import Recurrent
 from tests.examples import examples
 from tests.simulator.helpers import SEEDS, integers, rescales
@@ -106,7 +107,7 @@ def kernels():
             if kind not in seen and kind.__module__.startswith(("simulator.", "lingeronnx.")):
                 seen.add(kind)
                 waiting.append(kind)
-    bases = {PlainKernel, Clipped, Recurrent, FloatIsland}  # an island has `floats.TorchIsland`
+    bases = {PlainKernel, Clipped, Recurrent, Walked, FloatIsland}  # an island has `floats.TorchIsland`
     return {kind for kind in seen - bases if not kind.__name__.startswith("_")}
 
 
