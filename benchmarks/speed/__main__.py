@@ -118,6 +118,7 @@ def main() -> None:
     figures = Figures(machine, found, quantizations(given.quick), firsts(given.quick), told, why_not)
     print("", *slower(last_commit(), figures.kept()), sep="\n")
     if given.write:
+        given.write.mkdir(parents=True, exist_ok=True)
         (given.write / "benchmarks.md").write_text(markdown(figures))
         (given.write / "benchmarks.json").write_text(json.dumps(figures.kept(), indent=1) + "\n")
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
