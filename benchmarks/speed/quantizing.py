@@ -76,7 +76,8 @@ def quantize_static(model: str, folder: str, output: str, method: str) -> None:
     from onnxruntime.quantization import CalibrationMethod, quantize_static
 
     inputs = onnx.load(model, load_external_data=False).graph.input
-    single = any(value.type.tensor_type.shape.dim[0].dim_value == 1 for value in inputs)
+    # Its histograms need batches of one size.
+    single = method != "MinMax" or any(value.type.tensor_type.shape.dim[0].dim_value == 1 for value in inputs)
     quantize_static(model, output, Reader(folder, single), calibrate_method=CalibrationMethod[method])
 
 
