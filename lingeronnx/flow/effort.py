@@ -26,7 +26,7 @@ from .lower import lower
 from .planned import Planned
 from .refined import refined, samples
 
-__all__ = ["score", "with_best_effort"]
+__all__ = ["noted", "score", "with_best_effort"]
 
 _CAP = 100.0  # dB: beyond that nothing is gained
 _PERIOD, _ASIDE = 16, 4  # of every 16 samples the last 4 are set aside
@@ -61,7 +61,7 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
     feeds = samples(planned)
     count = max((len(array) for array in feeds.values()), default=0)
     if count < _PERIOD:
-        return _noted(made, [f"effort best: {count} calibration samples are too few to choose methods by"])
+        return noted(made, [f"effort best: {count} calibration samples are too few to choose methods by"])
     trials = _Trials(planned, feeds, count)
     best, notes = trials.state(planned, Methods()), []
     for name, method in _METHODS:
@@ -74,14 +74,15 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
         notes.append(f"effort best: {name} gave {gain:+.2f} dB on {trials.aside} samples set aside{end}")
         best = other if kept and other is not None else best
     if best.planned is planned and best.methods == Methods():
-        return _noted(made, notes)
+        return noted(made, notes)
     final = compared(best.planned, refined(best.planned, best.methods), progress)
     if planned.prepared.data.held() and (why := _worse(made, final)):
-        return _noted(made, [*notes, why])
-    return _noted(final, notes)
+        return noted(made, [*notes, why])
+    return noted(final, notes)
 
 
-def _noted(made: Compared, notes: Sequence[str]) -> Compared:
+def noted(made: Compared, notes: Sequence[str]) -> Compared:
+    """Return `made` with more notes in its report."""
     return replace(made, planned=replace(made.planned, notes=[*made.planned.notes, *notes]))
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..run.data import Progress
 from .assign import legalize, tie_classes, widen
 from .complete import Compared, compared
-from .effort import score
+from .effort import noted, score
 from .planned import Planned
 from .refined import refined
 
@@ -24,22 +24,21 @@ _LEAST = 0.1  # dB on average that the outputs gain: less is no reason for anoth
 def with_wide_outputs(made: Compared, progress: Progress | None = None) -> Compared:
     """Return `made`, or the same with the outputs of last layers as wide as the chip writes them.
 
-    Where that is better on samples held back from calibration, by the mean SQNR of the outputs, the worst being no
-    worse. A note says what was gained.
+    Where that is better by the mean SQNR of the outputs, the worst being no worse: on samples held back from
+    calibration, where there are such. A note says what was gained.
     """
     wide = _widened(made.planned)
     if wide is None:
         return made
     names = [name for name, q in wide.plan.tensors.items() if q != made.planned.plan.tensors[name]]
-    other = compared(wide, refined(wide), progress)
+    other = compared(wide, refined(wide, progress=progress), progress)
     (worst, mean), (least, new) = score(made), score(other)
     kept = new >= mean + _LEAST and least >= worst
     kept = kept and (other.result.report.chip_ready or not made.result.report.chip_ready)
     bits = max(wide.prepared.row.out_bits)
     text = f"effort best: {', '.join(map(repr, names))} in {bits} bits gave {new - mean:+.2f} dB"
     note = f"{text} {made.seen.on}" + ("" if kept else ", and was not kept")
-    chosen = other if kept else made
-    return replace(chosen, planned=replace(chosen.planned, notes=[*made.planned.notes, note]))
+    return noted(other if kept else made, [note])
 
 
 def _widened(planned: Planned) -> Planned | None:
@@ -51,7 +50,7 @@ def _widened(planned: Planned) -> Planned | None:
     free = [
         name
         for name in planned.parts.wide_outputs(row)
-        if planned.plan.tensors.get(name, None) is not None and "out_bits" not in choice.own.get(name, {})
+        if name in planned.plan.tensors and "out_bits" not in choice.own.get(name, {})
     ]
     if not free:
         return None
