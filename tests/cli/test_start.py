@@ -1,0 +1,131 @@
+"""Starting, help, and the commands that need no model of the user's: real files in, exit code and whole outputs out."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import click
+import pytest
+
+from lingeronnx import __version__, cli
+from lingeronnx.cli._shared import how_far, progress_bar
+from lingeronnx.conversion import STANDARD, TARGETS
+from lingeronnx.plan.config import QuantConfig
+from lingeronnx.platforms import PLATFORMS
+from lingeronnx.run import pictures
+from tests.cli.helpers import ROOT, Here
+
+HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "numba", "pydantic", "yaml", "rich", "torch")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    commands = [[], *([name] for name in cli.main.commands)]
+    code = (
+        "import sys\nfrom lingeronnx.cli import main\n"
+        f"for command in {commands!r}:\n"
+        "    main([*command, '--help'], standalone_mode=False)\n"
+        f"print('loaded:', [name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_python_m_lingeronnx() -> None:
+    done = subprocess.run([sys.executable, "-m", "lingeronnx", "--version"], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"lingeronnx {__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", sorted(cli.main.commands))
+def test_help_of_every_command_has_an_example(here: Here, name: str) -> None:
+    text = here.good(name, "--help")
+    assert f"Examples:\n    lingeronnx {name}" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_choices_are_those_of_the_configuration() -> None:
+    # law: the command line offers nothing that does not exist
+    for option in cli.main.commands["quantize"].params:
+        if isinstance(option.type, click.Choice) and option.name == "written":
+            assert set(option.type.choices) == {*TARGETS, *STANDARD}
+        elif option.name in ("layout", "color", "resize"):
+            assert set(option.type.choices) == set(get_args(getattr(pictures, str(option.name).title())))
+        elif isinstance(option.type, click.Choice):
+            assert set(option.type.choices) <= set(get_args(QuantConfig.model_fields[str(option.name)].annotation))
+
+
+def test_platforms(here: Here) -> None:
+    rows = here.json("platforms")["platforms"]
+    assert [row["name"] for row in rows] == [row.name for row in PLATFORMS]
+    text = here.good("platforms")
+    for row in PLATFORMS:
+        assert re.search(rf"^  {row.name} .* {len(row.ops)}$", text, re.M)
+        more = here.good("platforms", row.name)
+        assert all(word in more for word in (*row.ops, *(fault.key for fault in row.faults)))
+        assert set(here.json("platforms", row.name)["ops"]) == set(row.ops)
+
+
+def test_the_page_of_operators_is_what_the_code_says(here: Here) -> None:
+    # mended by: lingeronnx platforms --markdown > docs/operators.md
+    text = here("platforms", "--markdown").stdout
+    assert text == (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    assert "| Conv2dInt | Conv | yes | limits | limits | limits |" in text
+    assert "- venus, arcs, venusA: kernel sides are at most 5\n" in text
+    assert not set("{}") & set(text)
+    for row in PLATFORMS:
+        assert all(f"- {fault.text}\n" in text for fault in row.faults)
+
+
+def test_demo(here: Here) -> None:
+    text = here.good("demo")
+    assert "  float accuracy    99.20 % of 500 held-out digits\n" in text
+    assert re.search(r"^  integer accuracy  9[89]\.\d\d % of 500 held-out digits$", text, re.M)
+    assert "  chip-ready        yes\n" in text
+    assert max(len(line) for line in text.splitlines() if "--input" not in line) <= 100
+    assert re.findall(r"\d", text.split("\n\n")[1].splitlines()[-1]) == ["2", "0", "3", "8", "4", "1"]
+    assert "build/digits_cnn_quant.onnx" in here.files()
+    body = here.json("demo")
+    assert body["output"] == "build/digits_cnn_quant.onnx"
+    assert body["accuracy"]["samples"] == 500
+
+
+def test_warmup(here: Here) -> None:
+    body = here.json("warmup")
+    assert body["seconds"] > 0
+    assert Path(body["cache"]).is_dir()
+
+
+def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stderr = Terminal()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar() as progress:
+        assert progress is not None
+        progress("calibrating", 64, None)
+    assert "calibrating" in stderr.getvalue()
+    assert "64 samples" in stderr.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "words"),
+    (
+        (0, None, 9.0, ""),
+        (64, None, 0.5, "64 samples"),
+        (64, None, 4.0, "64 samples, 16/s"),
+        (3, None, 4.0, "3 samples, 0.75/s"),
+        (3, 10, 0.1, "3 of 10"),
+        (3, 10, 4.0, "3 of 10, 0.75/s, 10 s left"),
+        (10, 10, 4.0, "10 of 10, 2.5/s, 0 s left"),
+    ),
+)
+def test_how_far_a_piece_of_work_is(done: int, total: int | None, seconds: float, words: str) -> None:
+    """The rate once there is one to speak of; the time left at this rate where the whole is known."""
+    assert how_far(done, total, seconds) == words
