@@ -14,8 +14,8 @@ from lingeronnx.graph import ir
 from lingeronnx.run.generations import generation
 from tests import nets
 from tests.examples import first
+from tests.generations.helpers import ADD, layer, model, recurrent, some
 from tests.nets import NETS, Net, quantized
-from tests.test_generations import ADD, layer, model, recurrent, some
 
 CHIPS = ("venus", "arcs", "venusA")
 
