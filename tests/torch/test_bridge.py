@@ -26,7 +26,7 @@ from tests.nets import NETS, Net, residual, samples
 from tests.ops import test_recurrent as recurrent
 from tests.ops.test_breadth import CASES
 from tests.test_attention import D, T, attention
-from tests.torch.test_fake_quant import tensor
+from tests.torch.faked import tensor
 
 torch = pytest.importorskip("torch")
 

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from lingeronnx.torch.bridge import Bridge, Network  # noqa: E402
 from lingeronnx.torch.scales import Scales  # noqa: E402
 from lingeronnx.torch.soft import SoftRounding  # noqa: E402
-from tests.torch.test_fake_quant import exact  # noqa: E402
+from tests.torch.faked import exact  # noqa: E402
 
 
 def tensors(feed):

@@ -16,7 +16,7 @@ from simulator import kernels as k
 from simulator.fixed import Chain, LunaDivide, Rescale, Rounded, Rounding
 from tests.examples import examples
 from tests.simulator.helpers import integers
-from tests.torch.test_fake_quant import simulated, tensor
+from tests.torch.faked import simulated, tensor
 
 torch = pytest.importorskip("torch")
 

@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 from lingeronnx.torch.bridge import Bridge  # noqa: E402
 from lingeronnx.torch.rounding import rescaled  # noqa: E402
 from lingeronnx.torch.scales import Scales  # noqa: E402
-from tests.torch.test_fake_quant import exact  # noqa: E402
+from tests.torch.faked import exact  # noqa: E402
 
 
 def tensors(feed):
