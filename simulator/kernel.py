@@ -95,16 +95,20 @@ class Kernel:
         return None
 
     def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
-        """Whether a longer axis 0 of the `batched` inputs lengthens axis 0 of every output and changes nothing else."""
-        if not self.per_sample or any(
-            b and (not s.shape or s.shape[0] != 1) for s, b in zip(specs, batched, strict=True)
-        ):
+        """Whether samples may follow each other along axis 0 of the `batched` inputs, and then do so in every output.
+
+        A sample has as many rows of axis 0 as `specs` say: 1, or another number where heads of attention were joined
+        with the batch. Here all inputs and outputs have as many, and what is longer changes nothing else.
+        """
+        rows = {s.shape[:1] for s, b in zip(specs, batched, strict=True) if b}
+        if not self.per_sample or len(rows) != 1 or () in rows:
             return False
-        many = 7919  # a prime no model uses as a size, so that no axis fits by accident
+        (own,) = rows
+        many = 7919 * own[0]  # a prime no model uses as a size, so that no axis fits by accident
         longer = [Spec((many, *s.shape[1:]), s.dtype) if b else s for s, b in zip(specs, batched, strict=True)]
         try:
             return all(
-                one.shape[:1] == (1,) and more == Spec((many, *one.shape[1:]), one.dtype)
+                one.shape[:1] == own and more == Spec((many, *one.shape[1:]), one.dtype)
                 for one, more in zip(self.infer(*specs), self.infer(*longer), strict=True)
             )
         except MachineError:
@@ -134,8 +138,9 @@ class PlainKernel(Kernel):
         return run
 
     def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
-        """Take the subclass's word, `per_sample`: to infer twice may take long."""
-        return self.per_sample
+        """Take the subclass's word for samples of one row, `per_sample`: to infer twice may take long."""
+        alone = all(spec.shape[:1] == (1,) for spec, b in zip(specs, batched, strict=True) if b)
+        return self.per_sample and (alone or super().follows_batch(specs, batched))
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from simulator._jit import jit
 from simulator.kernel import Array, Call, Run, Spec
 from simulator.native import In, Loop, Out
 
-__all__ = ["LAST", "PLAIN", "Buffer", "Layout", "Op", "to_last", "to_plain"]
+__all__ = ["LAST", "PLAIN", "Buffer", "Layout", "Op", "stacked", "to_last", "to_plain"]
 
 PLAIN, LAST = "plain", "channel-last"
 
@@ -51,6 +51,11 @@ def to_plain(spec: Spec) -> Loop:
     return Loop(_swap, (In(0, (-1, space, channels)), Out(0, (-1, channels, space))))
 
 
+def stacked(spec: Spec, samples: int) -> Spec:
+    """Return the spec of so many samples, each like `spec`, along axis 0."""
+    return Spec((samples * spec.shape[0], *spec.shape[1:]), spec.dtype)
+
+
 @dataclass(frozen=True)
 class Op:
     """One built step: what to call, on which buffers."""
@@ -62,7 +67,9 @@ class Op:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A physical tensor. Axis 0 follows the block where `batched`; `slot` is the memory it shares with others in turn.
+    """A physical tensor. Axis 0 follows the block where `batched`: every sample has the rows of `spec`.
+
+    `slot` is the memory it shares with others in turn.
 
     Slot -1 stands for no memory of its own: constants, and the arrays of the caller (`name`): fed and kept tensors.
     `of` is the buffer whose numbers these are, in another shape.
@@ -76,7 +83,7 @@ class Buffer:
 
     def sized(self, samples: int) -> Spec:
         """Return the physical spec for a block of `samples`."""
-        return Spec((samples, *self.spec.shape[1:]), self.spec.dtype) if self.batched else self.spec
+        return stacked(self.spec, samples) if self.batched else self.spec
 
 
 class Layout:

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.kernel import Array, Call, Kernel, MachineError, PlainKernel, Spec, require
-from simulator.layout import LAST, PLAIN, Buffer, Layout, Op
-from simulator.worker import Worker
+from simulator.layout import LAST, PLAIN, Buffer, Layout, Op, stacked
+from simulator.worker import Worker, rows
 
 __all__ = ["Call", "Kernel", "MachineError", "PlainKernel", "Program", "Spec", "compile"]
 
@@ -226,7 +226,7 @@ class Program:
     def _spec(self, name: str, samples: int) -> Spec:
         """Return the spec of a kept tensor for a batch of `samples`."""
         spec = self._specs[name]
-        return Spec((samples, *spec.shape[1:]), spec.dtype) if name in self._batched else spec
+        return stacked(spec, samples) if name in self._batched else spec
 
     def _check(self, feed: Mapping[str, Array]) -> int:
         """Return the number of samples fed, after checking the feeds."""
@@ -313,7 +313,7 @@ class Program:
 
     def _forced(self, name: str, x: Array, part: slice) -> dict[int, Array]:
         """Return what the buffers of tensor `name` shall hold."""
-        x = x[part] if name in self._batched else x
+        x = rows(x, part, self._specs[name].shape[0]) if name in self._batched else x
         found = {self._places[name][PLAIN]: x}
         if LAST in self._places[name]:
             found[self._places[name][LAST]] = np.ascontiguousarray(np.moveaxis(x, 1, -1))

@@ -54,15 +54,18 @@ class Out:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Stands for memory that a loop may use while it runs: flat, of `size` numbers, or of so many for each sample."""
+    """Stands for memory that a loop may use while it runs: flat, of `size` numbers, or of so many for each row.
+
+    Rows are counted along axis 0 of the step's arrays, in the longest of them.
+    """
 
     size: int
     dtype: Any
     each: bool = False
 
-    def sized(self, samples: int) -> int:
-        """Return the bytes for a batch."""
-        return self.size * np.dtype(self.dtype).itemsize * (samples if self.each else 1)
+    def sized(self, rows: int) -> int:
+        """Return the bytes for arrays of so many rows."""
+        return self.size * np.dtype(self.dtype).itemsize * (rows if self.each else 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,26 +80,26 @@ class Loop:
 
     def __call__(self, ins: Sequence[Array], outs: Sequence[Array]) -> None:
         """Run on these arrays."""
-        samples = max((len(a) for a in (*ins, *outs) if a.ndim), default=1)
+        rows = max((len(a) for a in (*ins, *outs) if a.ndim), default=1)
         if config.DISABLE_JIT:
-            self.function(*(self._given(a, ins, outs, samples) for a in self.arguments))
+            self.function(*(self._given(a, ins, outs, rows) for a in self.arguments))
             return
-        memory = np.empty(self.scratch(samples), np.uint8)
-        words = np.array(record(self, ins, outs, memory, samples)[0], np.int64)
+        memory = np.empty(self.scratch(rows), np.uint8)
+        words = np.array(record(self, ins, outs, memory, rows)[0], np.int64)
         table = np.array([words.ctypes.data], np.int64)
         if walk()(table.ctypes.data, 0, 1) >= 0:
             raise MemoryError("a step of the simulator found no memory")
 
-    def scratch(self, samples: int) -> int:
+    def scratch(self, rows: int) -> int:
         """Return the bytes of scratch memory that it needs."""
-        return sum(-(-a.sized(samples) // 64) * 64 + 64 for a in _scratches(self.arguments))
+        return sum(-(-a.sized(rows) // 64) * 64 + 64 for a in _scratches(self.arguments))
 
     @staticmethod
-    def _given(argument: Any, ins: Sequence[Array], outs: Sequence[Array], samples: int) -> Any:
+    def _given(argument: Any, ins: Sequence[Array], outs: Sequence[Array], rows: int) -> Any:
         if isinstance(argument, In | Out):
             array = (ins if isinstance(argument, In) else outs)[argument.index]
             return array if argument.shape is None else array.reshape(argument.shape)
-        return _remembered(argument, lambda a: np.empty(a.sized(samples), np.uint8).view(a.dtype))
+        return _remembered(argument, lambda a: np.empty(a.sized(rows), np.uint8).view(a.dtype))
 
 
 def _scratches(argument: Any) -> Iterator[Scratch]:
@@ -119,7 +122,7 @@ def _remembered(argument: Any, memory: Callable[[Scratch], Array]) -> Any:
 
 
 def record(
-    loop: Loop, ins: Sequence[Array], outs: Sequence[Array], memory: Array, samples: int
+    loop: Loop, ins: Sequence[Array], outs: Sequence[Array], memory: Array, rows: int
 ) -> tuple[list[int], list[tuple[int, bool, int]]]:
     """Return the words of a loop on these arrays, and where the addresses of inputs and outputs stand.
 
@@ -130,12 +133,12 @@ def record(
 
     def cut(scratch: Scratch) -> Array:
         nonlocal first
-        size, start = scratch.sized(samples), first
+        size, start = scratch.sized(rows), first
         first += -(-size // 64) * 64 + 64
         return memory[start : start + size].view(scratch.dtype)
 
     for argument in loop.arguments:
-        value = Loop._given(_remembered(argument, cut), ins, outs, samples)
+        value = Loop._given(_remembered(argument, cut), ins, outs, rows)
         if isinstance(argument, In | Out):
             places.append((len(words) + _DATA, isinstance(argument, In), argument.index))
         given.append(_code.kind(value))

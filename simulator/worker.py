@@ -18,7 +18,7 @@ from simulator.kernel import Array
 from simulator.layout import Buffer, Op
 from simulator.native import Loop, record, walk
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "rows"]
 
 _LINE = 64  # bytes of a cache line
 
@@ -51,7 +51,8 @@ class Worker:
             self.run_forced(arrays, part, {})
             return
         for at, places in self._patches.items():
-            address = _address(arrays[self._buffers[at].name], part if self._buffers[at].batched else None)
+            buffer = self._buffers[at]
+            address = _address(arrays[buffer.name], part, buffer.spec.shape[0] if buffer.batched else 0)
             for words, word in places:
                 words[word] = address
         go = walk()
@@ -86,7 +87,8 @@ class Worker:
         buffer = self._buffers[at]
         if buffer.of >= 0:
             return self._callers(buffer.of, arrays, part).reshape(buffer.sized(self._samples).shape)
-        return _part(arrays[buffer.name], part if buffer.batched else None)
+        array = arrays[buffer.name]
+        return rows(array, part, buffer.spec.shape[0]) if buffer.batched else array
 
     def _allocate(self) -> int:
         """Give every buffer of a slot its memory, those of one slot the same; return all bytes."""
@@ -94,7 +96,7 @@ class Worker:
         for buffer in self._buffers:
             if buffer.slot >= 0:
                 sizes[buffer.slot] = max(sizes[buffer.slot], buffer.sized(self._samples).nbytes)
-        scratch = max((op.run.scratch(self._samples) for op in self._ops if isinstance(op.run, Loop)), default=0)
+        scratch = max((op.run.scratch(self._rows(op)) for op in self._ops if isinstance(op.run, Loop)), default=0)
         starts, total = {}, 0
         for slot, size in {**sizes, -1: scratch}.items():
             starts[slot], total = total, total + -(-size // _LINE) * _LINE + _LINE
@@ -118,7 +120,7 @@ class Worker:
                 self._parts.append(op)
                 continue
             ins, outs = ([self._shaped(at) for at in numbers] for numbers in (op.ins, op.outs))
-            numbers, places = record(op.run, ins, outs, self._scratch, self._samples)
+            numbers, places = record(op.run, ins, outs, self._scratch, self._rows(op))
             words = np.array(numbers, np.int64)
             for word, is_input, index in places:
                 at = (op.ins if is_input else op.outs)[index]
@@ -133,6 +135,11 @@ class Worker:
                 self._parts.append((len(addresses) - 1, len(addresses)))
         self._table = np.array(addresses, np.int64)
 
+    def _rows(self, op: Op) -> int:
+        """Return the length of axis 0 in a step."""
+        shapes = (self._buffers[at].sized(self._samples).shape for at in (*op.ins, *op.outs))
+        return max((shape[0] for shape in shapes if shape), default=1)
+
     def _shaped(self, at: int) -> Array:
         """Return the array of a buffer, for one of the caller's one that is never touched."""
         if self._values[at] is not None:
@@ -141,10 +148,11 @@ class Worker:
         return np.empty(spec.shape, spec.dtype)
 
 
-def _part(array: Array, part: slice | None) -> Array:
-    return array if part is None else array[part]
+def rows(array: Array, part: slice, each: int) -> Array:
+    """Return the samples `part` of an array, each of so many rows of axis 0."""
+    return array if part.start is None else array[part.start * each : part.stop * each]
 
 
-def _address(array: Array, part: slice | None) -> int:
-    start = 0 if part is None or part.start is None else part.start * array.strides[0]
+def _address(array: Array, part: slice, each: int) -> int:
+    start = 0 if part.start is None else part.start * each * array.strides[0]
     return int(array.__array_interface__["data"][0]) + start

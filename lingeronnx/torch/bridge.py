@@ -197,6 +197,8 @@ def _per_sample(steps: Sequence[Call], specs: Mapping[str, Spec], fed: Collectio
         if any(flags):
             if not call.fn.follows_batch([specs[name] for name in call.inputs], flags):
                 return False
+            if any(specs[name].shape[:1] != (1,) for name in call.outputs):
+                return False  # the batch and another axis are one
             batched.update(call.outputs)
     return True
 

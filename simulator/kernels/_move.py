@@ -146,6 +146,4 @@ def stretching(specs: Sequence[Spec], out: Spec, channel_last: bool) -> tuple[An
     size = math.prod(out.shape[1:])
     scratch = (Scratch(size, spec.dtype, each=True) for spec in specs)
     first, second, target = found
-    if rank == 0 or out.shape[0] != 1:
-        scratch = (Scratch(math.prod(out.shape), spec.dtype) for spec in specs)
     return In(0, first), In(1, second), *scratch, Out(0, target)

@@ -124,6 +124,13 @@ class Reshape(Kernel):
             target[0] = x.shape[0]
         return (Spec(tuple(target), x.dtype),)
 
+    def follows_batch(self, specs: Sequence[Spec], batched: Sequence[bool]) -> bool:
+        """Whether neither shape is a scalar's: numbers keep their order, and samples stay apart whatever their rows."""
+        (x,) = specs
+        if self.per_sample:
+            return super().follows_batch(specs, batched)
+        return bool(x.shape) and bool(self.infer(x)[0].shape)
+
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
         """Return a copy in the same order."""
         return copied()

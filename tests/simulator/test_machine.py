@@ -19,6 +19,7 @@ from simulator.kernels import (
     Conv,
     Dequant,
     Linear,
+    MatMul,
     MaxPool,
     Mul,
     Quant,
@@ -273,6 +274,70 @@ def test_broadcasting_over_the_batch_axis_fixes_the_shapes():
     assert not compile(steps, {"x": Spec((1, 4), np.int8)}).per_sample
     steps = [Call(Constant(np.ones((1, 4), np.int8)), (), ("c",)), Call(AddShift(0, 0), ("x", "c"), ("y",))]
     assert compile(steps, {"x": Spec((1, 4), np.int8)}).per_sample
+
+
+# --- samples of several rows ----------------------------------------------------------------------
+
+
+def joined_heads():
+    """Attention as chips have it: the heads of all samples are the batch of a product of rank 3."""
+    scale = Rescale.from_shift(7, 8)
+    mask = np.arange(-12, 13, dtype=np.int8).reshape(1, 5, 5)
+    return [
+        Call(Reshape((0, 3, 5, 4)), ("x",), ("h",)),
+        Call(Transpose((0, 1, 3, 2)), ("h",), ("t",)),
+        Call(Reshape((3, 5, 4), per_sample=False), ("h",), ("a",)),
+        Call(Reshape((-1, 4, 5), per_sample=False), ("t",), ("b",)),
+        Call(MatMul(scale), ("a", "b"), ("p",)),
+        Call(Constant(mask), (), ("c",)),
+        Call(AddShift(0, 0), ("p", "c"), ("m",)),
+        Call(Dequant(2.0), ("m",), ("f",)),
+        Call(Double(), ("f",), ("d",)),
+        Call(Quant(3.0, 8), ("d",), ("e",)),
+        Call(Reshape((1, 3, 5, 5), per_sample=False), ("e",), ("y",)),
+    ]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("block", [1, 2, 32])
+def test_heads_joined_with_the_batch_follow_it(block, threads):
+    """Law: what samples give together, each gives alone, also where a sample is several rows of axis 0."""
+    steps, x = joined_heads(), integers(np.random.default_rng(3), (7, 15, 4))
+    program = compile(steps, {"x": Spec((1, 15, 4), np.int8)}, block=block, threads=threads)
+    assert program.per_sample
+    program._pace[0] = 1.0  # every thread is worth it
+    together = dict(program.run({"x": x}))
+    whole = compile(steps, {"x": Spec((1, 15, 4), np.int8)}, block=1, threads=1)
+    alone = [dict(whole.run({"x": x[i : i + 1]})) for i in range(7)]
+    shapes = {"a": (21, 5, 4), "p": (21, 5, 5), "d": (21, 5, 5), "y": (7, 3, 5, 5), "c": (1, 5, 5)}
+    assert {name: together[name].shape for name in shapes} == shapes
+    for name in set(together) - {"c"}:
+        assert np.array_equal(together[name], np.concatenate([one[name] for one in alone])), name
+    scores = x.reshape(21, 5, 4).astype(int)
+    assert np.array_equal(together["p"], np.clip((scores @ scores.transpose(0, 2, 1) + 64) >> 7, -128, 127))
+
+
+def test_tensors_of_several_rows_can_be_forced():
+    steps = joined_heads()[:5]
+    program = compile(steps, {"x": Spec((1, 15, 4), np.int8)}, block=2, threads=1)
+    rng = np.random.default_rng(5)
+    x, a = integers(rng, (5, 15, 4)), integers(rng, (15, 5, 4))
+    found = dict(program.run({"x": x}, {"a": a}))
+    b = x.reshape(15, 5, 4).astype(int).transpose(0, 2, 1)
+    assert np.array_equal(found["a"], x.reshape(15, 5, 4))
+    assert np.array_equal(found["p"], np.clip((a.astype(int) @ b + 64) >> 7, -128, 127))
+
+
+def test_rows_of_samples_that_do_not_agree_fix_the_shapes():
+    """A constant with a value for every head, and inputs of which one has joined heads, cannot follow the batch."""
+    one = {"x": Spec((1, 3, 4), np.int8)}
+    join = Call(Reshape((3, 1, 4), per_sample=False), ("x",), ("a",))
+    heads = Call(Constant(np.ones((3, 1, 4), np.int8)), (), ("c",))
+    assert compile([join], one).per_sample
+    assert not compile([join, heads, Call(AddShift(0, 0), ("a", "c"), ("y",))], one).per_sample
+    assert not compile([join, Call(AddShift(0, 0), ("a", "x"), ("y",))], one).per_sample
+    assert not compile([join, Call(Transpose((1, 0, 2)), ("a",), ("y",))], one).per_sample
+    assert not compile([Call(Reshape((), per_sample=False), ("x",), ("y",))], {"x": Spec((1, 1), np.int8)}).per_sample
 
 
 # --- errors ---------------------------------------------------------------------------------------
