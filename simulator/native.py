@@ -3,7 +3,7 @@
 A `Loop` is a jitted function with its arguments: constants, and places for the arrays of a step. For given arrays it
 becomes a *record*, 64-bit words with the address of the machine code and the arguments as Numba lays them out: an array
 is seven words and more, a tuple the words of its members. A *trampoline*, one per list of word types, calls the machine
-code with the words of a record; `walk` calls record after record.
+code with the words of a record; `walk` calls record after record. A loop may call another one by its record: `Called`.
 
 Owns: this layout, which is Numba's calling convention. Must not know: what the loops do, whose the arrays are.
 """
@@ -24,7 +24,7 @@ from simulator import _code, _llvm
 from simulator._jit import config
 from simulator.kernel import Array
 
-__all__ = ["In", "Loop", "Out", "Scratch", "record", "trampoline", "walk"]
+__all__ = ["Called", "In", "Loop", "Out", "Scratch", "record", "trampoline", "walk"]
 
 _DWORD, _INDEX, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 #: LLVM's types by the letters of `struct`.
@@ -70,9 +70,9 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A jitted function and its arguments, `In`, `Out` and `Scratch` among them. Called, it runs from Python.
+    """A jitted function and its arguments, `In`, `Out`, `Scratch` and `Called` among them. Called, it runs from Python.
 
-    `Scratch` may also stand in tuples.
+    `Scratch` and `Called` may also stand in tuples. One and the same `Scratch` is the same memory wherever it stands.
     """
 
     function: Any
@@ -82,63 +82,127 @@ class Loop:
         """Run on these arrays."""
         rows = max((len(a) for a in (*ins, *outs) if a.ndim), default=1)
         if config.DISABLE_JIT:
-            self.function(*(self._given(a, ins, outs, rows) for a in self.arguments))
+            self.plain(ins, outs, _Memory(np.empty(self.scratch(rows), np.uint8), rows))()
             return
         memory = np.empty(self.scratch(rows), np.uint8)
-        words = np.array(record(self, ins, outs, memory, rows)[0], np.int64)
+        numbers, _, kept = record(self, ins, outs, memory, rows)
+        words = np.array(numbers, np.int64)
         table = np.array([words.ctypes.data], np.int64)
-        if walk()(table.ctypes.data, 0, 1) >= 0:
+        failed = walk()(table.ctypes.data, 0, 1) >= 0
+        del kept  # not before: the machine code reads it
+        if failed:
             raise MemoryError("a step of the simulator found no memory")
 
     def scratch(self, rows: int) -> int:
         """Return the bytes of scratch memory that it needs."""
-        return sum(-(-a.sized(rows) // 64) * 64 + 64 for a in _scratches(self.arguments))
+        different = {id(a): a for a in _scratches(self.arguments)}
+        return sum(-(-a.sized(rows) // 64) * 64 + 64 for a in different.values())
+
+    def plain(self, ins: Sequence[Array], outs: Sequence[Array], memory: _Memory) -> Callable[[], None]:
+        """Return what runs it without machine code."""
+
+        def made(wanted: Any) -> Any:
+            if isinstance(wanted, Called):
+                return wanted.loop.plain(wanted.inputs, wanted.outputs, memory)
+            return memory.cut(wanted)
+
+        given = [self.given(_remembered(a, made), ins, outs) for a in self.arguments]
+        return lambda: self.function(*given)
 
     @staticmethod
-    def _given(argument: Any, ins: Sequence[Array], outs: Sequence[Array], rows: int) -> Any:
+    def given(argument: Any, ins: Sequence[Array], outs: Sequence[Array]) -> Any:
+        """Return what stands for an argument: for `In` and `Out` the array in its shape."""
         if isinstance(argument, In | Out):
             array = (ins if isinstance(argument, In) else outs)[argument.index]
             return array if argument.shape is None else array.reshape(argument.shape)
-        return _remembered(argument, lambda a: np.empty(a.sized(rows), np.uint8).view(a.dtype))
+        return argument
+
+
+@dataclass(frozen=True, eq=False)
+class Called:
+    """Stands for another loop that the loop calls by its record, int64 words: each is compiled by itself.
+
+    Compiled code starts it with `_simd.run`. Its arguments are the constants and the `Scratch` that both have; or, of a
+    loop with one `In` and one `Out` of shapes (1, rows, 1, numbers), the arrays that `_simd.product` writes into the
+    words.
+
+    Parameters
+    ----------
+    loop
+        The loop.
+    inputs, outputs
+        Arrays in the form of those that `product` puts in their place, with one row.
+    """
+
+    loop: Loop
+    inputs: Sequence[Array] = ()
+    outputs: Sequence[Array] = ()
+
+
+class _Memory:
+    """Scratch memory for arrays of so many rows, handed out once for each `Scratch`."""
+
+    def __init__(self, memory: Array, rows: int) -> None:
+        self._memory, self._rows, self._first = memory, rows, 0
+        self._cut: dict[int, Array] = {}
+
+    def cut(self, scratch: Scratch) -> Array:
+        """Return the memory of a `Scratch`."""
+        if id(scratch) not in self._cut:
+            size, start = scratch.sized(self._rows), self._first
+            self._first += -(-size // 64) * 64 + 64
+            self._cut[id(scratch)] = self._memory[start : start + size].view(scratch.dtype)
+        return self._cut[id(scratch)]
 
 
 def _scratches(argument: Any) -> Iterator[Scratch]:
-    """Yield every `Scratch` in an argument: itself, or a member of a tuple."""
+    """Yield every `Scratch` in an argument: itself, or a member of a tuple, or what a called loop has."""
     if isinstance(argument, Scratch):
         yield argument
+    elif isinstance(argument, Called):
+        yield from _scratches(argument.loop.arguments)
     elif isinstance(argument, tuple):
         for member in argument:
             yield from _scratches(member)
 
 
-def _remembered(argument: Any, memory: Callable[[Scratch], Array]) -> Any:
-    """Return an argument with `memory` in place of every `Scratch` in it."""
-    if isinstance(argument, Scratch):
-        return memory(argument)
+def _remembered(argument: Any, made: Callable[[Any], Any]) -> Any:
+    """Return an argument with what is `made` in place of every `Scratch` and `Called` in it."""
+    if isinstance(argument, Scratch | Called):
+        return made(argument)
     if not isinstance(argument, tuple) or not any(True for _ in _scratches(argument)):
         return argument
-    members = [_remembered(member, memory) for member in argument]
+    members = [_remembered(member, made) for member in argument]
     return tuple(members) if type(argument) is tuple else type(argument)(*members)
 
 
 def record(
     loop: Loop, ins: Sequence[Array], outs: Sequence[Array], memory: Array, rows: int
-) -> tuple[list[int], list[tuple[int, bool, int]]]:
-    """Return the words of a loop on these arrays, and where the addresses of inputs and outputs stand.
+) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
+    """Return the words of a loop on these arrays, where the addresses of inputs and outputs stand, and what it needs.
 
-    The latter as (word, whether it is an input, which one). `memory` is what `Scratch` is cut from.
+    The second as (word, whether it is an input, which one). The third must live as long as the record. `memory` is what
+    `Scratch` is cut from.
     """
-    words, places, kinds, first = [0, 0], [], [], 0
-    given = []
+    return _record(loop, ins, outs, _Memory(memory, rows))
 
-    def cut(scratch: Scratch) -> Array:
-        nonlocal first
-        size, start = scratch.sized(rows), first
-        first += -(-size // 64) * 64 + 64
-        return memory[start : start + size].view(scratch.dtype)
+
+def _record(
+    loop: Loop, ins: Sequence[Array], outs: Sequence[Array], memory: _Memory
+) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
+    words, places, kinds, given = [0, 0], list[tuple[int, bool, int]](), [], []
+    kept: list[Array] = []
+
+    def made(wanted: Any) -> Array:
+        if isinstance(wanted, Scratch):
+            return memory.cut(wanted)
+        inner, own, more = _record(wanted.loop, wanted.inputs, wanted.outputs, memory)
+        ends = [word for word, _, _ in sorted(own, key=lambda place: not place[1])]  # the input's, then the output's
+        kept.extend([np.array([*inner, *ends], np.int64), *more])
+        return kept[-1 - len(more)]
 
     for argument in loop.arguments:
-        value = Loop._given(_remembered(argument, cut), ins, outs, rows)
+        value = Loop.given(_remembered(argument, made), ins, outs)
         if isinstance(argument, In | Out):
             places.append((len(words) + _DATA, isinstance(argument, In), argument.index))
         given.append(_code.kind(value))
@@ -146,7 +210,7 @@ def record(
         kinds += [kind for kind, _ in flat]
         words += [word for _, word in flat]
     words[:2] = _code.address(loop.function, tuple(given)), trampoline("".join(kinds))
-    return words, places
+    return words, places, kept
 
 
 def _flat(value: Any) -> list[tuple[str, int]]:

@@ -120,14 +120,14 @@ class Worker:
                 self._parts.append(op)
                 continue
             ins, outs = ([self._shaped(at) for at in numbers] for numbers in (op.ins, op.outs))
-            numbers, places = record(op.run, ins, outs, self._scratch, self._rows(op))
+            numbers, places, kept = record(op.run, ins, outs, self._scratch, self._rows(op))
             words = np.array(numbers, np.int64)
             for word, is_input, index in places:
                 at = (op.ins if is_input else op.outs)[index]
                 at = at if self._buffers[at].of < 0 else self._buffers[at].of
                 if self._buffers[at].name and self._values[at] is None:
                     self._patches[at].append((words, word))
-            self._records.append(words)
+            self._records += [words, *kept]
             addresses.append(words.ctypes.data)
             if self._parts and isinstance(self._parts[-1], tuple):
                 self._parts[-1] = (self._parts[-1][0], len(addresses))

@@ -23,7 +23,7 @@ import numpy as np
 from llvmlite import ir
 
 from simulator import _llvm
-from simulator._jit import config, inline, intrinsic, jit
+from simulator._jit import config, inline, intrinsic, jit, overload
 from simulator.fixed import Form, Scale, Shift, apply
 from simulator.kernel import Array, Spec
 from simulator.kernels import _tile
@@ -33,7 +33,8 @@ from simulator.native import In, Loop, Out, Scratch
 from simulator.rows import Row, row
 
 __all__ = [
-    "Dense", "Geometry", "Packed", "address", "available", "call", "convolve", "fits", "pack", "product",
+    "Geometry", "Packed", "address", "available", "call", "convolve", "fits", "pack", "product",
+    "run",
 ]  # fmt: skip
 
 _emits: Any = intrinsic  # a call leaves out the first argument, the typing context
@@ -186,16 +187,6 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
     return loop
 
 
-class Dense(NamedTuple):
-    """What `product` needs of a packed matrix."""
-
-    constants: Packed
-    geometry: Geometry
-    line: np.ndarray
-    padded: np.ndarray
-    sums: np.ndarray
-
-
 def _lined(weight: np.ndarray, window: Window, per: int, deep: bool) -> tuple[np.ndarray, tuple[int, int]]:
     """Return the weights [O, dwords * per] in the order of the taps, and how many (rows, dwords in a row) there are."""
     outputs, channels, kh, kw = weight.shape
@@ -244,6 +235,19 @@ def call(typingctx: Any, place: Any, arguments: Any) -> Any:
 def address(x: Any) -> Any:
     """Return the address of an array's numbers; NumPy's would make a float of a sum."""
     return np.int64(x.ctypes.data)
+
+
+def run(words: Any) -> None:
+    """Start a loop by its record, see `native.Called`; without machine code by what stands for that."""
+    words()
+
+
+@overload(run)
+def _run(words: Any) -> Any:
+    def compiled(words: Any) -> None:
+        call(words[1], (address(words),))
+
+    return compiled
 
 
 @jit
@@ -357,11 +361,13 @@ def convolve(
 
 
 @inline
-def product(x: Any, dense: Any, late: Any, out: Any) -> Any:
-    """Fill int32 out [R, O] with rescale(x [R, I] weight + bias); `late` is the form where the tile leaves it."""
-    rows = x.shape[0]
-    source, target = x.reshape((1, rows, 1, x.shape[1])), out.reshape((1, rows, 1, out.shape[1]))
-    convolve(source, dense.constants, dense.geometry, None, late, dense.line, dense.padded, dense.sums, target)
+def product(words: Any, x: Any, out: Any) -> Any:
+    """Fill int32 out [R, O] with what the loop of `pack` makes of x [R, I]; `words` are its record, see `Called`."""
+    source, target = words[words.size - 2], words[words.size - 1]
+    words[source - 2], words[target - 2] = x.size, out.size
+    words[source], words[target] = address(x), address(out)
+    words[source + 2], words[target + 2] = x.shape[0], out.shape[0]
+    run(words)
 
 
 @jit

@@ -2,7 +2,8 @@
 
 Samples walk together, so that a step's states are one product with the weights; the inputs of some steps are another
 one. What a step does with the sums is the layer's `cell`, a named tuple with its constants and memory, whose `rule`
-works on whole lines of numbers. Order of time, lengths and first states: see `recurrent`.
+works on whole lines of numbers: a loop of its own, compiled apart, since all layers share the walk. Order of time,
+lengths and first states: see `recurrent`.
 
 Must not know: gates, formats, rounding.
 """
@@ -15,13 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulator._jit import inline, jit, overload
+from simulator._jit import inline, jit
 from simulator.fixed import sat
 from simulator.kernel import Array, Run, Spec
+from simulator.kernels._simd import run
 from simulator.kernels.recurrent import Recurrent, products
-from simulator.native import In, Loop, Out, Scratch
+from simulator.native import Called, In, Loop, Out, Scratch
 
-__all__ = ["Walked", "grouped", "joined", "lined", "lines"]
+__all__ = ["Walked", "grouped", "joined", "lined", "lines", "present"]
 
 _GROUP = 32  # samples that walk together
 _ROWS = 64  # inputs, of samples and steps, whose gate sums are made at once
@@ -42,32 +44,26 @@ def joined(a: Any, b: Any, bits: Any, out: Any) -> Any:
 
 
 class Memory(NamedTuple):
-    """What a walk holds of at most `_GROUP` samples, flat."""
+    """What a walk holds of at most `_GROUP` samples, flat; its cell reads it too."""
 
+    now: Any  # int64: samples that walk, number of the step, row of `sums` where those of the step begin
     h: Any  # [N, H] in y's type: the states
     c: Any  # int32 [N, H]: the cells
     lengths: Any  # int64 [N]: steps of each sample, from 0 to T
-    x: Any  # inputs [_ROWS, I]
-    sums: Any  # int32 [_ROWS, G*H]: their gate sums
+    sums: Any  # int32 [_ROWS, G*H]: gate sums of the inputs
 
 
-def advance(cell: Any, a: Array, h: Array, c: Array, lengths: Array, step: int) -> None:
-    """Do step number `step` in h and c, for samples that have it: what the cell's `rule` returns does it.
+@inline
+def present(memory: Any) -> Any:
+    """Return, for a cell's rule: sums a of the inputs int32 [N, G*H], h and c [N, H], lengths [N], number of the step.
 
-    cell : a named tuple, the arithmetic of a kind of layer with its constants. a : int32 [N, G*H], sums of the inputs.
-    h, c, lengths : see `Memory`.
+    The rule does the step in h and c, for the samples that have it.
     """
-    type(cell).rule()(cell, a, h, c, lengths, step)
-
-
-@overload(advance)
-def _advance(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
-    rule = cell.instance_class.rule()
-
-    def compiled(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> None:
-        rule(cell, a, h, c, lengths, step)
-
-    return compiled
+    count, step, first = memory.now[0], memory.now[1], memory.now[2]
+    units, gates = memory.h.size // _GROUP, memory.sums.size // _ROWS
+    h, c = memory.h.reshape((_GROUP, units))[:count], memory.c.reshape((_GROUP, units))[:count]
+    a = memory.sums.reshape((_ROWS, gates))[first : first + count]
+    return a, h, c, memory.lengths[:count], step
 
 
 @jit
@@ -93,6 +89,7 @@ def walk(
     weights: Any,
     cell: Any,
     units: int,
+    lines: Array,
     lengths: Array,
     h0: Array,
     c0: Array,
@@ -110,9 +107,11 @@ def walk(
     x
         Integers [N, T, I], with `time_first` [T, N, I].
     weights
-        `dense`, `late` and `plain` of the inputs' sums.
+        `words` and `plain` of the inputs' sums, see `recurrent.products`.
     cell
-        See `advance`.
+        The loop that does a step, see `native.Called` and `present`.
+    lines
+        Memory for inputs [_ROWS, I].
     lengths, h0, c0
         Integers [N], states and cells [N, H] to begin with, or [1] and [1, H] for all samples; none stand for T and
         zeros.
@@ -123,7 +122,7 @@ def walk(
         for.
     """
     samples, times = (x.shape[1], x.shape[0]) if time_first else (x.shape[0], x.shape[1])
-    inputs = memory.x.reshape((_ROWS, x.shape[2]))
+    inputs, now = lines.reshape((_ROWS, x.shape[2])), memory.now
     sums = memory.sums.reshape((_ROWS, memory.sums.size // _ROWS))
     for base in range(0, samples, _GROUP):
         count = min(_GROUP, samples - base)
@@ -133,9 +132,10 @@ def walk(
             for k in range(steps * count):
                 n = k % count
                 _take(x, base + n, time_of(begin + k // count, long[n], forward), time_first, inputs[k])
-            products(inputs[: steps * count], weights[0], weights[1], weights[2], sums[: steps * count])
+            products(inputs[: steps * count], weights[0], weights[1], sums[: steps * count])
             for k in range(steps):
-                advance(cell, sums[k * count : (k + 1) * count], h, c, long, begin + k)
+                now[0], now[1], now[2] = count, begin + k, k * count
+                run(cell)
                 for n in range(count if y.size else 0):
                     if begin + k < long[n]:
                         _give(h[n], base + n, time_of(begin + k, long[n], forward), time_first, y)
@@ -205,7 +205,10 @@ class Walked(Recurrent):
         return False
 
     def cell(self) -> Any:
-        """Return the arithmetic of a step, see `advance`; its memory is for `_GROUP` samples."""
+        """Return the arithmetic of a step: a named tuple with its constants, and memory for `_GROUP` samples.
+
+        Its `rule` is the jitted loop of a step, of (the tuple, `Memory`).
+        """
         raise NotImplementedError
 
     def build(self, specs: Sequence[Spec], channel_last: bool) -> Run:
@@ -221,18 +224,17 @@ class Walked(Recurrent):
         for place, output in enumerate(self.kept):
             outs[output] = Out(place, (-1, units) if output else None)
         memory = Memory(
+            Scratch(3, np.int64),
             grouped(units, kind),
             grouped(units, np.int32),
             grouped(1, np.int64),
-            Scratch(_ROWS * x.shape[2], x.dtype),
             Scratch(_ROWS * len(self.bias_x), np.int32),
         )
         weights, time_first = self.input_sums(x.dtype).arguments(), self.time_axis == 0
-        begins = begin.values()
-        return Loop(
-            walk,
-            (In(0), time_first, weights, self.cell(), units, *begins, bool(self.forward), self.packed, memory, *outs),
-        )
+        cell, taken = self.cell(), Scratch(_ROWS * x.shape[2], x.dtype)
+        step = Called(Loop(cell.rule(), (cell, memory)))
+        begins, ends = begin.values(), (bool(self.forward), self.packed, memory, *outs)
+        return Loop(walk, (In(0), time_first, weights, step, units, taken, *begins, *ends))
 
 
 def lines(numbers: int, spare: int = SPARE) -> Scratch:

@@ -29,7 +29,7 @@ import numpy as np
 from simulator._jit import jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
 from simulator.kernels._curve import Curves, curves, follow_all
-from simulator.kernels._walk import Walked, grouped, joined, lined, lines
+from simulator.kernels._walk import Walked, grouped, joined, lined, lines, present
 from simulator.kernels.recurrent import Sums, products
 from simulator.lut import piecewise
 
@@ -37,12 +37,13 @@ __all__ = ["ExecutorGru", "Gru"]
 
 
 @jit
-def _executor(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
+def _executor(cell: Any, memory: Any) -> None:
     """Do a step as the executor does."""
+    a, h, _, lengths, step = present(memory)
     samples, units = h.shape
     own, sums, rz = lined(cell.own, samples), lined(cell.sums, samples), lined(cell.rz, samples)
     inner, n = lined(cell.inner, samples), lined(cell.n, samples)
-    products(h, cell.weights[0], cell.weights[1], cell.weights[2], own)
+    products(h, cell.weights[0], cell.weights[1], own)
     for k in range(samples):
         for u in range(0 if cell.joined else 2 * units):
             own[k, u] = 0
@@ -62,7 +63,7 @@ def _executor(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any
 class _Executor(NamedTuple):
     """A step of the executor's unit."""
 
-    weights: Any  # `dense`, `late` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q11
+    weights: Any  # `words` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q11
     sigmoid: Curves  # the chip's tables with results of int8 Q7
     tanh: Curves
     out: Form  # the new state in Q14 -> output
@@ -105,13 +106,14 @@ class ExecutorGru(Walked):
 
 
 @jit
-def _defined(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
+def _defined(cell: Any, memory: Any) -> None:
     """Do a step as the unit is defined."""
+    a, h, _, lengths, step = present(memory)
     samples, units = h.shape
     b, m, gated = lined(cell.b, samples), lined(cell.m, samples), cell.gated.reshape((-1, units))[:samples]
     sums, rz = lined(cell.sums, samples), lined(cell.rz, samples)
     inner, n = lined(cell.inner, samples), lined(cell.n, samples)
-    products(h, cell.weights[0], cell.weights[1], cell.weights[2], b)
+    products(h, cell.weights[0], cell.weights[1], b)
     for k in range(samples):
         joined(a[k, : 2 * units], b[k], 32, sums[k])
     follow_all(cell.sigmoid, sums, 0, 2 * units, rz)
@@ -119,7 +121,7 @@ def _defined(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
         r, state, line = rz[k], h[k], gated[k]
         for u in range(units):
             line[u] = state[u] if cell.reset_after else rsh(np.int64(r[u]) * state[u], cell.down)
-    products(gated, cell.weights_n[0], cell.weights_n[1], cell.weights_n[2], m)
+    products(gated, cell.weights_n[0], cell.weights_n[1], m)
     for k in range(samples):
         given, r, own, line = a[k, 2 * units :], rz[k], m[k], inner[k]
         if cell.reset_after:
@@ -138,7 +140,7 @@ def _defined(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
 class _Defined(NamedTuple):
     """A step of the unit as it is defined."""
 
-    weights: Any  # `dense`, `late` and `plain` of the states' sums of r and z, see `recurrent.products`; in int32 Q27
+    weights: Any  # `words` and `plain` of the states' sums of r and z, see `products`; in int32 Q27
     weights_n: Any  # the same for n
     sigmoid: Curves  # int32 Q27 -> Q31 or Q15
     tanh: Curves  # int32 Q27 -> Q31

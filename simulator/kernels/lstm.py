@@ -29,7 +29,7 @@ from simulator._jit import inline, jit
 from simulator.fixed import Form, Rescale, apply, rsh, sat
 from simulator.kernel import Spec
 from simulator.kernels._curve import Curves, curves, follow_all
-from simulator.kernels._walk import Walked, joined, lined, lines
+from simulator.kernels._walk import Walked, joined, lined, lines, present
 from simulator.kernels.recurrent import products
 from simulator.lut import piecewise
 
@@ -41,7 +41,7 @@ def _gates(cell: Any, a: Any, h: Any, bits: Any) -> Any:
     """Return the gates int32 [N, 4H and more] of sums a and states h, the sums saturated to `bits` bits."""
     samples, units = h.shape
     own, sums, gates = lined(cell.own, samples), lined(cell.sums, samples), lined(cell.gates, samples)
-    products(h, cell.weights[0], cell.weights[1], cell.weights[2], own)
+    products(h, cell.weights[0], cell.weights[1], own)
     for n in range(samples):
         joined(a[n], own[n], bits, sums[n])
     follow_all(cell.sigmoid, sums, 0, 2 * units, gates)
@@ -63,8 +63,9 @@ def _output(cell: Any, gates: Any, inner: Any, h: Any, lengths: Any, step: Any) 
 
 
 @jit
-def _q27(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
+def _q27(cell: Any, memory: Any) -> None:
     """Do a step of "q27" or "wide": sums in Q27, gates rounded to Q15, c in Q15."""
+    a, h, c, lengths, step = present(memory)
     samples, units = h.shape
     gates, inner = _gates(cell, a, h, 32), lined(cell.inner, samples)
     for n in range(samples):
@@ -79,8 +80,9 @@ def _q27(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
 
 
 @jit
-def _q11(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
+def _q11(cell: Any, memory: Any) -> None:
     """Do a step of "q11": sums in Q11, gates in Q7, c in Q7 of 16 bits."""
+    a, h, c, lengths, step = present(memory)
     samples, units = h.shape
     gates, inner = _gates(cell, a, h, 16), lined(cell.inner, samples)
     for n in range(samples):
@@ -96,7 +98,7 @@ def _q11(cell: Any, a: Any, h: Any, c: Any, lengths: Any, step: Any) -> Any:
 class _Q27(NamedTuple):
     """A step of "q27" and "wide"."""
 
-    weights: Any  # `dense`, `late` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q27
+    weights: Any  # `words` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q27
     sigmoid: Curves  # int32 Q27 -> Q31, rounded to Q15
     tanh: Curves
     out: Form  # o*tanh(c) in Q30 -> output

@@ -24,7 +24,7 @@ from simulator.kernel import Array, Kernel, Run, Spec, require
 from simulator.kernels import _simd
 from simulator.kernels._common import Window, magnitude
 from simulator.kernels._simd import product
-from simulator.native import In, Loop, Out
+from simulator.native import Called, In, Loop, Out
 
 __all__ = ["Recurrent", "Sums", "prepare", "products", "project"]
 
@@ -44,24 +44,24 @@ def project(x: Array, weight: Array, bias: Array, rescale: Form, out: Array) -> 
 
 
 @inline
-def products(x: Any, dense: Any, late: Any, plain: Any, out: Any) -> Any:
+def products(x: Any, words: Any, plain: Any, out: Any) -> Any:
     """Fill int32 out [R, O] with the gate sums of x [R, I].
 
     Parameters
     ----------
     x
         Integers [R, I]: the inputs, or the states of R samples.
-    dense, late
-        Packed weights and their rescaling for dot instructions; None where `plain` is used.
+    words
+        The record of a loop with dot instructions, see `_simd.product`; None where `plain` is used.
     plain
-        (weight [I, O], bias [O], rescaling) for the plain loop; None where `dense` is used.
+        (weight [I, O], bias [O], rescaling) for the plain loop; None where `words` are used.
     out
         int32 [R, O], in the format of the gates.
     """
     if plain is not None:
         project(x, plain[0], plain[1], plain[2], out)
-    if dense is not None:
-        product(x, dense, late, out)
+    if words is not None:
+        product(words, x, out)
 
 
 class Sums:
@@ -83,7 +83,7 @@ class Sums:
 
     def __init__(self, weight: np.ndarray, bias: np.ndarray, dtype: np.dtype, largest: int, rescale: Rescale | Chain):
         self.plain = prepare(weight, bias, largest, rescale)
-        self._loop: Loop | None = None
+        self._loop: Called | None = None
         row = _simd.available() if rescale.dtype.itemsize <= 4 and self.plain[1].dtype == np.int32 else None
         fits = row is not None and dtype.itemsize <= 2 and largest <= magnitude(dtype)
         if row is not None and fits and (dtype != np.int8 or _simd.fits(weight, bias)):
@@ -91,19 +91,18 @@ class Sums:
             build = _simd.pack(
                 row, matrix, bias, window, Spec((1, weight.shape[1], 1, 1), dtype), self.plain[2], np.dtype(np.int32)
             )
-            self._loop = build(In(0), Out(0))
+            one = np.zeros((1, weight.shape[1]), dtype), np.zeros((1, len(weight)), np.int32)
+            x, y = In(0, (1, -1, 1, weight.shape[1])), Out(0, (1, -1, 1, len(weight)))
+            self._loop = Called(build(x, y), one[:1], one[1:])
 
-    def arguments(self) -> tuple[Any, Any, Any]:
-        """Return `dense`, `late` and `plain` of `products` for a `Loop`."""
-        if self._loop is None:
-            return None, None, self.plain
-        _, constants, geometry, _, late, line, padded, sums, _ = self._loop.arguments
-        return _simd.Dense(constants, geometry, line, padded, sums), late, None
+    def arguments(self) -> tuple[Any, Any]:
+        """Return `words` and `plain` of `products` for a `Loop`."""
+        return (None, self.plain) if self._loop is None else (self._loop, None)
 
 
 @jit
 def _sums(x: Array, weights: Any, out: Array) -> None:
-    products(x, weights[0], weights[1], weights[2], out)
+    products(x, weights[0], weights[1], out)
 
 
 @dataclass(frozen=True, eq=False)
