@@ -45,10 +45,10 @@ demo: $(CORE) ## quantize the digits model and print its accuracy, float against
 	@$(BIN)/lingeronnx demo
 
 test: lint ## lint, then the tests of every law
-	$(PYTEST) -m "not deep"
+	LINGERONNX_TESTS=usual $(PYTEST)
 
-test-fast: $(TESTS) ## the tests that take no more than about a second each
-	$(PYTEST) -m "not slow and not deep"
+test-fast: $(TESTS) ## a few quick cases of each law
+	LINGERONNX_TESTS=fast $(PYTEST)
 
 test-all: lint ## lint, then all tests, with ten times as many random cases
 	LINGERONNX_EXAMPLES=10 $(PYTEST)

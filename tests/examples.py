@@ -1,16 +1,22 @@
-"""How many cases a law is tried with: fewer in `make test-fast`, ten times as many random ones in `make test-all`."""
+"""How many cases a law is tried with: fewer in `make test-fast`, ten times as many random ones in `make test-all`.
+
+`LINGERONNX_TESTS` is the size of a run: "fast", "usual" (`make test`) or "all" (when it is not set). `selection.py` has
+the rule.
+"""
 
 import os
 
 import pytest
 from hypothesis import settings
 
+SIZE = os.environ.get("LINGERONNX_TESTS", "all")
 FACTOR = int(os.environ.get("LINGERONNX_EXAMPLES", "1"))
+SHARE = 4 if SIZE == "fast" else 1  # of random cases, one in so many
 
 
 def examples(count, **more):
     """Return settings with so many random examples, and no limit of time: a loaded machine is no error."""
-    return settings(max_examples=count * FACTOR, deadline=None, **more)
+    return settings(max_examples=-(-count * FACTOR // SHARE), deadline=None, **more)
 
 
 def first(count, values):

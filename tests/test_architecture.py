@@ -126,6 +126,25 @@ def parts_imported(path):
     return found
 
 
+def of_each(files):
+    """Let a law of one file be a test of all of them; it names each file that breaks the law."""
+
+    def made(law):
+        def test():
+            broken = []
+            for path in files:
+                try:
+                    law(path)
+                except AssertionError as error:
+                    broken.append(f"{path.relative_to(ROOT)}: {error}")
+            assert not broken, "\n".join(broken)
+
+        test.__name__, test.__doc__ = law.__name__, law.__doc__
+        return test
+
+    return made
+
+
 OURS = [path for path in FILES if path.parent.parts[len(ROOT.parts)] == "lingeronnx"]
 
 
@@ -137,7 +156,7 @@ def test_the_tables_are_complete():
     assert sorted(placed) == sorted(parts)
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+@of_each(OURS)
 def test_nothing_imports_upwards(path):
     """Law: a part imports from lower layers alone; not even a neighbour of its own."""
     height = {name: number for number, layer in enumerate(LAYERS) for name in layer}
@@ -169,7 +188,7 @@ def test_no_circles():
     assert not waiting, f"in a circle, or above one: {sorted(str(p.relative_to(ROOT)) for p in waiting)}"
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+@of_each(OURS)
 def test_direction(path):
     """Imports point one way."""
     allowed = ALLOWED.get(part(path))
@@ -180,7 +199,7 @@ def test_direction(path):
             assert other in allowed, f"{text}: {part(path)} may not know {other}"
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+@of_each(OURS)
 def test_homes_of_the_heavy(path):
     """onnx_ir in graph/ir.py, onnxruntime in run/runners.py, click in cli/, torch in torch/, nowhere else."""
     here = path.relative_to(ROOT).as_posix()
@@ -190,7 +209,7 @@ def test_homes_of_the_heavy(path):
                 assert here.startswith(homes), ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "simulator").rglob("*.py")), ids=lambda path: path.name)
+@of_each(sorted((ROOT / "simulator").rglob("*.py")))
 def test_simulator_is_a_leaf(path):
     """The simulator knows nothing of ONNX, of lingeronnx or of anything but numpy and numba."""
     for module, _, node in imports(path):
@@ -198,7 +217,7 @@ def test_simulator_is_a_leaf(path):
         assert top in {"simulator", "numpy", "numba", "llvmlite"} | sys.stdlib_module_names, ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@of_each(FILES)
 def test_no_platform_by_name(path):
     """Only `platforms` compares a platform's name; everybody else asks the row."""
     names = {row.name for row in PLATFORMS} | {"venus", "arcs", "venusA", "generic", "mars", "jupiter"}
@@ -220,7 +239,7 @@ CALLED_BY_NAME = {
 }
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+@of_each(OURS)
 def test_no_operator_by_name(path):
     """Only formats, platforms and the oracle write the name of an integer operator, in any generation."""
     if path.relative_to(ROOT).as_posix().startswith(tuple(CALLED_BY_NAME)):
@@ -249,7 +268,7 @@ APART = {"partition", "rpartition", "split", "rsplit", "removesuffix", "removepr
 FOREIGN_NAMES = ("lingeronnx/torch/_exporters.py", "lingeronnx/torch/_clean.py", "lingeronnx/torch/checkpoint.py")
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(ROOT)))
+@of_each(OURS)
 def test_nobody_reads_a_name(path):
     """A name means nothing: what a tensor or a node is stands in data beside it, and no mark is written into names."""
     here = path.relative_to(ROOT).as_posix()

@@ -70,8 +70,10 @@ def test_demo_runs(installed, tmp_path):
     assert "float accuracy    99.20 % of 500 held-out digits" in text
     assert "integer accuracy" in text
     assert (tmp_path / "build" / "digits_cnn_quant.onnx").is_file()
+    assert Path(where.strip()).with_name("py.typed").is_file()
 
 
+@pytest.mark.deep  # mypy reads numpy, onnx and torch without a cache; `make lint` has mypy on the sources
 def test_types_are_seen(installed, tmp_path):
     """A user's type checker knows what the functions return, and reports wrong arguments and misspelt names."""
     pytest.importorskip("mypy")

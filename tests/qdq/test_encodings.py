@@ -14,7 +14,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
@@ -22,6 +22,7 @@ from lingeronnx import cli
 from lingeronnx.errors import ConfigError, LingerOnnxError
 from lingeronnx.graph import ir
 from lingeronnx.qdq.encodings import read_plan
+from tests.examples import examples
 
 FILES = Path(__file__).parent / "files"
 MODEL = FILES / "planned_by_peers.onnx"
@@ -147,7 +148,7 @@ def ppq(**tensors):
     return body
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(step=st.floats(1e-4, 10), zero=st.integers(0, 255))
 def test_every_version_holds_the_same_grid(tmp_path_factory, step, zero):
     """Law: the integers of one tensor, unsigned with 0 at `zero`, are the same grid in each file."""
