@@ -112,6 +112,33 @@ def test_peek_joins_items(make):
     np.testing.assert_array_equal(np.concatenate([feeds["x"] for feeds, _ in data.batches(3)]), X)
 
 
+def test_first_samples_are_read_once_where_they_are_small():
+    """Fewer than before are a part of what is kept; more are read."""
+    opened = []
+
+    def items():
+        opened.append(None)
+        return [{"x": row[None]} for row in X]
+
+    data = Data(items, SPEC)
+    for size, times in ((2, 1), (1, 1), (2, 1), (5, 2), (3, 2), (99, 3), (len(X), 3)):
+        np.testing.assert_array_equal(data.first(size)["x"], X[:size])
+        assert len(opened) == times
+
+
+def test_first_samples_are_read_again_where_they_are_large():
+    """They would take memory for as long as there is a use of the data."""
+    opened = []
+
+    def items():
+        opened.append(None)
+        return [np.ones((2, 1 << 20), np.float32)]
+
+    data = Data(items, [InputSpec("x", (None, 1 << 20), np.dtype(np.float32))])
+    assert [len(data.first(size)["x"]) for size in (2, 2, 1)] == [2, 2, 1]
+    assert len(opened) == 3
+
+
 def test_peek_stops_at_another_size():
     spec = [InputSpec("x", (None, None), np.dtype(np.float32))]
     items = [np.zeros((1, 2), np.float32), np.zeros((2, 2), np.float32), np.zeros((1, 3), np.float32)]

@@ -33,10 +33,12 @@ _SEEN = 256  # calibration samples whose moments are noted in the graph
 class Compared:
     """A plan whose integer graph has been compared with the float model.
 
-    made : the integer graph, not yet in the chip's form. seen : how far it is from the float model.
+    exact : the planned float graph with its weights as they shall be. made : the integer graph, not yet in the chip's
+    form. seen : how far it is from the float model.
     """
 
     planned: Planned
+    exact: ir.Graph
     made: Lowered
     seen: Fidelity
 
@@ -90,7 +92,7 @@ def compared(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     session = lowered_session(made.graph, row)
     seen = fidelity(planned.prepared, made.graph, planned.graph, session, progress)
     release()
-    return Compared(planned, made, seen)
+    return Compared(planned, exact, made, seen)
 
 
 def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> QuantizedModel:

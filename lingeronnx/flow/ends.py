@@ -47,7 +47,8 @@ def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None
             planned = plan_for(prepared.with_host(host), None, progress, best.planned.observed)
         except ConstraintError:  # with require_chip: a scale that the chip does not hold
             continue
-        other = compared(planned, refined(planned, progress=progress), progress)
+        exact = refined(planned, progress=progress, before=(best.planned, best.exact))
+        other = compared(planned, exact, progress)
         if _wins(best, other, gain):
             best, kept = other, host
     return best

@@ -12,7 +12,6 @@ from ..graph import ir
 from ..plan import real
 from ..run.borders import float_names
 from ..run.data import Progress
-from ..run.memory import bytes_per_sample, piece
 from ..run.metrics import Agreement
 from ..run.runners import FloatRunner, input_specs
 from ..run.session import Session
@@ -22,7 +21,6 @@ from .prepared import Prepared
 __all__ = ["Fidelity", "fidelity", "per_tensor"]
 
 _SAMPLES = 64  # calibration samples that are taken where none were held back
-_FEW = 16  # samples that are held in memory at a time
 _LEAST = 15.0  # dB: an output below that is worth a warning
 _STILL = 0.25  # share of a state's moving elements that may stand still in integers
 
@@ -95,20 +93,11 @@ def _single(
     prepared: Prepared, session: Session, feeds: Sequence[_Feed], names: Sequence[str]
 ) -> Iterator[tuple[_Feed, _Feed]]:
     takes = {spec.name for spec in session.inputs}  # an input that nobody reads may be left out
-    for feed in feeds:
-        for part in _parts(prepared, feed):
-            want = {name: array for name, array, _ in prepared.source.run(part, names)}
-            given = {name: array for name, array in part.items() if name in takes}
-            yield want, dict(zip(names, session.run(names, given), strict=True))
-
-
-def _parts(prepared: Prepared, feed: _Feed) -> Iterator[dict[str, np.ndarray]]:
-    """Yield a few samples at a time."""
-    yield from prepared.data.pieces(feed, _few(prepared))
-
-
-def _few(prepared: Prepared) -> int:
-    return piece(bytes_per_sample(prepared.graph), _FEW, prepared.conf.budget)
+    what = "held" if prepared.data.held() else "first"
+    for number, part in enumerate(part for feed in feeds for part in prepared.data.pieces(feed, prepared.few)):
+        want = prepared.reference.outputs(what, number, part)
+        given = {name: array for name, array in part.items() if name in takes}
+        yield want, dict(zip(names, session.run(names, given), strict=True))
 
 
 class _FloatFace:
@@ -186,7 +175,7 @@ class _Moves:
 
 def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Session) -> str:
     """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
-    feed = prepared.data.first(_few(prepared))
+    feed = prepared.data.first(prepared.few)
     seen = per_tensor(lowered, exact, session, feed)
     worst, most, ends = "", 0.0, 0.0
     reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of

@@ -24,7 +24,7 @@ from .chosen import chosen
 from .improve import factors
 from .improve.cells import cell_notes
 from .improve.cuts import costly_cuts
-from .improve.equalize import equalize
+from .improve.equalize import Channels, equalize
 from .improve.host_scale import free_borders, settle
 from .improve.ranges import range_factors
 from .improve.refine import compared_at, refinable
@@ -47,7 +47,7 @@ class Observed:
     """The prepared model after calibration.
 
     parts : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of that. stats : of every
-    tensor that becomes integer.
+    tensor that becomes integer. channels : of these before that, per channel, where equalizing asked.
     """
 
     prepared: Prepared
@@ -55,6 +55,7 @@ class Observed:
     even: Mapping[str, np.ndarray]
     stats: Mapping[str, TensorStats]
     notes: Sequence[str]
+    channels: Mapping[str, Channels] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,11 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     few = piece(bytes_per_sample(parts.graph), conf.batch, conf.budget)
     even: Mapping[str, np.ndarray] = {}
     notes = [_MADE_UP] if prepared.synthetic else []
+    channels = {} if before is None else dict(before.channels)
     if conf.effort != "fast":
         feeds = prepared.data.first(piece(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))
         pieces = list(prepared.data.pieces(feeds, few))
-        even = equalize(parts, pieces, conf.bits, conf.weight_bits, prepared.runner)
+        even = equalize(parts, pieces, conf.bits, conf.weight_bits, prepared.runner, channels)
         wide = wide_states(parts, conf.state, row) if conf.bits < 16 else parts.activations
         notes += cell_notes(parts, row, feeds, wide)
     done = 0
@@ -157,7 +159,7 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     known = {} if before is None or runner is not prepared.runner else _alike(before, even)
     stats = observe(runner, prepared.data.batches(few), names, factors=factors_left, known=known, on_batch=count)
     release()
-    return Observed(prepared, parts, even, stats, notes)
+    return Observed(prepared, parts, even, stats, notes, channels)
 
 
 def _alike(before: Observed, even: Mapping[str, np.ndarray]) -> dict[str, TensorStats]:
@@ -196,7 +198,8 @@ def assign_scales(seen: Observed) -> Planned:
     choice = chosen(seen.prepared.selectors(parts.graph), parts.ops, conf, wide)
     parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
     if conf.effort != "fast":
-        less = costly_cuts(parts, plan, ties, scaled, choice, _samples(seen.prepared), seen.prepared.source)
+        pieces = _samples(seen.prepared)
+        less = costly_cuts(parts, plan, ties, scaled, choice, pieces, lambda: _given(seen.prepared, pieces))
         release()
         choice = choice.with_scales(less)
         if less:
@@ -216,7 +219,12 @@ def _samples(prepared: Prepared) -> list[dict[str, np.ndarray]]:
     outputs = sum(8 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes)
     budget = prepared.conf.budget
     feeds = prepared.data.first(piece(prepared.input_bytes + outputs, _OUTPUT_SAMPLES, budget))
-    return list(prepared.data.pieces(feeds, piece(bytes_per_sample(prepared.graph), _OUTPUT_SAMPLES, budget)))
+    return list(prepared.data.pieces(feeds, prepared.few))
+
+
+def _given(prepared: Prepared, pieces: Sequence[Mapping[str, np.ndarray]]) -> list[Mapping[str, np.ndarray]]:
+    """Return the outputs of the user's model for the first calibration samples, in pieces."""
+    return [prepared.reference.outputs("first", number, feed) for number, feed in enumerate(pieces)]
 
 
 def _assign(

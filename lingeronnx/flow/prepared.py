@@ -25,10 +25,12 @@ from ..platforms import platform as platform_row
 from ..qdq.encodings import Encodings
 from ..qdq.read import Read, is_quantized, read
 from ..run.data import Data, InputSpec
+from ..run.memory import bytes_per_sample, piece
 from ..run.runners import FloatRunner, input_specs
 from ..run.streaming import Calls, unrolled
 from .improve.ranges import partition_with_clips
 from .partition import Partition
+from .reference import Reference
 from .selectors import Selectors
 from .states import advice, apart, proposals
 from .taken import defaults
@@ -38,6 +40,8 @@ __all__ = ["Prepared", "check_same", "normalised", "prepare", "synthetic"]
 _SYNTHETIC_SAMPLES = 16
 _SYNTHETIC_CALLS = 4  # of a model whose states are fed back
 _SYNTHETIC_ELEMENTS = 1 << 24  # of one input: fewer samples where one is large
+_FEW = 16  # samples that outputs are compared on at a time
+_REFERENCE = 16  # the part of the budget that outputs of the user's model may take
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,10 @@ class Prepared:
     """A float model ready to be calibrated.
 
     original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
-    fitted. source : the user's graph in onnxruntime, every tensor. data : for calibration; synthetic : whether they are
-    made up. stem : of the file name that the packer's line speaks of. skip : {node of the normalised graph: why the
-    user or a state keeps it in float}. calls : of a model that is fed its own states.
+    fitted. source : the user's graph in onnxruntime, every tensor; reference : its outputs on the data. data : for
+    calibration; synthetic : whether they are made up. stem : of the file name that the packer's line speaks of.
+    skip : {node of the normalised graph: why the user or a state keeps it in float}. calls : of a model that is fed its
+    own states.
     reasons : why passes left nodes alone that they are made for.
     read : what a model that was quantized already holds, whose scales are kept, or what another tool's plan means for
     a float one; else None.
@@ -56,6 +61,7 @@ class Prepared:
     original: ir.Graph
     parts: Partition
     source: FloatRunner
+    reference: Reference
     row: Platform
     conf: QuantConfig
     data: Data
@@ -82,6 +88,11 @@ class Prepared:
     def input_bytes(self) -> int:
         """The bytes of the inputs of one sample."""
         return sum(array.nbytes for array in self.data.first().values())
+
+    @property
+    def few(self) -> int:
+        """How many samples outputs are compared on at a time."""
+        return piece(bytes_per_sample(self.graph), _FEW, self.conf.budget)
 
     @cached_property
     def runner(self) -> FloatRunner:
@@ -134,8 +145,9 @@ def prepare(
     skip = {**apart(graph, conf.state, row), **selectors.skipped(conf.skip)}
     parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
+    reference = Reference(source, [str(v.name) for v in original.graph.outputs], conf.budget // _REFERENCE)
     return Prepared(
-        original, parts, source, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
+        original, parts, source, reference, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
         record.last_reasons(), None if conf.requantize else found,
     )  # fmt: skip
 

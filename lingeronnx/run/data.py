@@ -32,6 +32,7 @@ Progress = Callable[[str, int, int | None], None]
 # accuracy (a tenth of a point on 480 of 512 pictures).
 _PERIOD, _HELD_OF_PERIOD, _FIRST = 32, 4, 512
 _MOST_HELD, _HELD_BYTES = 64, 32 << 20
+_KEPT_BYTES = 4 << 20  # of first samples
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class Data:
         self.hold = hold
         self._held: list[dict[str, np.ndarray]] = []
         self._complete = False
+        self._head: tuple[int, dict[str, np.ndarray]] = 0, {}
         self.inputs = {spec.name: spec for spec in inputs}
         self.optional = optional
         self.fixed = fixed or {}
@@ -201,8 +203,16 @@ class Data:
             yield {name: self._part(name, array, start, start + size) for name, array in feeds.items()}
 
     def first(self, size: int = 1) -> dict[str, np.ndarray]:
-        """Return the first samples as one batch, at most `size`; no generator is used up."""
-        return next(iter(self.peek(size)))[0]
+        """Return the first samples as one batch, at most `size`; no generator is used up.
+
+        They are kept where they are small, so that files are not read again and again.
+        """
+        if size > self._head[0]:
+            found = next(iter(self.peek(size)))[0]
+            if sum(array.nbytes for array in found.values()) > _KEPT_BYTES:
+                return found
+            self._head = size, found
+        return {name: self._part(name, array, 0, size) for name, array in self._head[1].items()}
 
     def _check(self, feeds: Any, labels: Any, where: str) -> tuple[dict[str, np.ndarray], int]:
         feeds = self._without_fixed(self._named(feeds, where), where)

@@ -13,9 +13,8 @@ noise N of a part of the plan, all else float, as a share of an output's power:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -47,17 +46,17 @@ def costly_cuts(
     stats: Stats,
     choice: Choice,
     pieces: _Feeds,
-    source: FloatRunner,
+    given: Callable[[], _Feeds],
 ) -> dict[str, float]:
     """Return {tensor or weight: its scale} for those of `plan` that are better cut less.
 
-    stats : of the activations of `parts`, whose scales `choice` made. pieces : calibration samples. source : what runs
-    the user's model, whose outputs are those of `parts`.
+    stats : of the activations of `parts`, whose scales `choice` made. pieces : calibration samples. given : returns
+    the outputs of the user's model for each, which are those of `parts`; called where they are needed.
     """
     cut = list(_cut(parts, plan, ties, stats, choice))
     if not cut:
         return {}
-    noise = _Noise(parts.graph, plan, pieces, source)
+    noise = _Noise(parts.graph, plan, pieces, given())
     if not noise.is_about_rare:
         return {}
     whole = noise(plan.tensors)
@@ -114,29 +113,29 @@ def _finer(q: QParams) -> QParams:
 class _Noise:
     """What holding tensors in integers does to the outputs, all else float."""
 
-    def __init__(self, graph: ir.Graph, plan: Plan, pieces: _Feeds, source: FloatRunner) -> None:
+    def __init__(self, graph: ir.Graph, plan: Plan, pieces: _Feeds, given: _Feeds) -> None:
         self._graph, self._plan, self._pieces = graph, plan, pieces
         self._names = [str(v.name) for v in graph.graph.outputs]
-        self._wanted = [self._ordered(source.run(feed, self._names)) for feed in pieces]
+        self._given = given
 
     @property
     def is_about_rare(self) -> bool:
         """Whether an output holds half of its power in few of its elements."""
-        for arrays in zip(*self._wanted, strict=True):
+        for name in self._names:
+            arrays = [given[name].astype(np.float64) for given in self._given]
             power = np.sort(np.concatenate([np.square(array).reshape(-1) for array in arrays]))[::-1]
             half = int(np.searchsorted(np.cumsum(power), power.sum() / 2)) + 1
             if power.any() and half < _FEW * len(power):
                 return True
         return False
 
-    def _ordered(self, run: Iterable[tuple[str, np.ndarray, Any]]) -> list[np.ndarray]:
-        found = {name: array for name, array, _ in run}
+    def _ordered(self, found: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return [found[name].astype(np.float64) for name in self._names]
 
     def __call__(self, tensors: _Tensors) -> np.ndarray:
         """Return the power of each output's error as a share of the output's own, float64 [outputs]."""
         error, power = np.zeros((2, len(self._names)))
-        for want, have in zip(self._wanted, self._outputs(tensors), strict=True):
+        for want, have in zip(map(self._ordered, self._given), self._outputs(tensors), strict=True):
             power += [np.square(a).sum() for a in want]
             error += [np.square(a - b).sum() for a, b in zip(want, have, strict=True)]
         return error / np.maximum(power, _TINY) + _TINY
@@ -147,4 +146,4 @@ class _Noise:
         names = {user: name for name, user in users.items()}
         runner = FloatRunner(copy, {names[name] for name in self._names})
         for feed in self._pieces:
-            yield self._ordered((users[name], array, None) for name, array, _ in runner.run(feed))
+            yield self._ordered({users[name]: array for name, array, _ in runner.run(feed)})

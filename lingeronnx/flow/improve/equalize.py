@@ -30,7 +30,7 @@ from ...run.runners import FloatRunner
 from ..partition import Partition
 from .factors import Groups, apply, combine, pin_borders
 
-__all__ = ["equalize"]
+__all__ = ["Channels", "equalize"]
 
 _SWEEPS = 6
 _WEIGHTINGS = ((1.0, 0.0, 1.0), (1.0, 0.5, 1.0), (1.0, 1.0, 1.0), (1.0, 2.0, 1.0), (0.0, 1.0, 1.0))  # w1, wa, w2
@@ -39,8 +39,8 @@ _DEAD = 1e-6
 _LIMIT = 2.0**6  # of one step's factor, either way
 
 
-@dataclass
-class _Channels:
+@dataclass(frozen=True)
+class Channels:
     """What was seen of a tensor per channel: largest magnitude and mean square, float64 [C]."""
 
     reach: np.ndarray
@@ -62,17 +62,21 @@ def equalize(
     bits: int = 8,
     weight_bits: int = 8,
     runner: FloatRunner | None = None,
+    known: dict[str, Channels] | None = None,
 ) -> dict[str, np.ndarray]:
     """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
 
     feeds : some tens of calibration samples, in pieces that are run one after the other. bits, weight_bits : widths of
-    activations and weights. runner : of the graph's tensors as they are now, where there is one already.
+    activations and weights. runner : of the graph's tensors as they are now, where there is one already. known : what
+    was seen of these on the same feeds; what it lacks is added.
     """
     groups = _groups(parts)
     if not groups:
         return {}
-    names = set(parts.activations)
-    seen = _observe(FloatRunner(parts.graph, names) if runner is None else runner, feeds, names)
+    names, known = set(parts.activations), {} if known is None else known
+    if missing := names - known.keys():
+        known.update(_observe(FloatRunner(parts.graph, missing) if runner is None else runner, feeds, missing))
+    seen = {name: found for name, found in known.items() if name in names}
     total: dict[str, np.ndarray] = {}
     for _ in range(_SWEEPS):
         moved = False
@@ -86,14 +90,14 @@ def equalize(
             total = combine(total, step)
             for name in group.tensors:
                 if name in seen:
-                    seen[name] = _Channels(seen[name].reach * factor, seen[name].power * factor**2)
+                    seen[name] = Channels(seen[name].reach * factor, seen[name].power * factor**2)
         if not moved:
             break
     return total
 
 
-def _observe(runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]) -> dict[str, _Channels]:
-    found: dict[str, _Channels] = {}
+def _observe(runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]) -> dict[str, Channels]:
+    found: dict[str, Channels] = {}
     sizes: dict[str, int] = {}
     for name, array, _ in (item for feed in feeds for item in runner.run(feed, names)):
         if array.ndim >= 2 and array.size:
@@ -105,7 +109,7 @@ def _observe(runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], nam
             if old is not None:
                 reach, power = np.maximum(old.reach, reach), power + old.power * before
             sizes[name] = before + size
-            found[name] = _Channels(reach, power / sizes[name])
+            found[name] = Channels(reach, power / sizes[name])
     return found
 
 
@@ -150,7 +154,7 @@ def _flat(node: ir.Node) -> bool:
 class _Noise:
     """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
 
-    def __init__(self, group: _Group, seen: Mapping[str, _Channels], bits: int, weight_bits: int) -> None:
+    def __init__(self, group: _Group, seen: Mapping[str, Channels], bits: int, weight_bits: int) -> None:
         self.levels_x, self.levels_w = ((1 << (width - 1)) - 1 for width in (bits, weight_bits))
         self.rows = [_weight(node) for node in group.writers]
         self.columns = [_by_input(_weight(node), int(ir.attr(node, "group", 1))) for node in group.readers]
@@ -182,7 +186,7 @@ class _Noise:
         return total
 
 
-def _best_factor(group: _Group, seen: Mapping[str, _Channels], widths: tuple[int, int]) -> np.ndarray | None:
+def _best_factor(group: _Group, seen: Mapping[str, Channels], widths: tuple[int, int]) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
     layers = (*group.writers, *group.readers)
     names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]
@@ -229,7 +233,7 @@ def _by_input(weight: np.ndarray, group: int) -> np.ndarray:
     return split.transpose(0, 2, 1, 3).reshape(group * depth, -1)
 
 
-def _input_power(node: ir.Node, seen: Mapping[str, _Channels]) -> np.ndarray:
+def _input_power(node: ir.Node, seen: Mapping[str, Channels]) -> np.ndarray:
     """Return the summed mean square of what one output of `node` reads, per output channel."""
     weight = _weight(node)
     group, depth = int(ir.attr(node, "group", 1)), weight.shape[1]

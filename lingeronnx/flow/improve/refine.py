@@ -15,7 +15,7 @@ Later layers see the refined output, so errors of earlier layers are not correct
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,17 +114,19 @@ def refine(
     budget: int = 1 << 29,
     methods: Methods = Methods(),
     progress: Progress | None = None,
+    known: Collection[str] = (),
 ) -> None:
     """Refine weights and biases of the float graph of `parts` in place, for `plan` on `row`.
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
     samples, in pieces that are run one after the other. budget : bytes that may be taken. methods : for weights of more
     than 4 bits; with 4 bits or fewer all are used. The new weights lie on the plan's grid. progress : called layer by
-    layer.
+    layer. known : layers that are refined already.
     """
-    model, layers = parts.graph, refinable(parts)
+    model = parts.graph
+    layers = {name: node for name, node in refinable(parts).items() if name not in known}
     how = {name: methods.on(plan.tensors[ir.read_name(node, 1)]) for name, node in layers.items()}
-    sums = sums_looked_at(parts, plan, methods)
+    sums = {name: other for name, other in sums_looked_at(parts, plan, methods).items() if name in layers}
     tensors = {**layers, **{other: layers[name] for name, other in sums.items() if other not in layers}}
     feeds = pieces if pieces and runner.batch_first(tensors) else [feed]
     wanted = _targets(tensors, runner, feeds, budget, alike=bool(sums))
