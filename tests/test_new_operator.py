@@ -39,7 +39,7 @@ FILES = (
     "ops/__init__.py",  # its line in OPS
     "platforms/venusa.py",  # the row that has it
     "reference/curves.py",  # the plain class, in FAMILY
-    "torch/fake_quant.py",  # the fake quantizer of its kernel
+    "torch/fake_values.py",  # the fake quantizer of its kernel, in VALUES
 )
 
 
@@ -181,6 +181,6 @@ def test_six_files():
         ("formats/curves.py", "FAMILY"),
         ("reference/curves.py", "FAMILY"),
         ("ops/__init__.py", "OPS"),
-        ("torch/fake_quant.py", "FAKE_QUANTIZERS"),
+        ("torch/fake_values.py", "VALUES"),
     ):
         assert f"\n{table}: " in text[name]

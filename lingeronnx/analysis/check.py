@@ -24,7 +24,7 @@ from ..packer.arguments import Choice
 from ..packer.cost import Cost
 from ..packer.net import Finding
 from ..platforms import Fault, Platform, platform
-from ..run.int_runner import sizes
+from ..run.sizes import sizes
 from .ahead import packed_ahead
 from .rules import RULES, Seen
 

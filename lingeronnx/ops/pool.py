@@ -6,8 +6,7 @@ honours how the padding counts.
 
 The average of a whole map has a much smaller range than the map, so that a tied scale wastes bits. On chips it is a
 LinearInt over [1, C, height * width] instead, whose weights stand for 1 / (height * width): an output scale of its own,
-one rounding, and none of the executor's faults of global averages. Not where a LinearInt of several rows writes past
-its work area (venusA).
+one rounding, and none of the executor's faults of global averages.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def mean_weights(area: int) -> tuple[np.ndarray, float]:
 def is_mean(node: ir.Node, row: Platform) -> bool:
     """Whether the average `node` of a whole map is written as a LinearInt, which has a scale of its own."""
     source = ir.shape(node.inputs[0]) or ()
-    if node.domain or Fault.AVGPOOL_SCALE not in row.faults or Fault.LINEAR_AREA in row.faults:
+    if node.domain or Fault.AVGPOOL_SCALE not in row.faults:
         return False
     if not _is_global(node, source) or any(ir.attr(node, "pads") or [0]):
         return False

@@ -2,7 +2,8 @@
 
 Every tensor has a place and a life (first to last node, both included); for each place a list of blocks is laid end to
 end, and a tensor takes the start of the smallest block that is large enough and free all its life. Three orders are
-tried; the plan with the least shared memory wins.
+tried; the plan with the least shared memory wins. What a node makes in place (a reshape, both sides in one place) has
+the address of what it is made from, its root, which lives as long.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
 
 from ..formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
@@ -82,7 +83,7 @@ class _Item:
     first: int
     last: int
     place: str
-    root: str | None = None  # made in place: of whom
+    root: str | None = None  # the tensor in whose place it is made
     kind: str = "tensor"
 
 
@@ -128,12 +129,14 @@ def plan_memory(net: Net, row: Platform, options: Options, below: int | None = N
     least = _least(net, items)
     if below is not None and least + held >= below:
         return None
-    spots, shared, psram = _by_size(net, items)
+    best = _by_size(net, items)
     for strategy in (_by_breadth, _by_order):
-        if shared > least and (other := strategy(net, items))[1] < shared:
-            spots, shared, psram = other
+        if best.bytes_in(SHARE) > least and (other := strategy(net, items)).bytes_in(SHARE) < best.bytes_in(SHARE):
+            best = other
+    shared, psram = best.bytes_in(SHARE), best.bytes_in(PSRAM)
     if below is not None and shared + held >= below:
         return None
+    spots = best.spots(items)
     limit = room(row, options)
     return Memory(spots, shared, psram, areas, total, options.parameters, fetched, limit, shared + held, stored, users)
 
@@ -160,6 +163,7 @@ def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
     until = {n: i for i, step in enumerate(net.steps) for n in step.inputs}
     items: list[_Item] = []
     late: list[_Item] = []
+    roots: dict[str, str] = {}
     for name in net.inputs:
         items.append(_Item(name, net.tensors[name].planned, 0, until.get(name, 0), places[name]))
     for index, step in enumerate(net.steps):
@@ -167,7 +171,9 @@ def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
             end = last if name in net.outputs else until.get(name, index)
             item = _Item(name, net.tensors[name].planned, index, end, places[name])
             if step.op in _IN_PLACE and places.get(step.inputs[0]) == places[name]:
-                item.root = step.inputs[0] if not net.tensors[step.inputs[0]].constant else None
+                source = step.inputs[0]
+                if not net.tensors[source].constant:
+                    item.root = roots[name] = roots.get(source, source)
             (late if step.made == "part" else items).append(item)
     for item in items:
         if item.name in BUFFERS:  # taken for a buffer of the DMA, which lives for the whole run
@@ -249,92 +255,89 @@ class _Blocks:
         return list(itertools.accumulate(self.sizes, initial=0))
 
 
-def _spots(net: Net, items: Sequence[_Item], order: Sequence[_Item]) -> tuple[dict[str, Spot], int, int]:
-    """Place the items in this order, best fit."""
-    blocks: dict[str, _Blocks] = {}
-    chosen = {}
-    for item in order:
-        chosen[item.name] = blocks.setdefault(item.place, _Blocks()).put(item.size, item.first, item.last)
-    return _finish(items, chosen, blocks)
+class _Layout:
+    """The blocks of every place, and the block of every item that has one."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, _Blocks] = {}
+        self.chosen: dict[str, int] = {}
+
+    def at(self, place: str) -> _Blocks:
+        return self.blocks.setdefault(place, _Blocks())
+
+    def put(self, item: _Item, life: _Item) -> None:
+        """Give an item the best block that is free all its life."""
+        self.chosen[item.name] = self.at(item.place).put(item.size, life.first, life.last)
+
+    def bytes_in(self, place: str) -> int:
+        return sum(self.blocks[place].sizes) if place in self.blocks else 0
+
+    def spots(self, items: Sequence[_Item]) -> dict[str, Spot]:
+        """Return where all items lie; what is made in place has the address of its root."""
+        offsets = {place: found.offsets() for place, found in self.blocks.items()}
+        return {
+            item.name: Spot(
+                item.place,
+                offsets[item.place][self.chosen[item.root or item.name]],
+                item.size,
+                item.first,
+                item.last,
+                item.kind,
+            )
+            for item in items
+        }
 
 
-def _finish(
-    items: Sequence[_Item], chosen: Mapping[str, int], blocks: Mapping[str, _Blocks]
-) -> tuple[dict[str, Spot], int, int]:
-    offsets = {place: found.offsets() for place, found in blocks.items()}
-    spots = {}
+def _owners(items: Sequence[_Item]) -> dict[str, _Item]:
+    """Return the items that are made in no other's place, each alive as long as what is made in its own."""
+    found = {item.name: replace(item) for item in items if item.root is None}
     for item in items:
-        offset = offsets[item.place][chosen[item.name]]
-        spots[item.name] = Spot(item.place, offset, item.size, item.first, item.last, item.kind)
-    return spots, *(sum(blocks[p].sizes) if p in blocks else 0 for p in (SHARE, PSRAM))  # type: ignore[return-value]
+        if item.root is not None:
+            root = found[item.root]
+            root.first, root.last = min(root.first, item.first), max(root.last, item.last)
+    return found
 
 
-def _joined(items: Sequence[_Item]) -> list[_Item]:
-    """Return the items with the lives of tensors made in place joined to those of their roots."""
-    found = {item.name: _Item(**vars(item)) for item in items}
-    for item in items:
-        root = found.get(item.root or "")
-        if root is None:
-            continue
-        while root.root in found:
-            root = found[str(root.root)]
-        root.last = max(root.last, item.last)
-    return list(found.values())
+def _by_size(net: Net, items: Sequence[_Item]) -> _Layout:
+    """The largest first; what is made in place takes a block for its root's life, and does not use it."""
+    layout, owners = _Layout(), _owners(items)
+    for item in sorted(items, key=lambda item: -item.size):
+        layout.put(item, owners[item.root or item.name])
+    return layout
 
 
-def _by_size(net: Net, items: Sequence[_Item]) -> tuple[dict[str, Spot], int, int]:
-    joined = _joined(items)
-    spots, shared, psram = _spots(net, joined, sorted(joined, key=lambda item: -item.size))
-    return _rooted(joined, spots), shared, psram
-
-
-def _rooted(items: Sequence[_Item], spots: dict[str, Spot]) -> dict[str, Spot]:
-    """Give tensors made in place the address of their root."""
-    for item in items:
-        if item.root in spots:
-            root, own = spots[str(item.root)], spots[item.name]
-            spots[item.name] = Spot(root.place, root.offset, own.size, own.first, own.last)
-    return spots
-
-
-def _by_breadth(net: Net, items: Sequence[_Item]) -> tuple[dict[str, Spot], int, int]:
+def _by_breadth(net: Net, items: Sequence[_Item]) -> _Layout:
+    """The node with the most living bytes first, and of a node the largest first."""
+    owners = list(_owners(items).values())
     alive: list[list[_Item]] = [[] for _ in net.steps]
-    for item in items:
+    for item in owners:
         for here in alive[item.first : item.last + 1]:
             here.append(item)
-    nodes = sorted(range(len(net.steps)), key=lambda i: -sum(item.size for item in alive[i]))
-    met: dict[int, _Item] = {}
-    for index in nodes:
-        met |= {id(item): item for item in sorted(alive[index], key=lambda item: -item.size) if id(item) not in met}
-    met |= {id(item): item for item in items if id(item) not in met}
-    return _spots(net, items, list(met.values()))
+    layout = _Layout()
+    for index in sorted(range(len(net.steps)), key=lambda i: -sum(item.size for item in alive[i])):
+        for item in sorted(alive[index], key=lambda item: -item.size):
+            if item.name not in layout.chosen:
+                layout.put(item, item)
+    return layout
 
 
-def _by_order(net: Net, items: Sequence[_Item]) -> tuple[dict[str, Spot], int, int]:
-    joined = sorted(_joined(items), key=lambda item: item.kind != "area")
-    blocks: dict[str, _Blocks] = {}
-    chosen: dict[str, int] = {}
+def _by_order(net: Net, items: Sequence[_Item]) -> _Layout:
+    """Node by node as they run; of the blocks that were freed the smallest that is large enough."""
+    layout = _Layout()
     free: dict[str, list[tuple[int, int]]] = {}
-    own = [item for item in joined if item.root is None]
     begin: dict[int, list[_Item]] = {}
     end: dict[int, list[_Item]] = {}
-    for item in own:
+    for item in _owners(items).values():
         begin.setdefault(item.first, []).append(item)
         end.setdefault(item.last, []).append(item)
     for index in range(len(net.steps)):
         for item in end.get(index - 1, ()):
-            free.setdefault(item.place, []).append((blocks[item.place].sizes[chosen[item.name]], chosen[item.name]))
+            block = layout.chosen[item.name]
+            free.setdefault(item.place, []).append((layout.at(item.place).sizes[block], block))
         for item in begin.get(index, ()):
             stock = free.setdefault(item.place, [])
             fitting = min((entry for entry in stock if entry[0] >= item.size), default=None)
-            here = blocks.setdefault(item.place, _Blocks())
             if fitting is not None:
                 stock.remove(fitting)
-                chosen[item.name] = fitting[1]
-            else:
-                chosen[item.name] = here.add(item.size)
-    for item in joined:
-        if item.root is not None:
-            chosen[item.name] = chosen[item.root]
-    spots, shared, psram = _finish(joined, chosen, blocks)
-    return spots, shared, psram
+            layout.chosen[item.name] = layout.at(item.place).add(item.size) if fitting is None else fitting[1]
+    return layout

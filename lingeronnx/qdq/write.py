@@ -23,7 +23,8 @@ from ..formats.real import LOWEST, Reals, held_type
 from ..graph import ir
 from ..plan import zero_of
 from ..run.generations import Side
-from ..run.int_runner import row_of, sizes
+from ..run.int_runner import row_of
+from ..run.sizes import sizes
 from .opset import raise_nodes
 
 __all__ = ["PLATFORM", "SCALES", "Written", "scale_of", "write"]

@@ -30,7 +30,8 @@ from ..plan import Plan, Source, zero_of
 from ..platforms import Platform
 from ..run.int_runner import IntRunner
 from ..run.runners import FloatIsland, input_specs
-from .fake_quant import At, counts, fake_quantizer, held_by
+from .fake_common import At, counts
+from .fake_quant import fake_quantizer, held_by
 from .floats import TorchIsland
 from .rounding import multiplied, rounded
 

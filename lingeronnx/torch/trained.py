@@ -31,7 +31,7 @@ from ..plan import Plan
 from ..platforms import platform
 from ..run.runners import FloatIsland
 from .derived import Parameters
-from .fake_quant import At
+from .fake_common import At
 from .floats import TorchIsland
 from .marks import Counterpart, dress, marks_of
 from .traced import Settings, Traced, trace, widths_of

@@ -17,8 +17,9 @@ class Verdict:
     """Whether a file `packs` and is `right`: runs, gives the simulator's integers, writes nothing past its plan.
 
     `problems`: why not. `shared`: planned bytes of shared memory, rounded up to 64 (None if the planner was not
-    reached). `past`: the sentences of `problems` that only say that bytes behind the planned memory are written.
-    `warnings`: faults of the executor that the simulator has too, so that the integers agree and mean nothing.
+    reached), `offsets`: where everything starts. `past`: the sentences of `problems` that only say that bytes behind
+    the planned memory are written. `warnings`: faults of the executor that the simulator has too, so that the integers
+    agree and mean nothing.
     """
 
     packs: bool
@@ -27,6 +28,7 @@ class Verdict:
     shared: int | None = None
     past: list = dataclasses.field(default_factory=list)
     warnings: list = dataclasses.field(default_factory=list)
+    offsets: dict = dataclasses.field(default_factory=dict)
 
 
 def judge(model, platform, args):
@@ -51,7 +53,7 @@ def judge(model, platform, args):
         return Verdict(False, False, [str(error)], shared and up(shared, 64))
     found = faults(model, graph, memory, settings)
     past = [text for text in found if text.endswith("past the planned memory")]
-    return Verdict(True, not found, found, up(shared, 64), past, meaningless(graph, platform))
+    return Verdict(True, not found, found, up(shared, 64), past, meaningless(graph, platform), memory.offsets)
 
 
 def fit(memory, settings):

@@ -15,6 +15,9 @@ from lingeronnx.packer.memory import plan_memory
 from lingeronnx.packer.net import Net, Step, Tensor
 from lingeronnx.packer.options import PSRAM, SHARE, parse
 from lingeronnx.platforms import platform
+from tests import nets
+from tests.packable import stress
+from tests.packer import judge as oracle
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_cnn.onnx"
 CHIPS = ("venus", "arcs", "venusA")
@@ -49,6 +52,24 @@ def test_what_is_written_packs_and_is_right(packed):
             together = spot.place == place.place and spot.first <= place.last and place.first <= spot.last
             if name < other and together and spot.offset != place.offset:
                 assert spot.offset + spot.size <= place.offset or place.offset + place.size <= spot.offset
+
+
+@pytest.mark.parametrize("args", ("", "--dma_prefetch False", "--threshold4 1"))
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("seed", (1, 4, 8))
+def test_the_plan_is_the_oracle_s(seed, chip, args):
+    """Everything starts where the other planner of the tests has it; averages reshape in place."""
+    model = stress(seed)
+    result = lo.quantize(model, nets.samples(model, 4), platform=chip, effort="fast")
+    proto = ir.to_proto(result.graph if result.chip is None else result.chip)
+    words = ["-d", "False", "-p", chip.lower(), *args.split()]
+    other = oracle(proto, chip, words)
+    assert other.packs
+    spots = judge(proto, platform(chip), words).memory.spots
+    named = {
+        name.replace("#dma-buffer", "prefetch ").replace("#workspace-", "workspace "): s for name, s in spots.items()
+    }
+    assert {name: spot.offset for name, spot in named.items()} == other.offsets
 
 
 def test_cost_adds_up(packed):

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from lingeronnx.torch.fake_quant import At, counts, fake_quantizer
+from lingeronnx.torch.fake_common import At, counts
+from lingeronnx.torch.fake_quant import fake_quantizer
 from simulator import machine
 from simulator.fixed import Rounded, Rounding
 from simulator.kernel import Call, Spec

@@ -31,7 +31,7 @@ from tests.torch.faked import tensor
 torch = pytest.importorskip("torch")
 
 from lingeronnx.torch.bridge import Bridge  # noqa: E402
-from lingeronnx.torch.fake_quant import At  # noqa: E402
+from lingeronnx.torch.fake_common import At  # noqa: E402
 
 ROWS = [row.name for row in PLATFORMS]
 ISLANDS = 1e-5

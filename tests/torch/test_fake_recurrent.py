@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.torch.fake_quant import At, fake_quantizer
+from lingeronnx.torch.fake_common import At
+from lingeronnx.torch.fake_quant import fake_quantizer
 from simulator import kernels as k
 from simulator.fixed import Chain, Rescale
 from tests.simulator.helpers import SEEDS, integers

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.errors import ModelError
-from lingeronnx.torch.fake_quant import At, fake_quantizer
+from lingeronnx.torch.fake_common import At
+from lingeronnx.torch.fake_quant import fake_quantizer
 from simulator import kernels as k
 from simulator.fixed import Rescale, Rounded, Rounding
 from tests.simulator.helpers import SEEDS, integers, rescales

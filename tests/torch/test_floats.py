@@ -21,7 +21,7 @@ from tests.examples import examples
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow  # hundreds of cases
 
-from lingeronnx.torch.fake_quant import At  # noqa: E402
+from lingeronnx.torch.fake_common import At  # noqa: E402
 from lingeronnx.torch.floats import FLOATS, TorchIsland  # noqa: E402
 
 RTOL, ATOL = 1e-5, 1e-6

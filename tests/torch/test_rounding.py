@@ -20,7 +20,8 @@ from tests.torch.faked import simulated, tensor
 
 torch = pytest.importorskip("torch")
 
-from lingeronnx.torch.fake_quant import At, fake_quantizer  # noqa: E402
+from lingeronnx.torch.fake_common import At  # noqa: E402
+from lingeronnx.torch.fake_quant import fake_quantizer  # noqa: E402
 from lingeronnx.torch.rounding import ratio, replaced, rescaled, rounded  # noqa: E402
 
 more = examples(60, derandomize=True)

@@ -1,0 +1,183 @@
+"""Nodes of an integer graph as simulator steps, types and scales inferred on the way.
+
+Float nodes between integer ones become steps too (`runners.FloatIsland`). Knows operators only through `formats`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.kernel import Call, MachineError, Spec
+
+from ..errors import ModelError
+from ..formats import Bound, Format, attributes, is_quantized_domain, known_format, other_zero
+from ..graph import ir
+from ..plan import zero_of
+from .generations import Side
+from .runners import FloatIsland
+
+__all__ = ["Binder", "Steps", "bound_kernel"]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a graph, and of every tensor its type, of the integer ones their scale.
+
+    inner : {tensor that the graph does not have: the float tensor of the graph whose integers it holds}
+    """
+
+    steps: Sequence[Call]
+    specs: Mapping[str, Spec]
+    scales: Mapping[str, float]
+    inner: Mapping[str, str]
+
+
+class Binder:
+    """Turns the nodes of an integer graph into simulator steps, inferring types on the way."""
+
+    def __init__(
+        self,
+        model: ir.Graph,
+        side: Side,
+        consts: Mapping[str, Any],
+        specs: Mapping[str, Spec],
+        batched: bool,
+        keep: Collection[str] | None = (),
+    ) -> None:
+        self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
+        self.specs = dict(specs)
+        self.scales: dict[str, float] = {}
+        self.steps: list[Call] = []
+        #: Tensors that the graph does not have: the integers behind an output that a node writes in float.
+        self.inner: dict[str, str] = {}
+        self._taken = {str(v.name) for v in ir.values(model)}
+        self._pending: list[ir.Node] = []
+
+    def run(self, nodes: Sequence[ir.Node] | None = None) -> None:
+        """Fill `steps`, `specs` of every tensor and `scales` of the integer ones, for some nodes or all."""
+        for node in self._model.graph if nodes is None else nodes:
+            if all(str(v.name) in self.specs for v in node.outputs if v.name):
+                continue  # a Quant whose output is fed, already quantized
+            if node.op_type == "Constant" and not node.domain:
+                continue
+            form = self._integer(node)
+            if form is None:
+                self._pending.append(node)
+                continue
+            waiting = {str(v.name) for n in self._pending for v in n.outputs}
+            if any(v is not None and v.name in waiting for v in node.inputs):
+                self._flush()
+            self._bind(form, node)
+        self._flush()
+
+    def _integer(self, node: ir.Node) -> Format | None:
+        form = known_format(node)
+        if is_quantized_domain(node):
+            return form
+        if form is None or form.domain:
+            return None
+        source = str(node.inputs[0].name) if node.inputs and node.inputs[0] is not None else ""
+        known = self.specs.get(source, self._consts.get(source))  # a Gather may read a constant table
+        return form if known is not None and known.dtype.kind == "i" and known.dtype.itemsize < 8 else None
+
+    def _bind(self, form: Format, node: ir.Node) -> None:
+        attrs = attributes(form, node)
+        names = [str(v.name) if v is not None else "" for v in node.inputs]
+        consts = {i: self._consts[name] for i, name in enumerate(names) if name in self._consts}
+        for index in form.operands(node):
+            if index in consts:
+                self._constant(names[index], consts[index])
+            elif names[index] not in self.specs:
+                raise ModelError(f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere")
+        self._check_scales(form, node, attrs, names)
+        if not self._side.row.zero_points and (key := other_zero(attrs)) is not None:
+            raise ModelError(
+                f"{node.op_type} {node.name}: {key} = {attrs[key]}; on {self._side.row.name} the integer 0 stands for 0"
+            )
+        bound = Bound(
+            node,
+            attrs,
+            consts,
+            self._side.arithmetic(form, node),
+            [self.specs[name].shape if name in self.specs else () for name in names],
+            self._batched,
+            [self.specs[name].dtype if name in self.specs else None for name in names],
+        )
+        fn = bound_kernel(form, bound)
+        inputs = tuple(names[i] for i in form.operands(node))
+        reals = {str(node.outputs[i].name) for i in form.reals(bound)}
+        outputs = tuple(str(v.name) for v in node.outputs if v.name)
+        held = {name: ir.free_name(f"{name}_q", self._taken) for name in outputs if name in reals}
+        self._append(Call(fn, inputs, tuple(held.get(name, name) for name in outputs)))
+        scales = form.out_scales(bound, [self.scales.get(name) for name in names])
+        for value, scale in zip(node.outputs, scales, strict=False):
+            if value.name in reals and scale is not None:
+                self._real(value.name, held[value.name], scale)
+            elif value.name and scale is not None:
+                self.scales[value.name] = scale
+
+    def _real(self, name: str, held: str, scale: float) -> None:
+        """Dequantize the integers `held` of tensor `name`."""
+        from simulator.kernels import Dequant
+
+        self._append(Call(Dequant(scale), (held,), (name,)))
+        self.inner[held] = name
+        self._taken.add(held)
+
+    def _check_scales(self, form: Format, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
+        read = form.read_scales(attrs)
+        for index, scale in read.items():
+            own = self.scales.get(names[index]) if index < len(names) else None
+            if own is not None and own != scale:
+                raise ModelError(
+                    f"{node.op_type} {node.name}: reads '{names[index]}' at scale {scale:g}, its producer writes "
+                    f"{own:g}; repair the graph with fix-dequant"
+                )
+        for index, name in enumerate(names):
+            zero = zero_of(self.scales.get(name))
+            taken = zero_of(read[index]) if index in read else zero if form.zero_points else 0
+            if name in self.scales and zero != taken:
+                raise ModelError(
+                    f"{node.op_type} {node.name}: reads '{name}' with zero point {taken}, its producer writes {zero}"
+                )
+
+    def _constant(self, name: str, array: np.ndarray) -> None:
+        from simulator.kernels import Constant
+
+        if name not in self.specs:
+            self._append(Call(Constant(array), (), (name,)))
+
+    def _append(self, call: Call) -> None:
+        self.steps.append(call)
+        try:
+            results = call.fn.infer(*(self.specs[name] for name in call.inputs))
+        except MachineError as error:
+            raise ModelError(f"the node that writes '{call.outputs[0]}': {error}") from error
+        self.specs.update(zip(call.outputs, results, strict=False))
+
+    def _flush(self) -> None:
+        if self._pending:
+            results = [v for node in self._pending for v in node.outputs]
+            inner = {str(v.name) for v in results if (ir.shape(v) or (0,))[0] in (None, 1)}  # those with a batch axis
+            island = FloatIsland(self._model, self._pending, inner if self._keep is None else inner & set(self._keep))
+            self._pending = []
+            if island.outputs:  # else nobody reads what they compute
+                self._append(Call(island, island.inputs, island.outputs))
+
+
+def bound_kernel(form: Format, bound: Bound) -> Any:
+    """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node.
+
+    Raises InternalError for a platform's row that has an arithmetic of another kind for the operator.
+    """
+    bound.how(form.kind)
+    try:
+        return form.bind(bound)
+    except ModelError:
+        raise
+    except ValueError as error:
+        raise ModelError(f"{bound.where}: {error}") from error

@@ -1,0 +1,54 @@
+"""Sizes of the tensors of integer graphs, of wrong ones too: nothing is run, and no scale is looked at."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simulator.kernel import Spec
+
+from ..errors import ModelError
+from ..formats import Format
+from ..graph import ir
+from ..platforms import GENERIC
+from .bind import Binder
+from .generations import Side
+from .int_runner import IntRunner
+
+__all__ = ["sizes"]
+
+
+class _Sizer(Binder):
+    """Binds what it can, whatever the scales: for the sizes of tensors in graphs that may be wrong."""
+
+    def _bind(self, form: Format, node: ir.Node) -> None:
+        with contextlib.suppress(ModelError, ValueError, KeyError, IndexError, TypeError):
+            super()._bind(form, node)
+
+    def _integer(self, node: ir.Node) -> Format | None:
+        with contextlib.suppress(ModelError):
+            return super()._integer(node)
+        return None
+
+    def _check_scales(self, form: Format, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
+        pass
+
+    def _flush(self) -> None:
+        self._pending = []
+
+
+def sizes(model: ir.Graph) -> dict[ir.Value, tuple[int | None, ...]]:
+    """Return the shapes of the integer `model`'s tensors for one sample, as far as they follow from its inputs'.
+
+    Nothing is run and no scale is looked at, so that a graph with mistakes has sizes too.
+    """
+    runner = IntRunner(model, row=GENERIC)
+    specs = {
+        s.name: Spec((s.shape[0] or 1, *(int(d or 0) for d in s.shape[1:])), s.dtype)
+        for s in runner.inputs
+        if s.shape and None not in s.shape[1:]
+    }
+    binder = _Sizer(model, Side(GENERIC), runner.consts, specs, not runner.whole)
+    binder.run()
+    return {v: binder.specs[v.name].shape for node in model.graph for v in node.outputs if v.name in binder.specs}
