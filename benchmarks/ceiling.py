@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-import lingeronnx as lo
-from lingeronnx.flow import plan_for, prepare
+from lingeronnx.flow import complete, plan_for, prepare, refined
 from lingeronnx.flow.assign import tie_classes
 from lingeronnx.flow.planned import Planned
 from lingeronnx.graph import ir
@@ -122,9 +121,9 @@ def main() -> None:
     parser.add_argument("--reach", type=int, default=2)
     parser.add_argument("--samples", type=int, default=256, help="at most, of either data")
     args = parser.parse_args()
-    result = lo.quantize(args.model, args.calib, platform=args.platform, effort=args.effort)
     prepared = prepare(args.model, args.calib, None, {"platform": args.platform, "effort": args.effort})
     planned = plan_for(prepared)
+    session = complete(planned, refined(planned)).session()
     names = [args.output] if args.output else [str(value.name) for value in prepared.original.graph.outputs]
     rounded = Rounded(planned, names)
     test = Data(args.test, input_specs(prepared.original))
@@ -133,7 +132,7 @@ def main() -> None:
     best = rounded.search(seen, args.reach)
     integers = Agreement()
     for feeds, wants in unseen:
-        for want, have in zip(wants, result.session().run(names, feeds), strict=True):
+        for want, have in zip(wants, session.run(names, feeds), strict=True):
             integers.add(want, have)
     moved = sum(a != b for a, b in zip(best, rounded.exponents, strict=True))
     print(f"{len(best)} scales, {moved} moved by the search")

@@ -33,7 +33,6 @@ from .flow import (
     refined,
     with_best_effort,
     with_best_ends,
-    with_wide_outputs,
 )
 from .graph import ir
 from .ops import Violation
@@ -175,7 +174,7 @@ def quantize(
     first = compared(planned, refined(planned, progress=progress), progress)
     best = first if plan is not None else with_best_ends(prepared, first, progress)
     if prepared.conf.effort == "best":
-        best = with_best_effort(with_wide_outputs(best, progress), progress)
+        best = with_best_effort(best, progress)
     if goal is None:
         result = best.checked
     else:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from ..plan.fake import on_grid
 from ..platforms import Platform
 from .trial import Rounding, Setting
 
-__all__ = ["Layer", "layers", "option", "rounding"]
+__all__ = ["Layer", "given_back", "layers", "option", "rounding"]
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,21 @@ def option(layer: Layer, row: Platform) -> str:
         weights = f",weight_bits:{wide}" if layer.weight.weights else ""
         return f"--override {shlex.quote(f'{layer.selector or layer.name}=bits:{wide}{weights}')}"
     return f"--skip {shlex.quote(layer.selector)}" if layer.selector else ""
+
+
+def given_back(planned: Planned, taken: Sequence[Layer], every: Sequence[Layer]) -> Setting:
+    """Return what the options of `taken` leave out of the rounding of `every`; nothing where they change nothing.
+
+    Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output to the next one,
+    which rounds it as before, unless that is skipped as well; so an average in the middle of a net gives nothing back.
+    """
+    row, parts = planned.prepared.row, planned.parts
+    if max(row.bits) > 8:
+        return reduce(or_, (layer.whole for layer in taken), Setting())
+    names = planned.prepared.selectors(parts.graph).skipped([layer.selector for layer in taken])
+    rest = parts.without({name: "skipped" for name in names if name in parts.ops})
+    whole, held = reduce(or_, (layer.whole for layer in every), Setting()), frozenset(rest.activations)
+    return Setting(whole.tensors - held, frozenset(name for name in whole.weights if name not in rest.ops))
 
 
 def rounding(planned: Planned, found: Sequence[Layer], outputs: Sequence[str]) -> Rounding:

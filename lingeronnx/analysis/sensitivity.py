@@ -27,7 +27,6 @@ from ..errors import ConfigError, DataError, nearest
 from ..flow import Planned, plan_for, prepare
 from ..graph import ir
 from ..plan import Plan
-from ..platforms import Platform
 from ..run.cluster import spread
 from ..run.data import Batch, Data, Progress
 from ..run.metrics import called
@@ -35,7 +34,7 @@ from ..run.segments import Segments
 from ..run.streaming import unrolled
 from .histograms import check_matplotlib, draw
 from .journal import Journal, hashed
-from .layers import Layer, layers, option, rounding
+from .layers import Layer, given_back, layers, option, rounding
 from .measures import Makers, canonical, worse_first
 from .metrics import METRICS
 from .ranking import Advice, Ranked, Sensitivity
@@ -154,8 +153,8 @@ def _found(
     ranking = [
         Ranked(trials[i].layer.name, trials[i].kind, trials[i].layer.op_type, tuple(ranked.values[i])) for i in places
     ]
-    by, tried = run.accuracy(), _tried([trials[i].layer for i in places], row)
-    left = [whole - reduce(or_, (layer.whole for layer in taken)) for taken in tried]
+    by, tried = run.accuracy(), _tried(run.planned, every, [trials[i].layer for i in places])
+    left = [whole - given_back(run.planned, taken, every) for taken in tried]
     advised = run.stage(journal, "advice", whole, [Setting(), whole, *left], [by])
     exact, quantized, *others = (values[0] for values in advised.values)
     advice = [
@@ -197,9 +196,10 @@ def _output(name: str | None, outputs: Sequence[str]) -> str:
     return outputs[0] if name is None else name
 
 
-def _tried(worst: Sequence[Layer], row: Platform) -> list[list[Layer]]:
-    """Return the worst 1, 2, 3 ... operators that an option can leave out."""
-    able = [layer for layer in dict.fromkeys(worst) if option(layer, row)]
+def _tried(planned: Planned, every: Sequence[Layer], worst: Sequence[Layer]) -> list[list[Layer]]:
+    """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then."""
+    row = planned.prepared.row
+    able = [x for x in dict.fromkeys(worst) if option(x, row) and given_back(planned, [x], every) != Setting()]
     return [able[:number] for number in _FIRST if number <= len(able)]
 
 

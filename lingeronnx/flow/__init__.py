@@ -7,8 +7,7 @@
     refined       -> ir.Graph        weights and biases refined under the plan
     compared      -> Compared        lowered, and compared with the float model
     with_best_ends -> Compared       its ends left to the host, where that is measured to be better
-    with_wide_outputs -> Compared    last layers in all bits of their sums, where that is measured to be better
-    with_best_effort -> Compared     other scales and weights, likewise
+    with_best_effort -> Compared     other widths of outputs, scales and weights, likewise
     complete      -> QuantizedModel  lowered, compared, reported
     measured      -> QuantizedModel  with its accuracy on data of the user's
 
@@ -26,7 +25,6 @@ from .model import QuantizedModel, Written
 from .planned import Observed, Planned, assign_scales, observe_model, plan_for, take_over
 from .prepared import Prepared, normalised, prepare, synthetic
 from .refined import refined
-from .wide import with_wide_outputs
 
 __all__ = [
     "Compared",
@@ -49,5 +47,4 @@ __all__ = [
     "take_over",
     "with_best_effort",
     "with_best_ends",
-    "with_wide_outputs",
 ]

@@ -178,6 +178,14 @@ class Choice:
             self.asymmetric,
         )
 
+    def width(self, *names: str) -> int:
+        """Return the bits of activations that share a scale."""
+        return self.of(names, self.bits).bits
+
+    def weight_width(self, name: str) -> int:
+        """Return the bits of a weight."""
+        return self.of([name], self.weight_bits).bits
+
     def with_scales(self, scales: Mapping[str, float]) -> Choice:
         """Return the same with fixed `scales` for some tensors."""
         own = {name: {**self.own.get(name, {}), "scale": scale} for name, scale in scales.items()}

@@ -1,57 +1,41 @@
-"""What `effort: best` adds: methods that take longer, each kept where it is better on data that it did not see.
+"""What `effort: best` adds: methods that take longer, each kept where it is clearly better on samples it did not see.
 
-A part of the calibration samples is set aside. Method after method works on the others, on top of what was kept so far,
-and is kept where the outputs come nearer to the float model's on the samples set aside. What was kept is then done once
-more with all calibration samples. Where samples are held back from calibration, these have the last word.
+Method after method is tried on top of what was kept so far (`trials`), and is kept where the outputs come nearer to the
+float model's by more than chance (a one-sided test at 5 %). What was kept is then done once more with all calibration
+samples. Where samples are held back from calibration, these have the last word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..graph import ir
-from ..plan import Plan, real
+from ..plan import Plan
 from ..run.data import Progress
-from ..run.memory import bytes_per_sample, piece, release
-from ..run.metrics import Agreement
-from ..run.session import lowered_session
 from .assign import tie_classes, tops
 from .complete import Compared, compared
+from .fidelity import Fidelity
 from .improve.exponents import scales_by_outputs
 from .improve.refine import Methods
 from .lower import lower
 from .planned import Planned
 from .refined import refined, samples
+from .trials import FEWEST, Gain, Trial, Trials
+from .wide import LEAST as LEAST_WIDE
+from .wide import widened
 
-__all__ = ["noted", "score", "with_best_effort"]
+__all__ = ["with_best_effort"]
 
 _CAP = 100.0  # dB: beyond that nothing is gained
-_PERIOD, _ASIDE = 16, 4  # of every 16 samples the last 4 are set aside
 _CLEAR = 0.02  # dB that a method gains at least
-_FEW = 64  # samples that scales are chosen on
+_ERRORS = 1.645  # standard errors that a method gains at least: by chance that is one of 20
+_STEP_ERRORS = 3.0  # and a single scale, of which a net has dozens: one of 700
 _CURVES = ("LogSoftmax", "Sigmoid", "Softmax")  # behind these, rare values tell nearly all of the error
-
-_Feed = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class _State:
-    """A plan with its weights refined on some of the samples, and how near it comes on those set aside.
-
-    score : the least SQNR of the outputs, and the mean.
-    """
-
-    planned: Planned
-    methods: Methods
-    exact: ir.Graph
-    score: tuple[float, float]
 
 
 def with_best_effort(made: Compared, progress: Progress | None = None) -> Compared:
-    """Return `made`, or the same model with other scales and weights, where the methods bring its outputs nearer.
+    """Return `made`, or the same model with other widths, scales and weights, where these bring its outputs nearer.
 
     A note says of each method what it gained.
     """
@@ -60,97 +44,54 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
         return made
     feeds = samples(planned)
     count = max((len(array) for array in feeds.values()), default=0)
-    if count < _PERIOD:
-        return noted(made, [f"effort best: {count} calibration samples are too few to choose methods by"])
-    trials = _Trials(planned, feeds, count)
-    best, notes = trials.state(planned, Methods()), []
-    for name, method in _METHODS:
+    if count < FEWEST:
+        return _noted(made, [f"effort best: {count} calibration samples are too few to choose methods by"])
+    if progress is not None:
+        progress("setting samples aside", 0, None)
+    trials = Trials(planned, feeds, count, _measured(planned))
+    first = best = trials.start(planned, Methods(), progress)
+    notes = []
+    for name, least, method in _METHODS:
         if progress is not None:
             progress(name, 0, None)
-        other = method(trials, best)
-        gain = 0.0 if other is None else other.score[1] - best.score[1]
-        kept = other is not None and gain >= _CLEAR and other.score[0] >= best.score[0]
+        other = method(trials, best, progress)
+        if other is None:
+            continue
+        trial, gain = other
+        if not gain.changed:
+            notes.append(f"effort best: {name} changes nothing")
+            continue
+        kept = gain.clear(least, _ERRORS)
         end = "" if kept else ", and was not kept"
-        notes.append(f"effort best: {name} gave {gain:+.2f} dB on {trials.aside} samples set aside{end}")
-        best = other if kept and other is not None else best
-    if best.planned is planned and best.methods == Methods():
-        return noted(made, notes)
-    final = compared(best.planned, refined(best.planned, best.methods), progress)
+        notes.append(f"effort best: {name} gave {gain} on {gain.samples} samples set aside{end}")
+        best = trial if kept else best
+    if best is first:
+        return _noted(made, notes)
+    if not (whole := trials.between(first.errors, best.errors)).clear(_CLEAR, _ERRORS):
+        return _noted(made, [*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
+    final = compared(best.planned, refined(best.planned, best.methods, progress=progress), progress)
     if planned.prepared.data.held() and (why := _worse(made, final)):
-        return noted(made, [*notes, why])
-    return noted(final, notes)
+        return _noted(made, [*notes, why])
+    return _noted(final, notes)
 
 
-def noted(made: Compared, notes: Sequence[str]) -> Compared:
+def _noted(made: Compared, notes: Sequence[str]) -> Compared:
     """Return `made` with more notes in its report."""
     return replace(made, planned=replace(made.planned, notes=[*made.planned.notes, *notes]))
 
 
 def _worse(made: Compared, other: Compared) -> str:
     """Return a note where `other` is not better on the samples held back from calibration, nothing where it is."""
-    (worst, mean), (least, new) = score(made), score(other)
+    (worst, mean), (least, new) = _score(made), _score(other)
     if least >= worst and new > mean:
         return ""
     return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {made.seen.on}"
 
 
-def score(made: Compared) -> tuple[float, float]:
+def _score(made: Compared) -> tuple[float, float]:
     """Return the least SQNR of the outputs, and the mean."""
-    return _summed([output["sqnr"] for output in made.seen.outputs.values()])
-
-
-def _summed(levels: Sequence[float]) -> tuple[float, float]:
-    capped = [min(level, _CAP) for level in levels]
-    return min(capped, default=_CAP), sum(capped) / max(len(capped), 1)
-
-
-# ---- methods -----------------------------------------------------------------------------------------------------
-
-
-class _Trials:
-    """Runs trials: refinement on some of the samples, and SQNR on the others."""
-
-    def __init__(self, planned: Planned, feeds: _Feed, count: int) -> None:
-        self._prepared = planned.prepared
-        aside = np.arange(count) % _PERIOD >= _PERIOD - _ASIDE
-        self.aside = int(aside.sum())
-        self._fit, self._check = (
-            {n: array[part] if len(array) == count else array for n, array in feeds.items()} for part in (~aside, aside)
-        )
-        self._few = {n: array[:_FEW] if len(array) == count - self.aside else array for n, array in self._fit.items()}
-        self._wanted = _measured(planned)
-
-    def state(self, planned: Planned, methods: Methods) -> _State:
-        """Return `planned` refined by `methods`, with its score."""
-        exact = refined(planned, methods, self._fit)
-        return _State(planned, methods, exact, self._score(planned, exact, self._check))
-
-    def rescaled(self, start: _State) -> Planned | None:
-        """Return the plan of `start` with scales chosen by the outputs; None where none is better."""
-        planned, row = start.planned, self._prepared.row
-        ties = tie_classes(planned.parts, row)
-        own = {} if planned.basis.choice is None else planned.basis.choice.own
-        fixed = {*tops(planned.parts, row), *(name for name, said in own.items() if "scale" in said)}
-
-        def score(plan: Plan) -> float:
-            return self._score(replace(planned, plan=plan), start.exact, self._few)[1]
-
-        plan = scales_by_outputs(planned.parts, planned.plan, ties, row, frozenset(fixed), score)
-        return None if plan is planned.plan else replace(planned, plan=plan)
-
-    def _score(self, planned: Planned, exact: ir.Graph, feeds: _Feed) -> tuple[float, float]:
-        """Return the least SQNR of what is measured, and the mean."""
-        prepared = self._prepared
-        session = lowered_session(lower(planned.parts.on(exact), planned.plan, prepared.row).graph, prepared.row)
-        takes = {spec.name for spec in session.inputs}
-        found = {name: Agreement() for name in self._wanted}
-        for part in prepared.data.pieces(feeds, piece(bytes_per_sample(exact), _FEW, prepared.conf.budget)):
-            have = session.taps({n: a for n, a in part.items() if n in takes}, self._wanted)
-            values = {name: a if scale is None else real(a, scale) for name, a, scale in have}
-            for name, want, _ in prepared.source.run(part, self._wanted):
-                found[name].add(want, values[name])
-        release()
-        return _summed([agreement.sqnr for agreement in found.values()])
+    levels = [min(output["sqnr"], _CAP) for output in made.seen.outputs.values()]
+    return min(levels, default=_CAP), sum(levels) / max(len(levels), 1)
 
 
 def _measured(planned: Planned) -> list[str]:
@@ -164,19 +105,64 @@ def _measured(planned: Planned) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _with_scales(trials: _Trials, start: _State) -> _State | None:
-    planned = trials.rescaled(start)
-    return None if planned is None else trials.state(planned, start.methods)
+# ---- methods -----------------------------------------------------------------------------------------------------
+
+_Found = tuple[Trial, Gain] | None  # None where there is nothing to try
+_Method = Callable[[Trials, Trial, Progress | None], _Found]
 
 
-def _refining(**switch: bool) -> Callable[[_Trials, _State], _State]:
-    return lambda trials, start: trials.state(start.planned, replace(start.methods, **switch))
+def _wide(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
+    """Try last outputs in all bits, but where that would cost a chip its part."""
+    planned = widened(best.planned)
+    if planned is None or (_ready(best.planned) and not _ready(planned)):
+        return None
+    return trials.beside(best, planned, best.methods, _ERRORS, progress)
 
 
-#: What is tried, in this order, each on top of those kept.
-_METHODS: Sequence[tuple[str, Callable[[_Trials, _State], _State | None]]] = (
-    ("choosing scales by the error at the outputs", _with_scales),
-    ("aiming weights at the float outputs", _refining(aim=True)),
-    ("making up for the other side of a sum", _refining(behind=True)),
-    ("coordinate descent behind the rounding", _refining(descend=True)),
+def _ready(planned: Planned) -> bool:
+    made = lower(planned.parts, planned.plan, planned.prepared.row)
+    return Compared(planned, made, Fidelity({}, "", ())).result.report.chip_ready
+
+
+def _with_scales(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
+    """Try scales that are chosen by the outputs, one step after another; the weights are refined anew for them."""
+    planned, row = best.planned, best.planned.prepared.row
+    if planned.basis.choice is None:  # the scales were given
+        return None
+    fixed = {*tops(planned.parts, row), *(n for n, said in planned.basis.choice.own.items() if "scale" in said)}
+    errors = best.errors
+
+    def better(plan: Plan) -> bool:
+        nonlocal errors
+        found, gain = trials.under(best, errors, plan, _STEP_ERRORS)
+        if not gain.clear(_CLEAR, _STEP_ERRORS):
+            return False
+        errors = found
+        return True
+
+    ties = tie_classes(planned.parts, row)
+    plan = scales_by_outputs(planned.parts, planned.plan, ties, row, frozenset(fixed), better)
+    if plan is planned.plan:
+        return best, Gain(0.0, 0.0, 0)
+    return trials.beside(best, replace(planned, plan=plan), best.methods, _ERRORS, progress)
+
+
+def _refining(**switch: bool) -> _Method:
+    def method(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
+        methods = replace(best.methods, **switch)
+        if methods == best.methods:
+            return None
+        return trials.beside(best, best.planned, methods, _ERRORS, progress)
+
+    return method
+
+
+#: What is tried, in this order, each on top of those kept, and the dB that it gains at least.
+_METHODS: Sequence[tuple[str, float, _Method]] = (
+    ("last outputs in all bits of their sums", LEAST_WIDE, _wide),
+    ("choosing scales by the error at the outputs", _CLEAR, _with_scales),
+    ("aiming, sums and descent together", _CLEAR, _refining(aim=True, behind=True, descend=True)),
+    ("aiming weights at the float outputs", _CLEAR, _refining(aim=True)),
+    ("making up for the other side of a sum", _CLEAR, _refining(behind=True)),
+    ("coordinate descent behind the rounding", _CLEAR, _refining(descend=True)),
 )

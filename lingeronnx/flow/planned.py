@@ -25,7 +25,7 @@ from .improve import factors
 from .improve.cells import cell_notes
 from .improve.cuts import costly_cuts
 from .improve.equalize import Channels, equalize
-from .improve.host_scale import free_borders, settle
+from .improve.host_scale import free_borders, multiplied, settle
 from .improve.ranges import range_factors
 from .improve.refine import compared_at, refinable
 from .lower import check_zero_points
@@ -142,7 +142,7 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     if conf.effort != "fast":
         feeds = prepared.data.first(piece(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))
         pieces = list(prepared.data.pieces(feeds, few))
-        even = equalize(parts, pieces, conf.bits, conf.weight_bits, prepared.runner, channels)
+        even = equalize(parts, pieces, _choice(prepared, parts), prepared.runner, channels)
         wide = wide_states(parts, conf.state, row) if conf.bits < 16 else parts.activations
         notes += cell_notes(parts, row, feeds, wide)
     done = 0
@@ -175,27 +175,24 @@ def _alike(before: Observed, even: Mapping[str, np.ndarray]) -> dict[str, Tensor
 def assign_scales(seen: Observed) -> Planned:
     """Give every tensor the scale its calibrator likes best, after moving ranges into the weights around it."""
     row, conf, parts = seen.prepared.row, seen.prepared.conf, seen.parts.on(ir.clone(seen.parts.graph))
-    ties = tie_classes(parts, row)
-    host, alike = free_borders(parts, ties, seen.stats, row, conf.bits)
+    ties, choice = tie_classes(parts, row), _choice(seen.prepared, parts)
+    host, alike = free_borders(parts, ties, seen.stats, row, choice)
     stats = {**seen.stats, **{new: seen.stats[name] for new, name in alike.items()}}
     if host:
         parts = parts.with_floats(host)
-        ties = tie_classes(parts, row)
+        ties, choice = tie_classes(parts, row), _choice(seen.prepared, parts)
     ranged = range_factors(
         parts,
         ties,
         stats,
         row,
-        bits=conf.bits,
-        weight_bits=conf.weight_bits,
+        choice=choice,
         search=conf.mode == "q-value" and conf.effort != "fast",
         by_channel=conf.weight_scales == "channel",
     )
     factors.apply(parts, ranged)
     settle(parts.graph, host, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
-    wide = wide_states(parts, conf.state, row) if conf.bits < 16 else []
-    choice = chosen(seen.prepared.selectors(parts.graph), parts.ops, conf, wide)
     parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
     if conf.effort != "fast":
         pieces = _samples(seen.prepared)
@@ -206,11 +203,19 @@ def assign_scales(seen: Observed) -> Planned:
             parts, plan, notes = _assign(parts, ties, scaled, row, choice, conf.require_chip)
             notes = [*notes, *(f"'{name}' keeps its largest values: an output is made of them" for name in less)]
     both = factors.combine(seen.even, ranged)
-    plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in both.items()})
+    changed = {name: Transform(tuple(map(float, f))) for name, f in both.items()}
+    plan = replace(plan, transforms=changed, scaled=alike)
     ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
-    if wide:
+    if conf.bits < 16 and (wide := wide_states(parts, conf.state, row)):
         notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
     return Planned(seen.prepared, parts, plan, [*seen.notes, *notes], ranges_seen, Basis(scaled, choice), seen)
+
+
+def _choice(prepared: Prepared, parts: Partition) -> Choice:
+    """Return how the scales of `parts` are chosen."""
+    conf = prepared.conf
+    wide = wide_states(parts, conf.state, prepared.row) if conf.bits < 16 else []
+    return chosen(prepared.selectors(parts.graph), parts.ops, conf, wide)
 
 
 def _samples(prepared: Prepared) -> list[dict[str, np.ndarray]]:
@@ -265,7 +270,8 @@ def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) ->
     stats: Mapping[str, TensorStats] = {}
     if missing or not prepared.synthetic:
         stats = observe_model(replace(prepared, conf=conf.model_copy(update={"effort": "fast"})), progress).stats
-    ranged = range_factors(parts, ties, {}, row, bits=conf.bits, weight_bits=conf.weight_bits, search=False)
+    own = chosen(prepared.selectors(parts.graph), parts.ops, conf, ())
+    ranged = range_factors(parts, ties, {}, row, choice=own, search=False)
     factors.apply(parts, ranged)
     scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
     real = {} if prepared.synthetic else scaled
@@ -273,7 +279,6 @@ def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) ->
     weights, grids = weight_scales(read, parts, row, conf)
     lent = borrowed_weights(read, parts, row, conf) if read.tool else Borrowed()
     pinned = tops(parts, row)
-    own = chosen(prepared.selectors(parts.graph), parts.ops, conf, ())
     free = {n for group in ties if any(t in pinned or t in own.own for t in group.tensors) for n in group.tensors}
     kept = {name: q for name, q in {**held, **weights, **lent.held}.items() if name not in free and name not in own.own}
     parts, plan, notes = _assign(parts, ties, scaled, row, replace(own, held=kept), conf.require_chip)
@@ -298,6 +303,7 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
     Raises ConfigError for what the graph or the platform does not have.
     """
     graph, row = ir.clone(prepared.graph), prepared.row
+    host = _with_products(plan, graph, row)
     _check_names(plan, graph)
     _check_values(plan, graph, row)
     _check_kinds(plan, graph, row)
@@ -306,9 +312,26 @@ def take_over(prepared: Prepared, plan: Plan) -> Planned:
     parts = Partition.of(graph, plan.floats, row)
     _check_whole(plan, parts, row)
     check_zero_points(plan, parts, row)
-    factors.apply(parts, {name: np.array(t.factor) for name, t in plan.transforms.items()})
+    given = {name: np.array(t.factor) for name, t in plan.transforms.items()}
+    factors.apply(parts, given)
+    settle(graph, host, given)
     plan, moves = legalize(plan, parts, tie_classes(parts, row), row)
     return Planned(prepared, parts, plan, moves)
+
+
+def _with_products(plan: Plan, graph: ir.Graph, row: Platform) -> dict[str, str]:
+    """Put the products of the host into `graph` that the plan speaks of; return {node: why}."""
+    if not plan.scaled:
+        return {}
+    ops = {str(node.name): op for node in graph.graph if (op := float_op(node, row)[0]) is not None}
+    inside = {name: op for name, op in ops.items() if name not in plan.floats}
+    host, alike = multiplied(Partition(graph, inside, plan.floats), set(plan.scaled.values()))
+    if alike != plan.scaled or not host.keys() <= plan.floats.keys():
+        wanted, made = (", ".join(f"'{new}' for '{name}'" for new, name in of.items()) for of in (plan.scaled, alike))
+        raise ConfigError(
+            f"the plan has the host scale {wanted}; this model takes {made or 'nothing'}: make the plan from this model"
+        )
+    return host
 
 
 def _check_names(plan: Plan, graph: ir.Graph) -> None:

@@ -9,39 +9,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..run.data import Progress
 from .assign import legalize, tie_classes, widen
-from .complete import Compared, compared
-from .effort import noted, score
 from .planned import Planned
-from .refined import refined
 
-__all__ = ["with_wide_outputs"]
+__all__ = ["LEAST", "widened"]
 
-_LEAST = 0.1  # dB on average that the outputs gain: less is no reason for another type
-
-
-def with_wide_outputs(made: Compared, progress: Progress | None = None) -> Compared:
-    """Return `made`, or the same with the outputs of last layers as wide as the chip writes them.
-
-    Where that is better by the mean SQNR of the outputs, the worst being no worse: on samples held back from
-    calibration, where there are such. A note says what was gained.
-    """
-    wide = _widened(made.planned)
-    if wide is None:
-        return made
-    names = [name for name, q in wide.plan.tensors.items() if q != made.planned.plan.tensors[name]]
-    other = compared(wide, refined(wide, progress=progress), progress)
-    (worst, mean), (least, new) = score(made), score(other)
-    kept = new >= mean + _LEAST and least >= worst
-    kept = kept and (other.result.report.chip_ready or not made.result.report.chip_ready)
-    bits = max(wide.prepared.row.out_bits)
-    text = f"effort best: {', '.join(map(repr, names))} in {bits} bits gave {new - mean:+.2f} dB"
-    note = f"{text} {made.seen.on}" + ("" if kept else ", and was not kept")
-    return noted(other if kept else made, [note])
+#: dB on average that the outputs gain at least: less is no reason for another type.
+LEAST = 0.1
 
 
-def _widened(planned: Planned) -> Planned | None:
+def widened(planned: Planned) -> Planned | None:
     """Return `planned` with wide outputs where the user said nothing of them; None where there are none."""
     prepared, choice = planned.prepared, planned.basis.choice
     row, bits = prepared.row, max(prepared.row.out_bits)

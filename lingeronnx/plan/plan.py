@@ -103,6 +103,7 @@ class Plan:
     tensors     scales and width of every integer tensor and quantized weight, by the float graph's tensor name
     transforms  tensor name -> Transform, where equalization changed what the stored tensor means
     floats      node name -> why it stays in float
+    scaled      tensor name -> the tensor of the user's that a product of the host makes it from, or from it
     """
 
     platform: str
@@ -111,6 +112,7 @@ class Plan:
     tensors: Mapping[str, QParams] = field(default_factory=dict)
     transforms: Mapping[str, Transform] = field(default_factory=dict)
     floats: Mapping[str, str] = field(default_factory=dict)
+    scaled: Mapping[str, str] = field(default_factory=dict)
 
     def with_tensors(self, tensors: Mapping[str, QParams]) -> Plan:
         """Return a copy with other `tensors`."""
@@ -120,7 +122,7 @@ class Plan:
         """Return the plan as JSON text with sorted keys; floats are written so that they read back exactly.
 
         A tensor has `scale`, a number or a list, and `bits`; `axis` where the scale is a list, `zero_point` where it
-        is not 0.
+        is not 0. `scaled` is left out where it is empty.
         """
         body = {
             "lingeronnx_plan": VERSION,
@@ -130,6 +132,7 @@ class Plan:
             "tensors": {name: _entry(p) for name, p in sorted(self.tensors.items())},
             "transforms": {name: {"factor": list(t.factor)} for name, t in sorted(self.transforms.items())},
             "floats": dict(sorted(self.floats.items())),
+            **({"scaled": dict(sorted(self.scaled.items()))} if self.scaled else {}),
         }
         return json.dumps(body, indent=1) + "\n"
 
@@ -153,6 +156,7 @@ class Plan:
                     for name, t in body.get("transforms", {}).items()
                 },
                 floats={str(k): str(v) for k, v in body.get("floats", {}).items()},
+                scaled={str(k): str(v) for k, v in body.get("scaled", {}).items()},
             )
         except ConfigError:
             raise

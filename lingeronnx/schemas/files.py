@@ -91,8 +91,12 @@ def _plan() -> _Schema:
                 "tensors that are stored multiplied, by one factor or by one for each channel",
             ),
             "floats": _told(_named(_TEXT), "nodes that stay in float, and why"),
+            "scaled": _told(
+                _named(_TEXT),
+                "tensors beside a product of the host, and the model's tensors on its other side",
+            ),
         },
-        ("executor", "transforms", "floats"),
+        ("executor", "transforms", "floats", "scaled"),
     )
 
 

@@ -74,13 +74,15 @@ def test_best_is_never_worse_where_it_is_measured(name, platform):
 
     assert scores(best) >= scores(normal)
     notes = [note for note in best.report.notes if note.startswith("effort best:")]
-    tried = [note for note in notes if "samples set aside" in note]
-    assert len(tried) == 4
-    kept = [note for note in tried if "was not kept" not in note]
-    assert all(float(note.partition(" gave ")[2].split()[0]) > 0 for note in kept)
+    tried = [note for note in notes if "samples set aside" in note or "changes nothing" in note]
+    assert 2 <= len(tried) <= 6
+    kept = [note for note in tried if "was not kept" not in note and "changes nothing" not in note]
+    for note in kept:  # by more than chance
+        gained, error = (float(word) for word in note.partition(" gave ")[2].split()[0:3:2])
+        assert gained > 1.6 * error
     undone = any("nothing of this was kept" in note for note in notes)
     assert (scores(best) == scores(normal)) == (undone or not kept)
-    assert best.plan == normal.plan or "choosing scales" in kept[0]
+    assert best.plan == normal.plan or any(word in kept[0] for word in ("choosing scales", "last outputs"))
 
 
 def test_too_few_samples_to_choose_by():
@@ -88,9 +90,7 @@ def test_too_few_samples_to_choose_by():
     net = nets.residual()
     images = nets.samples(net, 12)
     normal, best = (api.quantize(net, images, effort=effort) for effort in ("normal", "best"))
-    assert best.plan == normal.plan.with_tensors(
-        {**normal.plan.tensors, "y": best.plan.tensors["y"]}
-    )  # that in 32 bits
+    assert best.plan == normal.plan
     assert any("12 calibration samples are too few" in note for note in best.report.notes)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow.assign import tie_classes
+from lingeronnx.flow.assign import Choice, tie_classes
 from lingeronnx.flow.improve import factors
 from lingeronnx.flow.improve.equalize import equalize
 from lingeronnx.flow.improve.ranges import clips_without_scale, range_factors
@@ -20,6 +20,7 @@ from tests import nets
 from tests.nets import Net
 
 VENUS = platform("venus")
+PLAIN = Choice("q-value", 8, 8, "mse", 100.0, {})
 
 
 def uneven(seed=0, dead=()):
@@ -101,11 +102,22 @@ def test_range_factors_are_an_octave_and_keep_the_function():
     parts = prepared(graph, feed)
     before = outputs(graph, feed)["y"]
     stats = observe(FloatRunner(graph), [(feed, None)], set(parts.activations))
-    found = range_factors(parts, tie_classes(parts, VENUS), stats, VENUS, bits=8, weight_bits=8, search=True)
+    found = range_factors(parts, tie_classes(parts, VENUS), stats, VENUS, choice=PLAIN, search=True)
     assert not {"x", "y"} & set(found)
     assert all(1 <= f[0] < 2 for f in found.values())
     factors.apply(parts, found)
     np.testing.assert_allclose(outputs(graph, feed)["y"], before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("net", ("uneven", "residual"))
+def test_widths_of_single_tensors_count(net):
+    """Law: widths that are given tensor by tensor move channels and ranges as the same widths given for all."""
+    graph = uneven() if net == "uneven" else nets.residual()
+    feed = data(graph)
+    whole = quantize(graph, feed, platform="generic", bits=16, weight_bits=4).plan
+    single = quantize(graph, feed, platform="generic", overrides={"*": {"bits": 16, "weight_bits": 4}}).plan
+    assert single == whole
+    assert whole.transforms != quantize(graph, feed, platform="generic").plan.transforms
 
 
 def test_relu6_saturates_exactly_at_six():

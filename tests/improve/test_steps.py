@@ -1,10 +1,13 @@
 """Each accuracy method by itself, on the smallest graph that shows it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from lingeronnx.api import quantize
+from lingeronnx.errors import ConfigError
 from lingeronnx.flow.assign import Choice, assign, tie_classes
 from lingeronnx.flow.improve import factors
 from lingeronnx.flow.improve.equalize import equalize
@@ -16,12 +19,14 @@ from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.plan import Plan
 from lingeronnx.platforms import platform
 from lingeronnx.run.runners import FloatRunner
-from tests.nets import Net
+from tests.nets import Net, samples
 from tests.passes.helpers import ops, outputs
 
 VENUS, GENERIC = platform("venus"), platform("generic")
+PLAIN = Choice("q-value", 8, 8, "mse", 100.0, {})
 
 
 def chain(gain_in=1.0, gain_out=1.0, bias=True):
@@ -104,7 +109,7 @@ def test_borders_beyond_the_chip_get_a_product(gain_in, gain_out, left):
     model = chain(gain_in, gain_out, bias=False)
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added, alike = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, 8)
+    added, alike = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, PLAIN)
     assert ops(model) == left
     assert set(alike.values()) <= set(stats)
     assert set(added.values()) <= {factors.SCALED_BY_HOST}
@@ -117,7 +122,7 @@ def test_a_platform_without_exponents_needs_none():
     """A float scale holds any range."""
     model = chain(1e5, bias=False)
     _, parts, stats = ready(model, 1e5)
-    assert free_borders(parts, tie_classes(parts, GENERIC), stats, GENERIC, 8) == ({}, {})
+    assert free_borders(parts, tie_classes(parts, GENERIC), stats, GENERIC, PLAIN) == ({}, {})
     assert ops(model) == ["Conv", "Relu", "Conv"]
 
 
@@ -127,15 +132,38 @@ def test_the_constants_are_settled(gain_in, gain_out):
     model = chain(gain_in, gain_out, bias=False)
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added, alike = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, 8)
+    added, alike = free_borders(parts, tie_classes(parts, VENUS), stats, VENUS, PLAIN)
     parts, stats = parts.with_floats(added), {**stats, **{new: stats[name] for new, name in alike.items()}}
-    found = range_factors(parts, tie_classes(parts, VENUS), stats, VENUS, bits=8, weight_bits=8, search=False)
+    found = range_factors(parts, tie_classes(parts, VENUS), stats, VENUS, choice=PLAIN, search=False)
     assert found
     assert all(math.log2(f[0]).is_integer() for f in found.values())
     factors.apply(parts, found)
     settle(model, added, found)
     scale = np.abs(before).max()
     np.testing.assert_allclose(outputs(model, feed)["y"] / scale, before / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("gain_in, gain_out", ((1e5, 1.0), (1.0, 1e5), (1e5, 1e5)))
+def test_a_saved_plan_makes_the_products_again(gain_in, gain_out):
+    """Law: the plan's own model under the plan gives the same file, products of the host and all."""
+    model, feed = chain(gain_in, gain_out), {"x": gain_in * samples(chain(), 24)["x"]}
+    made = quantize(model, feed)
+    assert set(made.plan.scaled.values()) == {n for n, gain in (("x", gain_in), ("y", gain_out)) if gain > 1}
+    plan = Plan.from_json(made.plan.to_json())
+    assert plan == made.plan
+    again = quantize(model, feed, plan=plan)
+    assert ir.to_bytes(again.graph) == ir.to_bytes(made.graph)
+    assert again.plan == made.plan
+
+
+def test_a_plan_with_products_of_another_model_is_refused():
+    """One line says which product has no place; a plan without products says nothing of them in its file."""
+    feed = {"x": 1e5 * samples(chain(), 24)["x"]}
+    plan = quantize(chain(1e5), feed).plan
+    other = replace(plan, scaled={"x_scaled": "elsewhere"})
+    with pytest.raises(ConfigError, match="the plan has the host scale 'x_scaled' for 'elsewhere'; this model takes"):
+        quantize(chain(1e5), feed, plan=other)
+    assert '"scaled"' not in quantize(chain(), samples(chain(), 24), effort="fast").plan.to_json()
 
 
 # ---- refine --------------------------------------------------------------------------------------------------------

@@ -131,6 +131,24 @@ def test_the_cheapest_that_meets_is_chosen():
     assert len(found.trials) <= _MOST
 
 
+def test_a_chip_gets_outputs_in_32_bits():
+    """The rung above more effort: with samples too few for `best`, raw integers of the last layer meet the wish."""
+    net = nets.Net(2, 5, 5, seed=8)
+    f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
+    model = net.graph(net.linear(f, (27, 4), out="z"))
+    feed = nets.samples(model, 12)
+    options = {"overrides": {"z": {"out_bits": 32}}}
+    narrow, wide = (api.quantize(model, feed, **more).report.outputs["z"]["sqnr"] for more in ({}, options))
+    result = api.quantize(model, feed, min_sqnr=(narrow + wide) / 2)
+    assert result.report.search["met"]
+    assert result.report.search["options"][-1] == "--override Gemm_z=out_bits:32"
+    assert [trial["what"] for trial in result.report.search["trials"]][:2] == ["as asked for", "effort best"]
+    assert result.plan.tensors["z"].bits == 32
+    assert result.report.chip_ready
+    assert ("Dequant_z", "Dequant") in [(node.node, node.op_type) for node in result.report.host_part]
+    assert [o.dtype for o in result.chip.graph.outputs] == [ir.DataType.INT32]
+
+
 def test_met_at_once_makes_one_attempt():
     base = base_of(nets.plain(), platform="venus")
     _, found = search(base, Goal(min_sqnr=-50.0))

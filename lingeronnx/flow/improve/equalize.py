@@ -27,6 +27,7 @@ import numpy as np
 from ...formats import ADD, AVG_POOL2D, MAX_POOL, RELU
 from ...graph import ir
 from ...run.runners import FloatRunner
+from ..assign import Choice
 from ..partition import Partition
 from .factors import Groups, apply, combine, pin_borders
 
@@ -37,6 +38,7 @@ _WEIGHTINGS = ((1.0, 0.0, 1.0), (1.0, 0.5, 1.0), (1.0, 1.0, 1.0), (1.0, 2.0, 1.0
 _GAIN = 0.98  # a step must predict less than this share of the noise
 _DEAD = 1e-6
 _LIMIT = 2.0**6  # of one step's factor, either way
+_PLAIN = Choice("q-value", 8, 8, "mse", 100.0, {})
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,15 @@ class _Group:
 def equalize(
     parts: Partition,
     feeds: Sequence[Mapping[str, np.ndarray]],
-    bits: int = 8,
-    weight_bits: int = 8,
+    choice: Choice = _PLAIN,
     runner: FloatRunner | None = None,
     known: dict[str, Channels] | None = None,
 ) -> dict[str, np.ndarray]:
     """Equalize the float graph of `parts` in place and return the factors {tensor: float64 [channels]}.
 
-    feeds : some tens of calibration samples, in pieces that are run one after the other. bits, weight_bits : widths of
-    activations and weights. runner : of the graph's tensors as they are now, where there is one already. known : what
-    was seen of these on the same feeds; what it lacks is added.
+    feeds : some tens of calibration samples, in pieces that are run one after the other. choice : how wide activations
+    and weights are. runner : of the graph's tensors as they are now, where there is one already. known : what was seen
+    of these on the same feeds; what it lacks is added.
     """
     groups = _groups(parts)
     if not groups:
@@ -81,7 +82,7 @@ def equalize(
     for _ in range(_SWEEPS):
         moved = False
         for group in groups:
-            factor = _best_factor(group, seen, (bits, weight_bits))
+            factor = _best_factor(group, seen, choice)
             if factor is None:
                 continue
             moved = True
@@ -154,8 +155,12 @@ def _flat(node: ir.Node) -> bool:
 class _Noise:
     """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
 
-    def __init__(self, group: _Group, seen: Mapping[str, Channels], bits: int, weight_bits: int) -> None:
-        self.levels_x, self.levels_w = ((1 << (width - 1)) - 1 for width in (bits, weight_bits))
+    def __init__(self, group: _Group, seen: Mapping[str, Channels], choice: Choice) -> None:
+        self.levels_x = _levels(choice.width(*group.tensors))
+        self.levels_1, self.levels_2 = (
+            [_levels(choice.weight_width(ir.read_name(node, 1))) for node in nodes]
+            for nodes in (group.writers, group.readers)
+        )
         self.rows = [_weight(node) for node in group.writers]
         self.columns = [_by_input(_weight(node), int(ir.attr(node, "group", 1))) for node in group.readers]
         self.acts = [seen[ir.read_name(node)] for node in group.readers]
@@ -173,20 +178,24 @@ class _Noise:
     def __call__(self, s: np.ndarray) -> float:
         """Return N for the factors `s`."""
         from_weights = np.zeros(len(s))
-        for weight, power in zip(self.rows, self.fan_in, strict=True):
+        for weight, power, levels in zip(self.rows, self.fan_in, self.levels_1, strict=True):
             reach = (s * np.abs(weight).reshape(len(weight), -1).max(axis=1)).max()
-            from_weights += (reach / self.levels_w) ** 2 * power
+            from_weights += (reach / levels) ** 2 * power
         total = 0.0
-        for columns, act, out in zip(self.columns, self.acts, self.out_power, strict=True):
+        for columns, act, out, levels in zip(self.columns, self.acts, self.out_power, self.levels_2, strict=True):
             step_x = (s * act.reach).max() / self.levels_x
-            step_w = (np.abs(columns).max(axis=1) / s).max() / self.levels_w
+            step_w = (np.abs(columns).max(axis=1) / s).max() / levels
             gain = np.square(columns).sum(axis=1) / s**2
             noise = (gain * (step_x**2 + from_weights)).sum() + step_w**2 * columns.shape[1] * (s**2 * act.power).sum()
             total += float(noise) / max(out, 1e-300)
         return total
 
 
-def _best_factor(group: _Group, seen: Mapping[str, Channels], widths: tuple[int, int]) -> np.ndarray | None:
+def _levels(bits: int) -> int:
+    return (1 << (bits - 1)) - 1
+
+
+def _best_factor(group: _Group, seen: Mapping[str, Channels], choice: Choice) -> np.ndarray | None:
     """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
     layers = (*group.writers, *group.readers)
     names = [name for n in layers for name in (ir.read_name(n), ir.written_name(n))]
@@ -196,7 +205,7 @@ def _best_factor(group: _Group, seen: Mapping[str, Channels], widths: tuple[int,
     channels |= {len(_weight(n)) for n in group.writers}
     if len(channels) != 1:
         return None
-    noise = _Noise(group, seen, *widths)
+    noise = _Noise(group, seen, choice)
     alive = noise.alive()
     if not alive.any():
         return None

@@ -19,7 +19,6 @@ from ..partition import Partition
 
 __all__ = ["scales_by_outputs"]
 
-_CLEAR = 0.02  # dB that a step gains at least
 _SWEEPS = 3
 _FINE = 2.0**0.25  # a step where any scale can be held
 
@@ -30,14 +29,15 @@ def scales_by_outputs(
     ties: Sequence[TieClass],
     row: Platform,
     fixed: frozenset[str],
-    score: Callable[[Plan], float],
+    better: Callable[[Plan], bool],
 ) -> Plan:
     """Return `plan` with other scales of activations of at most 8 bits, or `plan` itself.
 
-    score : of a plan, more is better, in dB. fixed : tensors whose scale is not to be moved.
+    better : whether a plan is clearly better than the last one that was, at first `plan`. fixed : tensors whose scale
+    is not to be moved.
     """
     step = 2.0 if plan.mode == "q-value" else _FINE
-    best, most = plan, score(plan)
+    best = plan
     free = [
         [name for name in group.tensors if name in plan.tensors] for group in ties if fixed.isdisjoint(group.tensors)
     ]
@@ -50,10 +50,9 @@ def scales_by_outputs(
                 continue
             for factor in (step, 1 / step):
                 while (found := _moved(best, names, factor, parts, ties, row)) is not None:
-                    value = score(found)
-                    if value < most + _CLEAR:
+                    if not better(found):
                         break
-                    best, most = found, value
+                    best = found
             still[number] = best
         if best is before:
             break

@@ -15,17 +15,17 @@ import numpy as np
 
 from ...graph import ir
 from ...platforms import Platform
-from ..assign import TieClass
+from ..assign import Choice, TieClass
 from ..calibrate import best_scale
 from ..observe import Stats
 from ..partition import Partition
 from .factors import SCALED_BY_HOST
 
-__all__ = ["free_borders", "settle"]
+__all__ = ["free_borders", "multiplied", "settle"]
 
 
 def free_borders(
-    parts: Partition, ties: Sequence[TieClass], stats: Stats, row: Platform, bits: int
+    parts: Partition, ties: Sequence[TieClass], stats: Stats, row: Platform, choice: Choice
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Put Mul nodes (by 1, for now) at the borders of what `row` cannot hold.
 
@@ -33,13 +33,17 @@ def free_borders(
     """
     if not row.power_of_two:
         return {}, {}
+    return multiplied(parts, _out_of_range(ties, stats, row, choice))
+
+
+def multiplied(parts: Partition, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Put Mul nodes at the borders of the tensors `names`; return the same as `free_borders`."""
     model, inside = parts.graph, parts.inside
-    beyond = _out_of_range(ties, stats, row, bits)
     added: dict[str, str] = {}
     alike: dict[str, str] = {}
     for value in list(ir.values(model)):
         name = str(value.name)
-        if name not in beyond:
+        if name not in names:
             continue
         writer = ir.producer(value)
         written_inside = writer is not None and id(writer) in inside
@@ -54,13 +58,13 @@ def free_borders(
     return added, alike
 
 
-def _out_of_range(ties: Sequence[TieClass], stats: Stats, row: Platform, bits: int) -> set[str]:
+def _out_of_range(ties: Sequence[TieClass], stats: Stats, row: Platform, choice: Choice) -> set[str]:
     """Return the tensors of the tie classes that need an exponent the row does not hold."""
     found: set[str] = set()
     for group in ties:
         seen = group.stats(stats)
         if seen is not None and seen.squares > 0:
-            scale = best_scale(seen, bits, power=True, calibrator="mse")
+            scale = best_scale(seen, choice.width(*group.tensors), power=True, calibrator="mse")
             if not row.exponents[0] <= math.log2(scale) <= row.exponents[1]:
                 found.update(group.tensors)
     return found

@@ -27,7 +27,7 @@ from ...graph import ir
 from ...ops import parameter_values
 from ...ops.activation import bounds
 from ...platforms import Platform
-from ..assign import TieClass
+from ..assign import Choice, TieClass
 from ..calibrate import best_scale
 from ..observe import Stats, TensorStats
 from ..partition import Partition, partition
@@ -102,11 +102,12 @@ def clips_without_scale(parts: Partition, row: Platform, bits: int) -> dict[str,
 
 @dataclass(frozen=True)
 class _Layer:
-    """A weight between two groups (indices), with the statistics of its values."""
+    """A weight between two groups (indices), with the statistics of its values and its bits."""
 
     source: int
     result: int
     weight: TensorStats
+    bits: int
 
 
 def range_factors(
@@ -115,37 +116,37 @@ def range_factors(
     stats: Stats,
     row: Platform,
     *,
-    bits: int,
-    weight_bits: int,
+    choice: Choice,
     search: bool,
     by_channel: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return {tensor: factor [1]} for the tensors whose factor is not 1.
 
-    search : optimise the free groups; False sets only the factors that Clip needs. by_channel : weights have a scale
+    choice : how wide tensors and weights are. search : optimise the free groups; False sets only the factors that Clip
+    needs. by_channel : weights have a scale
     for each channel, whose ranges fill every part of an octave: no factor is better than another for them.
     """
-    groups, _ = _groups(parts, row, bits)
+    groups, _ = _groups(parts, row, choice.bits)
     index = {name: i for i, group in enumerate(groups) for name in group.tensors}
     for tie in ties:
         groups[index[tie.tensors[0]]].classes.append(tie)
     factors = [group.fixed or 1.0 for group in groups]
     if search:
-        _descend(groups, [] if by_channel else _layers(parts, index), factors, stats, bits, weight_bits)
+        _descend(groups, [] if by_channel else _layers(parts, index, choice), factors, stats, choice)
     if row.power_of_two:
-        _keep_within(row.exponents, groups, factors, stats, bits)
+        _keep_within(row.exponents, groups, factors, stats, choice)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
 
 
 def _keep_within(
-    exponents: tuple[int, int], groups: list[_Group], factors: list[float], stats: Stats, bits: int
+    exponents: tuple[int, int], groups: list[_Group], factors: list[float], stats: Stats, choice: Choice
 ) -> None:
     """Move `factors` of groups that are not pinned by octaves, so that all exponents lie in the range."""
     for i, group in enumerate(groups):
-        seen = [s for tie in group.classes if (s := tie.stats(stats)) is not None and s.squares > 0]
+        seen = _seen(group, stats, choice)
         if group.pinned or not seen:
             continue
-        scales = [best_scale(s.scaled(factors[i]), bits, power=True, calibrator="mse") for s in seen]
+        scales = [best_scale(s.scaled(factors[i]), bits, power=True, calibrator="mse") for s, bits in seen]
         least, most = (round(math.log2(pick(scales))) for pick in (min, max))
         if least < exponents[0]:
             factors[i] *= 2.0**least  # to 2^0: a Quant of a scale below 1 has a fault where it is not folded away
@@ -153,21 +154,26 @@ def _keep_within(
             factors[i] *= 2.0 ** min(most - exponents[1] // 2, least - exponents[0])
 
 
-def _layers(parts: Partition, index: Mapping[str, int]) -> list[_Layer]:
+def _seen(group: _Group, stats: Stats, choice: Choice) -> list[tuple[TensorStats, int]]:
+    """Return the statistics of each class of tied tensors of a group, and their bits."""
+    found = [(tie.stats(stats), choice.width(*tie.tensors)) for tie in group.classes]
+    return [(seen, bits) for seen, bits in found if seen is not None and seen.squares > 0]
+
+
+def _layers(parts: Partition, index: Mapping[str, int], choice: Choice) -> list[_Layer]:
     found = []
     for node, op in parts.nodes:
         for parameter in op.parameters(node):
             values = parameter_values(node, parameter)
             assert values is not None
             source, result = ir.read_name(node), ir.written_name(node)
+            bits = choice.weight_width(ir.read_name(node, parameter))
             if np.any(values):
-                found.append(_Layer(index[source], index[result], TensorStats.of(np.asarray(values))))
+                found.append(_Layer(index[source], index[result], TensorStats.of(np.asarray(values)), bits))
     return found
 
 
-def _descend(
-    groups: list[_Group], layers: list[_Layer], factors: list[float], stats: Stats, bits: int, weight_bits: int
-) -> None:
+def _descend(groups: list[_Group], layers: list[_Layer], factors: list[float], stats: Stats, choice: Choice) -> None:
     """Coordinate descent on `factors` (in place)."""
     weight_noise: dict[tuple[int, float], float] = {}
 
@@ -176,16 +182,16 @@ def _descend(
         ratio = factors[layer.result] / factors[layer.source]
         key = number, round(math.log2(ratio) % 1.0, 9)
         if key not in weight_noise:
-            weight_noise[key] = _noise(layer.weight.scaled(2.0 ** key[1]), weight_bits)
+            weight_noise[key] = _noise(layer.weight.scaled(2.0 ** key[1]), layer.bits)
         return weight_noise[key]
 
     @cache
     def of_group(number: int, factor: float) -> float:
-        return sum(_noise(s.scaled(factor), bits) for s in seen_of(number))
+        return sum(_noise(s.scaled(factor), bits) for s, bits in seen_of(number))
 
     @cache
-    def seen_of(number: int) -> list[TensorStats]:
-        return [s for tie in groups[number].classes if (s := tie.stats(stats)) is not None and s.squares > 0]
+    def seen_of(number: int) -> list[tuple[TensorStats, int]]:
+        return _seen(groups[number], stats, choice)
 
     candidates = [2.0 ** (step / _STEPS) for step in range(_STEPS)]
     for _ in range(_SWEEPS):
