@@ -121,7 +121,7 @@ def _wide(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
 
 def _ready(planned: Planned) -> bool:
     made = lower(planned.parts, planned.plan, planned.prepared.row)
-    return Compared(planned, made, Fidelity({}, "", ())).result.report.chip_ready
+    return Compared(planned, planned.graph, made, Fidelity({}, "", ())).result.report.chip_ready
 
 
 def _with_scales(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
