@@ -6,6 +6,7 @@ as show each value once, in combinations as different as can be. `make test-fast
 well. Of what is left to a test it takes `MOST` cases, spread over all.
 """
 
+from collections import Counter
 from itertools import combinations
 
 __all__ = ["MOST", "chosen", "covering"]
@@ -15,16 +16,21 @@ LEFT_OUT = {"fast": ("slow", "deep"), "usual": ("deep",), "all": ()}
 
 
 def covering(cases):
-    """Return the places of the cases that show each value of each parameter; each brings what is newest.
+    """Return the places of the cases that show each value of each parameter; each brings what is newest, or rarest.
 
     cases : of each one its values, hashable, a place each.
     """
     values = [set(enumerate(case)) for case in cases]
     pairs = [set(combinations(enumerate(case), 2)) for case in cases]
-    missing, met, kept = set().union(*values), set(), []
+    missing, met, uses, kept = set().union(*values), set(), Counter(), []
+
+    def worth(case):
+        return len(values[case] & missing), len(pairs[case] - met), -sum(uses[value] for value in values[case]), -case
+
     while missing:
-        best = max(range(len(cases)), key=lambda case: (len(values[case] & missing), len(pairs[case] - met), -case))
+        best = max(range(len(cases)), key=worth)
         missing, met = missing - values[best], met | pairs[best]
+        uses.update(values[best])
         kept.append(best)
     return sorted(kept)
 

@@ -24,6 +24,14 @@ def test_a_product_shows_each_value_once(sizes):
     assert len(kept) == max(sizes)
 
 
+def test_values_take_turns():
+    """Law: a short parameter's values come equally often beside a long one's."""
+    cases = list(product(range(8), range(2), range(4)))
+    kept = [cases[place] for place in covering(cases)]
+    assert Counter(case[1] for case in kept) == {0: 4, 1: 4}
+    assert Counter(case[2] for case in kept) == {0: 2, 1: 2, 2: 2, 3: 2}
+
+
 @examples(60)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 2)), unique=True, max_size=30))
 def test_any_cases_show_each_value(cases):

@@ -134,18 +134,21 @@ VECTORS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
-def test_recurrent_layers_of_more_samples_than_walk_together(name):
+@pytest.mark.parametrize("layer", ("q27", "q11", "gru"))
+def test_recurrent_layers_of_more_samples_than_walk_together(layer, name):
     rng = np.random.default_rng(3)
     samples, times, inputs, units = 41, 9, 5, 21
     x = integers(rng, (samples, times, inputs))
     weights = [integers(rng, (4 * units, n)) for n in (inputs, units)]
     bias = rng.integers(-(1 << 14), 1 << 14, (2, 4 * units))
-    to_q27, to_q11 = Rescale.from_ratio(3000.0, 32), Rescale.from_shift(3, 32)
-    for arithmetic, to, chip in (("q27", to_q27, "venusA"), ("q11", to_q11, "venus")):
-        parts = (*weights, *bias, to, to, Lstm.output(arithmetic, 100.0, 8))
-        same(*both(name, Lstm(*parts, kept=(0,), arithmetic=arithmetic, table=chip), x), np.int8)
-    parts = tuple(a[: 3 * units] for a in (*weights, *bias))
-    same(*both(name, Gru(*parts, to_q27, to_q27, Gru.output(100.0, 8), kept=(0,)), x), np.int8)
+    to = Rescale.from_shift(3, 32) if layer == "q11" else Rescale.from_ratio(3000.0, 32)
+    if layer == "gru":
+        parts = tuple(a[: 3 * units] for a in (*weights, *bias))
+        kernel = Gru(*parts, to, to, Gru.output(100.0, 8), kept=(0,))
+    else:
+        table, out = {"q27": "venusA", "q11": "venus"}[layer], Lstm.output(layer, 100.0, 8)
+        kernel = Lstm(*weights, *bias, to, to, out, kept=(0,), arithmetic=layer, table=table)
+    same(*both(name, kernel, x), np.int8)
 
 
 INSTRUCTIONS = {

@@ -32,13 +32,13 @@ def layers():
         yield pytest.param(kind, way, row, marks=mark)
 
 
+@pytest.mark.parametrize("build", (recurrent.sequence, recurrent.classifier), ids=lambda build: build.__name__)
+@pytest.mark.parametrize("reset", (0, 1))
 @pytest.mark.parametrize(("kind", "direction", "row"), [*layers()])
-def test_recurrent(kind, direction, row):
+def test_recurrent(kind, direction, row, reset, build):
     """In integers, and as islands where the platform has none."""
-    for build, more in itertools.product((recurrent.sequence, recurrent.classifier), ({}, {"linear_before_reset": 1})):
-        if kind == "GRU" or not more:
-            model = build(kind, direction, **more)
-            follows(model, row, {"x": recurrent.inputs(model)})
+    model = build(kind, direction, **({"linear_before_reset": reset} if kind == "GRU" else {}))
+    follows(model, row, {"x": recurrent.inputs(model)})
 
 
 def moved(bridge, model, row, feed, amount):
@@ -76,18 +76,18 @@ GIVEN = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bits", (8, 16))
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 @pytest.mark.parametrize("form", GIVEN)
-def test_what_a_layer_is_given(form, kind):
+def test_what_a_layer_is_given(form, kind, bits):
     """Its weights stand behind it and are found there: moved ones too; initial states that were learned train."""
     model = GIVEN[form](kind)
     feed = forms.data(model)
-    for bits in (8, 16):
-        bridge = follows(model, "generic", feed, bits=bits)
-        every_parameter_is_felt(bridge, feed)
-        moved(bridge, model, "generic", feed, 0.05)
-        states = [name for name, p in bridge.parameter_of.items() if p.ndim == 3]
-        assert bool(states) == (form == "constant states")
+    bridge = follows(model, "generic", feed, bits=bits)
+    every_parameter_is_felt(bridge, feed)
+    moved(bridge, model, "generic", feed, 0.05)
+    states = [name for name, p in bridge.parameter_of.items() if p.ndim == 3]
+    assert bool(states) == (form == "constant states")
 
 
 @pytest.mark.slow

@@ -12,13 +12,14 @@ from lingeronnx.torch.fake_common import At
 from lingeronnx.torch.fake_quant import fake_quantizer
 from simulator import kernels as k
 from simulator.fixed import Chain, Rescale
+from tests.examples import examples
 from tests.simulator.helpers import SEEDS, integers
-from tests.torch.faked import equal, exact, few, more, simulated, tensor
+from tests.torch.faked import equal, exact, few, simulated, tensor
 
 pytestmark = pytest.mark.slow  # hundreds of cases
 
 
-@more
+@examples(12, derandomize=True)  # most of them are compiled anew
 @given(st.data(), SEEDS, st.sampled_from((k.Lstm, k.ExecutorGru, k.Gru)), st.sampled_from((8, 16)), st.integers(0, 1))
 def test_recurrent(data, seed, kind, bits, time_axis):
     """Each arithmetic, both directions, time on either axis, any of the outputs; states and lengths given or fixed."""
