@@ -11,7 +11,7 @@ from itertools import combinations
 
 __all__ = ["MOST", "chosen", "covering"]
 
-MOST = 6
+MOST = 4
 LEFT_OUT = {"fast": ("slow", "deep"), "usual": ("deep",), "all": ()}
 
 

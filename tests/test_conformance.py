@@ -91,6 +91,7 @@ def test_bit_exact(key, record_property):
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_summary(capsys):
     """Print what was run and what was not; every case is in one of the columns, and the core is not skipped."""
     rows = defaultdict(lambda: [0, 0, Counter()])

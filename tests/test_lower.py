@@ -255,6 +255,7 @@ def test_two_processes_give_the_same_bytes(tmp_path):
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", (1, 5, 24))
 def test_calibration_batch_does_not_matter(batch):
     """Law: the batch size of the calibration changes nothing."""

@@ -70,6 +70,7 @@ def written(platform):
     return [nets.quantized(net(), platform=platform, effort="fast").graph for net in ZOO]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", CHIPS)
 def test_nothing_is_missing(platform):
     seen = set()

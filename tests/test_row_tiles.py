@@ -71,6 +71,7 @@ def same(feed, tiled, whole):
         np.testing.assert_array_equal(have, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ROWS)
 def test_three_convolutions_on_160x160(platform, monkeypatch):
     """Chip-ready by tiles, as both judges say, and equal to the layers in one piece, which are not."""

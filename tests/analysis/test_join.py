@@ -122,6 +122,7 @@ def test_what_cannot_be_compared():
         lo.Session(model).taps(samples(model, 1), force={"t0": np.zeros(1)})
 
 
+@pytest.mark.slow
 def test_states_are_fed_back_each_side_its_own():
     """What arrives after five calls is what two streams give; the local error is that of one call."""
     model, state = streaming("GRU"), {"h_out": "h"}

@@ -61,6 +61,7 @@ def test_output_at_8_bits_where_more_is_to_be_had() -> None:
     assert "output at 8 bits" not in found(graph, x, "venus")  # which has 8 bits only
 
 
+@pytest.mark.slow
 def test_a_bias_that_saturates() -> None:
     net = layer(1e-4 * even(2, 2, 1, 1), [1e6, 0.0])
     suspicion = found(net.graph("y"), 1e-2 * data(net), "generic")["bias saturates"]

@@ -97,6 +97,7 @@ def test_tables_are_complete():
 LINGER3 = golden() / "linger3"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (LINGER3 / "index.json").is_file(), reason="the networks are not at hand")
 @pytest.mark.parametrize("number", (0, 1))
 def test_network_of_the_training_side(number):

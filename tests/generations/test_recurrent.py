@@ -14,6 +14,7 @@ from tests.generations.helpers import CHIPS, declared, few, layer, model, recurr
 from tests.naive import training
 
 
+@pytest.mark.slow
 @few
 @given(st.integers(0, 9999), st.sampled_from(CHIPS), st.booleans())
 def test_lstm(seed, platform, forward):
@@ -33,6 +34,7 @@ def test_lstm(seed, platform, forward):
     assert set(got) == {"x", "y", "h", "c"}
 
 
+@pytest.mark.slow
 @few
 @given(st.integers(0, 9999), st.sampled_from(CHIPS), st.booleans())
 def test_gru(seed, platform, forward):

@@ -45,6 +45,7 @@ def test_recurrence(direction):
     np.testing.assert_allclose(np.tanh(cells) / (1 + np.exp(-o)), y[:, order], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row, cut", (("venus", False), ("arcs", True), ("venusA", True), ("generic", True)))
 def test_note(row, cut):
     """A cell that grows beyond what the platform holds is told of, with the share; others are not."""

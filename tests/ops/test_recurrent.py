@@ -340,6 +340,7 @@ def test_weights_must_be_constants():
         Session(ir.from_proto(proto)).run(None, {"x": codes((1, 5, 4)), "iw": np.zeros((12, 4), np.int8)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode, scale", (("q-value", 2.0**15), ("max-value", 32767.0)))
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 def test_wide_state(kind, mode, scale):

@@ -347,6 +347,7 @@ def with_lengths(kind, direction="forward", states=False):
     return net.graph(net.time_first(flat), net.linear(last, (count * H, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", FEW)
 @pytest.mark.parametrize("states", (False, True))
 @pytest.mark.parametrize("direction", ("forward", "reverse", "bidirectional"))
@@ -363,6 +364,7 @@ def test_lengths(kind, direction, states, row):
         complete(report, row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ("forward", "reverse"))
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 def test_reference_operators(kind, direction):

@@ -19,7 +19,10 @@ GOLDEN = next(
     ),
     None,
 )
-pytestmark = pytest.mark.skipif(GOLDEN is None, reason="the measured rows are not part of the project")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(GOLDEN is None, reason="the measured rows are not part of the project"),
+]
 
 
 def rows():

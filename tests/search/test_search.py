@@ -320,6 +320,7 @@ def test_the_command_refuses(tmp_path, options, text):
     assert (tmp_path / "d_search.jsonl").read_text() == '{"goal": "another"}\n'
 
 
+@pytest.mark.slow
 def test_the_last_layer_goes_to_float_after_it_was_wide():
     """The rungs in float come behind those with wide outputs: a layer that goes to float has no width any more."""
     net = ir.from_proto(onnx.load(Path(__file__).resolve().parents[1] / "qdq" / "files" / "planned_by_peers.onnx"))

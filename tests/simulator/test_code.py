@@ -115,6 +115,7 @@ def test_numbas_libraries_are_found_without_numba():
     assert _code._library_function("memset") is None
 
 
+@pytest.mark.slow
 def test_a_second_process_needs_no_numba(tmp_path):
     """Law: every loop is kept, a later process links all of them without Numba, and computes the same integers."""
 

@@ -91,6 +91,7 @@ def test_conv1d(fast):
     check()
 
 
+@pytest.mark.slow
 @PATHS
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("bias", [2**31 - 1, 2**31 - 9 * 127 * 128 - 1, 2**31 - 9 * 127 * 128, -(2**31), 2**40])

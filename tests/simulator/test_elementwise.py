@@ -44,6 +44,7 @@ def test_add_shift(seed, shapes, shift_x, shift_y, bits, sign):
     same(got, naive.add_shift(x, y, shift_x, shift_y, bits, sign), np.int16 if bits == 16 else np.int8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [1, -1])
 def test_add_shift_for_all_pairs_of_bytes(sign):
     x, y = ALL_PAIRS
@@ -83,6 +84,7 @@ def test_mul(seed, shapes, rescale, dtypes):
     same(run(Mul(rescale), x, y), naive.mul(x, y, triple(rescale)), rescale.dtype)
 
 
+@pytest.mark.slow
 def test_products_of_32_bits_do_not_wrap():
     x, y = np.full((1, 3), -(2**31) + 1, np.int32), np.array([[2**29, 1, -(2**29)]], np.int32)
     for rescale in (Rescale.from_shift(40, 32), Rescale.from_ratio(1e-11, 16)):

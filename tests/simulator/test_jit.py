@@ -44,6 +44,7 @@ def python(code, root, **environment):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_changed_callee_in_another_file_is_noticed(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "simulator", ignore=shutil.ignore_patterns("__pycache__"))
     code = (

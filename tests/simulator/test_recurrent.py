@@ -197,6 +197,7 @@ def test_gru_of_given_states(seed, forward, reset_after, what, bits):
     assert [a.tolist() for a in have] == list(want)
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, st.integers(0, 6), st.sampled_from(["LSTM", "GRU"]))
 def test_a_sequence_in_two_calls(seed, cut, kind):

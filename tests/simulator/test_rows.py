@@ -78,6 +78,7 @@ def test_wide_weights_and_a_tall_image_in_bands(name):
     same(*both(name, deep, integers(rng, (1, 20, 300, 120))), np.int8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("shape", [(3, 1, 5, 7, 3), (2, 4, 9, 16, 70), (1, 2, 33, 2, 18), (2, 1, 1, 1, 1)], ids=str)
 def test_products_of_two_tensors(name, shape):

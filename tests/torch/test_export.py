@@ -188,6 +188,7 @@ def test_tensors_with_two_roles(exporter, out):
         assert np.array_equal(have, want.detach())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "opset, exporter", first(3, ((9, "torchscript"), (13, "torchscript"), (20, "dynamo"), (18, "dynamo")))
 )

@@ -339,6 +339,7 @@ def test_net_in_integers(platform, fast, tmp_path):
     assert 20 * np.log10(np.linalg.norm(want) / np.linalg.norm(got - want)) > 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", first(1, ("generic", "venus")))
 def test_states_go_round(platform, tmp_path):
     """States in and out: integers, and calls in a row are near one run over all steps in torch."""
