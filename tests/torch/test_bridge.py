@@ -136,12 +136,12 @@ def test_families(net, row):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("row", ROWS)
-def test_operators(row):
+def test_operators(row, name):
     """Also what a platform leaves in float."""
-    for name, (make, _) in CASES.items():
-        print(name)  # shown where it fails
-        follows(make(), row, samples(make()), fit=False)
+    make, _ = CASES[name]
+    follows(make(), row, samples(make()), fit=False)
 
 
 @pytest.mark.slow
@@ -154,11 +154,15 @@ def test_widths_and_modes_of_the_generic_target(net, mode, bits):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("opset", (13, 17))
 @pytest.mark.parametrize("row", ROWS)
-def test_attention(row):
-    feed = {"x": np.random.default_rng(0).standard_normal((32, T, D)).astype(np.float32)}
-    for opset in (13, 17):
-        follows(attention(opset), row, feed)
+def test_attention(row, opset):
+    follows(attention(opset), row, {"x": np.random.default_rng(0).standard_normal((32, T, D)).astype(np.float32)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS)
+def test_a_layer_that_keeps_its_cell(row):
     model = recurrent.with_cell()
     follows(model, row, {"x": recurrent.inputs(model)})
 
