@@ -47,6 +47,7 @@ def test_wide_results():
     assert (got.dtype, got.item()) == (np.int16, 10000)
 
 
+@pytest.mark.slow
 @few
 @given(st.integers(0, 9999), st.sampled_from(MODES), st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 def test_pairs(seed, mode, q_x, q_y, q_o):

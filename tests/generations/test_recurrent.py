@@ -116,6 +116,7 @@ def test_schemas_of_what_the_executor_has_not():
         lo.check_model(declared(wrong, y=(onnx.TensorProto.INT8, [1, 2, 4, 4])))
 
 
+@pytest.mark.slow
 def test_time_first():
     """To the training side batch_first = 0 is [T, N, I], whatever the sizes."""
     x, held = layer(3, 4)
