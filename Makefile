@@ -7,11 +7,12 @@ CORE   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-tests
 PIP    := $(BIN)/python -m pip -qq --disable-pip-version-check
 # Test processes side by side; one file stays in one process, so that what it compiles or loads serves all its tests.
-# tests/conftest.py puts the files in an order that ends with short ones.
+# tests/conftest.py puts the files in an order that ends with short ones. Many tests start Python anew: bytecode is
+# written, whatever the environment says.
 JOBS   ?= 2
 # The release of torch that the tests take, as setup.cfg names it. Its CPU build is `+cpu`; not every index has it.
 TORCH  := $(shell sed -n 's/^ *\(torch==[0-9.]*\)$$/\1/p' setup.cfg | head -n 1)
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -51,7 +52,7 @@ test-fast: $(TESTS) ## a few quick cases of each law
 	LINGERONNX_TESTS=fast $(PYTEST)
 
 test-all: lint ## lint, then all tests, with ten times as many random cases
-	LINGERONNX_EXAMPLES=10 $(PYTEST)
+	LINGERONNX_TESTS=all LINGERONNX_EXAMPLES=10 $(PYTEST)
 
 lint: $(TESTS) ## ruff (rules and layout) and mypy
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import pytest
 
 from lingeronnx.graph import ir
 from tests import packable
-from tests.examples import first, in_turn
+from tests.examples import first
 from tests.packer import judge
 
 SEQUENCES = ("models/digits_attention", "shared/fsdd_attention", "shared/fsdd_attention_op13")
@@ -59,7 +59,9 @@ def test_gate_of_small_trained_models(name, platform):
     test_gate_of_trained_models(name, platform)
 
 
-@pytest.mark.parametrize(("name", "platform"), in_turn([name for name in SHARED if name not in QUICK], packable.CHIPS))
+@pytest.mark.deep
+@pytest.mark.parametrize("platform", packable.CHIPS)
+@pytest.mark.parametrize("name", [name for name in SHARED if name not in QUICK])
 def test_gate_of_trained_models(name, platform):
     """The larger trained models, where they lie beside the repository."""
     if not (packable.SHARED / "models").is_dir():

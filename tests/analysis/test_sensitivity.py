@@ -414,7 +414,7 @@ def test_results_of_something_else(tmp_path):
     assert run(net, **{**same, "resume": False}).samples == 24
 
 
-@pytest.mark.slow
+@pytest.mark.deep  # a cluster of processes, below, and a function of the user's, above, say the same
 def test_workers_write_the_same_files(tmp_path):
     net = nets.residual()
     for name, more in (("one", {}), ("two", {"workers": 2})):

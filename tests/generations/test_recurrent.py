@@ -89,6 +89,7 @@ def test_a_layer_that_says_two_things():
         session.run(None, {"x": x})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", (onnx.TensorProto.FLOAT, onnx.TensorProto.INT8))
 def test_states_may_be_declared_real(kind):
     """The vendor's exports declare float states; a sequence declared float is wrong all the same."""

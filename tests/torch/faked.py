@@ -12,8 +12,8 @@ from simulator.kernel import Call, Spec
 from tests.examples import examples
 from tests.simulator.helpers import rescales
 
-few = examples(20, derandomize=True)
-more = examples(40, derandomize=True)
+few = examples(12, derandomize=True)
+more = examples(20, derandomize=True)
 
 INTS = st.sampled_from((np.int8, np.int16))
 BITS = st.sampled_from((4, 8, 16, 32))

@@ -11,8 +11,6 @@ from torch import nn
 
 import lingeronnx as lo
 
-pytest.importorskip("sklearn")  # which models/train_digits.py reads its pictures from
-
 MODELS = Path(__file__).parents[2] / "models"
 
 
@@ -29,6 +27,7 @@ def net_and_checkpoint():
 @pytest.mark.slow
 def test_script(tmp_path):
     """Every call in its place: half of the calibration pictures to train on, all 500 test pictures alike."""
+    pytest.importorskip("sklearn")  # which models/train_digits.py reads its pictures from
     data = np.load(MODELS / "digits_calib.npz")
     x, labels = torch.from_numpy(data["input"]), torch.from_numpy(data["labels"])
     net, checkpoint = net_and_checkpoint()

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("sklearn")
 
 TEXT = (Path(__file__).parents[2] / "docs" / "story.md").read_text()
 
 
 @pytest.mark.slow
 def test_the_story(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "story"}
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)):
