@@ -42,7 +42,7 @@ class Worker:
         self.nbytes = self._allocate()
         self._parts: list[tuple[int, int] | Op] = []
         self._records: list[Array] = []
-        #: Of an array of the caller's: its name, the rows of a sample (0: it has no samples), words that are its address.
+        #: Of a caller's array: its name, the rows of a sample (0: it has no samples), the words that are its address.
         self._callers_places: list[tuple[str, int, list[tuple[Array, int]]]] = []
         if not config.DISABLE_JIT:
             self._record()
