@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simulator._jit import jit
-from simulator.kernel import Array, Call, Run, Spec
+from simulator.alike import content
+from simulator.kernel import Array, Call, Kernel, Run, Spec
 from simulator.native import In, Loop, Out
 
 __all__ = ["LAST", "PLAIN", "Buffer", "Layout", "Op", "stacked", "to_last", "to_plain"]
@@ -118,6 +119,7 @@ class Layout:
         self.constants: dict[int, Array] = {}
         self._specs, self._batched, self._kept = specs, batched, set(kept)
         self._fed, self._buffers = set(inputs), list[Buffer]()
+        self._runs: dict[Hashable, tuple[Run, ...]] = {}
         for name in inputs:
             self._new(name, PLAIN)
 
@@ -129,8 +131,7 @@ class Layout:
             self._new(step.outputs[0], PLAIN, of=ins[0])
             return
         outs = tuple(self._new(name, self._layout(name, last)) for name in step.outputs)
-        built = step.fn.build([self._specs[name] for name in step.inputs], last)
-        runs = built if isinstance(built, tuple) else (built,)
+        runs = self._built(step.fn, tuple(self._specs[name] for name in step.inputs), last)
         if not step.inputs:
             values = [np.empty(self._buffers[at].spec.shape, self._buffers[at].spec.dtype) for at in outs]
             for run in runs:
@@ -140,6 +141,14 @@ class Layout:
         self.ops += [Op(run, ins, outs) for run in runs]
         for name in self._kept.intersection(step.outputs):
             self._at(name, last=False)
+
+    def _built(self, kernel: Kernel, specs: tuple[Spec, ...], last: bool) -> tuple[Run, ...]:
+        """Return what a kernel builds; kernels that are alike share it, and with it their packed weights."""
+        key = content(kernel), specs, last
+        if key not in self._runs:
+            built = kernel.build(specs, last)
+            self._runs[key] = built if isinstance(built, tuple) else (built,)
+        return self._runs[key]
 
     def largest_step(self) -> int:
         """Return the bytes per sample that the largest step reads and writes."""

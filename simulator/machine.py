@@ -220,8 +220,9 @@ class Program:
         at = self._places[name].get(PLAIN)
         if at in self._constants:
             return self._constants[at].copy()
-        spec = self._spec(name, samples)
-        return np.empty(spec.shape, spec.dtype)
+        spec = self._specs[name]
+        shape = (samples * spec.shape[0], *spec.shape[1:]) if name in self._batched else spec.shape
+        return np.empty(shape, spec.dtype)
 
     def _spec(self, name: str, samples: int) -> Spec:
         """Return the spec of a kept tensor for a batch of `samples`."""
@@ -262,7 +263,7 @@ class Program:
     def _compute(self, arrays: dict[str, Array], force: dict[str, Array], samples: int) -> None:
         """Cut the batch into even blocks and hand them to the workers."""
         if not self.per_sample:
-            self._run_block(arrays, force, slice(None), 1)
+            self._run_block(arrays, force, slice(0, 1), 1)
             return
         if not samples:
             return

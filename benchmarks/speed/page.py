@@ -35,6 +35,8 @@ class Speed:
         Other engine -> the simulator's time over its, or why it could not run.
     bound
         Microseconds that a sample takes at least.
+    gain
+        How many times as fast the simulator is as with one thread; None with one.
     """
 
     title: str
@@ -44,6 +46,7 @@ class Speed:
     times: Mapping[str, float]
     ratios: Mapping[str, Ratio | str]
     bound: float
+    gain: Ratio | None = None
 
     @property
     def key(self) -> str:
@@ -138,7 +141,7 @@ def _head(*names: str) -> tuple[str, str]:
 
 SPEED_HEAD = _head(
     "model", "platform", "batch", "threads", "simulator, us", "float32, us", "u8s8, us", "s8s8, us", "bound, us",
-    "simulator / float32", "/ u8s8", "/ s8s8",
+    "simulator / float32", "/ u8s8", "/ s8s8", "1 thread / threads",
 )  # fmt: skip
 COST_HEAD = _head("model", "samples", "engine", "wall, s", "CPU, s", "peak memory, MB", "CPU / MinMax")
 FIRST_HEAD = _head("command", "process", "wall, s", "CPU, s", "compiled loops", "tiles")
@@ -151,13 +154,15 @@ def speed_cells(speed: Speed) -> list[str]:
         return _short(speed.times[engine]) if engine in speed.times else "-"
 
     def beside(engine: str) -> str:
-        found = speed.ratios[engine]
+        return spread(speed.ratios[engine])
+
+    def spread(found: Ratio | str | None) -> str:
         return f"{found.median:.2f} ({found.least:.2f}-{found.largest:.2f})" if isinstance(found, Ratio) else "-"
 
     return [
         speed.title, speed.platform, str(speed.batch), str(speed.threads),
         *(took(engine) for engine in ("simulator", "float32", "u8s8", "s8s8")), _short(speed.bound),
-        *(beside(engine) for engine in ("float32", "u8s8", "s8s8")),
+        *(beside(engine) for engine in ("float32", "u8s8", "s8s8")), spread(speed.gain),
     ]  # fmt: skip
 
 
@@ -182,6 +187,7 @@ Written by `{command}` on {date}: {cpu}, instruction row {row}.
 {versions}.
 
 Engines run in turn, round by round, in one process; figures are medians. Ratios below 1 mean that lingeronnx is faster.
+Each begins when the threads of the one before it are asleep: onnxruntime's look for work some 40 ms after a run.
 `docs/benchmarks.json` keeps the figures. The next run prints which ratio to onnxruntime became worse by more than a
 tenth; only runs on the same processor with the same instruction row are compared.
 
@@ -191,7 +197,8 @@ Microseconds for a sample. float32 is onnxruntime with the float model; u8s8 and
 `quantize_static`: activations unsigned or signed, QuantizeLinear and DequantizeLinear, scales per tensor. Ratios have
 the least and the largest round in brackets. The bound is the longer of two times: the multiply-accumulates at the peak
 of the row's dot instruction, and inputs, outputs and weights at the speed of memory. Measured here: {peaks}.
-Models are quantized with little effort; the time does not depend on it.
+Models are quantized with little effort; the time does not depend on it. The last column is the simulator alone: its
+time with one thread over that with as many as the line says, measured in turn.
 
 {speed}
 {why_not}

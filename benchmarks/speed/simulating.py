@@ -17,8 +17,9 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ from .engines import RIVALS, calls, integer_graph, integer_rivals, limited
 from .machine import bytes_each_second, described, macs_each_second
 from .nets import Net, nets, of_file
 from .page import SPEED_HEAD, Speed, line, speed_cells
-from .timing import interleaved, ratio
+from .timing import Ratio, interleaved, ratio
 
-__all__ = ["Peak", "measured", "peaks"]
+__all__ = ["Peak", "gain", "measured", "peaks"]
 
 #: The processor that has a row and nothing better, as LLVM calls it.
 PROCESSORS = {"avx512-vnni": "icelake-server", "avx-vnni": "alderlake", "avx512bw": "skylake-avx512", "avx2": "haswell"}
@@ -65,6 +66,7 @@ def measured(net: Net, peaks: Sequence[Peak], rounds: int, at_least: float) -> I
             engines = calls(graph, models, peak.threads)
             for batch in net.batches:
                 feed = net.sample(batch)
+                more = gain(graph, feed, peak.threads, rounds, at_least) if peak.threads > 1 else None
                 runs = {name: (lambda run=run, feed=feed: run(feed)) for name, run in engines.items()}
                 seconds = interleaved(runs, rounds, at_least)
                 outputs: Any = engines["float32"](feed)
@@ -80,7 +82,20 @@ def measured(net: Net, peaks: Sequence[Peak], rounds: int, at_least: float) -> I
                         for name in RIVALS
                     },
                     1e6 * peak.bound(macs, (ends + weights) / batch),
+                    more,
                 )
+
+
+def gain(graph: Any, feed: Mapping[str, np.ndarray], threads: int, rounds: int, at_least: float) -> Ratio:
+    """Return how many times as fast the simulator is with `threads` threads as with one, the two in turn."""
+    runs: dict[int, Callable[[], object]] = {}
+    for count in (1, threads):
+        with limited(count):
+            run = calls(graph, {}, count)["simulator"]
+            run(feed)  # now the program is built, for so many threads
+        runs[count] = partial(run, feed)
+    seconds = interleaved({str(count): run for count, run in runs.items()}, rounds, at_least)
+    return ratio(seconds["1"], seconds[str(threads)])
 
 
 def main() -> None:

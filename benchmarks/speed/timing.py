@@ -1,4 +1,8 @@
-"""Measuring in turn: engines run one after the other, round by round, so that what disturbs one disturbs all."""
+"""Measuring in turn: engines run one after the other, round by round, so that what disturbs one disturbs all.
+
+One engine must not disturb the next: after a run onnxruntime's threads look for work some 40 ms long, on the processors
+that the next engine is given. So each waits until they sleep.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Ratio", "interleaved", "ratio"]
+__all__ = ["Ratio", "interleaved", "ratio", "settle"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,15 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     return Ratio(statistics.median(each), min(each), max(each))
 
 
+def settle(step: float = 0.005, at_most: float = 1.0) -> None:
+    """Wait until no thread of this process computes, which `step` seconds show; at most so many seconds."""
+    for _ in range(int(at_most / step)):
+        before = time.process_time()
+        time.sleep(step)
+        if time.process_time() - before < step / 5:
+            return
+
+
 def interleaved(
     runs: Mapping[str, Callable[[], object]],
     rounds: int,
@@ -34,13 +47,14 @@ def interleaved(
     """Return the seconds of one call for every round and engine.
 
     A round calls every engine in turn, each as often as it takes to last `at_least` seconds; before the first each is
-    called once, unmeasured.
+    called once, unmeasured. An engine begins when the threads of the one before it have come to rest.
     """
     for run in runs.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
+            settle()
             start, calls, took = clock(), 0, 0.0
             while not calls or took < at_least:
                 run()

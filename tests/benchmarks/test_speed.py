@@ -1,14 +1,17 @@
 """The benchmarks' own arithmetic: rounds and ratios, the tables, what became slower, the nets. Nothing is timed."""
 
 import json
+import os
 import re
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 
-from benchmarks.speed import machine
+from benchmarks.speed import machine, simulating, timing
 from benchmarks.speed.nets import ROOT, nets, of_file, random_feed
 from benchmarks.speed.page import Cost, Figures, First, Speed, line, markdown, slower, speed_cells
 from benchmarks.speed.quantizing import measure
@@ -52,6 +55,39 @@ def test_engines_run_in_turn():
     assert found == {"a": [1.0, 1.0], "b": [0.25, 0.25]}
 
 
+@pytest.mark.parametrize(
+    "shares, steps", (([0.0], 1), ([1.0, 1.0, 0.3, 0.1, 1.0], 4), ([1.0] * 50, 20)), ids=("asleep", "soon", "never")
+)
+def test_an_engine_begins_when_other_threads_rest(monkeypatch, shares, steps):
+    """Law: who computes for a fifth of a step or more is waited for, but not for ever."""
+    now, slept = [0.0], []
+
+    def sleep(seconds):
+        now[0] += shares[len(slept)] * seconds
+        slept.append(seconds)
+
+    monkeypatch.setattr(timing, "time", SimpleNamespace(process_time=lambda: now[0], sleep=sleep))
+    timing.settle(step=0.5, at_most=10.0)
+    assert slept == [0.5] * steps
+
+
+def test_more_threads_are_measured_alone(monkeypatch):
+    """Law: each of the two programs is built for its number of threads, and the gain is that of each round."""
+    built, took = [], {"1": 6.0, "2": 4.0}
+
+    def engines(graph, models, threads):
+        assert not models
+        built.append((graph, os.environ["LINGERONNX_THREADS"]))
+        return {"simulator": lambda feed: None}
+
+    monkeypatch.setattr(simulating, "calls", engines)
+    monkeypatch.setattr(
+        simulating, "interleaved", lambda runs, rounds, at_least: {name: [took[name]] * rounds for name in runs}
+    )
+    assert simulating.gain("graph", {}, 2, 3, 0.1) == Ratio(1.5, 1.5, 1.5)
+    assert built == [("graph", "1"), ("graph", "2")]
+
+
 def test_a_ratio_is_that_of_each_round():
     """Law: a disturbed round disturbs both; the median of the quotients, not the quotient of the medians."""
     assert ratio([1.0, 20.0, 3.0], [2.0, 40.0, 3.0]) == Ratio(0.5, 0.5, 1.0)
@@ -72,7 +108,8 @@ def test_a_line_of_the_table():
     cells = speed_cells(speed())
     assert cells[:4] == ["net", "venus", "64", "1"]
     assert cells[4:9] == ["1234", "20.2", "-", "0.5", "0.125"]
-    assert cells[9:] == ["0.50 (0.40-0.60)", "-", "1.00 (1.00-1.00)"]
+    assert cells[9:] == ["0.50 (0.40-0.60)", "-", "1.00 (1.00-1.00)", "-"]
+    assert speed_cells(replace(speed(), threads=2, gain=Ratio(1.75, 1.5, 2.0)))[12] == "1.75 (1.50-2.00)"
     assert line(cells[:2]) == "| net | venus |"
 
 

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from simulator.alike import content
 from simulator.fixed import Rescale
 from simulator.kernels import (
     AddScaled,
@@ -274,6 +275,43 @@ def test_broadcasting_over_the_batch_axis_fixes_the_shapes():
     assert not compile(steps, {"x": Spec((1, 4), np.int8)}).per_sample
     steps = [Call(Constant(np.ones((1, 4), np.int8)), (), ("c",)), Call(AddShift(0, 0), ("x", "c"), ("y",))]
     assert compile(steps, {"x": Spec((1, 4), np.int8)}).per_sample
+
+
+# --- steps that are alike -------------------------------------------------------------------------
+
+
+def test_kernels_that_are_alike_are_built_once():
+    """Law: steps of equal kernels share packed weights, those of kernels that differ in a number do not."""
+    rng = np.random.default_rng(4)
+    weight, scale = integers(rng, (6, 6)), Rescale.from_shift(8, 8)
+    other = weight.copy()
+    other[5, 5] ^= 1
+
+    def dense(weight, name, into):
+        return Call(Linear(weight.copy(), None, scale), (name,), (into,))
+
+    steps = [dense(weight, "x", "a"), dense(weight, "a", "b"), dense(other, "b", "c"), dense(weight, "c", "y")]
+    program = compile(steps, {"x": Spec((1, 6), np.int8)}, ["y"])
+    first, second, third, fourth = (op.run for op in program._ops)
+    assert first is second is fourth is not third
+    x = integers(rng, (9, 6))
+    want = x.astype(int)
+    for matrix in (weight, weight, other, weight):
+        want = np.clip((want @ matrix.T.astype(int) + 128) >> 8, -128, 127)
+    assert np.array_equal(dict(program.run({"x": x}))["y"], want)
+
+
+def test_contents():
+    """Numbers, types and names count, not objects; what is unknown is like itself alone."""
+
+    def linear(kind=np.int8, shift=8, clip=None):
+        return Linear(np.ones((2, 3), kind), None, Rescale.from_shift(shift, 8), clip=clip)
+
+    assert content(linear()) == content(linear())
+    different = [linear(), linear(np.int16), linear(shift=7), linear(clip=(0, 5)), Relu(), Double(), Double()]
+    different += [Reshape((1, -1)), Reshape((1, -1), per_sample=False), Concat(1, ()), Clip(0, 1), Clip(0, 2)]
+    assert len({content(kernel) for kernel in different}) == len(different)
+    assert content({"a": (1, np.zeros(2))}) == content({"a": (1, np.zeros(2))}) != content({"a": (1, np.zeros((2, 1)))})
 
 
 # --- samples of several rows ----------------------------------------------------------------------
