@@ -131,7 +131,7 @@ def curved(op):
 
 @pytest.mark.parametrize("op", ("Sigmoid", "Tanh"))
 def test_a_curve_reads_16_bits_of_the_sums(op, tmp_path):
-    """Oracle: the sums shifted to Q11 and cut to 16 bits, then the table. No Requant; packs; the plan makes it again."""
+    """Oracle: the sums shifted to Q11 and cut to 16 bits, then the table. No Requant; the plan makes it again."""
     model = curved(op)
     feed = nets.samples(model, 6)
     result = lo.quantize(model, feed, overrides=FINE)

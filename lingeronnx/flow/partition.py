@@ -88,7 +88,7 @@ class Partition:
         )
 
     def fine_inputs(self, row: Platform) -> dict[str, int]:
-        """Return {output of a layer that a curve alone reads, which takes 16 bits: the least exponent it reads right}."""
+        """Return {output of a layer that a curve alone reads, which takes 16 bits: the least exponent it takes}."""
         found = {}
         for node, op in self.nodes:
             reader = ir.sole_consumer(node.outputs[0])

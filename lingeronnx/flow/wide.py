@@ -48,11 +48,8 @@ def _with_bits(planned: Planned, names: Iterable[str], bits: int) -> Planned | N
     """Return `planned` with so many bits for those of `names` that the user said nothing of; None where none is."""
     choice, row = planned.basis.choice, planned.prepared.row
     assert choice is not None
-    free = [
-        n
-        for n in names
-        if n in planned.plan.tensors and not {"out_bits", "bits", "scale"} & choice.own.get(n, {}).keys()
-    ]
+    own, said = choice.own, {"out_bits", "bits", "scale"}
+    free = [n for n in names if n in planned.plan.tensors and said.isdisjoint(own.get(n, {}))]
     if not free:
         return None
     choice = replace(choice, own={**choice.own, **{n: {**choice.own.get(n, {}), "out_bits": bits} for n in free}})
