@@ -1,6 +1,7 @@
-"""Outputs of a chip in 32 bits: raw integers that the host scales, and when they are chosen."""
+"""Outputs of a chip in 32 bits: raw integers that the host scales; and sums in 16 bits, which a curve reads."""
 
 import json
+import math
 
 import numpy as np
 import onnx
@@ -8,12 +9,14 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.deployment.host import host_parts
-from lingeronnx.errors import ConfigError
+from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.graph import ir
-from lingeronnx.plan import Plan
+from lingeronnx.plan import Plan, QParams
 from lingeronnx.platforms import PLATFORMS
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
+from tests.naive.curves import curve
+from tests.naive.fixed import rsh, sat
 
 CHIPS = [row for row in PLATFORMS if row.packing is not None]
 WIDE = {"z": {"out_bits": 32}}
@@ -111,3 +114,63 @@ def test_rows_of_more_axes_are_refused():
     model = net.graph(net.node("MatMul", net.conv("x", (3, 2, 3, 3), pads=[1] * 4), weight, out="z"))
     with pytest.raises(ConfigError, match="only a fully connected layer"):
         lo.quantize(model, nets.samples(model), overrides=WIDE)
+
+
+# ---- in front of curves --------------------------------------------------------------------------------------------
+
+FINE = {"z": {"out_bits": 16}}
+
+
+def curved(op):
+    """Conv, Relu, a layer that gives `z`, a curve of it, and another layer."""
+    net = nets.Net(2, 5, 5, seed=8)
+    f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
+    s = net.node(op, net.linear(f, (27, 6), out="z"), out="s")
+    return net.graph(net.linear(s, (6, 4), out="y"))
+
+
+@pytest.mark.parametrize("op", ("Sigmoid", "Tanh"))
+def test_a_curve_reads_16_bits_of_the_sums(op, tmp_path):
+    """Oracle: the sums shifted to Q11 and cut to 16 bits, then the table. No Requant; the plan makes it again."""
+    model = curved(op)
+    feed = nets.samples(model, 6)
+    result = lo.quantize(model, feed, overrides=FINE)
+    assert result.plan.tensors["z"] == QParams(2.0**11, 16)
+    assert [n for n in result.graph.graph if n.op_type == "Requant"] == []
+    taps = {name: array for name, array, _ in result.session().taps(feed)}
+    node = next(n for n in result.graph.graph if ir.written_name(n) == "z")
+    weight, bias = (ir.const(node.inputs[i]).astype(int) for i in (1, 2))
+    down = round(math.log2(ir.attr(node, "scale_x") * ir.attr(node, "scale_w"))) - 11
+    sums = taps["f"].astype(int) @ weight.T + bias
+    want = [[sat(rsh(int(v), down), 16) for v in row] for row in sums]
+    np.testing.assert_array_equal(taps["z"], want)
+    np.testing.assert_array_equal(taps["s"], [[curve(op.lower(), "venus", v, 8) for v in row] for row in want])
+    result.save(tmp_path / "m.onnx")
+    found = lo.check(tmp_path / "m.onnx")
+    assert (found.packs, found.runs_right) == (True, True)
+    again = lo.quantize(model, feed, plan=Plan.from_json(result.plan.to_json()))
+    assert ir.to_bytes(again.graph) == ir.to_bytes(result.graph)
+
+
+def test_best_effort_takes_16_bits_in_front_of_a_curve():
+    """Where that gains, with a line in the report; not where the user has said something of the tensor."""
+    model = curved("Tanh")
+    feed = nets.samples(model, 48)
+    best = lo.quantize(model, feed, effort="best")
+    assert best.plan.tensors["z"].bits == 16
+    assert any(note.startswith("effort best: 16 bits in front of curves gave +") for note in best.report.notes)
+    assert lo.quantize(model, feed).plan.tensors["z"].bits == 8
+    assert lo.quantize(model, feed, effort="best", overrides={"z": {"out_bits": 8}}).plan.tensors["z"].bits == 8
+
+
+def test_16_bits_where_nothing_reads_them_right():
+    """Only venus has them, only between a layer and a curve, and only where the sums are as fine as the table."""
+    model = curved("Sigmoid")
+    feed = nets.samples(model, 6)
+    with pytest.raises(ConfigError, match="out_bits 16 on platform arcs"):
+        lo.quantize(model, feed, platform="arcs", overrides=FINE)
+    with pytest.raises(ConfigError, match="or in 16 bits that a sigmoid or tanh alone reads"):
+        lo.quantize(model, feed, overrides={"y": {"out_bits": 16}})
+    coarse = {**FINE, "f": {"scale": 2.0}}
+    with pytest.raises(ConstraintError, match="takes 2\\^11 at least: give it 8 bits"):
+        lo.quantize(model, feed, overrides=coarse)

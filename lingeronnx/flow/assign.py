@@ -316,15 +316,20 @@ def _weight_scales(values: np.ndarray, axis: int | None, setting: Setting) -> QP
 def widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: Choice, row: Platform) -> None:
     """Give outputs that leave the integers the width the user wants; "float": no integers at all.
 
-    A wide output needs no scale beyond its accumulator's, which loses nothing. Raises ConfigError where the output is
-    not one that leaves the integers.
+    A wide output needs no scale beyond its accumulator's, which loses nothing. One that a curve alone reads, in 16
+    bits, has that of the curve's table. Raises ConfigError where the output is none of these.
     """
     nodes, able = {ir.written_name(node): node for node, _ in parts.nodes}, parts.wide_outputs(row)
+    fine = parts.fine_inputs(row)
     for name, bits in choice.out_bits.items():
-        if name not in able:
+        if name in fine and bits in row.curve_bits:
+            tensors[name] = QParams(2.0 ** fine[name], int(bits))
+            continue
+        if name not in able or bits not in (*row.out_bits, "float"):
+            more = f", or in {row.curve_bits[0]} bits that a sigmoid or tanh alone reads," if row.curve_bits else ""
             raise ConfigError(
                 f"out_bits {bits} for tensor '{name}': only a fully connected layer whose output nothing in integers "
-                "reads can have another width"
+                f"reads{more} can have another width"
             )
         if bits == "float":
             del tensors[name]
@@ -418,7 +423,7 @@ def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platfo
             tensors[member] = replace(tensors[member], scale=2.0**most)
         return True
 
-    changed = True
+    fine, changed = parts.fine_inputs(row), True
     while changed:
         changed = False
         for name in owner:
@@ -428,6 +433,11 @@ def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platfo
             if most is not None and ir.written_name(node) in tensors:
                 changed |= lower_to(ir.written_name(node), most, f"{op.name} {node.name} cannot shift left")
     for name in owner:
+        if tensors[name].bits > 8 and exponent(name) < fine.get(name, row.exponents[0]):
+            raise ConstraintError(
+                f"tensor '{name}' of {tensors[name].bits} bits gets scale 2^{exponent(name)} at most; what reads it "
+                f"takes 2^{fine[name]} at least: give it 8 bits"
+            )
         if exponent(name) < row.exponents[0]:
             raise UnheldScale(
                 f"tensor '{name}' needs scale 2^{exponent(name)}, {row.name} holds 2^{row.exponents[0]} at least; "

@@ -23,7 +23,7 @@ from .planned import Planned
 from .refined import refined, samples
 from .trials import FEWEST, Gain, Trial, Trials
 from .wide import LEAST as LEAST_WIDE
-from .wide import widened
+from .wide import finer, widened
 
 __all__ = ["with_best_effort"]
 
@@ -111,12 +111,16 @@ _Found = tuple[Trial, Gain] | None  # None where there is nothing to try
 _Method = Callable[[Trials, Trial, Progress | None], _Found]
 
 
-def _wide(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
-    """Try last outputs in all bits, but where that would cost a chip its part."""
-    planned = widened(best.planned)
-    if planned is None or (_ready(best.planned) and not _ready(planned)):
-        return None
-    return trials.beside(best, planned, best.methods, _ERRORS, progress)
+def _with_bits(of: Callable[[Planned], Planned | None]) -> _Method:
+    """Try other widths of outputs, but where that would cost a chip its part."""
+
+    def method(trials: Trials, best: Trial, progress: Progress | None) -> _Found:
+        planned = of(best.planned)
+        if planned is None or (_ready(best.planned) and not _ready(planned)):
+            return None
+        return trials.beside(best, planned, best.methods, _ERRORS, progress)
+
+    return method
 
 
 def _ready(planned: Planned) -> bool:
@@ -159,7 +163,8 @@ def _refining(**switch: bool) -> _Method:
 
 #: What is tried, in this order, each on top of those kept, and the dB that it gains at least.
 _METHODS: Sequence[tuple[str, float, _Method]] = (
-    ("last outputs in all bits of their sums", LEAST_WIDE, _wide),
+    ("last outputs in all bits of their sums", LEAST_WIDE, _with_bits(widened)),
+    ("16 bits in front of curves", _CLEAR, _with_bits(finer)),
     ("choosing scales by the error at the outputs", _CLEAR, _with_scales),
     ("aiming, sums and descent together", _CLEAR, _refining(aim=True, behind=True, descend=True)),
     ("aiming weights at the float outputs", _CLEAR, _refining(aim=True)),

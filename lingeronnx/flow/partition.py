@@ -87,6 +87,18 @@ class Partition:
             and (row.packing is None or len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES)
         )
 
+    def fine_inputs(self, row: Platform) -> dict[str, int]:
+        """Return {output of a layer that a curve alone reads, which takes 16 bits: the least exponent it takes}."""
+        found = {}
+        for node, op in self.nodes:
+            reader = ir.sole_consumer(node.outputs[0])
+            after = None if reader is None else self.ops.get(str(reader.name))
+            fine = None if after is None else after.fine(row)
+            fits = op.wide and len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES
+            if fits and fine is not None and row.curve_bits:
+                found[ir.written_name(node)] = fine
+        return found
+
     def on(self, copy: ir.Graph) -> Partition:
         """Return the same partition of a copy of the graph."""
         return replace(self, graph=copy)

@@ -380,7 +380,7 @@ def _check_kinds(plan: Plan, graph: ir.Graph, row: Platform) -> None:
 
 def _check_values(plan: Plan, graph: ir.Graph, row: Platform) -> None:
     for name, q in plan.tensors.items():
-        if q.bits not in {*row.bits, *row.out_bits}:
+        if q.bits not in {*row.bits, *row.out_bits, *row.curve_bits}:
             raise ConfigError(
                 f"the plan holds '{name}' in {q.bits} bits; {row.name} computes in "
                 f"{', '.join(map(str, row.bits))} bits only"

@@ -1,18 +1,24 @@
-"""Outputs in all the bits of a layer's sums, where a chip writes them: the host scales, and nothing is rounded.
+"""Outputs of layers with more bits than 8, where a chip writes them.
 
 The last fully connected layer of a network, before the host's softmax or at the very end, may leave the chip in 32
 bits. That costs four bytes for each of its outputs and no time, but what reads the chip's output has to expect it: so
-it is tried with `effort: best` only, or where the user asks for it (`out_bits`).
+it is tried with `effort: best` only, or where the user asks for it (`out_bits`): the host scales, and nothing is
+rounded.
+
+A sigmoid or tanh whose table takes 16 bits may read them from the layer before it, in place of 8 bits that a Requant
+makes 16. That saves a rounding and a node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from ..errors import ConstraintError
 from .assign import legalize, tie_classes, widen
 from .planned import Planned
 
-__all__ = ["LEAST", "widened"]
+__all__ = ["LEAST", "finer", "widened"]
 
 #: dB on average that the outputs gain at least: less is no reason for another type.
 LEAST = 0.1
@@ -24,11 +30,26 @@ def widened(planned: Planned) -> Planned | None:
     row, bits = prepared.row, max(prepared.row.out_bits)
     if row.packing is None or choice is None or bits <= min(row.out_bits):
         return None
-    free = [
-        name
-        for name in planned.parts.wide_outputs(row)
-        if name in planned.plan.tensors and "out_bits" not in choice.own.get(name, {})
-    ]
+    return _with_bits(planned, planned.parts.wide_outputs(row), bits)
+
+
+def finer(planned: Planned) -> Planned | None:
+    """Return `planned` with 16 bits in front of curves, likewise; None also where the sums' scale is too coarse."""
+    row = planned.prepared.row
+    if planned.basis.choice is None or not row.curve_bits:
+        return None
+    try:
+        return _with_bits(planned, planned.parts.fine_inputs(row), max(row.curve_bits))
+    except ConstraintError:
+        return None
+
+
+def _with_bits(planned: Planned, names: Iterable[str], bits: int) -> Planned | None:
+    """Return `planned` with so many bits for those of `names` that the user said nothing of; None where none is."""
+    choice, row = planned.basis.choice, planned.prepared.row
+    assert choice is not None
+    own, said = choice.own, {"out_bits", "bits", "scale"}
+    free = [n for n in names if n in planned.plan.tensors and said.isdisjoint(own.get(n, {}))]
     if not free:
         return None
     choice = replace(choice, own={**choice.own, **{n: {**choice.own.get(n, {}), "out_bits": bits} for n in free}})

@@ -123,6 +123,10 @@ class Op:
         """Return the largest exponent a shifting platform allows the output, given those of other tensors."""
         return None
 
+    def fine(self, row: Platform) -> int | None:
+        """Return the fractional bits from which on `row` reads an input of 16 bits as it is, None where it does not."""
+        return None
+
     def below(self, node: ir.Node) -> float | None:
         """Return how far below its inputs' least value the output has to reach, or None where that does not matter."""
         return None

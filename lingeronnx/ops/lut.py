@@ -1,6 +1,7 @@
 """Sigmoid and tanh by the chips' tables, iqSigmoid and iqTanh, whose output has 7 fractional bits.
 
-A table that is read `RIGHT_ONLY` takes int16: a Requant by 2^8 stands in front of it. Where there is no right one,
+A table that is read `RIGHT_ONLY` takes int16: a Requant by 2^8 stands in front of it, or a LinearInt that writes 16
+bits. Where there is no right one,
 GluInt does: it multiplies a half of 1s by the sigmoid of the other half. Where there is an iqTable, that does.
 """
 
@@ -71,6 +72,11 @@ class Sigmoid(Op):
         """The output's scale is 2^7."""
         return 7
 
+    def fine(self, row: Platform) -> int | None:
+        """Return the table's fractional bits, where the table takes int16 anyway."""
+        how = row.computes(self.name, Curve) if self.tabled(row) else None
+        return None if how is None or how.reading is not Reading.RIGHT_ONLY else how.table.fraction
+
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit the row's way, and a Requant where the output is wanted at another scale."""
         if low.row.runs(TABLE.name):
@@ -105,7 +111,7 @@ class Sigmoid(Op):
     ) -> tuple[ir.Value, float]:
         """Return `value` in the width that the row's table takes, and its scale."""
         how = low.row.computes(self.name, Curve)
-        if how is None or how.reading is not Reading.RIGHT_ONLY:
+        if how is None or how.reading is not Reading.RIGHT_ONLY or x.bits > 8:
             return value, x.scale
         if x.scale < 2.0**3:  # a shift to the left would wrap in 16 bits; in 8 it saturates, where the function is flat
             most = QParams(2.0**3)

@@ -155,7 +155,7 @@ class QuantConfig(BaseModel):
                         f"override {selector}: {key} {settings[key]} on platform {row.name}: it computes in "
                         f"{', '.join(map(str, row.bits))} bits only"
                     )
-            if settings.get("out_bits", "float") not in (*row.out_bits, "float"):
+            if settings.get("out_bits", "float") not in (*row.out_bits, *row.curve_bits, "float"):
                 raise ConfigError(
                     f"override {selector}: out_bits {settings['out_bits']} on platform {row.name}: an output that "
                     f"leaves the integers has {', '.join(map(str, row.out_bits))} bits there, or float"

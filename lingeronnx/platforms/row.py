@@ -56,6 +56,7 @@ class Platform:
     zero_points: bool = False  # it takes activations whose real 0 is another integer than 0
     single_sample: bool = False  # graphs are written for one sample, with a batch of 1
     out_bits: tuple[int, ...] = (8,)  # of a fully connected layer whose output leaves the integers
+    curve_bits: tuple[int, ...] = ()  # of one whose output a sigmoid or tanh alone reads, beside 8
     exponents: tuple[int, int] = (-126, 126)  # of activations' power-of-two scales
     shared_memory: int | None = None  # bytes
     external_memory: int | None = None

@@ -64,6 +64,7 @@ VENUS = Platform(
     also=ALSO,
     single_sample=True,
     out_bits=(8, 32),
+    curve_bits=(16,),
     exponents=EXPONENTS,
     shared_memory=640 * 1024,
     external_memory=8 * 1024 * 1024,

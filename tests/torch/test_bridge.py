@@ -125,6 +125,15 @@ def follows(model, row, feed, **settings):
     return bridge
 
 
+def test_a_curve_behind_16_bits():
+    """A chip's layer that writes 16 bits for a sigmoid."""
+    net = Net(2, 5, 5, seed=8)
+    f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
+    model = net.graph(net.linear(net.node("Sigmoid", net.linear(f, (27, 6), out="z")), (6, 4), out="y"))
+    bridge = follows(model, "venus", samples(model), overrides={"z": {"out_bits": 16}})
+    assert bridge.plan.tensors["z"].bits == 16
+
+
 @pytest.mark.parametrize(
     ("net", "row"),
     first(4, sorted(itertools.product(NETS, ROWS), key=lambda pair: pair not in FEW)),
