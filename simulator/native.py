@@ -24,7 +24,7 @@ from simulator import _code, _llvm
 from simulator._jit import config
 from simulator.kernel import Array
 
-__all__ = ["Called", "In", "Loop", "Out", "Scratch", "record", "trampoline", "walk"]
+__all__ = ["Called", "In", "Loop", "Out", "Scratch", "record", "trampoline", "walk", "walk_address"]
 
 _DWORD, _INDEX, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 #: LLVM's types by the letters of `struct`.
@@ -272,8 +272,12 @@ def walk() -> Callable[[int, int, int], int]:
 
     Returns -1, or the place of a record that failed.
     """
-    address = _llvm.address(_walk, (), "walk", ())
-    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(address)
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(walk_address())
+
+
+def walk_address() -> int:
+    """Return the address of the code of `walk`."""
+    return _llvm.address(_walk, (), "walk", ())
 
 
 def _walk() -> str:

@@ -18,6 +18,7 @@ from simulator._jit import config
 from simulator.kernel import Array
 from simulator.layout import Buffer, Op
 from simulator.native import Loop, record, walk
+from simulator.repeats import Turns, turns
 
 __all__ = ["Worker", "rows"]
 
@@ -40,8 +41,8 @@ class Worker:
         self._scratch = np.empty(0, np.uint8)
         self._values: list[Any] = [constants.get(at) for at in range(len(buffers))]
         self.nbytes = self._allocate()
-        self._parts: list[tuple[int, int] | Op] = []
-        self._records: list[Array] = []
+        self._parts: list[tuple[int, int] | Turns | Op] = []
+        self._kept: list[Array] = []  # what the table points at
         #: Of a caller's array: its name, the rows of a sample (0: it has no samples), the words that are its address.
         self._callers_places: list[tuple[str, int, list[tuple[Array, int]]]] = []
         if not config.DISABLE_JIT:
@@ -61,7 +62,7 @@ class Worker:
         for some in self._parts:
             if isinstance(some, Op):
                 some.run(self._arrays(some.ins, arrays, part), self._arrays(some.outs, arrays, part))
-            elif go(self._start, *some) >= 0:
+            elif (some.run(self._start) if isinstance(some, Turns) else go(self._start, *some)) >= 0:
                 raise MemoryError("a step of the simulator found no memory")
 
     def run_forced(self, arrays: Mapping[str, Array], part: slice, force: Mapping[int, Mapping[int, Array]]) -> None:
@@ -115,32 +116,40 @@ class Worker:
         return total
 
     def _record(self) -> None:
-        """Write the records, and the table of those that follow each other."""
-        addresses: list[int] = []
-        patches: dict[int, list[tuple[Array, int]]] = defaultdict(list)
+        """Write the records, the table of those that follow each other, and the loops over those that come again."""
+        records: list[Array] = []
+        patches: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        stretches: list[tuple[int, int] | Op] = []
         for op in self._ops:
             if not isinstance(op.run, Loop):
-                self._parts.append(op)
+                stretches.append(op)
                 continue
             ins, outs = ([self._shaped(at) for at in numbers] for numbers in (op.ins, op.outs))
             numbers, places, kept = record(op.run, ins, outs, self._scratch, self._rows(op))
-            words = np.array(numbers, np.int64)
             for word, is_input, index in places:
                 at = (op.ins if is_input else op.outs)[index]
                 at = at if self._buffers[at].of < 0 else self._buffers[at].of
                 if self._buffers[at].name and self._values[at] is None:
-                    patches[at].append((words, word))
-            self._records += [words, *kept]
-            addresses.append(words.ctypes.data)
-            if self._parts and isinstance(self._parts[-1], tuple):
-                self._parts[-1] = (self._parts[-1][0], len(addresses))
+                    patches[at].append((len(records), word))
+            records.append(np.array(numbers, np.int64))
+            self._kept += kept
+            if stretches and isinstance(stretches[-1], tuple):
+                stretches[-1] = (stretches[-1][0], len(records))
             else:
-                self._parts.append((len(addresses) - 1, len(addresses)))
-        self._table = np.array(addresses, np.int64)
+                stretches.append((len(records) - 1, len(records)))
+        self._table = np.array([words.ctypes.data for words in records], np.int64)
         self._start = self._table.ctypes.data
+        patched = {place for places in patches.values() for place in places}
+        for stretch in stretches:
+            self._parts += [stretch] if isinstance(stretch, Op) else _parts(records, patched, *stretch)
+        loops = [part for part in self._parts if isinstance(part, Turns)]
+        self._kept += [words for i, words in enumerate(records) if all(i not in loop.later for loop in loops)]
         for at, where in patches.items():
-            buffer = self._buffers[at]
-            self._callers_places.append((buffer.name, buffer.spec.shape[0] if buffer.batched else 0, where))
+            buffer, found = self._buffers[at], []
+            for number, word in where:
+                loop = next((loop for loop in loops if number in loop.all), None)
+                found.append((records[number], word) if loop is None else loop.place(number, word))
+            self._callers_places.append((buffer.name, buffer.spec.shape[0] if buffer.batched else 0, found))
 
     def _rows(self, op: Op) -> int:
         """Return the length of axis 0 in a step."""
@@ -153,6 +162,18 @@ class Worker:
             return self._values[at]
         spec = self._buffers[at].sized(self._samples)
         return np.empty(spec.shape, spec.dtype)
+
+
+def _parts(
+    records: Sequence[Array], patched: set[tuple[int, int]], first: int, last: int
+) -> list[tuple[int, int] | Turns]:
+    """Return the stretch of records first..last as those that come again and what lies between them."""
+    found: list[tuple[int, int] | Turns] = []
+    for loop in turns(records, patched, first, last):
+        found += [(first, loop.all.start)] if first < loop.all.start else []
+        found.append(loop)
+        first = loop.all.stop
+    return [*found, (first, last)] if first < last else found
 
 
 def rows(array: Array, part: slice, each: int) -> Array:
