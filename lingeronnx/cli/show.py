@@ -145,7 +145,7 @@ def _search_table(console: Console, search: Mapping[str, Any]) -> None:
     title = f"Attempts: {search['goal']}"
     _table(console, title, ["", "what", "value", "missing", "bytes", "work", "s"], rows)
     for option in search["options"]:
-        _line(console, "as by", option)
+        _line(console, "same as", option)
     if search["stopped"] != "met":
         _facts(console, [("ended", search["stopped"], "")])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,7 +51,7 @@ def write_page(
 
 
 def _row(trial: Mapping[str, Any]) -> str:
-    macs = ", ".join(f"{width}: {count:,}" for width, count in (trial["macs"] or {}).items())
+    macs = "<br>".join(f"{width}: {count:,}" for width, count in (trial["macs"] or {}).items())
     numbers = [
         html.escape(trial["why"]) if trial["value"] is None else f"{trial['value']:.4g}",
         "" if trial["missing"] is None else "met" if trial["met"] else f"{trial['missing']:.4g}",
@@ -118,8 +119,11 @@ class _Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """Values at equal distances."""
-        return [self.low + (self.high - self.low) * i / (_TICKS - 1) for i in range(_TICKS)]
+        """Round values at equal distances: 1, 2, 2.5 or 5 times a power of ten, at most _TICKS + 1 of them."""
+        rough = (self.high - self.low) / _TICKS
+        unit = 10.0 ** math.floor(math.log10(rough))
+        step = next(m * unit for m in (1, 2, 2.5, 5, 10) if m * unit >= rough)
+        return [i * step for i in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
 
 def _grid(x: _Axis, y: _Axis, label: str) -> list[str]:
@@ -127,9 +131,11 @@ def _grid(x: _Axis, y: _Axis, label: str) -> list[str]:
     parts = [
         _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, "work (1 = 8x8 bits for all multiply-accumulates)"),
         _text(16, middle, label, more=f'transform="rotate(-90 16 {middle})"'),
+        _line((_LEFT, low), (_WIDTH - _RIGHT, low)),
+        _line((_LEFT, _TOP), (_LEFT, low)),
     ]
     for value in x.ticks:
-        parts += [_line((x(value), _TOP), (x(value), low)), _text(x(value), low + 17, f"{value:.3g}")]
+        parts += [_line((x(value), _TOP), (x(value), low)), _text(x(value), low + 17, f"{value:.4g}")]
     for value in y.ticks:
         parts += [
             _line((_LEFT, y(value)), (_WIDTH - _RIGHT, y(value))),

@@ -22,7 +22,7 @@ from lingeronnx.graph import ir
 from lingeronnx.search import Goal, search
 from lingeronnx.search.cost import Cost, cost_of
 from lingeronnx.search.ladder import MOST_FLOAT, Attempt, groups, rungs
-from lingeronnx.search.page import _front, picture
+from lingeronnx.search.page import _Axis, _front, picture
 from lingeronnx.search.run import _MOST
 from tests import nets
 from tests.examples import examples
@@ -275,6 +275,19 @@ def test_the_picture_is_sound_svg(value, wanted, met):
     (mark,) = root.iter("{http://www.w3.org/2000/svg}circle")
     assert 0 <= float(mark.get("cx")) <= 720
     assert 0 <= float(mark.get("cy")) <= 400
+
+
+@examples(60)
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+def test_ticks_are_round(low, span):
+    """Multiples of 1, 2, 2.5 or 5 times a power of ten inside of the axis, two to six of them."""
+    axis = _Axis([low, low + span], 0, 100)
+    ticks = axis.ticks
+    assert 2 <= len(ticks) <= 6
+    step = ticks[1] - ticks[0]
+    assert all(axis.low - step / 1e3 <= tick <= axis.high + step / 1e3 for tick in ticks)
+    assert np.allclose(np.diff(ticks), step)
+    assert round(step / 10.0 ** np.floor(np.log10(step * (1 + 1e-6))), 3) in (1, 2, 2.5, 5)
 
 
 @pytest.mark.slow
