@@ -188,3 +188,14 @@ def test_what_is_known_is_not_counted_again():
         have = found.stats[name]
         np.testing.assert_array_equal(have.bins, want.bins)
         assert (have.low, have.high, have.power) == (want.low, want.high, want.power)
+
+
+@examples(40)
+@given(st.lists(ARRAYS, min_size=2, max_size=4))
+def test_counting_on_is_merging(arrays):
+    """Law: an array more is as if its own statistics were merged in, to the last bit of the bins."""
+    merged, counted = TensorStats.of(arrays[0]), TensorStats.of(arrays[0])
+    for array in arrays[1:]:
+        merged = merged.merge(TensorStats.of(array))
+        counted = counted.with_more(array, (float(array.min()), float(array.max())))
+    same(merged, counted)

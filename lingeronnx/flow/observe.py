@@ -76,6 +76,27 @@ class TensorStats:
             bins=_coarser(self.bins, exponent - self.exponent) + _coarser(other.bins, exponent - other.exponent),
         )
 
+    def with_more(self, array: np.ndarray, span: tuple[float, float]) -> TensorStats:
+        """Return the statistics of this and of one array more, as `merge` would; the bins are counted on in place.
+
+        span : the array's smallest and its largest value. This value must not be used any more.
+        """
+        from simulator.bins import count
+
+        exponent = max(self.exponent, _exponent(*span))
+        bins = _coarser(self.bins, exponent - self.exponent)
+        flat = np.ascontiguousarray(array).reshape(-1)
+        squares = count(flat, math.ldexp(1.0, -exponent), bins)
+        return replace(
+            self,
+            count=self.count + flat.size,
+            minimum=min(self.minimum, span[0]),
+            maximum=max(self.maximum, span[1]),
+            squares=self.squares + squares,
+            exponent=exponent,
+            bins=bins,
+        )
+
     def scaled(self, factor: float) -> TensorStats:
         """Return the statistics of `factor` (> 0) times the tensor; exact."""
         found = replace(self, factor=self.factor * factor)
@@ -172,8 +193,9 @@ def observe(
                 )
             if name in factors:
                 array = (array * factors[name].reshape(-1, *[1] * (array.ndim - 2))).astype(array.dtype)
-            new = TensorStats.of(array, None if name in factors else (low, high))
-            stats[name] = stats[name].merge(new) if name in stats else new
+                low, high = float(array.min()), float(array.max())
+            old = stats.get(name)
+            stats[name] = TensorStats.of(array, (low, high)) if old is None else old.with_more(array, (low, high))
         if on_batch is not None:
             on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))
     return {**{name: known[name] for name in names if name in known}, **stats}

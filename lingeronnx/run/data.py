@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int | None], None]
 # accuracy (a tenth of a point on 480 of 512 pictures).
 _PERIOD, _HELD_OF_PERIOD, _FIRST = 32, 4, 512
 _MOST_HELD, _HELD_BYTES = 64, 32 << 20
-_KEPT_BYTES = 4 << 20  # of first samples
+_KEPT_BYTES = 1 << 20  # of first samples
 
 
 @dataclass(frozen=True)

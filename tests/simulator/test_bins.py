@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from simulator.bins import count
+from simulator.bins import channels, count
 from tests.examples import examples
 
 
@@ -38,3 +39,32 @@ def test_the_smallest_numbers():
     bins = np.zeros(4, np.int64)
     count(np.array([-1e-45, 0.0, 1e-45], np.float32), 2.0**-100, bins)
     assert bins.tolist() == [0, 1, 2, 0]
+
+
+@examples(40)
+@given(hnp.arrays(np.float32, st.tuples(*[st.integers(1, 9)] * 3), elements=st.floats(-1e4, 1e4, width=32)))
+def test_channels_as_in_plain_python(x):
+    """The largest magnitude is exact, the sum of squares to the last bits."""
+    largest, squares = channels(x)
+    for c in range(x.shape[1]):
+        numbers = x[:, c].reshape(-1).tolist()
+        assert largest[c] == max(map(abs, numbers))
+        assert squares[c] == pytest.approx(math.fsum(number * number for number in numbers), rel=1e-12)
+
+
+def test_long_channels_in_any_memory_order():
+    """Of more numbers than are summed at a time; an array that lies otherwise in memory is the same array."""
+    x = np.arange(-6000, 6008, dtype=np.float32).reshape(2, 2, 1501, 2)
+    for array in (x, np.asfortranarray(x)):
+        largest, squares = channels(array)
+        assert largest.tolist() == [6000.0, 6007.0]
+        for c in range(2):
+            assert squares[c] == math.fsum(v * v for v in x[:, c].reshape(-1).tolist())
+
+
+def test_a_channel_with_nan_has_nan():
+    """The others have not."""
+    x = np.ones((2, 3, 2), np.float32)
+    x[1, 1, 0] = np.nan
+    largest, squares = channels(x)
+    assert np.isnan(largest).tolist() == np.isnan(squares).tolist() == [False, True, False]

@@ -98,14 +98,14 @@ def equalize(
 
 
 def _observe(runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]) -> dict[str, Channels]:
+    from simulator.bins import channels
+
     found: dict[str, Channels] = {}
     sizes: dict[str, int] = {}
     for name, array, _ in (item for feed in feeds for item in runner.run(feed, names)):
         if array.ndim >= 2 and array.size:
-            axes = tuple(i for i in range(array.ndim) if i != 1)
-            reach = np.maximum(array.max(axis=axes), -array.min(axis=axes)).astype(np.float64)
-            flat = np.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
-            power, size = np.einsum("ij,ij->i", flat, flat, dtype=np.float64), flat.shape[1]
+            reach, power = channels(array.astype(np.float32, copy=False))
+            size = array.size // array.shape[1]
             old, before = found.get(name), sizes.get(name, 0)
             if old is not None:
                 reach, power = np.maximum(old.reach, reach), power + old.power * before

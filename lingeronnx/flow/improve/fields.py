@@ -6,6 +6,7 @@ the kernel and the node that say how a layer reads its input.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,9 @@ def receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node, places: np.
     where = windows.shape[0], *windows.shape[2 : 2 + rank]
     if places is None:
         places = np.sort(rng.permutation(int(np.prod(where)))[:ROWS])
-    chosen = np.unravel_index(places, where)
-    picked = np.moveaxis(windows, 1, 1 + rank)[chosen]  # [rows, C, kernel...]
-    return np.ascontiguousarray(picked).reshape(len(chosen[0]), group, -1)
+    last = np.moveaxis(windows, 1, 1 + rank)
+    picked = np.empty((len(places), group, math.prod(windows.shape[1:2] + windows.shape[2 + rank :]) // group), x.dtype)
+    for start in range(0, len(places), _CHUNK):  # not all at once, which would take them twice
+        some = last[np.unravel_index(places[start : start + _CHUNK], where)]  # [rows, C, kernel...]
+        picked[start : start + _CHUNK] = some.reshape(len(some), group, -1)
+    return picked

@@ -27,6 +27,7 @@ from ...plan import Plan, QParams
 from ...platforms import Platform
 from ...run.data import Progress
 from ...run.int_runner import IntRunner
+from ...run.memory import release
 from ...run.runners import FloatRunner
 from ..lower import lower
 from ..partition import Partition
@@ -285,6 +286,7 @@ def _targets(
             places[name].append(index + start)
             first = array.shape[0] if name not in shapes else shapes[name][0] + array.shape[0]
             shapes[name] = (first, *array.shape[1:])
+        release()
     found = {}
     for name, shape in shapes.items():
         values, index = np.concatenate(parts.pop(name)), np.concatenate(places.pop(name))
