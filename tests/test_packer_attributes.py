@@ -89,6 +89,7 @@ def test_nothing_is_missing(platform):
     assert {"Quant", "Dequant", "Conv2dInt", "LinearInt", "AvgPool2dInt", "MaxPool", "iqAdd", "iqMul", "iqCat"} <= seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", CHIPS)
 def test_the_judge_misses_each_of_them(platform):
     """Dropped one at a time from a graph that packs."""

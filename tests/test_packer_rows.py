@@ -75,6 +75,7 @@ def table():
     return counts
 
 
+@pytest.mark.slow
 def test_packs(capsys):
     """What packs and what does not, to the last row."""
     with capsys.disabled():

@@ -75,6 +75,7 @@ def test_same_function(name, row):
     assert all(v.uses() or v.is_graph_output() for n in after.graph for v in n.outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first(2, MODELS))
 def test_the_packer_takes_it(name):
     """Also after quantization, with weights still equal: steps whose biases differ have copies."""

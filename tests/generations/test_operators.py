@@ -159,6 +159,7 @@ def test_gelu_and_swish(seed, q, q_o, mode, function):
     same(run("QGelu" if function == "gelu" else "QSwish", attrs, x, mode=mode, platform="venusA"), each(one, x))
 
 
+@pytest.mark.slow
 @few
 @given(st.integers(0, 9999), st.sampled_from(CHIPS), st.integers(0, 2), st.sampled_from(MODES))
 def test_softmax(seed, platform, axis, mode):

@@ -113,6 +113,7 @@ def test_what_is_real_between_is_named(name, between):
         assert any(operator in note and "real numbers" in note and "counts" in note for note in notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "kind"),
     (({"bits": 16}, onnx.TensorProto.INT16), ({"weight_bits": 4}, onnx.TensorProto.INT4)),

@@ -110,6 +110,7 @@ def test_venus_out_of_range(function):
             table(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chip", "way"), (("venus", "newton"), ("arcs", "divide"), ("venusa", "fused")))
 def test_softmax(chip, way):
     found = vectors("softmax_q25_q15")

@@ -92,6 +92,7 @@ def test_lstm(seed, chip, forward, extremes, shift_x, shift_h, q, bias):
     assert c.tolist() == want[2]
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, st.booleans(), st.floats(0.1, 9), st.floats(0.1, 9), st.sampled_from([8, 16]), st.floats(90, 200))
 def test_lstm_of_any_scales(seed, forward, ratio_x, ratio_h, bits, scale):

@@ -57,6 +57,7 @@ def test_a_row_gives_the_integers_of_the_plain_loops(name, window):
         same(got, want, rescale.dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 @few
 @given(SEEDS, st.integers(1, 9), st.integers(1, 70), st.integers(1, 80), st.sampled_from((np.int8, np.int16)))

@@ -162,6 +162,7 @@ def test_sums(seed, zero_x, zero_y, zero, sign, ratios):
     same(run(kernel, x, y), naive.clip(whole, -128, 127), np.int8)
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, ZEROS, ZEROS, moved(shifts=(2, 9)))
 def test_products(seed, zero_x, zero_y, rescale):
