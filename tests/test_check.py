@@ -332,6 +332,17 @@ def test_a_float_model_is_priced_before_calibration():
     assert "packed with -p arcs -d False, before calibration: it packs and is right" in ahead.lines()
 
 
+@pytest.mark.parametrize("row", [row for row in PLATFORMS if row.packing is not None], ids=lambda row: row.name)
+def test_what_is_foretold_of_the_digits_comes_true(row):
+    """ReLU6, which saturation makes, packs; of the average, which has a scale of its own, no fault is told."""
+    path = Path(__file__).resolve().parents[1] / "models" / "digits_cnn.onnx"
+    ahead, made = lo.check(path, platform=row), lo.quantize(path, platform=row, effort="fast").report
+    assert (ahead.packs, ahead.runs_right) == (True, True)
+    assert (ahead.choice.line, ahead.cost) == (made.packer_args, made.cost)
+    assert "clip" in {met.fault for met in ahead.faults}
+    assert not {met.fault for met in ahead.faults} & {Fault.AVGPOOL_SCALE.key, Fault.AVGPOOL_GLOBAL.key}
+
+
 def test_a_float_model_that_does_not_fit_says_which_layers_and_what_helps():
     net = nets.Net(8, 20, 20, seed=3)
     flat = net.node("Flatten", net.conv("x", (80, 8, 1, 1)))

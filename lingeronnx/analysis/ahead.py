@@ -11,7 +11,9 @@ from ..flow.assign import Choice as Setting
 from ..flow.assign import assign, tie_classes
 from ..flow.improve.ranges import partition_with_clips
 from ..flow.lower import lower
+from ..flow.partition import Partition, partition
 from ..flow.report import float_nodes
+from ..formats import CLIP
 from ..graph import ir
 from ..packer.arguments import Choice, choose
 from ..packer.names import safe_names, written
@@ -30,6 +32,8 @@ def packed_ahead(model: ir.Graph, row: Platform) -> tuple[Choice | None, list[Fi
     parts = partition_with_clips(model, row, {}, 8)
     if row.packing is None or not parts.ops or float_nodes(model, parts.floats, parts.inside)[0]:
         return None, []
+    if not row.runs(CLIP.name):
+        parts = partition(_saturating(model, parts), row, parts.floats)
     conf = QuantConfig(platform=row.name)
     setting = Setting(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
     try:
@@ -40,3 +44,17 @@ def packed_ahead(model: ir.Graph, row: Platform) -> tuple[Choice | None, list[Fi
     formed = chip_form(lowered, row)
     lowered, tiled = row_tiles(lowered, row)
     return choose(chip_part(written(lowered, safe_names(lowered))), row), [*formed, *tiled]
+
+
+def _saturating(model: ir.Graph, parts: Partition) -> ir.Graph:
+    """Return a copy of `model` with a Relu for every Clip that becomes integer: saturation cuts at the bound.
+
+    Quantizing moves a factor into the weights around it for that, which placeholders know nothing of.
+    """
+    copied = ir.clone(model)
+    clips = {ir.written_name(node) for node, op in parts.nodes if op.name == CLIP.name}
+    for node in list(copied.graph):
+        if ir.written_name(node) in clips:
+            new = ir.make_node("Relu", [node.inputs[0]], of=node, output="", like=node.outputs[0])
+            ir.replace(copied, [node], [new])
+    return copied

@@ -20,6 +20,7 @@ from ..formats import DEQUANT, QUANT, RENAMED, REQUANT, Format, attributes, inte
 from ..graph import ir
 from ..ops import Violation, float_op, rule_of, rule_text
 from ..ops.macs import macs
+from ..ops.pool import is_mean
 from ..packer.arguments import Choice
 from ..packer.cost import Cost
 from ..packer.net import Finding
@@ -165,8 +166,8 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 _MEETS: Mapping[Fault, Callable[[ir.Node, Platform], bool]] = {
     Fault.CLIP: lambda node, row: node.op_type == "Clip",
     Fault.SUB_PLACEMENT: lambda node, row: node.op_type == "Sub",
-    Fault.AVGPOOL_SCALE: lambda node, row: node.op_type == "AveragePool",
-    Fault.AVGPOOL_GLOBAL: lambda node, row: node.op_type == "AveragePool" and _covers(node),
+    Fault.AVGPOOL_SCALE: lambda node, row: node.op_type == "AveragePool" and not is_mean(node, row),
+    Fault.AVGPOOL_GLOBAL: lambda node, row: node.op_type == "AveragePool" and _covers(node) and not is_mean(node, row),
     Fault.PRELU: lambda node, row: node.op_type == "PRelu",
     Fault.PAD_MODES: lambda node, row: node.op_type == "Pad" and ir.attr(node, "mode", "constant") != "constant",
     Fault.CONV1D: lambda node, row: node.op_type == "Conv" and len(ir.shape(node.inputs[1]) or ()) == 3,

@@ -29,7 +29,7 @@ from ..platforms.faults import Fault
 from ._base import Op, Tie, Violation
 from .conv import CONV2D
 
-__all__ = ["AvgPool2d", "MaxPool", "mean_weights"]
+__all__ = ["AvgPool2d", "MaxPool", "is_mean", "mean_weights"]
 
 _WEIGHT_TOP = 16  # the largest exponent that weights were measured at
 _LARGEST_MAP = 1 << 16  # elements: what a LinearInt of many rows was measured with
