@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from lingeronnx import platforms
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConstraintError
+from lingeronnx.packer.judge import judge
 from lingeronnx.run.runners import FloatRunner
+from tests import packable
 from tests.examples import first
 from tests.nets import Net
 
@@ -291,6 +294,15 @@ def test_form(name, platform, mode):
     assert result.report.integer_macs == 1.0
     assert result.report.chip_ready == (not left and platform != "generic")
     assert quality > LEAST
+
+
+def test_what_lies_behind_a_work_area_is_moved_away():
+    """venusA's packer plans half of what a LinearInt of several rows writes; what lies behind goes to PSRAM."""
+    result, _, _ = outcome(form(**FORMS["no mask"]), "venusA", "q-value")
+    assert result.report.chip_ready
+    assert not [said for said in packable.judged(result, "venusA").problems if said.startswith("LinearInt")]
+    plain = judge(result.graph, platforms.platform("venusA"), "-p venusA")
+    assert any("work area" in finding.rule for finding in plain.findings if finding.level == "right")
 
 
 @pytest.mark.parametrize(("platform", "mode"), PLATFORMS)

@@ -9,10 +9,10 @@ What a platform's row calls a fault is what the packer does to a graph that is r
                       convolution reads a copy, made by an identity convolution
     lstm-area         nor is that of an LSTMInt large enough: a LinearInt that changes nothing plans more
     lstm-state        nor is the place of its last state: two Slices and an iqCat behind it leave room
-    linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
-                      need no more than the iqCat behind them plans
     softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a time, of a tensor that an iqCat has made
                       large enough
+    linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
+                      need no more than the iqCat behind them plans
     shared-constants  it prefetches the constants of a node together: of nodes that share some of theirs but not all,
                       each gets its own
 
@@ -347,8 +347,8 @@ _REMEDIES: tuple[tuple[Fault, Callable[[ir.Graph, Platform], list[Fitted]]], ...
     (Fault.PRE_PAD, _own_inputs),
     (Fault.LSTM_AREA, lstm_area),
     (Fault.LSTM_STATE, lstm_state),
-    (Fault.LINEAR_AREA, _parted_rows),
     (Fault.SOFTMAX_AREA, _softmax_in_parts),
+    (Fault.LINEAR_AREA, _parted_rows),  # after it: a SoftmaxInt in parts plans less
     (Fault.SHARED_CONSTANTS, _own_constants),
 )
 

@@ -18,9 +18,10 @@ from ..graph import ir
 from ..platforms import Platform
 from .faults import RESHAPED
 from .judge import Limits, Ready, Verdict, make_ready, verdict
-from .memory import Memory, plan_memory, room
+from .memory import Memory, places_of, plan_memory, room
 from .net import Net
 from .options import PSRAM, SHARE, Options
+from .overruns import written_past
 
 __all__ = ["Choice", "arguments", "choose", "shell"]
 
@@ -93,6 +94,7 @@ def choose(graph: ir.Graph | onnx.ModelProto, row: Platform, limits: Limits | No
     base = Options(platform=row.packing.name if row.packing is not None else None, sizes=symbols)
     ready = make_ready(proto, row, base, limits)
     best: tuple[tuple[int, int, int], Choice] | None = None
+    start = _Candidate()  # of the best
     late: list[tuple[int, _Candidate]] = []  # what does not fit is judged where nothing else packs
 
     def judged(number: int, candidate: _Candidate, memory: Memory | None = None) -> tuple[tuple[int, int, int], Choice]:
@@ -107,22 +109,27 @@ def choose(graph: ir.Graph | onnx.ModelProto, row: Platform, limits: Limits | No
                 late.append((number, candidate))
                 continue
         tried = judged(number, candidate, memory)
-        best = min(best or tried, tried, key=lambda pair: pair[0])
+        if best is None or tried[0] < best[0]:
+            best, start = tried, candidate
         if tried[0][0] == 0:
             break
     if best is None or best[0][0] == _REFUSED:
         known = [] if best is None else [best]
         best = min([*known, *(judged(*one) for one in late)], key=lambda pair: pair[0])
+    if best[0][0] == _WRONG:
+        tried_last = [judged(number, one) for number, one in enumerate(_cleared(ready, row, base, start))]
+        best = min([best, *tried_last], key=lambda pair: pair[0])
     return best[1]
 
 
-_REFUSED = 3  # the rank of what the packer refuses, as it does what does not fit
+_WRONG = 2  # the rank of what packs and gives other integers
+_REFUSED = 3  # of what the packer refuses, as it does what does not fit
 
 
 def _rank(found: Verdict) -> int:
     if found.chip_ready:
         return int(found.warned)
-    return 2 if found.packs else _REFUSED
+    return _WRONG if found.packs else _REFUSED
 
 
 def _candidates(ready: Ready, row: Platform) -> Iterator[_Candidate]:
@@ -187,6 +194,27 @@ def _spilled(ready: Ready, row: Platform, base: Options) -> Iterator[_Candidate]
             return
 
 
+def _cleared(ready: Ready, row: Platform, base: Options, start: _Candidate) -> Iterator[_Candidate]:
+    """Yield `start` with what lies behind the work area moved to PSRAM, and so on while something lies there."""
+    assert row.packing is not None
+    candidate = start
+    for _ in range(_CLEARINGS):
+        said = verdict(ready, row, candidate.options(base))
+        if said.memory is None:
+            return
+        places = places_of(_net(said), candidate.options(base))
+        past = written_past(_net(said), said.memory, row.packing.areas, places)
+        behind = [_root(_net(said), name) for found in past for name in found.hit]
+        names = dict.fromkeys((*candidate.psram, *_followed(_net(said), [n for n in behind if not set(":,") & set(n)])))
+        if len(names) == len(candidate.psram):
+            return
+        candidate = replace(candidate, psram=tuple(names))
+        yield candidate
+
+
+#: Rounds of moving what lies behind a work area: what comes to lie there next may be in the way, too.
+_CLEARINGS = 8
+
 #: Trials of single tensors.
 _SPILLS = 96
 
@@ -247,12 +275,14 @@ def _averages(net: Net) -> list[str]:
 
 def _sequences(net: Net) -> list[str]:
     """Return what LSTMInt reads, before it was reshaped."""
-    names = []
-    for name in [s.inputs[0] for s in net.steps if s.op == LSTM.name]:
-        while (maker := net.maker(name)) is not None and maker.op in RESHAPED:
-            name = maker.inputs[0]
-        names.append(name)
-    return names
+    return [_root(net, s.inputs[0]) for s in net.steps if s.op == LSTM.name]
+
+
+def _root(net: Net, name: str) -> str:
+    """Return what a tensor was reshaped from."""
+    while (maker := net.maker(name)) is not None and maker.op in RESHAPED:
+        name = maker.inputs[0]
+    return name
 
 
 def _states(net: Net, row: Platform) -> list[str]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, SOFTMAX
 from .areas import Node
 from .memory import Memory, Spot
-from .net import Finding, Net
+from .net import Finding, Net, Step
 from .options import PSRAM, SHARE
 from .window import rounded
 
-__all__ = ["OVERRUNS", "overruns", "states"]
+__all__ = ["OVERRUNS", "Overrun", "overruns", "states", "written_past"]
 
 #: Need = bytes written from the start of the work area on.
 Need = Callable[[Node], int]
@@ -90,8 +91,18 @@ def workspace(net: Net, memory: Memory) -> Spot | None:
     return min(areas, key=lambda spot: spot.first, default=None)
 
 
-def overruns(net: Net, memory: Memory, table: str, places: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for every node that writes past its work area onto something alive, or past the plan."""
+@dataclass(frozen=True)
+class Overrun:
+    """A node that writes more bytes than the work area has, which ends at `end`; `hit` is what is alive there."""
+
+    step: Step
+    need: int
+    end: int
+    hit: tuple[str, ...]
+
+
+def written_past(net: Net, memory: Memory, table: str, places: Mapping[str, str]) -> Iterator[Overrun]:
+    """Yield every node that writes past the work area."""
     block = workspace(net, memory)
     if block is None:
         return
@@ -107,12 +118,22 @@ def overruns(net: Net, memory: Memory, table: str, places: Mapping[str, str]) ->
         spared = _SPARED.get(step.op)
         if spared is not None:
             hit = [name for name in hit if name not in spared(node, net, memory, block, table)]
-        text, value = f"{step.op} stays within its work area", f"{need} bytes, {block.size} are planned"
-        if hit or step.op in _STRICT:
-            where = f"; {', '.join(sorted(hit))} lies behind" if hit else ""
+        yield Overrun(step, need, end, tuple(sorted(hit)))
+
+
+def overruns(net: Net, memory: Memory, table: str, places: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for every node that writes past its work area onto something alive, or past the plan."""
+    block = workspace(net, memory)
+    if block is None:
+        return
+    for found in written_past(net, memory, table, places):
+        step = found.step
+        text, value = f"{step.op} stays within its work area", f"{found.need} bytes, {block.size} are planned"
+        if found.hit or step.op in _STRICT:
+            where = f"; {', '.join(found.hit)} lies behind" if found.hit else ""
             yield Finding("right", step.origin, text, f"{value}{where}", _REMEDY)
-        elif end > _end(memory, block):
-            past = f"{value}; {end - _end(memory, block)} bytes behind the plan are written"
+        elif found.end > _end(memory, block):
+            past = f"{value}; {found.end - _end(memory, block)} bytes behind the plan are written"
             yield Finding("plan", step.origin, text, past, _REMEDY)
 
 
