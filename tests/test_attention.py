@@ -301,8 +301,10 @@ def test_what_lies_behind_a_work_area_is_moved_away():
     result, _, _ = outcome(form(**FORMS["no mask"]), "venusA", "q-value")
     assert result.report.chip_ready
     assert not [said for said in packable.judged(result, "venusA").problems if said.startswith("LinearInt")]
-    plain = judge(result.graph, platforms.platform("venusA"), "-p venusA")
-    assert any("work area" in finding.rule for finding in plain.findings if finding.level == "right")
+    words = result.report.packer_args
+    assert ",t17:psram,t18_left:psram" in words
+    left = judge(result.graph, platforms.platform("venusA"), words.replace(",t17:psram,t18_left:psram", ""))
+    assert [finding.value for finding in left.findings] == ["256 bytes, 128 are planned; t18_left lies behind"]
 
 
 @pytest.mark.parametrize(("platform", "mode"), PLATFORMS)
