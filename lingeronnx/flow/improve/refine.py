@@ -32,6 +32,7 @@ from ...run.runners import FloatRunner
 from ..lower import lower
 from ..partition import Partition
 from .aim import aimed
+from .blockwise import block_descended, block_metric
 from .fields import LARGEST, ROWS, moments, receptive_fields
 from .rounding import compensated_round, descended, output_error
 
@@ -50,19 +51,21 @@ class Methods:
 
     aim : round weights that come nearer to the float model's outputs (`aim`). behind : a layer that alone feeds one
     side of a sum makes up for the error of the other side, too. descend : coordinate descent behind the rounding.
+    block : such a descent by the error behind the next layer (`blockwise`).
     """
 
     aim: bool = False
     behind: bool = False
     descend: bool = False
+    block: bool = False
 
     @classmethod
     def all(cls) -> Methods:
-        """Return all of them."""
+        """Return all but `block`, which looks beyond the layer."""
         return cls(True, True, True)
 
     def on(self, q: QParams) -> Methods:
-        """Return what is done for a weight held as `q`: with few bits, everything."""
+        """Return what is done for a weight held as `q`: with few bits, `all`."""
         return self.all() if q.bits <= _FEW_BITS else self
 
 
@@ -121,8 +124,8 @@ def refine(
 
     feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
     samples, in pieces that are run one after the other. budget : bytes that may be taken. methods : for weights of more
-    than 4 bits; with 4 bits or fewer all are used. The new weights lie on the plan's grid. progress : called layer by
-    layer. known : layers that are refined already.
+    than 4 bits; others take `Methods.all`. The new weights lie on the plan's grid. progress : called layer by layer.
+    known : layers that are refined already.
     """
     model = parts.graph
     layers = {name: node for name, node in refinable(parts).items() if name not in known}
@@ -207,8 +210,22 @@ def _rounded(
     if methods.descend:
         better = descended(better, counts, seen, len(rows), q.low, q.high)
     worse = output_error(better - counts, seen) >= output_error(old - counts, seen)
-    result = np.where(worse[:, None, None], old, better).reshape(held.shape).astype(held.dtype)
+    best = np.where(worse[:, None, None], old, better)
+    if methods.block:
+        best = _by_block(best, counts, seen, len(rows), node, want, q)
+    result = best.reshape(held.shape).astype(held.dtype)
     return None if np.array_equal(result, held) else result
+
+
+def _by_block(
+    integers: np.ndarray, counts: np.ndarray, seen: np.ndarray, samples: int, node: ir.Node, want: _Target, q: QParams
+) -> np.ndarray:
+    """Return better `integers` [G, O, K] by the error behind the next layer, where one alone reads this one."""
+    places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS])
+    metric = block_metric(node, want.values[places])
+    if metric is None:
+        return integers
+    return block_descended(integers, counts, seen, metric, samples, q.low, q.high)
 
 
 # ---- biases ------------------------------------------------------------------------------------------------------

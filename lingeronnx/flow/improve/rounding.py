@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["compensated_round", "descended", "output_error"]
+__all__ = ["compensated_round", "damped", "descended", "output_error"]
 
 _DAMPING = 0.01  # of the mean diagonal, at least
 _SWEEPS = 8
@@ -31,7 +31,7 @@ def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low
     (live,) = np.nonzero(level > 0)
     if size < 2 or not len(live):
         return result
-    h = _damped(moments[live], samples)
+    h = damped(moments[live], samples)
     every = np.arange(size)
     order = np.argsort(-h[:, every, every], axis=1, kind="stable")
     turned = np.empty_like(h)  # the last column first
@@ -47,7 +47,7 @@ def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low
     return result
 
 
-def _damped(moments: np.ndarray, samples: int) -> np.ndarray:
+def damped(moments: np.ndarray, samples: int) -> np.ndarray:
     """Return a copy of `moments`, drawn towards their diagonal as `compensated_round` says, and positive definite."""
     size = moments.shape[1]
     diagonal = np.diagonal(moments, axis1=1, axis2=2)
@@ -69,7 +69,7 @@ def descended(
     result = rounded.copy()
     for place, given in enumerate(moments):
         if np.trace(given) > 0:
-            _descend(result[place], weight[place], _damped(given[None], samples)[0], low, high)
+            _descend(result[place], weight[place], damped(given[None], samples)[0], low, high)
     return result
 
 
