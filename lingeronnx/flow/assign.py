@@ -325,11 +325,17 @@ def widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: C
         if name in fine and bits in row.curve_bits:
             tensors[name] = QParams(2.0 ** fine[name], int(bits))
             continue
-        if name not in able or bits not in (*row.out_bits, "float"):
+        if name not in able:
             more = f", or in {row.curve_bits[0]} bits that a sigmoid or tanh alone reads," if row.curve_bits else ""
             raise ConfigError(
                 f"out_bits {bits} for tensor '{name}': only a fully connected layer whose output nothing in integers "
                 f"reads{more} can have another width"
+            )
+        if bits not in (*row.out_bits, "float"):
+            raise ConfigError(
+                f"override {name}: out_bits {bits} on platform {row.name}: an output that leaves the integers has "
+                f"{', '.join(map(str, row.out_bits))} bits there, or float; {bits} are for what a sigmoid or tanh "
+                "alone reads"
             )
         if bits == "float":
             del tensors[name]

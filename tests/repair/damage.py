@@ -188,7 +188,10 @@ def stale_notes(model, rng):
 def lose_edge(model, rng):
     """Let the readers of a tensor read a name that nobody writes."""
     made = {name for n in model.graph.node for name in n.output if n.op_type != "Constant"} - _outputs(model)
-    lost = rng.choice(sorted({name for n in model.graph.node for name in n.input if name in made}))
+    edges = sorted({name for n in model.graph.node for name in n.input if name in made})
+    if not edges:
+        return False
+    lost = rng.choice(edges)
     name = _fresh(model, "lost")
     for node in model.graph.node:
         for index, given in enumerate(node.input):
