@@ -16,14 +16,12 @@ import numpy as np
 
 from ...graph import ir
 from ...ops import is_relu
-from .rounding import damped
+from .rounding import damped, sweep
 
 __all__ = ["block_descended", "block_metric"]
 
 _PASSED = ("AveragePool", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")  # keep channels apart
 _OWN = 1.0  # of the mean diagonal: what the layer's own outputs count
-_SWEEPS = 8
-_BLOCK = 64  # columns, whose steps reach the other columns by one product
 
 
 def block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None:
@@ -82,26 +80,11 @@ def block_descended(
 
 def _descend(integers: np.ndarray, weight: np.ndarray, h: np.ndarray, metric: np.ndarray, low: int, high: int) -> None:
     """Move the `integers` [O, K] of one group in place, column by column, each from its first row to its last."""
-    size = integers.shape[1]
-    slope = metric @ (integers - weight) @ h
-    for _ in range(_SWEEPS):
-        moved = False
-        for start in range(0, size, _BLOCK):
-            stop = min(start + _BLOCK, size)
-            before = integers[:, start:stop].copy()
-            inner = slope[:, start:stop]
-            for k in range(start, stop):
-                step = _moved(integers[:, k], inner[:, k - start].copy(), metric, h[k, k], low, high)
-                if step.any():
-                    inner += (metric @ step)[:, None] * h[k, start:stop]
-            steps = integers[:, start:stop] - before
-            if steps.any():
-                moved = True
-                reach = metric @ steps
-                slope[:, :start] += reach @ h[start:stop, :start]
-                slope[:, stop:] += reach @ h[start:stop, stop:]
-        if not moved:
-            return
+
+    def move(column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
+        return _moved(column, slope.copy(), metric, own, low, high)
+
+    sweep(integers, metric @ (integers - weight) @ h, h, move, lambda steps: metric @ steps)
 
 
 def _moved(column: np.ndarray, slope: np.ndarray, metric: np.ndarray, h: float, low: int, high: int) -> np.ndarray:

@@ -9,9 +9,14 @@ active, so that there is something left to compensate with. Pure numpy; knows no
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-__all__ = ["compensated_round", "damped", "descended", "output_error"]
+__all__ = ["compensated_round", "damped", "descended", "output_error", "sweep"]
+
+Move = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+Spread = Callable[[np.ndarray], np.ndarray]
 
 _DAMPING = 0.01  # of the mean diagonal, at least
 _SWEEPS = 8
@@ -73,29 +78,43 @@ def descended(
     return result
 
 
-def _descend(integers: np.ndarray, weight: np.ndarray, h: np.ndarray, low: int, high: int) -> None:
-    """Move the `integers` [O, K] of one group in place."""
+def sweep(integers: np.ndarray, slope: np.ndarray, h: np.ndarray, move: Move, spread: Spread) -> None:
+    """Move the `integers` [O, K] of one group in place, column by column, until none moves; at most `_SWEEPS` times.
+
+    slope : the error's slope [O, K] at the start, used up. h : [K, K]. move : moves a column [O] of integers in place,
+    given its slope and its own h, and returns the steps. spread : what steps [O, ...] do to the slopes of the rows.
+    """
     size = integers.shape[1]
-    slope = (integers - weight) @ h
     for _ in range(_SWEEPS):
         moved = False
         for start in range(0, size, _BLOCK):
             stop = min(start + _BLOCK, size)
             before = integers[:, start:stop].copy()
             inner = slope[:, start:stop]
-            for j in range(stop - start):
-                k = start + j
-                new = np.clip(np.rint(integers[:, k] - inner[:, j] / h[k, k]), low, high)
-                step = new - integers[:, k]
-                integers[:, k] = new
-                inner += step[:, None] * h[k, start:stop]
+            for k in range(start, stop):
+                step = move(integers[:, k], inner[:, k - start], h[k, k])
+                if step.any():
+                    inner += spread(step)[:, None] * h[k, start:stop]
             steps = integers[:, start:stop] - before
             if steps.any():
                 moved = True
-                slope[:, :start] += steps @ h[start:stop, :start]
-                slope[:, stop:] += steps @ h[start:stop, stop:]
+                reach = spread(steps)
+                slope[:, :start] += reach @ h[start:stop, :start]
+                slope[:, stop:] += reach @ h[start:stop, stop:]
         if not moved:
             return
+
+
+def _descend(integers: np.ndarray, weight: np.ndarray, h: np.ndarray, low: int, high: int) -> None:
+    """Move the `integers` [O, K] of one group in place."""
+
+    def move(column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
+        new = np.clip(np.rint(column - slope / own), low, high)
+        step = new - column
+        column[:] = new
+        return np.asarray(step)
+
+    sweep(integers, (integers - weight) @ h, h, move, lambda steps: steps)
 
 
 def _rounded(weight: np.ndarray, upper: np.ndarray, low: int, high: int) -> np.ndarray:
