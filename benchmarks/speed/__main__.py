@@ -2,9 +2,9 @@
 
 python -m benchmarks.speed [--quick] [--write FOLDER]
 
---quick takes the models of this repository, one thread and fewer rounds, and 64 samples to quantize. --write writes
-`benchmarks.md` and `benchmarks.json` into a folder. What became slower is told against the file that the last commit
-has in docs/.
+--quick takes the models of this repository, one thread and fewer rounds, and 64 samples to quantize, and only the best
+row of dot instructions that the processor has. --write writes `benchmarks.md` and `benchmarks.json` into a folder. What
+became slower is told against the file that the last commit has in docs/.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from simulator.rows import ROWS, runs_here
+
 from .first import DIGITS, demo, simulation
-from .machine import described
+from .machine import described, used_row
 from .nets import ROOT, SHARED, nets
 from .page import (
     COST_HEAD,
@@ -38,7 +40,7 @@ from .page import (
     speed_cells,
 )
 from .quantizing import METHODS, costs
-from .simulating import measured, peaks
+from .simulating import PROCESSORS, measured, peaks
 
 _KEPT = "docs/benchmarks.json"
 _LONG = 512  # samples from which on a measurement is not repeated
@@ -73,6 +75,27 @@ def speeds(quick: bool, why_not: dict[str, str], told: list[str]) -> list[Speed]
             for engine, why in speed.ratios.items():
                 if isinstance(why, str):
                     why_not[f"{speed.title}, {engine}"] = why
+    return found
+
+
+def other_rows() -> list[str]:
+    """Measure the other rows of dot instructions that run here; return the lines of their table.
+
+    Each has a process of its own, because Numba learns its processor when it is imported.
+    """
+    found: list[str] = []
+    models = [str(path) for path in sorted((SHARED / "models").glob("*.onnx")) or DIGITS]
+    for name in (row.name for row in ROWS if row.name in PROCESSORS and row.name != used_row() and runs_here(row)):
+        print("", name, sep="\n", flush=True)
+        command = [sys.executable, "-m", "benchmarks.speed.simulating", *models, "--simd", name]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for text in process.stdout:
+                print(text, end="", flush=True)
+                if text.startswith("| ") and text.rstrip() not in SPEED_HEAD:
+                    found.append(f"| {name} {text.rstrip()}")
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
     return found
 
 
@@ -115,7 +138,8 @@ def main() -> None:
     why_not: dict[str, str] = {}
     told: list[str] = []
     found = speeds(given.quick, why_not, told)
-    figures = Figures(machine, found, quantizations(given.quick), firsts(given.quick), told, why_not)
+    rows = [] if given.quick else other_rows()
+    figures = Figures(machine, found, quantizations(given.quick), firsts(given.quick), told, why_not, rows)
     print("", *slower(last_commit(), figures.kept()), sep="\n")
     if given.write:
         given.write.mkdir(parents=True, exist_ok=True)

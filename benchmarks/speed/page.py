@@ -94,6 +94,7 @@ class Figures:
     first: Sequence[First] = ()
     peaks: Sequence[str] = ()
     why_not: Mapping[str, str] = field(default_factory=dict)
+    rows: Sequence[str] = ()  # lines of the table of the other rows of dot instructions
 
     def kept(self) -> dict[str, Any]:
         """Return what is kept for the next run, of plain types."""
@@ -107,6 +108,7 @@ class Figures:
             "speed": [asdict(speed) for speed in self.speed],
             "cost": [asdict(cost) for cost in self.cost],
             "first": [asdict(first) for first in self.first],
+            "rows": list(self.rows),
         }
 
 
@@ -139,10 +141,12 @@ def _head(*names: str) -> tuple[str, str]:
     return line(names), "|" + "---|" * len(names)
 
 
-SPEED_HEAD = _head(
+_SPEED = (
     "model", "platform", "batch", "threads", "simulator, us", "float32, us", "u8s8, us", "s8s8, us", "bound, us",
     "simulator / float32", "/ u8s8", "/ s8s8", "1 thread / threads",
 )  # fmt: skip
+SPEED_HEAD = _head(*_SPEED)
+_ROW_HEAD = _head("row", *_SPEED)
 COST_HEAD = _head("model", "samples", "engine", "wall, s", "CPU, s", "peak memory, MB", "CPU / MinMax")
 FIRST_HEAD = _head("command", "process", "wall, s", "CPU, s", "compiled loops", "tiles")
 
@@ -201,7 +205,7 @@ Models are quantized with little effort; the time does not depend on it. The las
 time with one thread over that with as many as the line says, measured in turn.
 
 {speed}
-{why_not}
+{why_not}{rows}
 ## Quantizing
 
 `lingeronnx quantize` with its defaults beside onnxruntime's `quantize_static` on the same samples, each in a process of
@@ -223,6 +227,15 @@ choice, for an image of a container for example; `LINGERONNX_CACHE_DIR` says whe
 """
 
 
+_ROWS = """
+### The other rows of dot instructions that this processor has
+
+The simulator is held to the row, and its other code to a processor that has no more than that. onnxruntime is not: it
+uses all that the processor has, as above. One thread.
+
+"""
+
+
 def markdown(figures: Figures) -> str:
     """Return the page."""
 
@@ -234,6 +247,7 @@ def markdown(figures: Figures) -> str:
         **figures.machine,
         peaks="; ".join(figures.peaks),
         speed=table(SPEED_HEAD, map(speed_cells, figures.speed)),
+        rows="\n".join([_ROWS + _ROW_HEAD[0], _ROW_HEAD[1], *figures.rows, ""]) if figures.rows else "",
         why_not=f"\nNot run, and why:\n\n{why_not}" if why_not else "",
         cost=table(COST_HEAD, map(cost_cells, figures.cost)),
         first=table(FIRST_HEAD, map(first_cells, figures.first)),
