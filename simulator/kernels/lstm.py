@@ -73,7 +73,7 @@ def _q27(cell: Any, memory: Any) -> None:
         cells, line = c[n], inner[n]
         for u in range(units if step < lengths[n] else 0):
             kept = np.int64(f[u]) * cells[u]
-            wide = rsh((kept if cell.wide else sat(kept, 32)) + i[u] * g[u], 3)
+            wide = rsh((kept if cell.wide else sat(kept, 32)) + np.int64(i[u]) * g[u], 3)
             cells[u] = sat(rsh(wide, 12), 32)
             line[u] = sat(wide, 32)
     _output(cell, gates, inner, h, lengths, step)
@@ -89,7 +89,7 @@ def _q11(cell: Any, memory: Any) -> None:
         i, f, g = gates[n, :units], gates[n, units : 2 * units], gates[n, 2 * units : 3 * units]
         cells, line = c[n], inner[n]
         for u in range(units if step < lengths[n] else 0):
-            wide = sat(np.int64(f[u]) * cells[u] + i[u] * g[u], 32)
+            wide = sat(np.int64(f[u]) * cells[u] + np.int64(i[u]) * g[u], 32)
             cells[u] = sat(rsh(wide, 7), 16)
             line[u] = sat(rsh(wide, 3), 16)
     _output(cell, gates, inner, h, lengths, step)

@@ -36,7 +36,7 @@ def project(x: Array, weight: Array, bias: Array, rescale: Form, out: Array) -> 
     for r in range(x.shape[0]):
         acc[:] = bias
         for i in range(x.shape[1]):
-            value, row = x[r, i], weight[i]
+            value, row = np.int64(x[r, i]), weight[i]
             for o in range(acc.size):
                 acc[o] += value * row[o]
         for o in range(acc.size):

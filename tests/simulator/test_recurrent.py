@@ -273,3 +273,17 @@ def test_same_integers_for_any_batch_and_threads():
         )
         results.append(dict(program.run({"x": x}))["y"].tolist())
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("chip", ("venus", "arcs"))
+def test_plain_python_gives_the_same_integers(monkeypatch, chip):
+    """Law: without Numba, where products of two 8-bit numbers would keep their type, nothing overflows."""
+    x, w, r, b, d = layer(0, 4, extremes=True)
+    arithmetic = "q11" if chip == "venus" else "q27"
+    out = Lstm.output(arithmetic, 2.0**7, 8)
+    kernel = Lstm(w, r, b, d, shifted(-6), shifted(-6), out, kept=(0, 1, 2), arithmetic=arithmetic, table=chip)
+    compiled = states(kernel, x)
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    monkeypatch.setattr("numba.core.config.DISABLE_JIT", True)
+    plain = states(kernel, x)
+    assert [a.tolist() for a in plain] == [a.tolist() for a in compiled]
