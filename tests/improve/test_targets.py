@@ -1,0 +1,94 @@
+"""What is kept of the float model's outputs is enough for the mean error, and is small."""
+
+import math
+
+import numpy as np
+import pytest
+
+from lingeronnx.flow.improve.refine import refinable
+from lingeronnx.flow.improve.targets import targets
+from lingeronnx.flow.partition import partition
+from lingeronnx.passes import normalize
+from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.plan import Plan, QParams
+from lingeronnx.platforms import platform
+from lingeronnx.run.runners import FloatRunner
+from tests.nets import Net
+
+PIECES = 3
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Return ({tensor: layer}, a runner, pieces of samples): a convolution with a Relu and one without, a product."""
+    net = Net(3, 12, 12, seed=5)
+    a = net.node("Relu", net.conv("x", (5, 3, 3, 3)), out="a")
+    f = net.node("Flatten", net.node("GlobalAveragePool", net.conv(a, (9, 5, 1, 1))))
+    net.linear(f, (9, 4), out="y")
+    model = net.graph("y")
+    pieces = [{"x": np.random.default_rng(i).standard_normal((8, 3, 12, 12), np.float32)} for i in range(PIECES)]
+    normalize(model)
+    trace_shapes(model, {"x": pieces[0]["x"][:1]})
+    return refinable(partition(model, platform("generic"), {})), FloatRunner(model), pieces
+
+
+def plan(layers, scale, zero):
+    """Return a plan that holds all layers but the last, which writes floats."""
+    held = {name: QParams(scale, zero_point=zero) for name in list(layers)[:-1]}
+    return Plan("generic", "q-value", tensors=held)
+
+
+def whole(layers, runner, pieces):
+    """Return {tensor: the float outputs of all pieces}."""
+    runs = [{name: array for name, array, _ in runner.run(feed, layers)} for feed in pieces]
+    return {name: np.concatenate([run[name] for run in runs]) for name in layers}
+
+
+@pytest.mark.parametrize(("scale", "zero"), [(32.0, 0), (50.3, -128), (1e4, 7), (1e-3, 0)])
+def test_the_mean_error_is_that_of_a_plain_loop(made, scale, zero):
+    """It counts values that the integers can hold, and that the Relu behind the first layer lets through."""
+    layers, runner, pieces = made
+    found = targets(layers, plan(layers, scale, zero), runner, pieces, 1, set(), alike=False)
+    values = whole(layers, runner, pieces)
+    rng = np.random.default_rng(1)
+    for number, name in enumerate(layers):
+        held = number < len(layers) - 1
+        shape = values[name].shape
+        integers = rng.integers(-128, 128, shape).astype(np.int8) if held else values[name] + np.float32(0.25)
+        channels = shape[1]
+        want = np.moveaxis(values[name], 1, -1).reshape(-1, channels)
+        have = np.moveaxis(integers, 1, -1).reshape(-1, channels)
+        low, high = ((-128 - zero) / scale, (127 - zero) / scale) if held else (-math.inf, math.inf)
+        expected = []
+        for c in range(channels):
+            total, count = 0.0, 0
+            for place in found[name].index:
+                w, h = float(want[place, c]), float(have[place, c])
+                if low < w < high and (number or w > 0):
+                    total += ((h - zero) / scale if held else h) - w
+                    count += 1
+            expected.append(total / (count + 32))
+        np.testing.assert_allclose(found[name].mean_error(integers), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_large_maps_are_compared_at_some_positions_of_every_piece(made):
+    """At 1024 positions where the memory allows no more; small maps at all."""
+    layers, runner, pieces = made
+    found = targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, set(), alike=False)
+    counts = [len(found[name].index) for name in layers]
+    assert counts == [1024, 1024, 24]
+    for target in found.values():
+        assert np.array_equal(np.unique(target.index), target.index)
+        at_once = math.prod(target.shape) // target.shape[target.axis] // PIECES
+        assert len(np.unique(target.index // at_once)) == PIECES
+
+
+def test_values_are_kept_where_they_are_looked_at(made):
+    """Of other layers an eighth of a byte for each stays."""
+    layers, runner, pieces = made
+    first, second, _ = layers
+    found = targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, {second}, alike=True)
+    values = np.moveaxis(whole(layers, runner, pieces)[second], 1, -1).reshape(-1, 9)
+    assert np.array_equal(found[second].values, values[found[second].index])
+    assert found[first].values.nbytes == 0
+    assert found[first].inside.bits.nbytes == len(found[first].index)  # of five channels
