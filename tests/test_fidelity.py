@@ -44,6 +44,13 @@ def test_held_samples_of_a_generator_are_kept_when_it_is_read() -> None:
     assert [feeds["x"][0, 0] for feeds in data.held()] == [540, 541, 542, 543]
 
 
+def test_held_samples_do_not_keep_their_whole_files_in_memory() -> None:
+    rows = _rows(640)
+    data = Data([{"x": rows}], [X], hold=True)
+    assert data.held()
+    assert not any(np.shares_memory(feeds["x"], rows) for feeds in data.held())
+
+
 def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], outputs: list[str], state: int) -> ir.Graph:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])]
     if state:

@@ -140,8 +140,8 @@ class Data:
                     return
                 for first, last, held in self._runs(feeds, count, start, stop):
                     part = {n: self._part(n, array, first, last) for n, array in feeds.items()}
-                    if held:
-                        self._held.append(part)
+                    if held:  # as copies: a part keeps alive what it is a part of
+                        self._held.append({n: array.copy() for n, array in part.items()})
                     else:
                         yield part, None if labels is None else np.asarray(labels)[first:last]
                 count += stop - start

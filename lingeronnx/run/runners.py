@@ -116,14 +116,12 @@ class FloatRunner:
     def _run(self, given: Mapping[str, np.ndarray], wanted: Sequence[str]) -> Stream:
         fetch = [name for name in wanted if name not in given]
         try:
-            arrays = self._session.run(fetch, given) if fetch else []
-            results = dict(zip(fetch, arrays, strict=True))
+            results = dict(zip(fetch, self._session.run(fetch, given) if fetch else (), strict=True))
         except Exception as error:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
             raise ModelError(f"the model does not run on inputs {shapes}: {reason(error)}") from error
-        for name in wanted:
-            array = given[name] if name in given else results[name]
-            yield name, array, None
+        for name in wanted:  # whoever asks is the only one that holds an array
+            yield name, given[name] if name in given else results.pop(name), None
 
 
 def _trial(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
