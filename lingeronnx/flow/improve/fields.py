@@ -18,25 +18,31 @@ __all__ = ["LARGEST", "ROWS", "moments", "receptive_fields"]
 ROWS = 16384  # receptive fields that the second moments of a layer's inputs are taken over
 LARGEST = 4096  # inputs per output beyond which the moments' matrix would be too large
 _CHUNK = 2048  # rows of these at a time, of wider integers and of large layers
+_TOGETHER = 36  # fields of one product, where a group has fewer
 
 
 def moments(rows: np.ndarray) -> np.ndarray:
     """Return the covariances, float64 [group, fields, fields], of integers [rows, group, fields].
 
     The mean is the bias's business. The sums are exact: a product of bytes has 14 bits and a sign, so that 1024 of them
-    add up within the 24 bits of a float32.
+    add up within the 24 bits of a float32. Groups of few fields share a product, whose diagonal blocks are theirs.
     """
+    count, group, fields = rows.shape
     kind, most = (np.float32, 1024) if rows.dtype == np.int8 else (np.float64, _CHUNK)
-    group, fields = rows.shape[1:]
     most = max(1, min(most, _CHUNK * LARGEST // (group * fields)))
-    sums = np.zeros((group, fields))
-    products = np.zeros((group, fields, fields))
-    for start in range(0, len(rows), most):
-        part: np.ndarray = np.ascontiguousarray(rows[start : start + most].transpose(1, 0, 2), kind)
-        sums += part.sum(axis=1, dtype=np.float64)
-        products += part.transpose(0, 2, 1) @ part
-    mean = sums / len(rows)
-    return np.asarray(products / len(rows) - mean[:, :, None] * mean[:, None])
+    together = max(1, _TOGETHER // fields)
+    sums, products = np.zeros(group * fields), np.zeros((group, fields, fields))
+    for start in range(0, count, most):
+        part = rows[start : start + most].reshape(-1, group * fields).astype(kind)
+        sums += part.sum(axis=0)
+        for first in range(0, group, together):
+            some = part[:, first * fields : (first + together) * fields]
+            product = (some.T @ some).reshape(-1, fields, some.shape[1] // fields, fields)
+            products[first : first + together] += np.moveaxis(np.diagonal(product, axis1=0, axis2=2), -1, 0)
+    mean = (sums / count).reshape(group, fields)
+    products /= count
+    products -= mean[:, :, None] * mean[:, None]
+    return products
 
 
 def receptive_fields(kernel: Any, source: np.ndarray, node: ir.Node, places: np.ndarray | None = None) -> np.ndarray:

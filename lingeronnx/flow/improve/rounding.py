@@ -36,15 +36,13 @@ def compensated_round(weight: np.ndarray, moments: np.ndarray, samples: int, low
     (live,) = np.nonzero(level > 0)
     if size < 2 or not len(live):
         return result
-    h = damped(moments[live], samples)
+    h = damped(moments if len(live) == len(moments) else moments[live], samples)
     every = np.arange(size)
     order = np.argsort(-h[:, every, every], axis=1, kind="stable")
-    turned = np.empty_like(h)  # the last column first
-    for inside, last, given in zip(turned, order[:, ::-1], h, strict=True):
-        inside[:] = given[np.ix_(last, last)]
+    for turned, last in zip(h, order[:, ::-1], strict=True):
+        turned[:] = turned[np.ix_(last, last)]  # the last column first
+    upper = np.linalg.cholesky(h)[:, ::-1, ::-1]  # H = R R^T
     del h  # of large layers every copy counts
-    upper = np.linalg.cholesky(turned)[:, ::-1, ::-1]  # H = R R^T
-    del turned
     rounded = _rounded(np.take_along_axis(weight[live], order[:, None], axis=2), upper, low, high)
     found = np.empty_like(rounded)
     np.put_along_axis(found, np.broadcast_to(order[:, None], found.shape), rounded, axis=2)
