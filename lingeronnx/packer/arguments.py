@@ -17,13 +17,13 @@ from ..formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM
 from ..graph import ir
 from ..platforms import Platform
 from .faults import RESHAPED
-from .judge import Limits, Ready, Verdict, make_ready, verdict
+from .judge import Ready, Verdict, make_ready, verdict
 from .memory import Memory, places_of, plan_memory, room
 from .net import Net
 from .options import PSRAM, SHARE, Options
 from .overruns import written_past
 
-__all__ = ["Choice", "arguments", "choose", "shell"]
+__all__ = ["Choice", "arguments", "choose", "chosen", "plain_options", "shell"]
 
 #: Tensors above these sizes are moved by themselves, the largest first.
 _LARGE = (131072, 65536, 32768, 4096)
@@ -83,16 +83,24 @@ def arguments(graph: ir.Graph | onnx.ModelProto, row: Platform) -> list[str]:
     return list(choose(graph, row).words)
 
 
-def choose(graph: ir.Graph | onnx.ModelProto, row: Platform, limits: Limits | None = None) -> Choice:
-    """Return the cheapest arguments under which `graph` is right, and the verdict.
+def choose(graph: ir.Graph | onnx.ModelProto, row: Platform) -> Choice:
+    """Return the cheapest arguments under which `graph` is right, and the verdict."""
+    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
+    base = plain_options(proto, row)
+    return chosen(make_ready(proto, row, base), row, base)
+
+
+def plain_options(proto: onnx.ModelProto, row: Platform) -> Options:
+    """Return the arguments that a graph needs whatever is chosen: the chip, and 1 for every open size."""
+    sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
+    return Options(platform=row.packing.name if row.packing is not None else None, sizes=sizes)
+
+
+def chosen(ready: Ready, row: Platform, base: Options) -> Choice:
+    """Return the cheapest arguments under which a graph that was read with `base` is right, and the verdict.
 
     A verdict without a warning goes before one with; where nothing is right, the one with the fewest findings is given.
-    limits : as for `make_ready`.
     """
-    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
-    symbols = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
-    base = Options(platform=row.packing.name if row.packing is not None else None, sizes=symbols)
-    ready = make_ready(proto, row, base, limits)
     best: tuple[tuple[int, int, int], Choice] | None = None
     start = _Candidate()  # of the best
     late: list[tuple[int, _Candidate]] = []  # what does not fit is judged where nothing else packs
@@ -234,7 +242,8 @@ def _movable(said: Verdict) -> list[str]:
     assert said.memory is not None
     net = _net(said)
     spots = {n: s for n, s in said.memory.spots.items() if s.place == SHARE}
-    index = max(range(len(net.steps)), key=lambda i: sum(s.size for s in spots.values() if s.first <= i <= s.last))
+    living = said.memory.living(len(net.steps))
+    index = living.index(max(living))
     used = {*net.steps[index].inputs, *net.steps[index].outputs}
     alive = [
         n for n, s in spots.items() if s.kind == "tensor" and s.first <= index <= s.last and not set(":,") & set(n)

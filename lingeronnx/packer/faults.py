@@ -85,8 +85,8 @@ def faults(plan: Plan) -> Iterator[Finding]:
     yield from _inputs(plan)
     for step in plan.net.steps:
         yield from _operator(plan, step)
-        for place in {n: plan.options.places.get(n) for n in (*step.outputs, *step.inputs)}.values():
-            if place == FLASH:
+        for name in dict.fromkeys((*step.outputs, *step.inputs)):
+            if plan.options.places.get(name) == FLASH:
                 yield _right(step, "tensors of a run lie in memory that can be written", "flash", "choose psram")
         rules = (*_PLACED.get("", {}).get(step.op, ()), *_PLACED.get(kind.areas, {}).get(step.op, ()))
         for rule in rules:

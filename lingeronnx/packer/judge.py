@@ -137,11 +137,11 @@ def _room(net: Net, memory: Memory, row: Platform) -> Iterator[Finding]:
 
 def _fullest(net: Net, memory: Memory) -> str:
     """Return the bytes that are needed, and what lies there at the node where most is in use."""
-    spots = {name: spot for name, spot in memory.spots.items() if spot.place == SHARE}
-    living = [{n: s.size for n, s in spots.items() if s.first <= i <= s.last} for i in range(len(net.steps))]
-    index = max(range(len(living)), key=lambda i: sum(living[i].values()))
-    largest = sorted(living[index].items(), key=lambda item: -item[1])[:3]
-    at = f"{sum(living[index].values())} at {net.steps[index].origin} ({', '.join(f'{n} {s}' for n, s in largest)})"
+    living = memory.living(len(net.steps))
+    index = living.index(max(living))
+    there = [(n, s.size) for n, s in memory.spots.items() if s.place == SHARE and s.first <= index <= s.last]
+    largest = sorted(there, key=lambda item: -item[1])[:3]
+    at = f"{living[index]} at {net.steps[index].origin} ({', '.join(f'{n} {s}' for n, s in largest)})"
     return f"{memory.need} bytes; {at}"
 
 

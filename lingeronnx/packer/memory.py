@@ -73,8 +73,12 @@ class Memory:
         """Whether it is within the limit of the shared memory."""
         return self.need <= self.limit
 
+    def living(self, nodes: int) -> list[int]:
+        """Return the bytes of shared memory in use at each of the `nodes` of the graph."""
+        return _sums(nodes, [(s.size, s.first, s.last) for s in self.spots.values() if s.place == SHARE])
 
-@dataclass
+
+@dataclass(slots=True)
 class _Item:
     """A tensor to be placed."""
 
@@ -129,10 +133,13 @@ def plan_memory(net: Net, row: Platform, options: Options, below: int | None = N
     least = _least(net, items)
     if below is not None and least + held >= below:
         return None
-    best = _by_size(net, items)
+    owners = _owners(items)
+    best = _by_size(items, owners)
     for strategy in (_by_breadth, _by_order):
-        if best.bytes_in(SHARE) > least and (other := strategy(net, items)).bytes_in(SHARE) < best.bytes_in(SHARE):
-            best = other
+        if best.bytes_in(SHARE) <= least:
+            break
+        other = strategy(len(net.steps), list(owners.values()))
+        best = min(best, other, key=lambda layout: layout.bytes_in(SHARE))
     shared, psram = best.bytes_in(SHARE), best.bytes_in(PSRAM)
     if below is not None and shared + held >= below:
         return None
@@ -149,12 +156,17 @@ def room(row: Platform, options: Options) -> int:
 
 def _least(net: Net, items: Sequence[_Item]) -> int:
     """Return the most bytes of shared memory that live at once, what is made in place not counted."""
-    change = [0] * (len(net.steps) + 1)
-    for item in items:
-        if item.place == SHARE and item.root is None:
-            change[item.first] += item.size
-            change[item.last + 1] -= item.size
-    return max(itertools.accumulate(change))
+    alive = [(item.size, item.first, item.last) for item in items if item.place == SHARE and item.root is None]
+    return max(_sums(len(net.steps), alive), default=0)
+
+
+def _sums(nodes: int, alive: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Return at each node the sum of all (bytes, first node, last node) that live there."""
+    change = [0] * (nodes + 1)
+    for size, first, last in alive:
+        change[first] += size
+        change[last + 1] -= size
+    return list(itertools.accumulate(change[:-1]))
 
 
 def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
@@ -290,47 +302,46 @@ class _Layout:
 
 def _owners(items: Sequence[_Item]) -> dict[str, _Item]:
     """Return the items that are made in no other's place, each alive as long as what is made in its own."""
-    found = {item.name: replace(item) for item in items if item.root is None}
+    found = {item.name: item for item in items if item.root is None}
     for item in items:
         if item.root is not None:
             root = found[item.root]
-            root.first, root.last = min(root.first, item.first), max(root.last, item.last)
+            found[root.name] = replace(root, first=min(root.first, item.first), last=max(root.last, item.last))
     return found
 
 
-def _by_size(net: Net, items: Sequence[_Item]) -> _Layout:
+def _by_size(items: Sequence[_Item], owners: Mapping[str, _Item]) -> _Layout:
     """The largest first; what is made in place takes a block for its root's life, and does not use it."""
-    layout, owners = _Layout(), _owners(items)
+    layout = _Layout()
     for item in sorted(items, key=lambda item: -item.size):
         layout.put(item, owners[item.root or item.name])
     return layout
 
 
-def _by_breadth(net: Net, items: Sequence[_Item]) -> _Layout:
+def _by_breadth(nodes: int, owners: Sequence[_Item]) -> _Layout:
     """The node with the most living bytes first, and of a node the largest first."""
-    owners = list(_owners(items).values())
-    alive: list[list[_Item]] = [[] for _ in net.steps]
-    for item in owners:
+    alive: list[list[_Item]] = [[] for _ in range(nodes)]
+    for item in sorted(owners, key=lambda item: -item.size):
         for here in alive[item.first : item.last + 1]:
             here.append(item)
     layout = _Layout()
-    for index in sorted(range(len(net.steps)), key=lambda i: -sum(item.size for item in alive[i])):
-        for item in sorted(alive[index], key=lambda item: -item.size):
+    for index in sorted(range(nodes), key=lambda i: -sum(item.size for item in alive[i])):
+        for item in alive[index]:
             if item.name not in layout.chosen:
                 layout.put(item, item)
     return layout
 
 
-def _by_order(net: Net, items: Sequence[_Item]) -> _Layout:
+def _by_order(nodes: int, owners: Sequence[_Item]) -> _Layout:
     """Node by node as they run; of the blocks that were freed the smallest that is large enough."""
     layout = _Layout()
     free: dict[str, list[tuple[int, int]]] = {}
     begin: dict[int, list[_Item]] = {}
     end: dict[int, list[_Item]] = {}
-    for item in _owners(items).values():
+    for item in owners:
         begin.setdefault(item.first, []).append(item)
         end.setdefault(item.last, []).append(item)
-    for index in range(len(net.steps)):
+    for index in range(nodes):
         for item in end.get(index - 1, ()):
             block = layout.chosen[item.name]
             free.setdefault(item.place, []).append((layout.at(item.place).sizes[block], block))

@@ -12,11 +12,11 @@ from ...fit import Fitted
 from ...fit._base import chunks
 from ...formats import ADD, AVG_POOL2D, CONCAT, CONV2D
 from ...graph import ir
-from ...packer.arguments import Choice, choose
+from ...packer.arguments import Choice, chosen, plain_options
 from ...packer.judge import Limits, Ready, Verdict, make_ready, verdict
 from ...packer.limits import TILED
 from ...packer.names import safe_names, written
-from ...packer.options import PSRAM, SHARE, Options
+from ...packer.options import PSRAM, Options
 from ...platforms import Platform
 from ..part import chip_part
 from .emit import emit
@@ -123,7 +123,7 @@ def _crowded(
     proto, names = _written(graph)
     ready, base = _ready(proto, row, limits)
     said = verdict(ready, row, base)
-    if said.memory is None or said.memory.fits or (now is None and choose(proto, row, limits).verdict.chip_ready):
+    if said.memory is None or said.memory.fits or (now is None and chosen(ready, row, base).verdict.chip_ready):
         return []
     against = [] if now is None else [f.node for f in now.verdict.findings if f.level != "plan"]
     written_as = {
@@ -139,10 +139,8 @@ def _fullest(said: Verdict) -> list[str]:
     """Return the nodes by the bytes of shared memory that are in use, most first."""
     assert said.memory is not None
     assert said.net is not None
-    spots = [s for s in said.memory.spots.values() if s.place == SHARE]
-    living = {
-        step.origin: sum(s.size for s in spots if s.first <= i <= s.last) for i, step in enumerate(said.net.steps)
-    }
+    steps = said.net.steps
+    living = {step.origin: size for step, size in zip(steps, said.memory.living(len(steps)), strict=True)}
     return sorted(living, key=lambda origin: -living[origin])
 
 
@@ -153,9 +151,7 @@ def _written(graph: ir.Graph) -> tuple[onnx.ModelProto, Mapping[str, str]]:
 
 
 def _ready(proto: onnx.ModelProto, row: Platform, limits: Limits) -> tuple[Ready, Options]:
-    assert row.packing is not None
-    sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
-    base = Options(platform=row.packing.name, sizes=sizes)
+    base = plain_options(proto, row)
     return make_ready(proto, row, base, limits), base
 
 
@@ -173,9 +169,10 @@ def _best(graph: ir.Graph, row: Platform, large: ir.Node, limits: Limits) -> tup
         emit(copy, run, [(rows, tile) for rows, _ in cut.tiles if (tile := run.tile(rows)) is not None])
         proto, names = _written(copy)
         left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
-        if not _possible(proto, row, {names.get(str(name), name) for name in left}, limits):
+        ready, base = _ready(proto, row, limits)
+        if not _possible(ready, row, base, {names.get(str(name), name) for name in left}):
             continue
-        found = choose(proto, row, limits)
+        found = chosen(ready, row, base)
         first = first or (copy, found, cut)
         if found.verdict.chip_ready:
             return copy, found, cut
@@ -185,9 +182,8 @@ def _best(graph: ir.Graph, row: Platform, large: ir.Node, limits: Limits) -> tup
     return first
 
 
-def _possible(proto: onnx.ModelProto, row: Platform, left: Collection[str | None], limits: Limits) -> bool:
+def _possible(ready: Ready, row: Platform, base: Options, left: Collection[str | None]) -> bool:
     """Whether nothing stands against the tiles with the arguments that were measured right: only what is in `left`."""
-    ready, base = _ready(proto, row, limits)
     if ready.net is None:
         return False
     net = ready.net
