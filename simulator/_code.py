@@ -43,19 +43,19 @@ def kind(value: Any) -> Kind:
     """Return what stands for the type of an argument; arrays are contiguous and may be written, whatever they say."""
     if isinstance(value, np.ndarray):
         assert value.flags.c_contiguous
-        return "array", value.dtype.name, value.ndim
+        return "array", value.dtype, value.ndim
     if isinstance(value, tuple):
         return type(value), tuple(kind(member) for member in value)
-    return _KINDS.get(type(value)) or str(value.dtype.name)
+    return _KINDS.get(type(value)) or value.dtype
 
 
 def _numba_type(found: Kind) -> Any:
     from numba import from_dtype, types
 
-    if isinstance(found, str):
+    if isinstance(found, str | np.dtype):
         return types.none if found == "none" else from_dtype(np.dtype(found))
     if found[0] == "array":
-        return types.Array(from_dtype(np.dtype(found[1])), found[2], "C")
+        return types.Array(from_dtype(found[1]), found[2], "C")
     cls, members = found[0], tuple(_numba_type(member) for member in found[1])
     if cls is tuple:
         return types.Tuple(members)

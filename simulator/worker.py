@@ -7,7 +7,6 @@ threads.
 
 from __future__ import annotations
 
-import ctypes
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from simulator._jit import config
 from simulator.kernel import Array
 from simulator.layout import Buffer, Op
-from simulator.native import Loop, record, walk
+from simulator.native import Loop, data_address, record, walk
 from simulator.repeats import Turns, turns
 
 __all__ = ["Worker", "rows"]
@@ -55,7 +54,7 @@ class Worker:
             return
         for name, each, places in self._callers_places:
             array = arrays[name]
-            address = _address(array) + part.start * each * array.strides[0] if each else _address(array)
+            address = data_address(array) + part.start * each * array.strides[0] if each else data_address(array)
             for words, word in places:
                 words[word] = address
         go = walk()
@@ -179,11 +178,3 @@ def _parts(
 def rows(array: Array, part: slice, each: int) -> Array:
     """Return the samples `part` of an array, each of so many rows of axis 0."""
     return array[part.start * each : part.stop * each]
-
-
-_HEAD = object.__basicsize__  # bytes of a Python object before its own fields; an array's first is its address
-
-
-def _address(array: Array) -> int:
-    """Return where an array's numbers are, as `array.ctypes.data` does in ten times the time."""
-    return ctypes.c_size_t.from_address(id(array) + _HEAD).value
