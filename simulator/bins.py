@@ -16,25 +16,36 @@ __all__ = ["channels", "count"]
 
 
 @jit
-def _count(x: np.ndarray, per_unit: float, bins: np.ndarray, squares: np.ndarray) -> None:
+def _count(
+    x: np.ndarray, each: int, factors: np.ndarray, per_unit: float, bins: np.ndarray, squares: np.ndarray
+) -> None:
     half = len(bins) // 2
     for start in range(0, len(x), 1024):  # sums of sums: what is rounded stays small
-        part = 0.0
-        for i in range(start, min(start + 1024, len(x))):
-            value = np.float64(x[i])
-            part += value * value
-            bins[half + int(math.floor(value * per_unit))] += 1
+        part, stop, i = 0.0, min(start + 1024, len(x)), start
+        while i < stop:
+            row = i // each
+            factor, end = factors[row % len(factors)], min((row + 1) * each, stop)
+            for k in range(i, end):
+                value = np.float64(x.dtype.type(np.float64(x[k]) * factor))
+                part += value * value
+                bins[half + int(math.floor(value * per_unit))] += 1
+            i = end
         squares[0] += part
 
 
-def count(x: np.ndarray, per_unit: float, bins: np.ndarray) -> float:
-    """Add the number of all x[i] with ``floor(x[i] * per_unit) == k - len(bins) / 2`` to bins[k].
+_ONE = np.ones(1)
 
-    x : float32 or float64 [n], finite. per_unit : a power of two, so that nothing is rounded. bins : int64, contiguous,
-    which holds all of them. Returns the sum of squares in float64.
+
+def count(x: np.ndarray, per_unit: float, bins: np.ndarray, factors: np.ndarray = _ONE) -> float:
+    """Add the number of all values with ``floor(value * per_unit) == k - len(bins) / 2`` to bins[k].
+
+    x : float32 or float64 [N, C, ...], finite; a value is one of them times its channel's factor, in the type of x.
+    factors : float64 [C], or [1] for an x of any shape. per_unit : a power of two, so that nothing is rounded. bins :
+    int64, contiguous, which holds all of them. Returns the sum of squares in float64.
     """
-    squares = np.zeros(1)
-    Loop(_count, (np.ascontiguousarray(x), float(per_unit), bins, squares))((), ())
+    squares, flat = np.zeros(1), np.ascontiguousarray(x).reshape(-1)
+    each = math.prod(x.shape[2:]) if len(factors) > 1 else max(flat.size, 1)
+    Loop(_count, (flat, each, factors, float(per_unit), bins, squares))((), ())
     return float(squares[0])
 
 

@@ -199,3 +199,14 @@ def test_counting_on_is_merging(arrays):
         merged = merged.merge(TensorStats.of(array))
         counted = counted.with_more(array, (float(array.min()), float(array.max())))
     same(merged, counted)
+
+
+@examples(30)
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(0, 9), st.integers(0, 99))
+def test_factors_of_channels(samples, channels, length, seed):
+    """Law: counted with factors is counted after the product, which is rounded to float32."""
+    rng = np.random.default_rng(seed)
+    array = rng.normal(0, 3, (samples, channels, length) if length else (samples, channels)).astype(np.float32)
+    factors = rng.uniform(0.1, 9, channels if seed % 3 else 1)
+    product = (array * factors.reshape(-1, *[1] * (array.ndim - 2))).astype(np.float32)
+    same(TensorStats.of(array, factors=factors), TensorStats.of(product))

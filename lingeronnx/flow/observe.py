@@ -25,6 +25,7 @@ Curve = Callable[[np.ndarray], np.ndarray]
 #: Bins on either side of zero: at least 16 per step of an int8 scale that covers the range.
 HALF = 4096
 
+_ONE = np.ones(1)
 _FINEST = -140  # exponent of the bin width for an all-zero tensor
 
 
@@ -47,18 +48,15 @@ class TensorStats:
     factor: float = 1.0
 
     @classmethod
-    def of(cls, array: np.ndarray, span: tuple[float, float] | None = None) -> TensorStats:
+    def of(cls, array: np.ndarray, span: tuple[float, float] | None = None, factors: np.ndarray = _ONE) -> TensorStats:
         """Return the statistics of one array of finite numbers (float32 or float64), at least one element.
 
-        span : its smallest and its largest value, where they are known.
+        factors : float64 [channels of axis 1] or [1], what the array is multiplied by before it is looked at. span :
+        its smallest and its largest value then, where they are known.
         """
-        from simulator.bins import count
-
-        flat = np.ascontiguousarray(array).reshape(-1)
-        low, high = (float(flat.min()), float(flat.max())) if span is None else span
-        exponent, bins = _exponent(low, high), np.zeros(2 * HALF, np.int64)
-        squares = count(flat, math.ldexp(1.0, -exponent), bins)
-        return cls(flat.size, low, high, squares, exponent, bins)
+        low, high = _span(array, factors) if span is None else span
+        nothing = cls(0, low, high, 0.0, _exponent(low, high), np.zeros(2 * HALF, np.int64))
+        return nothing.with_more(array, (low, high), factors)
 
     def merge(self, other: TensorStats) -> TensorStats:
         """Return the statistics of both together; exact but for the rounding of `squares`.
@@ -76,20 +74,19 @@ class TensorStats:
             bins=_coarser(self.bins, exponent - self.exponent) + _coarser(other.bins, exponent - other.exponent),
         )
 
-    def with_more(self, array: np.ndarray, span: tuple[float, float]) -> TensorStats:
+    def with_more(self, array: np.ndarray, span: tuple[float, float], factors: np.ndarray = _ONE) -> TensorStats:
         """Return the statistics of this and of one array more, as `merge` would; the bins are counted on in place.
 
-        span : the array's smallest and its largest value. This value must not be used any more.
+        span, factors : as for `of`. This value must not be used any more.
         """
         from simulator.bins import count
 
         exponent = max(self.exponent, _exponent(*span))
         bins = _coarser(self.bins, exponent - self.exponent)
-        flat = np.ascontiguousarray(array).reshape(-1)
-        squares = count(flat, math.ldexp(1.0, -exponent), bins)
+        squares = count(array, math.ldexp(1.0, -exponent), bins, factors)
         return replace(
             self,
-            count=self.count + flat.size,
+            count=self.count + array.size,
             minimum=min(self.minimum, span[0]),
             maximum=max(self.maximum, span[1]),
             squares=self.squares + squares,
@@ -141,6 +138,17 @@ class TensorStats:
         return float(np.dot(counts, (held - centres) ** 2)) / self.count
 
 
+def _span(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
+    """Return the smallest and the largest value of an array times the factors of its channels, in its own type."""
+    if len(factors) == 1:
+        ends = np.array([array.min(), array.max()])
+    else:
+        rows = array.reshape(*array.shape[:2], -1)
+        ends = np.array([rows.min(axis=(0, 2)), rows.max(axis=(0, 2))])
+    ends = (ends * factors).astype(array.dtype)
+    return float(ends.min()), float(ends.max())
+
+
 def _exponent(low: float, high: float) -> int:
     """Return the smallest e with all of [low, high] in the bins of width 2**e."""
     reach = max(high, -low)
@@ -185,17 +193,15 @@ def observe(
         for name, array, _scale in runner.run(feeds, unknown):
             if array.size == 0:
                 continue
-            low, high = float(array.min()), float(array.max())
-            if not (math.isfinite(low) and math.isfinite(high)):
+            even = factors.get(name, _ONE)
+            span = _span(array, even)
+            if not all(map(math.isfinite, span)):
                 raise DataError(
                     f"tensor '{name}' becomes NaN or infinite on the calibration data; "
                     "check the model and how its inputs are scaled"
                 )
-            if name in factors:
-                array = (array * factors[name].reshape(-1, *[1] * (array.ndim - 2))).astype(array.dtype)
-                low, high = float(array.min()), float(array.max())
             old = stats.get(name)
-            stats[name] = TensorStats.of(array, (low, high)) if old is None else old.with_more(array, (low, high))
+            stats[name] = TensorStats.of(array, span, even) if old is None else old.with_more(array, span, even)
         if on_batch is not None:
             on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))
     return {**{name: known[name] for name in names if name in known}, **stats}

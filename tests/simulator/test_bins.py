@@ -27,6 +27,25 @@ def test_as_in_plain_python(numbers, exponent):
 
 
 @pytest.mark.parametrize("kind", (np.float32, np.float64))
+@pytest.mark.parametrize("shape", ((2, 3), (1, 3, 5), (2, 3, 700)))
+def test_times_the_factor_of_the_channel(kind, shape):
+    """A number is counted as what it is times its channel's factor, rounded to the array's own type."""
+    rng = np.random.default_rng(0)
+    x, factors = rng.uniform(-3, 3, shape).astype(kind), np.array([0.3, 1.0, 1 / 0.7])
+    bins = np.zeros(4096, np.int64)
+    squares = count(x, 256.0, bins, factors)
+    want, total = [0] * 4096, []
+    for n in range(shape[0]):
+        for c in range(3):
+            for number in x[n, c].reshape(-1).tolist():
+                held = kind(number * float(factors[c])).item()
+                want[2048 + math.floor(held * 256.0)] += 1
+                total.append(held * held)
+    assert bins.tolist() == want
+    assert squares == pytest.approx(math.fsum(total), rel=1e-13)
+
+
+@pytest.mark.parametrize("kind", (np.float32, np.float64))
 def test_many_numbers_and_counts_that_are_there(kind):
     x = np.arange(-4096, 4096).astype(kind)
     bins = np.ones(8192, np.int64)

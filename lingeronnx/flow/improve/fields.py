@@ -36,7 +36,7 @@ def moments(rows: np.ndarray) -> np.ndarray:
         part = rows[start : start + most].reshape(-1, group * fields).astype(kind)
         sums += part.sum(axis=0)
         for first in range(0, group, together):
-            some = part[:, first * fields : (first + together) * fields]
+            some: np.ndarray = part[:, first * fields : (first + together) * fields]
             product = (some.T @ some).reshape(-1, fields, some.shape[1] // fields, fields)
             products[first : first + together] += np.moveaxis(np.diagonal(product, axis1=0, axis2=2), -1, 0)
     mean = (sums / count).reshape(group, fields)
