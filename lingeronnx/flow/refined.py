@@ -38,15 +38,15 @@ def refined(
         return planned.graph
     copy = ir.clone(planned.graph)
     methods = Methods() if methods is None else methods
-    data, budget = planned.prepared.data, planned.prepared.conf.budget
-    feeds = samples(planned) if feeds is None else feeds
-    pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
     parts, plan = planned.parts.on(copy), planned.plan
     known = set() if before is None else _alike(planned, before[0], methods)
     if before is not None and known:
         _take_over(parts, before[1], known)
     if known == refinable(parts).keys():
         return copy
+    data, budget = planned.prepared.data, planned.prepared.conf.budget
+    feeds = samples(planned) if feeds is None else feeds
+    pieces = list(data.pieces(feeds, piece(bytes_per_sample(copy), _SAMPLES, budget)))
     runner = planned.summing if sums_looked_at(parts, plan, methods) else planned.runner
     refine(parts, plan, planned.prepared.row, feeds, runner, pieces, budget, methods, progress, known)
     release()
