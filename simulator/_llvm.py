@@ -87,20 +87,39 @@ def linked(code: bytes, name: str, key: str, given: Mapping[str, int]) -> int:
     key : names the code. given : addresses of functions that it calls, besides those of the C library.
     """
     _initialize(False)
-    library = binding.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
-    for called, place in given.items():
-        library.import_symbol(called, place)
-    made = library.link(_linker(), key)
-    _LINKED.append(made)
-    return int(made[name])
+    near = binding.get_process_triple().startswith(("aarch64", "arm64"))
+    holder, place = (_linked_near if near else _linked_anywhere)(code, name, key, given)
+    _LINKED.append(holder)
+    return place
 
 
 _LINKED: list[Any] = []  # code lives as long as what stands for it
 
 
+def _linked_anywhere(code: bytes, name: str, key: str, given: Mapping[str, int]) -> tuple[Any, int]:
+    library = binding.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
+    for called, place in given.items():
+        library.import_symbol(called, place)
+    made = library.link(_linker(), key)
+    return made, int(made[name])
+
+
 @cache
 def _linker() -> Any:
     return binding.create_lljit_compiler(_machine("", (), jit=True))
+
+
+def _linked_near(code: bytes, name: str, _: str, given: Mapping[str, int]) -> tuple[Any, int]:
+    """Link with all sections side by side, as ARM's instructions need it: they reach 4 GiB.
+
+    What does it in llvmlite is the older of its two linkers. It takes more time, so it is used where it must be.
+    """
+    for called, place in given.items():
+        binding.add_symbol(called, place)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine("", (), jit=True))
+    engine.add_object_file(binding.object_file.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine, int(engine.get_function_address(name))
 
 
 def _file(key: str, kind: str) -> Path | None:
