@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulator._jit import jit
+from simulator._swap import swap
 from simulator.alike import content
 from simulator.kernel import Array, Call, Kernel, Run, Spec
 from simulator.native import In, Loop, Out
@@ -24,32 +24,16 @@ __all__ = ["LAST", "PLAIN", "Buffer", "Layout", "Op", "stacked", "to_last", "to_
 PLAIN, LAST = "plain", "channel-last"
 
 
-@jit
-def _swap(x: Array, out: Array) -> None:
-    """Transpose every matrix of x [N, A, B] into out [N, B, A]."""
-    if x.shape[1] == 3:  # colours; a known step lets vectors be stored
-        for n in range(x.shape[0]):
-            for b in range(x.shape[2]):
-                out[n, b, 0] = x[n, 0, b]
-                out[n, b, 1] = x[n, 1, b]
-                out[n, b, 2] = x[n, 2, b]
-        return
-    for n in range(x.shape[0]):
-        for b in range(x.shape[2]):
-            for a in range(x.shape[1]):
-                out[n, b, a] = x[n, a, b]
-
-
 def to_last(spec: Spec) -> Loop:
     """Return the copy of plain [N, C, *space], logical `spec`, to channel-last [N, *space, C]."""
     channels, space = spec.shape[1], math.prod(spec.shape[2:])
-    return Loop(_swap, (In(0, (-1, channels, space)), Out(0, (-1, space, channels))))
+    return Loop(swap, (In(0, (-1, channels, space)), Out(0, (-1, space, channels))))
 
 
 def to_plain(spec: Spec) -> Loop:
     """Return the copy of channel-last [N, *space, C] to plain [N, C, *space], logical `spec`."""
     channels, space = spec.shape[1], math.prod(spec.shape[2:])
-    return Loop(_swap, (In(0, (-1, space, channels)), Out(0, (-1, channels, space))))
+    return Loop(swap, (In(0, (-1, space, channels)), Out(0, (-1, channels, space))))
 
 
 def stacked(spec: Spec, samples: int) -> Spec:

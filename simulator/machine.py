@@ -29,7 +29,7 @@ __all__ = ["Call", "Kernel", "MachineError", "PlainKernel", "Program", "Spec", "
 
 _CACHE_BYTES = 512 * 1024  # what the inputs and outputs of a step may take of a core's second-level cache
 _MAX_BLOCK = 32
-_SHARE = 60e-6  # seconds of work for which a thread is worth being woken
+_SHARE = 150e-6  # seconds of work for which a thread is worth being woken, which takes almost as long
 _SIZES = 4  # sizes of blocks whose memory is kept for the next run
 
 

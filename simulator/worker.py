@@ -44,12 +44,13 @@ class Worker:
         self._kept: list[Array] = []  # what the table points at
         #: Of a caller's array: its name, the rows of a sample (0: it has no samples), the words that are its address.
         self._callers_places: list[tuple[str, int, list[tuple[Array, int]]]] = []
-        if not config.DISABLE_JIT:
+        self._compiled = not config.DISABLE_JIT
+        if self._compiled:
             self._record()
 
     def run(self, arrays: Mapping[str, Array], part: slice) -> None:
         """Run all steps on `part` of the caller's arrays, which are those of the buffers with a name."""
-        if config.DISABLE_JIT:
+        if not self._compiled:
             self.run_forced(arrays, part, {})
             return
         for name, each, places in self._callers_places:
