@@ -112,7 +112,7 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
     """
     outputs, channels, kh, kw = weight.shape
     group = window.group
-    deep = group == channels * group == outputs
+    deep = 1 < group == channels * group == outputs  # a single channel is a row of numbers, see below
     operands = row.bytes if x.dtype == np.int8 and weight.dtype == np.int8 else "pairs"
     kind, zero = _NUMBERS[operands]
     size, per = np.dtype(kind).itemsize, 4 // np.dtype(kind).itemsize
@@ -120,7 +120,7 @@ def pack(row: Row, weight: np.ndarray, bias: np.ndarray, window: Window, x: Spec
     out_rows, out_columns = image_size(window.out_size(x.shape[2:]))
     top, left, bottom, right = window.pads
     columns, flat = width + left + right, (kh, kw, *window.strides, *window.pads) == (1, 1, 1, 1, 0, 0, 0, 0)
-    if flat and not deep:
+    if flat and not deep:  # any number of rows, whatever `x` says
         columns, rows, out_rows, out_columns = 1, rows * width, 1 << 20, 1
     spread = None
     if deep:

@@ -57,6 +57,16 @@ def test_a_row_gives_the_integers_of_the_plain_loops(name, window):
         same(got, want, rescale.dtype)
 
 
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_a_row_gives_the_products_of_a_single_output(name, inputs):
+    """Law: a layer of one number is no convolution channel by channel: it takes any number of rows."""
+    x, weight = np.arange(-60, 60, dtype=np.int8).reshape(-1, inputs), np.full((1, inputs), -33, np.int8)
+    got, want = both(name, Linear(weight, np.array([7]), Rescale.from_shift(5, 8)), x)
+    assert len(np.unique(want)) > 50
+    same(got, want, np.int8)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 @few
