@@ -9,28 +9,49 @@ import math
 
 import numpy as np
 
-from simulator._jit import jit
+from simulator._jit import inline, jit
 from simulator.native import Loop
 
 __all__ = ["channels", "count"]
 
 
+_LANES = 128  # sums side by side, so that none waits for the last and whole vectors are added
+_BLOCK = 4096  # numbers that are looked at twice while they are at hand
+
+
+@inline
+def _add_squares(row: np.ndarray, factor: float, lanes: np.ndarray) -> None:
+    whole = len(row) // _LANES * _LANES
+    for start in range(0, whole, _LANES):
+        part = row[start : start + _LANES]
+        for i in range(_LANES):
+            value = np.float64(row.dtype.type(np.float64(part[i]) * factor))
+            lanes[i] += value * value
+    rest = row[whole:]
+    for i in range(len(rest)):
+        value = np.float64(row.dtype.type(np.float64(rest[i]) * factor))
+        lanes[i] += value * value
+
+
 @jit
 def _count(
-    x: np.ndarray, each: int, factors: np.ndarray, per_unit: float, bins: np.ndarray, squares: np.ndarray
-) -> None:
-    half = len(bins) // 2
-    for start in range(0, len(x), 1024):  # sums of sums: what is rounded stays small
-        part, stop, i = 0.0, min(start + 1024, len(x)), start
-        while i < stop:
-            row = i // each
-            factor, end = factors[row % len(factors)], min((row + 1) * each, stop)
-            for k in range(i, end):
-                value = np.float64(x.dtype.type(np.float64(x[k]) * factor))
-                part += value * value
-                bins[half + int(math.floor(value * per_unit))] += 1
-            i = end
-        squares[0] += part
+    x: np.ndarray, each: int, factors: np.ndarray, per_unit: float,
+    bins: np.ndarray, more: np.ndarray, lanes: np.ndarray, at: np.ndarray,
+) -> None:  # fmt: skip
+    half = np.int32(len(bins) // 2)
+    for row in range(len(x) // each):
+        factor = factors[row % len(factors)]
+        for start in range(row * each, (row + 1) * each, _BLOCK):
+            part = x[start : min(start + _BLOCK, (row + 1) * each)]
+            for i in range(len(part)):
+                value = np.float64(x.dtype.type(np.float64(part[i]) * factor))
+                at[i] = half + np.int32(math.floor(value * per_unit))
+            for i in range(len(part) // 2):  # in turn: a bin that is counted again at once waits for its last count
+                bins[np.uint32(at[2 * i])] += 1
+                more[np.uint32(at[2 * i + 1])] += 1
+            if len(part) % 2:
+                bins[np.uint32(at[len(part) - 1])] += 1
+            _add_squares(part, factor, lanes)
 
 
 _ONE = np.ones(1)
@@ -43,40 +64,28 @@ def count(x: np.ndarray, per_unit: float, bins: np.ndarray, factors: np.ndarray 
     factors : float64 [C], or [1] for an x of any shape. per_unit : a power of two, so that nothing is rounded. bins :
     int64, contiguous, which holds all of them. Returns the sum of squares in float64.
     """
-    squares, flat = np.zeros(1), np.ascontiguousarray(x).reshape(-1)
+    lanes, flat = np.zeros(_LANES), np.ascontiguousarray(x).reshape(-1)
     each = math.prod(x.shape[2:]) if len(factors) > 1 else max(flat.size, 1)
-    Loop(_count, (flat, each, factors, float(per_unit), bins, squares))((), ())
-    return float(squares[0])
+    more, at = np.zeros_like(bins), np.empty(_BLOCK, np.int32)
+    Loop(_count, (flat, each, factors, float(per_unit), bins, more, lanes, at))((), ())
+    bins += more
+    return float(lanes.sum())
 
 
 @jit
-def _channels(x: np.ndarray, bits: np.ndarray, largest: np.ndarray, squares: np.ndarray) -> None:
+def _channels(x: np.ndarray, bits: np.ndarray, largest: np.ndarray, squares: np.ndarray, lanes: np.ndarray) -> None:
     for n in range(x.shape[0]):
         for c in range(x.shape[1]):
             row, held = x[n, c], bits[n, c]
-            for start in range(0, len(row), 1024):  # sums of sums: what is rounded stays small
-                stop = min(start + 1024, len(row))
+            for start in range(0, len(row), _BLOCK):
+                part = held[start : start + _BLOCK]
                 most = largest[c]
-                for i in range(start, stop):  # magnitudes are ordered as their bits are
-                    most = max(most, held[i] & 0x7FFFFFFF)
+                for i in range(len(part)):  # magnitudes are ordered as their bits are
+                    most = max(most, part[i] & np.int32(0x7FFFFFFF))
                 largest[c] = most
-                even = start + (stop - start) // 4 * 4
-                p0 = p1 = p2 = p3 = 0.0
-                for i in range(start, even, 4):  # four sums, so that none waits for the last
-                    v0, v1, v2, v3 = (
-                        np.float64(row[i]),
-                        np.float64(row[i + 1]),
-                        np.float64(row[i + 2]),
-                        np.float64(row[i + 3]),
-                    )
-                    p0 += v0 * v0
-                    p1 += v1 * v1
-                    p2 += v2 * v2
-                    p3 += v3 * v3
-                for i in range(even, stop):
-                    value = np.float64(row[i])
-                    p0 += value * value
-                squares[c] += (p0 + p1) + (p2 + p3)
+                lanes[:] = 0
+                _add_squares(row[start : start + _BLOCK], 1.0, lanes)
+                squares[c] += lanes.sum()
 
 
 def channels(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -86,5 +95,5 @@ def channels(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     flat = np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
     largest, squares = np.zeros(x.shape[1], np.int32), np.zeros(x.shape[1])
-    Loop(_channels, (flat, flat.view(np.int32), largest, squares))((), ())
+    Loop(_channels, (flat, flat.view(np.int32), largest, squares, np.zeros(_LANES)))((), ())
     return largest.view(np.float32).astype(np.float64), squares
