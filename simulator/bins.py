@@ -15,28 +15,33 @@ from simulator.native import Loop
 __all__ = ["channels", "count"]
 
 
-_LANES = 128  # sums side by side, so that none waits for the last and whole vectors are added
+_LANES = 64  # sums side by side, so that none waits for the last and whole vectors are added
 _BLOCK = 4096  # numbers that are looked at twice while they are at hand
 
 
 @inline
-def _add_squares(row: np.ndarray, factor: float, lanes: np.ndarray) -> None:
-    whole = len(row) // _LANES * _LANES
-    for start in range(0, whole, _LANES):
-        part = row[start : start + _LANES]
+def _squares(row: np.ndarray, factor: float, lanes: np.ndarray) -> float:
+    total, whole = 0.0, len(row) // _LANES * _LANES
+    if whole:
+        lanes[:] = 0
+        for start in range(0, whole, _LANES):
+            part = row[start : start + _LANES]
+            for i in range(_LANES):
+                value = np.float64(row.dtype.type(np.float64(part[i]) * factor))
+                lanes[i] += value * value
         for i in range(_LANES):
-            value = np.float64(row.dtype.type(np.float64(part[i]) * factor))
-            lanes[i] += value * value
+            total += lanes[i]
     rest = row[whole:]
     for i in range(len(rest)):
         value = np.float64(row.dtype.type(np.float64(rest[i]) * factor))
-        lanes[i] += value * value
+        total += value * value
+    return total
 
 
 @jit
 def _count(
     x: np.ndarray, each: int, factors: np.ndarray, per_unit: float,
-    bins: np.ndarray, more: np.ndarray, lanes: np.ndarray, at: np.ndarray,
+    bins: np.ndarray, more: np.ndarray, squares: np.ndarray, lanes: np.ndarray, at: np.ndarray,
 ) -> None:  # fmt: skip
     half = np.int32(len(bins) // 2)
     for row in range(len(x) // each):
@@ -51,7 +56,7 @@ def _count(
                 more[np.uint32(at[2 * i + 1])] += 1
             if len(part) % 2:
                 bins[np.uint32(at[len(part) - 1])] += 1
-            _add_squares(part, factor, lanes)
+            squares[0] += _squares(part, factor, lanes)
 
 
 _ONE = np.ones(1)
@@ -64,12 +69,12 @@ def count(x: np.ndarray, per_unit: float, bins: np.ndarray, factors: np.ndarray 
     factors : float64 [C], or [1] for an x of any shape. per_unit : a power of two, so that nothing is rounded. bins :
     int64, contiguous, which holds all of them. Returns the sum of squares in float64.
     """
-    lanes, flat = np.zeros(_LANES), np.ascontiguousarray(x).reshape(-1)
+    squares, flat = np.zeros(1), np.ascontiguousarray(x).reshape(-1)
     each = math.prod(x.shape[2:]) if len(factors) > 1 else max(flat.size, 1)
-    more, at = np.zeros_like(bins), np.empty(_BLOCK, np.int32)
-    Loop(_count, (flat, each, factors, float(per_unit), bins, more, lanes, at))((), ())
+    more, lanes, at = np.zeros_like(bins), np.empty(_LANES), np.empty(_BLOCK, np.int32)
+    Loop(_count, (flat, each, factors, float(per_unit), bins, more, squares, lanes, at))((), ())
     bins += more
-    return float(lanes.sum())
+    return float(squares[0])
 
 
 @jit
@@ -83,9 +88,7 @@ def _channels(x: np.ndarray, bits: np.ndarray, largest: np.ndarray, squares: np.
                 for i in range(len(part)):  # magnitudes are ordered as their bits are
                     most = max(most, part[i] & np.int32(0x7FFFFFFF))
                 largest[c] = most
-                lanes[:] = 0
-                _add_squares(row[start : start + _BLOCK], 1.0, lanes)
-                squares[c] += lanes.sum()
+                squares[c] += _squares(row[start : start + _BLOCK], 1.0, lanes)
 
 
 def channels(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -95,5 +98,5 @@ def channels(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     flat = np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
     largest, squares = np.zeros(x.shape[1], np.int32), np.zeros(x.shape[1])
-    Loop(_channels, (flat, flat.view(np.int32), largest, squares, np.zeros(_LANES)))((), ())
+    Loop(_channels, (flat, flat.view(np.int32), largest, squares, np.empty(_LANES)))((), ())
     return largest.view(np.float32).astype(np.float64), squares

@@ -87,3 +87,16 @@ def test_a_channel_with_nan_has_nan():
     x[1, 1, 0] = np.nan
     largest, squares = channels(x)
     assert np.isnan(largest).tolist() == np.isnan(squares).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("length", (1, 63, 64, 130, 4096, 4161))
+def test_rows_of_any_length(length):
+    """Short rows, whole vectors, whole blocks, and what is left of each."""
+    x = np.random.default_rng(length).integers(-50, 51, (2, 3, length)).astype(np.float32)
+    whole = x.astype(np.int64)
+    largest, squares = channels(x)
+    assert largest.tolist() == np.abs(whole).max(axis=(0, 2)).tolist()
+    assert squares.tolist() == (whole * whole).sum(axis=(0, 2)).tolist()
+    bins = np.zeros(128, np.int64)
+    assert count(x, 1.0, bins) == (whole * whole).sum()
+    assert bins.tolist() == [np.count_nonzero(whole == k - 64) for k in range(128)]
