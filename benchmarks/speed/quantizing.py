@@ -98,6 +98,7 @@ def measure(command: list[str], cache: str | None = None) -> tuple[float, float,
     cache : a folder for the compiled kernels; None: the usual one.
     """
     environment = {**os.environ, **({"LINGERONNX_CACHE_DIR": cache} if cache else {})}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # commands are measured as people run them
     done = subprocess.run([sys.executable, "-c", _MEASURE, *command], env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
