@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -86,6 +87,12 @@ def compile(
         _places={name: dict(places) for name, places in layout.places.items()},
         _constants=layout.constants,
     )
+
+
+@cache
+def _helpers(count: int) -> ThreadPoolExecutor:
+    """Return the threads that compute beside a caller's, for all programs: starting some costs as much as a step."""
+    return ThreadPoolExecutor(count)
 
 
 def _one(spec: Spec) -> bool:
@@ -174,7 +181,6 @@ class Program:
     _places: dict[str, dict[str, int]] = field(repr=False)
     _constants: dict[int, Array] = field(repr=False)
     _idle: dict[int, list[Worker]] = field(default_factory=lambda: defaultdict(list), repr=False)
-    _pool: list[ThreadPoolExecutor] = field(default_factory=list, repr=False)
     #: Seconds that a sample took, at best; says how many threads are worth it, never what they compute.
     _pace: list[float] = field(default_factory=lambda: [1.0], repr=False)
 
@@ -279,9 +285,7 @@ class Program:
         if threads == 1:
             work()
             return
-        if not self._pool:
-            self._pool.append(ThreadPoolExecutor(self.threads - 1))
-        others = [self._pool[0].submit(work) for _ in range(threads - 1)]
+        others = [_helpers(self.threads - 1).submit(work) for _ in range(threads - 1)]
         try:
             work()
         finally:
