@@ -74,14 +74,24 @@ def address(function: Jitted, kinds: tuple[Kind, ...]) -> int:
 def _address(function: Jitted, kinds: tuple[Kind, ...]) -> int:
     text = "\n".join([f"{function.py_func.__module__}.{function.py_func.__qualname__}", _text(kinds), _target()])
     key = hashlib.sha256(text.encode()).hexdigest()[:24]
+    found = _kept(key)
+    if found is None:
+        with _llvm.alone(key):  # meanwhile another process may have compiled it
+            found = _kept(key)
+            if found is None:
+                found = _compiled(function, kinds, key)
+    return found
+
+
+def _kept(key: str) -> int | None:
+    """Return the address of code from a file, None where there is none that fits."""
     kept = _llvm.read(key, "loop")
-    if kept is not None:
-        head, _, code = kept.partition(b"\n")
-        symbol, names = json.loads(head)
-        given = {name: place for name in names if (place := _library_function(name))}
-        if len(given) == len(names):
-            return _llvm.linked(code, symbol, key, given)
-    return _compiled(function, kinds, key)
+    if kept is None:
+        return None
+    head, _, code = kept.partition(b"\n")
+    symbol, names = json.loads(head)
+    given = {name: place for name in names if (place := _library_function(name))}
+    return _llvm.linked(code, symbol, key, given) if len(given) == len(names) else None
 
 
 def _compiled(function: Jitted, kinds: tuple[Kind, ...], key: str) -> int:

@@ -62,6 +62,8 @@ def cache_folder() -> str | None:
         return None
 
 
+#: Of what only compiled code calls: no C interface, which costs compilation. Numba's annotations leave this option out.
+_INNER: Any = {"no_cfunc_wrapper": True}
 _LOCK = RLock()
 _WAITING: list[Callable[[], Any]] = []  # what Numba has to be told before it compiles
 
@@ -82,7 +84,7 @@ def inline(function: Callable[..., Any]) -> Callable[..., Any]:
     def tell() -> None:
         from numba.extending import register_jitable
 
-        register_jitable(function)
+        register_jitable(**_INNER)(function)
 
     _WAITING.append(tell)
     return function
@@ -95,7 +97,7 @@ def overload(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
         def tell() -> None:
             from numba.extending import overload as declared
 
-            declared(function)(made)
+            declared(function, jit_options=_INNER)(made)
 
         _WAITING.append(tell)
         return made

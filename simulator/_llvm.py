@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -20,7 +21,7 @@ from llvmlite import binding
 
 from simulator._jit import cache_folder, config
 
-__all__ = ["address", "assembly", "linked", "read", "write"]
+__all__ = ["address", "alone", "assembly", "linked", "read", "write"]
 
 
 @cache
@@ -134,6 +135,24 @@ def read(key: str, kind: str) -> bytes | None:
         return path.read_bytes() if path is not None else None
     except OSError:
         return None
+
+
+@contextmanager
+def alone(key: str) -> Iterator[None]:
+    """Let no other process make what is kept under a key meanwhile; where files have no locks, let all.
+
+    The system lets go of what a process held that has ended.
+    """
+    path = _file(key, "lock")
+    with ExitStack() as held:
+        with suppress(ImportError, OSError):
+            from fcntl import LOCK_EX, flock  # not on Windows
+
+            if path is not None:
+                file = held.enter_context(path.open("wb"))
+                held.callback(path.unlink, missing_ok=True)  # who comes later finds what is kept
+                flock(file, LOCK_EX)
+        yield
 
 
 def write(key: str, kind: str, content: bytes) -> None:

@@ -4,9 +4,13 @@ Arrays are tiny, and the test processes side by side (`make test JOBS=...`) alre
 wait for one another only cost, torch's most of all. The simulator's own threads are the tests' business: whoever tests
 them says how many.
 
+Python's garbage collector looks as seldom as in the commands (`lingeronnx.cli`), and never at what is there before the
+first test.
+
 A file is run by one process. The files that hold most slow tests come first, so that no process is left alone with one.
 """
 
+import gc
 import os
 from collections import Counter
 
@@ -16,6 +20,7 @@ from tests.examples import SIZE
 from tests.selection import chosen
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch and numpy's BLAS; before either is imported
+gc.set_threshold(100_000)
 
 
 @pytest.hookimpl(trylast=True)  # what -m and -k leave
@@ -27,3 +32,4 @@ def pytest_collection_modifyitems(config, items):
     whole = Counter(item.path for item in kept)
     slow = Counter(item.path for item in kept if item.get_closest_marker("slow") or item.get_closest_marker("deep"))
     items[:] = sorted(kept, key=lambda item: (-slow[item.path] / whole[item.path], item.path))
+    gc.freeze()

@@ -26,6 +26,14 @@ def first(count, values):
     return [*values[:count], *(pytest.param(*v, marks=pytest.mark.slow) for v in rest)]
 
 
+def some(count, values):
+    """Return the values that a random draw chooses from; in `make test-fast` the first `count` alone.
+
+    For types of numbers: each one more is compiled anew.
+    """
+    return values[:count] if SIZE == "fast" else values
+
+
 def in_turn(values, others):
     """Return pairs as parameters of a slow test: each value with one of the others, which take turns; the rest is deep.
 

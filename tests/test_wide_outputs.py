@@ -152,6 +152,7 @@ def test_a_curve_reads_16_bits_of_the_sums(op, tmp_path):
     assert ir.to_bytes(again.graph) == ir.to_bytes(result.graph)
 
 
+@pytest.mark.slow
 def test_best_effort_takes_16_bits_in_front_of_a_curve():
     """Where that gains, with a line in the report; not where the user has said something of the tensor."""
     model = curved("Tanh")

@@ -27,7 +27,8 @@ def dense(x: Array, weight: Array, bias: Array, geometry: tuple[int, ...], resca
     for n in range(samples):
         for oy in range(out_rows):
             for ox in range(out_columns):
-                acc[:] = bias
+                for o in range(acc.size):  # `acc[:] = bias` compiles much longer
+                    acc[o] = bias[o]
                 for r in range(kh):
                     y = oy * stride_y - top + r * dilation_y
                     if not 0 <= y < rows:
@@ -59,7 +60,8 @@ def depthwise(x: Array, weight: Array, bias: Array, geometry: tuple[int, ...], r
     for n in range(samples):
         for oy in range(out_rows):
             for ox in range(out_columns):
-                acc[:] = bias
+                for o in range(acc.size):  # `acc[:] = bias` compiles much longer
+                    acc[o] = bias[o]
                 for r in range(kh):
                     y = oy * stride_y - top + r * dilation_y
                     if not 0 <= y < rows:

@@ -34,7 +34,8 @@ def project(x: Array, weight: Array, bias: Array, rescale: Form, out: Array) -> 
     """Fill out [R, O] with rescale(x [R, I] weight [I, O] + bias [O]); the bias has the type of the accumulator."""
     acc = np.empty_like(bias)
     for r in range(x.shape[0]):
-        acc[:] = bias
+        for o in range(acc.size):
+            acc[o] = bias[o]
         for i in range(x.shape[1]):
             value, row = np.int64(x[r, i]), weight[i]
             for o in range(acc.size):

@@ -68,6 +68,7 @@ def test_what_is_fixed_or_gains_nothing_stays():
     assert scales_by_outputs(parts, plan, ties, row, fixed, lambda _: True) is plan
 
 
+@pytest.mark.slow
 def test_a_scale_of_the_users_stays():
     """With --effort best a fixed scale is still what was asked for."""
     net = nets.residual()

@@ -157,7 +157,9 @@ def test_met_at_once_makes_one_attempt():
 
 def test_what_cannot_be_met_says_so():
     """The best that is fit for a chip comes back, with a warning and what would be needed."""
-    base = base_of(nets.plain(), platform="venus")
+    net = nets.Net(2, 4, 4)
+    flat = net.node("Flatten", net.node("Relu", net.conv("x", (2, 2, 3, 3))))
+    base = base_of(net.graph(net.linear(flat, (8, 3), out="y")), platform="venus")
     result, found = search(base, Goal(min_sqnr=200.0))
     assert not found.chosen.met
     assert result.report.chip_ready

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.fixed import Rescale
 from simulator.machine import Call, Spec, compile
-from tests.examples import examples
+from tests.examples import examples, some
 
 few = examples(25, derandomize=True)
 more = examples(60, derandomize=True)
@@ -62,7 +62,7 @@ def integers(rng, shape, dtype=np.int8, extremes=False):
 @st.composite
 def rescales(draw, shifts=(-2, 14), bits=(8,)):
     """Power-of-two and general requantizations around the given right shifts."""
-    width, shift = draw(st.sampled_from(bits)), draw(st.integers(*shifts))
+    width, shift = draw(st.sampled_from(some(2, bits))), draw(st.integers(*shifts))
     if draw(st.booleans()):
         return Rescale.from_shift(shift, width)
     return Rescale.from_ratio(draw(st.floats(0.5, 2.0, exclude_max=True)) * 2.0**-shift, width)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +13,7 @@ import numba
 import numpy as np
 import pytest
 
-from simulator import _code
+from simulator import _code, _llvm
 from simulator._jit import cache_folder, config, jit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +91,24 @@ def test_a_file_that_cannot_be_linked_is_compiled_anew(cache):
     path.write_bytes(json.dumps([symbol, [*names, "NRT_there_is_none"]]).encode() + b"\nno code at all")
     assert _code._address(jit(twice), kinds)
     assert json.loads(path.read_bytes().partition(b"\n")[0])[1] == names  # written again
+
+
+def test_what_another_process_compiles_is_waited_for(cache, monkeypatch):
+    """Law: two processes that need the same code compile it once."""
+    kinds = (_code.kind(np.zeros(1)), _code.kind(np.zeros(1)))
+    _code._address(jit(twice), kinds)
+    (path,) = cache.rglob("*.loop")
+    kept = path.read_bytes()
+    path.unlink()
+    monkeypatch.setattr(_code, "_compiled", None)  # compiling would fail
+    with ThreadPoolExecutor(1) as pool:
+        with _llvm.alone(path.stem):  # as another process holds it
+            found = pool.submit(_code._address, jit(twice), kinds)
+            with pytest.raises(TimeoutError):
+                found.result(0.2)
+            path.write_bytes(kept)
+        assert found.result()
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_code_is_of_a_target(monkeypatch):

@@ -136,6 +136,7 @@ def test_soft_rounding_settles_on_the_grid():
         assert np.abs(counts - np.clip(before[name] * q.factor(before[name].ndim), q.low, q.high)).max() <= 1.001
 
 
+@pytest.mark.slow
 def test_finetuning():
     """A few steps of training with 4-bit weights: the channels' scales stay, and the graph is the plan's."""
     feed = nets.samples(line(), 16)
