@@ -19,6 +19,7 @@ __all__ = ["Walk", "WalkStep", "run_program"]
 class WalkStep:
     """One step of a walk: the tensor it writes, the kernel that computed it, what it read and wrote (whole batch).
 
+    The inputs are let go when the walk goes on.
     Where a node writes floats, two steps have its output: that with the integers, and their Dequant.
     """
 
@@ -41,10 +42,10 @@ class Walk:
         for index, call in enumerate(self._binder.steps):
             self._step = call
             self._compute(call)
-            read = [self._arrays[name] for name in call.inputs]
-            name = call.outputs[0]
+            name, read = call.outputs[0], [self._arrays[n] for n in call.inputs]
             self._shown = WalkStep(self._binder.inner.get(name, name), call.fn, read, self._arrays[name])
             yield self._shown
+            read.clear()
             for name in dict.fromkeys(call.inputs):  # a step may read one tensor twice
                 if self._last[name] == index:
                     del self._arrays[name]

@@ -30,7 +30,7 @@ from ..lower import lower
 from ..partition import Partition
 from .aim import aimed
 from .blockwise import block_descended, block_metric
-from .fields import LARGEST, ROWS, moments, receptive_fields
+from .fields import LARGEST, ROWS, Fields, moments
 from .rounding import compensated_round, descended, output_error
 from .targets import Target, targets
 
@@ -189,26 +189,28 @@ def _rounded(
         return None
     held_at = np.broadcast_to(q.factor(target.ndim), target.shape).reshape(group, outputs, fields)
     counts = target.astype(np.float64).reshape(held_at.shape) * held_at
-    places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS]) if methods.aim else None
-    rows = receptive_fields(kernel, source, node, None if places is None else want.index[places])
-    if places is not None:
+    read = Fields.of(kernel, source, node)
+    if methods.aim:
+        places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS])
+        count, rows = len(places), list(read.at(want.index[places]))
         values, floor, first = want.values[places], want.floor_at(places), want.first_half[places]
         scale = np.float32(plan.tensors[ir.read_name(node)].scale)
         for g in range(group):
             of = slice(g * outputs, (g + 1) * outputs)
-            aim = aimed(
-                counts[g] / held_at[g], rows[:, g].astype(np.float32) / scale, values[:, of], floor[:, of], first
-            )
-            counts[g] = aim * held_at[g]
+            inputs = np.concatenate([part[:, g] for part in rows]).astype(np.float32) / scale
+            counts[g] = aimed(counts[g] / held_at[g], inputs, values[:, of], floor[:, of], first) * held_at[g]
+        seen = moments(rows)
+    else:
+        places = read.sample()
+        count, seen = len(places), moments(read.at(places))
     old = held.reshape(group, outputs, fields).astype(np.float64)
-    seen = moments(rows)
-    better = compensated_round(counts, seen, len(rows), q.low, q.high)
+    better = compensated_round(counts, seen, count, q.low, q.high)
     if methods.descend:
-        better = descended(better, counts, seen, len(rows), q.low, q.high)
+        better = descended(better, counts, seen, count, q.low, q.high)
     worse = output_error(better - counts, seen) >= output_error(old - counts, seen)
     best = np.where(worse[:, None, None], old, better)
     if methods.block:
-        best = _by_block(best, counts, seen, len(rows), node, want, q)
+        best = _by_block(best, counts, seen, count, node, want, q)
     result = best.reshape(held.shape).astype(held.dtype)
     return None if np.array_equal(result, held) else result
 
