@@ -25,6 +25,7 @@ from ...plan import Plan, QParams
 from ...platforms import Platform
 from ...run.data import Progress
 from ...run.int_runner import IntRunner
+from ...run.memory import release
 from ...run.runners import FloatRunner
 from ..lower import lower
 from ..partition import Partition
@@ -37,6 +38,7 @@ from .targets import Target, targets
 __all__ = ["Methods", "compared_at", "refinable", "refine", "sums_looked_at", "walk_bytes"]
 
 _FEW_BITS = 4  # of a weight, where refinement has most to gain
+_LARGE = 4 << 20  # bytes of a tensor after which freed memory is given back: it takes time
 _LIVING = 4  # tensors that a step needs, and those that wait for a later one
 
 
@@ -160,6 +162,8 @@ def refine(
             shift = np.floor(error * scale + 0.5).astype(np.int64)
             walk.redo(replace(kernel, bias=(0 if kernel.bias is None else kernel.bias) - shift))
             _move_bias(model, node, shift / scale)
+        if step.array.nbytes > _LARGE:
+            release()
 
 
 def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
