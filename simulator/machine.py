@@ -95,6 +95,10 @@ def _helpers(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count)
 
 
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=_helpers.cache_clear)
+
+
 def _one(spec: Spec) -> bool:
     return spec.shape[:1] == (1,)
 
@@ -289,12 +293,10 @@ class Program:
         try:
             work()
         finally:
-            for other in others:
-                other.cancel()  # it did not begin, and nothing is left to do
+            others = [other for other in others if not other.cancel()]  # what did not begin has nothing left to do
             wait(others)
         for other in others:
-            if not other.cancelled():
-                other.result()
+            other.result()
 
     def _run_block(self, arrays: dict[str, Array], force: dict[str, Array], part: slice, samples: int) -> None:
         """Compute one block of the caller's arrays, on memory that no other block uses meanwhile."""

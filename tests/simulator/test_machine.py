@@ -1,6 +1,8 @@
 """The laws of the machine: blocks, threads, fusion, layouts, taps and forced tensors never change an integer."""
 
 import itertools
+import multiprocessing
+import os
 import threading
 import time
 
@@ -29,7 +31,7 @@ from simulator.kernels import (
     Reshape,
     Transpose,
 )
-from simulator.machine import Call, MachineError, PlainKernel, Spec, _fuse, compile
+from simulator.machine import Call, MachineError, PlainKernel, Spec, _fuse, _helpers, compile
 from tests.simulator.helpers import integers, simd
 
 INPUT = {"x": Spec((1, 3, 9, 10), np.float32)}
@@ -217,6 +219,26 @@ def test_a_failure_in_any_thread_is_raised():
             dict(program.run({"x": x}))
     x[:] = 5
     assert np.array_equal(dict(program.run({"x": x}))["y"], x)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no such system")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own(reference):
+    """Law: the threads that a process has started do not live in its child, which starts others."""
+
+    def computed():
+        return run(compile(network(), INPUT, block=1, threads=2), feed(7))
+
+    def in_child():
+        equal(computed(), reference)
+        assert _helpers(1).submit(threading.get_ident).result(20) != threading.get_ident()
+
+    equal(computed(), reference)
+    child = multiprocessing.get_context("fork").Process(target=in_child)
+    child.start()
+    child.join(60)
+    child.kill()
+    assert child.exitcode == 0
 
 
 def test_threads_come_from_the_environment(monkeypatch):
