@@ -145,7 +145,7 @@ def prepare(
     skip = {**apart(graph, conf.state, row), **selectors.skipped(conf.skip)}
     parts = partition_with_clips(graph, row, skip, conf.bits)
     notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
-    reference = Reference(original, conf.budget // _REFERENCE)
+    reference = Reference(source, [str(v.name) for v in original.graph.outputs], conf.budget // _REFERENCE)
     return Prepared(
         original, parts, source, reference, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
         record.last_reasons(), None if conf.requantize else found,
