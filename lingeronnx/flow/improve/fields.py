@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class Fields:
         """The axes of samples and positions."""
         return self.source.ndim - 1
 
-    @property
+    @cached_property
     def _each(self) -> int:
         """The positions of one sample."""
         return math.prod(self._windows(self.source[:1]).shape[1 : self._axes])
