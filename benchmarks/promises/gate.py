@@ -88,5 +88,7 @@ def _told(verdicts: Sequence[Verdict], complete: bool) -> int:
             why = f" ({row.traded})" if outcome is Outcome.TRADED else ""
             print(f"{outcome.value}: {row.case}, {row.measure}: {change}{why}")
     wrong = [verdict for verdict in verdicts if verdict.outcome in bad]
-    print(f"{len(verdicts)} promises, {len(verdicts) - len(wrong)} of them kept" + (", the others not" if wrong else ""))
+    print(
+        f"{len(verdicts)} promises, {len(verdicts) - len(wrong)} of them kept" + (", the others not" if wrong else "")
+    )
     return 1 if wrong else 0

@@ -52,7 +52,7 @@ class Subject:
 
 
 def subject(name: str) -> Subject:
-    """Return the model `name` of the table: of models/, of `benchmarks.cases`, or "real/NAME". Raises KeyError."""
+    """Return the model `name` of the table: of models/, of `benchmarks.cases`, or "real/NAME". Raises ValueError."""
     models = SHARED / "models"
     if name.startswith("real/"):
         loaders = SHARED / "data" / "real_models.py"
@@ -68,7 +68,7 @@ def subject(name: str) -> Subject:
                        files=(loaders,))  # fmt: skip
     own = ROOT / "models"
     if not (own / f"{name}.onnx").is_file():
-        raise KeyError(name)
+        raise ValueError(f"the table of promises has a model '{name}', which nobody knows")
     return Subject(own / f"{name}.onnx", str(own / "digits_calib.npz"), str(own / "digits_test.npz"))
 
 
@@ -130,7 +130,7 @@ def _figures(at: Subject, result: lo.QuantizedModel, limit: int | None) -> dict[
 
 
 def _real_figures(at: Subject, result: lo.QuantizedModel) -> dict[str, float]:
-    """Return what real_models.py measures; of several outputs the SQNR of the first and the least one."""
+    """Return what real_models.py measures; of a model with states not the SQNR of these."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         result.save(path)
@@ -141,11 +141,7 @@ def _real_figures(at: Subject, result: lo.QuantizedModel) -> dict[str, float]:
 def _named(figures: Mapping[str, float], streams: bool) -> dict[str, float]:
     told = {key: float(value) for key, value in figures.items() if "%" in key or "IoU" in key}
     levels = {key: float(value) for key, value in figures.items() if key not in told and key != "float boxes"}
-    told = {key.replace("float top-1, %", ""): value for key, value in told.items()}
-    told.pop("", None)
-    if levels:
-        first = next(iter(levels))
-        told[f"SQNR of {first}, dB"] = levels[first]
-        if len(levels) > 1 and not streams:
-            told["least SQNR, dB"] = min(levels.values())
+    told.pop("float top-1, %", None)
+    for name in list(levels)[:1] if streams else levels:
+        told[f"SQNR of {name}, dB"] = levels[name]
     return {key.replace("|", "/"): value for key, value in told.items() if math.isfinite(value)}

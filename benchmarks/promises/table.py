@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["HEAD", "Case", "Found", "Outcome", "Row", "Verdict", "judged", "parsed", "printed", "renewed"]
+__all__ = ["HEAD", "Case", "Found", "Outcome", "Row", "Verdict", "judged", "parsed", "printed", "renewed", "text_of"]
 
 HEAD = ("model", "platform", "settings", "measure", "value", "tolerance", "traded away because")
 
