@@ -89,14 +89,4 @@ def _told(verdicts: Sequence[Verdict], complete: bool) -> int:
             print(f"{outcome.value}: {row.case}, {row.measure}: {change}{why}")
     wrong = sum(verdict.outcome in bad for verdict in verdicts)
     print(f"{len(verdicts)} promises, {len(verdicts) - wrong} of them kept" + (", the others not" if wrong else ""))
-    return 1 if _contradictions(verdicts) or wrong else 0
-
-
-def _contradictions(verdicts: Sequence[Verdict]) -> list[Case]:
-    """Print and return the cases that are called chip-ready, and the second judge says that they do not pack."""
-    measured = {(v.row.case, v.row.measure): v.found for v in verdicts}
-    cases = [case for (case, measure), found in measured.items()
-             if measure == "chip-ready" and found is True and measured.get((case, "packs")) is False]  # fmt: skip
-    for case in cases:
-        print(f"NOT TRUE: {case} is called chip-ready; the second judge says that it does not pack or comes out wrong")
-    return cases
+    return 1 if wrong else 0

@@ -1,5 +1,6 @@
 """The table of promises: a Markdown page, its rows, and what a new measurement says of each.
 
+What is called chip-ready and does not pack is a failure, whatever the table says.
 A row may fall where its last column says why. `renewed` then puts what it was in front of the reason, and the reason
 is spent: the next fall needs another one. Knows nothing of models.
 """
@@ -19,6 +20,7 @@ HEAD = ("model", "platform", "settings", "measure", "value", "tolerance", "trade
 Found = bool | float | str
 
 _SPENT = re.compile(r"was \S+: ")
+_FALSE = "called so, but the second judge says that it does not pack or comes out wrong"
 _WORDS = {"yes": True, "no": False}
 
 
@@ -162,6 +164,8 @@ def _one(row: Row, found: Mapping[Case, Mapping[str, Found] | str], absent: Mapp
         return Verdict(row, absent[row.case], Outcome.ABSENT)
     values = found[row.case]
     value = values if isinstance(values, str) else values.get(row.measure, "nothing measures this any more")
+    if row.measure == "chip-ready" and value is True and isinstance(values, Mapping) and values.get("packs") is False:
+        value = _FALSE
     if isinstance(value, str):
         return Verdict(row, value, Outcome.FAILED)
     if row.value is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.promises.gate import attempt, gate
-from benchmarks.promises.measure import measured, subject
+from benchmarks.promises.measure import _named, _options, measured, subject
 from benchmarks.promises.table import Case, Outcome, Row, judged, parsed, printed, renewed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,11 +174,14 @@ def test_only_some_rows(tmp_path, capsys):
     assert "2 promises" in capsys.readouterr().out
 
 
-def test_two_judges_must_agree(tmp_path, capsys):
-    """What is called chip-ready and does not pack is a failure, whatever the table says."""
-    rows = [Row(A, "chip-ready", True), Row(A, "packs", False)]
-    assert run_gate(tmp_path, rows, {A: {"chip-ready": True, "packs": False}})[0] == 1
-    assert "NOT TRUE: net venus is called chip-ready" in capsys.readouterr().out
+@pytest.mark.parametrize("before", (True, False))
+def test_two_judges_must_agree(tmp_path, capsys, before):
+    """What is called chip-ready and does not pack is a failure, whatever the table says, and is never written."""
+    rows = [Row(A, "chip-ready", before), Row(A, "packs", False)]
+    code, page = run_gate(tmp_path, rows, {A: {"chip-ready": True, "packs": False}}, write=True)
+    assert code == 1
+    assert "FAILED: net venus, chip-ready: called so, but the second judge says" in capsys.readouterr().out
+    assert parsed(page) == rows
 
 
 @pytest.mark.slow
@@ -209,6 +212,25 @@ def test_every_case_of_the_table_can_run():
     pairs = {(row.case.model, row.case.platform) for row in rows}
     own = {path.stem for path in (ROOT / "models").glob("*.onnx")}
     assert {(m, p) for m in own for p in ("generic", "venus", "arcs", "venusA")} <= pairs
+
+
+def test_settings_are_those_of_quantize():
+    """As on the command line: names with dashes, numbers, and inputs that are fixed."""
+    assert _options("--mode max-value --limit 1000 --weight-bits 4 --fix sr=16000 --fix k=0.5") == {
+        "mode": "max-value",
+        "limit": 1000,
+        "weight_bits": 4,
+        "fix": {"sr": 16000.0, "k": 0.5},
+    }
+    assert _options("") == {}
+
+
+def test_figures_of_public_models_get_names():
+    """Every output's SQNR, but of a model with states only the first; what the float model gives is no promise."""
+    figures = {"y": 30.0, "z": 20.0, "boxes kept, %": 99.0, "mean IoU": 0.9, "float boxes": 12, "float top-1, %": 55.0}
+    kept = {"boxes kept, %": 99.0, "mean IoU": 0.9, "SQNR of y, dB": 30.0}
+    assert _named(figures, streams=True) == kept
+    assert _named(figures, streams=False) == {**kept, "SQNR of z, dB": 20.0}
 
 
 def test_an_unknown_model_is_named():
@@ -262,7 +284,7 @@ def not_promised(model, platform, text):
 
 
 def test_readme_claims_what_is_promised():
-    """Each figure of its table of accuracy is a row's value, rounded; so are those that docs/accuracy.md repeats."""
+    """Each figure of its table of accuracy is a row's value, rounded."""
     rows = list(cells("README.md", "model"))
     assert len(rows) == len(NAMED) + 1
     wrong = []
@@ -270,6 +292,17 @@ def test_readme_claims_what_is_promised():
         if not name.startswith(TRAINED_FIRST):
             (model,) = [own for begins, own in NAMED.items() if name.startswith(begins)]
             wrong += not_promised(model, "venus", venus) + not_promised(model, "generic", generic)
+    assert wrong == []
+
+
+def test_accuracy_claims_what_is_promised():
+    """The same for the figures that docs/accuracy.md has for the defaults on venus."""
+    rows = list(cells("docs/accuracy.md", "model | float | fast"))
+    names = ("resnet8", "resnet_bn", "mobilenetv2", "mobilenetv2_uneven", "dscnn", "vww", "kws", "ad")
+    wrong = []
+    for name, (*_, normal) in zip(names, rows, strict=True):
+        unit = "dB" if name in ("vww", "kws", "ad") else "%"
+        wrong += not_promised(name, "venus", f"{normal} {unit}")
     assert wrong == []
 
 
