@@ -50,7 +50,10 @@ def main(words: Sequence[str] | None = None) -> int:
                 except BrokenProcessPool:
                     yield waiting[done], "a process died; run it alone with --only", 0.0
 
-        code = gate(args.table, run, lambda case: subject(case.model).missing, args.only, args.write, args.complete)
+        try:
+            code = gate(args.table, run, lambda case: subject(case.model).missing, args.only, args.write, args.complete)
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: {error}")
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")
     return code
 

@@ -38,11 +38,14 @@ def gate(
 ) -> int:
     """Measure the cases of `table` with `run`, print the new table and what became worse, and return the exit code.
 
-    missing : says why a case cannot run; nothing where it can. The others as `benchmarks.promises` tells.
+    missing : says why a case cannot run; nothing where it can. The others as `benchmarks.promises` tells. Raises
+    ValueError for a table that cannot be read, and where `only` leaves nothing.
     """
     page = table.read_text(encoding="utf-8")
     rows = parsed(page)
     chosen = [row for row in rows if all(text in str(row.case) for text in only)]
+    if not chosen:
+        raise ValueError(f"no case of {table.name} holds {' and '.join(only) or 'anything'}")
     cases = list(dict.fromkeys(row.case for row in chosen))
     absent = {case: why for case in cases if (why := missing(case))}
     found: dict[Case, Mapping[str, Found] | str] = {}

@@ -174,6 +174,11 @@ def test_only_some_rows(tmp_path, capsys):
     assert "2 promises" in capsys.readouterr().out
 
 
+def test_nothing_chosen_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"no case of promises\.md holds net and nowhere"):
+        run_gate(tmp_path, ROWS, SAME, only=("net", "nowhere"))
+
+
 @pytest.mark.parametrize("before", (True, False))
 def test_two_judges_must_agree(tmp_path, capsys, before):
     """What is called chip-ready and does not pack is a failure, whatever the table says, and is never written."""
