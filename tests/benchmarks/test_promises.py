@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.promises import measure
 from benchmarks.promises.gate import attempt, gate
 from benchmarks.promises.measure import _named, _options, measured, subject
 from benchmarks.promises.table import Case, Outcome, Row, judged, parsed, printed, renewed
@@ -236,6 +237,14 @@ def test_figures_of_public_models_get_names():
     kept = {"boxes kept, %": 99.0, "mean IoU": 0.9, "SQNR of y, dB": 30.0}
     assert _named(figures, streams=True) == kept
     assert _named(figures, streams=False) == {**kept, "SQNR of z, dB": 20.0}
+
+
+def test_what_is_not_here_is_missing(tmp_path, monkeypatch):
+    """Without the folder beside the checkout: its models could not run, those of the repository can."""
+    monkeypatch.setattr(measure, "SHARED", tmp_path)
+    assert subject("real/yunet").missing == "there is no real_models.py"
+    assert subject("resnet8").missing == "there is no mlperf_tiny_resnet8.onnx"
+    assert subject("digits_cnn").missing == ""
 
 
 def test_an_unknown_model_is_named():
