@@ -16,7 +16,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-fast test-all lint format bench warmup clean
+.PHONY: help venv demo test test-fast test-all promises lint format bench warmup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,9 @@ test-fast: $(TESTS) ## a few quick cases of each law
 
 test-all: lint ## lint, then all tests, with ten times as many random cases
 	LINGERONNX_TESTS=all LINGERONNX_EXAMPLES=10 $(PYTEST)
+
+promises: $(TESTS) ## measure what docs/promises.md promises; fail where one fell (PROMISES=--write: renew the page)
+	@$(BIN)/python -m benchmarks.promises $(PROMISES)
 
 lint: $(TESTS) ## ruff (rules and layout) and mypy
 	$(BIN)/ruff check .

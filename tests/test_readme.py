@@ -1,4 +1,4 @@
-"""README.md names every command and every page of docs/, and its links lead somewhere."""
+"""README.md names every command and every page of docs/, its links lead somewhere, and CI runs what it begins with."""
 
 import re
 from pathlib import Path
@@ -22,3 +22,14 @@ def test_every_page_is_linked():
     pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
     assert pages - links == set(), "link the page in README, section More"
     assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+def test_the_first_screen_names_what_to_run():
+    """The demo and the tests stand on it, are targets of the Makefile, and run in continuous integration."""
+    screen = "\n".join(TEXT.splitlines()[:40])
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    runs = re.findall(r"^make ([a-z-]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
+    for target in ("demo", "test"):
+        assert f"make {target} " in screen
+        assert target in targets
+        assert target in runs

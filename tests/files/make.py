@@ -87,10 +87,11 @@ COMMANDS: dict[str, str] = {
     **dict(_quantize()),
     **dict(_convert()),
     "conv_report.json": "quantize conv.onnx --calib conv.npz --eval conv.npz --platform venus --json -o again.onnx",
-    "wish_search.jsonl": "quantize conv.onnx --calib conv.npz --eval conv.npz --platform generic --min-sqnr 45"
-    " -o wish.onnx",
-    "sensitivity": "sensitivity conv.onnx --calib conv.npz -o sensitivity --platform venus --metric L1 --metric SQNR"
-    " --batch 4",
+    # Scales of largest values, rounded to powers of two, are the same on every processor: resuming finds its plan.
+    "wish_search.jsonl": "quantize branches.onnx --calib branches.npz --eval branches.npz --platform generic"
+    " --effort fast --calibrator max --min-sqnr 60 -o wish.onnx",
+    "sensitivity": "sensitivity branches.onnx --calib branches.npz -o sensitivity --platform venus --effort fast"
+    " --calibrator max --metric L1 --metric SQNR --batch 4",
     "board": "deploy conv_venus.onnx --input conv.npz --samples 2 -o board",
     "board_stream": f"deploy stream_arcs.onnx --input calls.py:calls --samples 2 {STATES} -o board_stream",
     "dump": "simulate conv_venus.onnx --input conv.npz --limit 1 --dump dump -o dump_outputs.npz",
@@ -271,7 +272,8 @@ def _readme(released: str) -> str:
     return f"""# Files of lingeronnx {released}
 
 Small files as this version wrote them. Later versions must read them: `tests/files/test_files.py` says what that means.
-Nothing here is ever written again. Made by `python -m tests.files.make {released.rpartition(".")[0]}`, in this folder:
+Nothing here is ever written again. Made by `python -m tests.files.make tests/files/{released.rpartition(".")[0]}`.
+The commands were run in this folder:
 
 | file | command |
 |---|---|

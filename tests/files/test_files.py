@@ -134,10 +134,16 @@ def test_check_judges(path):
 # ---- what else commands read ----------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_accepted(there, tmp_path):
-    """The scales are the plan's: with the same data the same integers come out."""
+def scales(graph):
+    """Return {tensor: its scale} of the integers of a graph, for a sample."""
+    feeds = {key: array[:1] for key, array in arrays("conv.npz").items()}
+    return {name: scale for name, _, scale in lo.Session(graph).taps(feeds) if scale is not None}
+
+
+def test_a_plan_is_accepted(there):
+    """The tensors of the graph have the plan's scales, as those of the graph that it was saved with."""
     run("quantize conv.onnx --calib conv.npz --plan conv_plan.json --platform arcs -o again.onnx")
-    same(integers("again.onnx", "conv.npz", tmp_path), arrays("expected/conv_plan.npz"))
+    assert scales("again.onnx") == scales("conv_plan.onnx")
     assert against_schema(json.loads(Path("conv_plan.json").read_text()), "plan") == []
 
 
@@ -163,22 +169,27 @@ def test_a_search_is_resumed(there):
     """After two of its attempts, and with all of them: what the journal has is not tried again."""
     log = Path("wish_search.jsonl")
     whole = cut(log, 3)
-    for _ in range(2):
-        run(commands(there)[log.name], "--resume")
-        found = log.read_text().splitlines(keepends=True)
-        assert found[:3] == whole[:3]
-        assert [json.loads(line).get("attempt") for line in found] == [
-            json.loads(line).get("attempt") for line in whole
-        ]
+    run(commands(there)[log.name], "--resume")
+    found = log.read_text().splitlines(keepends=True)
+    assert found[:3] == whole[:3]
+    tried = [json.dumps(json.loads(line)["attempt"]) for line in found[1:]]
+    assert len(tried) == len(set(tried)) > 2
+    run(commands(there)[log.name], "--resume")
+    assert log.read_text().splitlines(keepends=True) == found
 
 
 def test_a_ranking_is_resumed(there):
     """Two of its three blocks are there; the rest is computed, and the order is the same."""
-    before = json.loads(Path("sensitivity/sensitive_ops.json").read_text())
+    report = Path("sensitivity/sensitive_ops.json")
+    before = json.loads(report.read_text())
     whole = cut(Path("sensitivity/sensitivity.jsonl"), 3)
     run(commands(there)["sensitivity"], "--resume")
     assert Path("sensitivity/sensitivity.jsonl").read_text().splitlines(keepends=True)[:3] == whole[:3]
-    assert json.loads(Path("sensitivity/sensitive_ops.json").read_text()) == before
+    now = json.loads(report.read_text())
+    assert [row[:3] for row in now] == [row[:3] for row in before]
+    for new, old in zip(now, before, strict=True):
+        assert [v is None for v in new] == [v is None for v in old]
+        np.testing.assert_allclose([v for v in new[3:] if v], [v for v in old[3:] if v], rtol=1e-4)
 
 
 @pytest.mark.parametrize("board, samples", (("board", 2), ("board_stream", 2)))
