@@ -132,7 +132,9 @@ def report(graph, memory, index, write):
         if start < write.stop and write.start < start + item.size and alive(graph, item, node, index):
             found.append(f"{node.op} {node.name}: writes past its work area, over '{item.name}'")
     end = up(memory.shared if write.place == "share-mem" else memory.psram, 64)
-    if write.stop > max(end, write.start):
+    if write.stop > max(end, write.start) and write.place != "share-mem":
+        found.append(f"{node.op} {node.name}: writes over the executor's own objects, which follow in PSRAM")
+    elif write.stop > max(end, write.start):
         found.append(f"{node.op} {node.name}: writes {write.stop - end} bytes past the planned memory")
     return found
 
