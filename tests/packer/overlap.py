@@ -52,9 +52,9 @@ class Writes:
         width = self.graph.tensors[node.inputs[1]].elements
         if self.platform == "venus":
             yield self.scratch(0, 8 * width)
-            if len(x.shape) == 2 and (item := self.memory.items[y.name]):  # computes two rows, whatever there is
-                end = self.memory.offsets[y.name] + 2 * width
-                yield Write(item.place, end - 2 * width + item.size, max(end, end - 2 * width + item.size))
+            start = self.memory.offsets[y.name]
+            if len(x.shape) == 2:  # two rows, whatever there is
+                yield Write(self.memory.items[y.name].place, start, start + 2 * width, (y.name,))
             return
         own = buffers_of(self.graph, index)[:1]
         yield self.scratch(0, 8 * width + 8, *own)
@@ -72,7 +72,7 @@ class Writes:
             yield Write(state.place, start + state.size, start + 4 * hidden)
 
     def _LinearInt(self, node, index, x, y):
-        """venusA: the rows, or the outputs where they are larger, and the outputs behind; a part's rows are read at once."""
+        """venusA: rows in (or rows out, if larger), rows out behind; the rows of one part are read at once."""
         if self.platform != "venusA" or not self.far(y.name):
             return
         columns, outputs = x.shape[-1], y.shape[-1]
@@ -107,10 +107,12 @@ class Writes:
 def clobbered(graph, memory, settings):
     """Return what is overwritten behind work areas, and what is written past the plan."""
     found, writes = [], Writes(graph, memory, settings)
-    for index in range(len(graph.nodes)):
-        for write in writes.of(index):
-            found += report(graph, memory, index, write)
-    return list(dict.fromkeys(found))
+    for index, node in enumerate(graph.nodes):
+        made = writes.of(index)
+        for name in dict.fromkeys(name for write in made for name in destroyed(graph, memory, index, write)):
+            found.append(f"{node.op} {node.name}: writes past its work area, over '{name}'")
+        found += [f"{node.op} {node.name}: {text}" for text in past(memory, made)]
+    return found
 
 
 def first_area(graph, memory):
@@ -122,21 +124,24 @@ def first_area(graph, memory):
     return None
 
 
-def report(graph, memory, index, write):
-    """Return sentences on what one Write destroys."""
-    found, node = [], graph.nodes[index]
+def destroyed(graph, memory, index, write):
+    """Yield the names of what one Write of node `index` destroys."""
     for item in memory.items.values():
         if item.place != write.place or item.name not in memory.offsets or item.name in write.spared:
             continue
         start = memory.offsets[item.name]
-        if start < write.stop and write.start < start + item.size and alive(graph, item, node, index):
-            found.append(f"{node.op} {node.name}: writes past its work area, over '{item.name}'")
-    end = up(memory.shared if write.place == "share-mem" else memory.psram, 64)
-    if write.stop > max(end, write.start) and write.place != "share-mem":
-        found.append(f"{node.op} {node.name}: writes over the executor's own objects, which follow in PSRAM")
-    elif write.stop > max(end, write.start):
-        found.append(f"{node.op} {node.name}: writes {write.stop - end} bytes past the planned memory")
-    return found
+        if start < write.stop and write.start < start + item.size and alive(graph, item, graph.nodes[index], index):
+            yield item.name
+
+
+def past(memory, writes):
+    """Yield what is said of Writes behind the plan; in PSRAM the executor's own objects follow."""
+    ends = {"share-mem": up(memory.shared, 64), "psram": up(memory.psram, 64)}
+    beyond = {place: max((w.stop - end for w in writes if w.place == place), default=0) for place, end in ends.items()}
+    if beyond["share-mem"] > 0:
+        yield f"writes {beyond['share-mem']} bytes past the planned memory"
+    if beyond["psram"] > 0:
+        yield f"writes {beyond['psram']} bytes over the executor's own objects behind PSRAM's plan"
 
 
 def alive(graph, item, node, index):

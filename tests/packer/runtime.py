@@ -7,10 +7,12 @@ from onnx import TensorProto
 from tests.packer.graph import up
 from tests.packer.overlap import clobbered, destroyed_constants, first_area
 from tests.packer.plan import STREAMED
-from tests.packer.work import Work
+from tests.packer.work import Work, stored
 
 BIG = 65536
 DEEPEST = 253952
+#: bytes of weights (as stored) that an arcs convolution reads where they lie: as many ran, twice as many crashed
+WEIGHTS = 297216
 
 
 def faults(model, graph, memory, settings):
@@ -118,6 +120,9 @@ class Faults:
                 yield f"map of {row * h} bytes with input or output outside shared memory"
             if row * h > DEEPEST:
                 yield f"map of {row * h} bytes above {DEEPEST}"
+        weights = stored(self.graph, node, 1, self.platform)
+        if self.platform == "arcs" and self.far(node.inputs[1]) and weights > WEIGHTS:
+            yield f"{weights} bytes of weights outside shared memory, above {WEIGHTS}"
         yield from self.bias(node)
 
     def bias(self, node):
