@@ -134,8 +134,9 @@ def table(rows: Iterable[Answers]) -> str:
     kept = sum(row.quantize == row.judge == row.oracle == YES for row in rows)
     promised = sum(row.quantize == YES for row in rows)
     asked = [row for row in rows if row.judge != NONE]
-    lines += ["", f"{promised} of {len(rows)} are promised, {kept} of these without reserve by both judges; the judges"]
-    lines += [f"answer alike on {sum(row.judge == row.oracle for row in asked)} of {len(asked)} graphs.", ""]
+    alike = sum(row.judge == row.oracle for row in asked)
+    lines += ["", f"Promised: {promised} of {len(rows)}, {kept} of these by both judges without reserve.", ""]
+    lines += [f"The judges answer alike on {alike} of {len(asked)} graphs.", ""]
     return "\n".join(lines)
 
 
@@ -179,8 +180,6 @@ def main() -> int:
     parser.add_argument("--log", type=Path)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the marks of this page")
     args = parser.parse_args()
-    if args.write and args.only:
-        parser.error("--write takes all models, and --only is given")
     found = models(args.shared if (args.shared / "models").is_dir() else None)
     unknown = set(args.only) - {model.name for model in found}
     if unknown:
@@ -188,7 +187,8 @@ def main() -> int:
     found = [model for model in found if not args.only or model.name in args.only]
     rows = _logged(args.log, found, args.chips, {"effort": args.effort, "limit": args.limit})
     if args.write:
-        write_text(args.write, inserted(args.write.read_text(), table(rows)))
+        settings = f"effort {args.effort}, {args.limit} calibration samples"
+        write_text(args.write, inserted(args.write.read_text(), f"{settings}:\n\n{table(rows)}"))
     else:
         sys.stdout.write(table(rows))
     return int(any(row.judge != row.oracle for row in rows))
