@@ -220,14 +220,19 @@ def test_a_linear_of_one_output_on_venus_a(rows):
     assert found == [f"LinearInt y: writes {rows} bytes past the planned memory"]
 
 
-def test_all_scratch_of_a_softmax_counts_on_venus_a():
-    """Neither what it has read nor what it writes last is spared; a larger work area of another node makes room."""
+@pytest.mark.parametrize(("copies", "wrong"), ((1, False), (30, True)))
+def test_the_far_scratch_of_a_softmax_counts_on_venus_a(copies, wrong):
+    """16 to 22 bytes an element behind its start, whatever lies there; not what lies before."""
     net = IntNet("venusA", (1, 2, 16))
-    net.cat([net.relu("xq", "kept"), net.softmax("xq", "s")], 2, "c", scale=16.0)
-    model = net.model(net.linear("c", 4, "y"))
-    found = problems(model, "venusA", y="psram")
-    for name in ("kept", "s", "x"):
-        assert said(f"SoftmaxInt s: writes past its work area, over '{name}", found)
+    kept = [net.relu("xq", f"kept{i}") for i in range(copies)]
+    net.linear(net.softmax("xq", "s"), 4, "y")
+    found = problems(net.model(*kept, "y"), "venusA", OFF, y="psram")
+    assert said("SoftmaxInt s: writes past its work area, over 'kept", found) == wrong
+    assert wrong or [line for line in found if line.startswith("SoftmaxInt") and "past the planned" in line]
+
+
+def test_a_larger_work_area_makes_room():
+    """For the softmax, where another node plans more than it writes."""
     net = IntNet("venusA", (1, 2, 16))
     net.input("v", (1, 8, 100))
     net.linear("vq", 3, "w")
