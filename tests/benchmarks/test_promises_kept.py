@@ -2,7 +2,9 @@
 
 import pytest
 
-from benchmarks.promises_kept import NO, NONE, PAST, YES, Answers, answers, inserted, models, table
+from benchmarks import promises_kept
+from benchmarks.promises_kept import NO, NONE, PAST, YES, Answers, Model, answers, inserted, models, table
+from tests.packer import Verdict
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,21 @@ def test_our_own_model():
     assert [(row.chip, row.quantize, row.judge, row.oracle, row.why) for row in rows] == [
         (chip, YES, YES, YES, "") for chip in ("venus", "arcs", "venusA")
     ]
+
+
+def test_a_judge_that_says_no(monkeypatch):
+    """Its first reason stands in the row; what writes past the plan and nothing else is told apart."""
+    found = [model for model in models() if model.name == "digits_cnn"]
+    for problems, past, word in ((["too wide", "b"], [], NO), (["writes past"], ["writes past"], PAST)):
+        said = Verdict(True, False, problems, past=past)
+        monkeypatch.setattr(promises_kept, "second_judge", lambda *_, said=said: said)
+        (row,) = answers(found, ["arcs"], effort="fast", limit=8)
+        assert row == Answers("digits_cnn", "arcs", YES, YES, word, problems[0])
+
+
+def test_a_model_that_cannot_be_quantized(tmp_path):
+    """It has a row, too, with the message."""
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    (row,) = answers([Model("broken", tmp_path / "broken.onnx", None)], ["venus"])
+    assert (row.quantize, row.judge, row.oracle) == (NO, NONE, NONE)
+    assert row.why.startswith("not quantized: ")
