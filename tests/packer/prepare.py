@@ -39,7 +39,7 @@ def prepare(graph, settings):
 def fold_quants(graph):
     """Take out each Quant on a graph input (also behind moves) and each Dequant of a graph output.
 
-    A node that would read the input in two operands loses one of them: the packer ends there.
+    The packer ends where a node would then read the input in two operands.
     """
     for node in list(graph.nodes):
         if node.op == "Quant":
