@@ -37,7 +37,10 @@ def prepare(graph, settings):
 
 
 def fold_quants(graph):
-    """Take out each Quant on a graph input (also behind moves) and each Dequant of a graph output."""
+    """Take out each Quant on a graph input (also behind moves) and each Dequant of a graph output.
+
+    The packer ends where a node would then read the input in two operands.
+    """
     for node in list(graph.nodes):
         if node.op == "Quant":
             source = node.inputs[0]
@@ -48,6 +51,9 @@ def fold_quants(graph):
                 tensor.bytes, tensor.scale = node.get("data_bits", 8) // 8, node.get("scale_x")
                 graph.nodes.remove(node)
                 graph.rename(node.outputs[0], node.inputs[0])
+                for reader in graph.readers(node.inputs[0]):
+                    if reader.inputs.count(node.inputs[0]) > 1:
+                        raise Refused(f"{reader.op} {reader.name}: reads the quantized '{source}' in two operands")
         elif node.op == "Dequant" and node.outputs[0] in graph.outputs and not graph.readers(node.outputs[0]):
             graph.nodes.remove(node)
             graph.outputs = [node.inputs[0] if name == node.outputs[0] else name for name in graph.outputs]

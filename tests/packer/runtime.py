@@ -5,12 +5,14 @@ import math
 from onnx import TensorProto
 
 from tests.packer.graph import up
-from tests.packer.overlap import clobbered, first_area
+from tests.packer.overlap import clobbered, destroyed_constants, first_area
 from tests.packer.plan import STREAMED
-from tests.packer.work import Work
+from tests.packer.work import Work, stored
 
 BIG = 65536
 DEEPEST = 253952
+#: bytes of weights (as stored) that an arcs convolution reads where they lie: as many ran, twice as many crashed
+WEIGHTS = 297216
 
 
 def faults(model, graph, memory, settings):
@@ -20,6 +22,7 @@ def faults(model, graph, memory, settings):
         *shared_constants(graph, settings),
         *Faults(graph, memory, settings).run(),
         *clobbered(graph, memory, settings),
+        *destroyed_constants(graph, settings),
     ]
 
 
@@ -117,6 +120,9 @@ class Faults:
                 yield f"map of {row * h} bytes with input or output outside shared memory"
             if row * h > DEEPEST:
                 yield f"map of {row * h} bytes above {DEEPEST}"
+        weights = stored(self.graph, node, 1, self.platform)
+        if self.platform == "arcs" and self.far(node.inputs[1]) and weights > WEIGHTS:
+            yield f"{weights} bytes of weights outside shared memory, above {WEIGHTS}"
         yield from self.bias(node)
 
     def bias(self, node):
@@ -154,6 +160,8 @@ class Faults:
             yield "prefetch is on (--dma_prefetch False)"
         if self.platform == "venus" and not self.far(y.name) and self.graph.readers(y.name):
             yield "its output lies in shared memory"
+        if self.platform == "venus" and node.attrs["hidden_size"] % 2:
+            yield f"an odd count of units, {node.attrs['hidden_size']}"
 
     # ---- pools -------------------------------------------------------------------------------------------------------
 
@@ -209,9 +217,13 @@ class Faults:
         far = [self.far(name) for name in node.inputs]
         if self.platform == "venusA" and x.size >= BIG and any(far):
             yield "65536 bytes or more with an operand outside shared memory"
-        shifted = node.attrs["scale_x"] == node.attrs["scale_o"] != node.attrs["scale_y"]
-        if self.platform != "venus" and self.far(y.name) and not any(far) and shifted:
-            yield "only the output outside shared memory, and only the second operand shifted"
+        if self.platform == "venus":
+            return
+        shifted = [node.attrs[key] != node.attrs["scale_o"] for key in ("scale_x", "scale_y")]
+        if self.far(y.name) and not far[0] and shifted == [False, True]:
+            yield "the output outside shared memory, the first operand there, and only the second shifted"
+        if not self.far(y.name) and far[0] != far[1] and not any(shifted):
+            yield "one operand outside shared memory, none shifted: it is copied in blocks of 0 bytes, for ever"
 
     def _iqSub(self, node, x, y):
         if not all(map(self.far, [*node.inputs, y.name])):
@@ -259,8 +271,17 @@ class Faults:
 
     def _LayerNormInt(self, node, x, y):
         width = 2 if self.platform == "venus" else 1
-        if self.graph.tensors[node.inputs[1]].bytes != width:
+        factor = self.graph.tensors[node.inputs[1]]
+        if factor.bytes != width:
             yield f"its factor must have {8 * width} bits"
+        if self.platform == "venus" and factor.elements < 4:
+            yield f"rows of {factor.elements}: two rows of scratch overlap below 4"
+        if self.platform != "venus" and len(x.shape) == 2:
+            yield "rank 2: it takes the rank for the count of rows"
+
+    def _BatchNorm2dInt(self, node, x, y):
+        if self.platform != "venus" and (self.far(x.name) or self.far(y.name)):
+            yield "input or output outside shared memory"
 
     # ---- joins and moves ---------------------------------------------------------------------------------------------
 
@@ -293,6 +314,8 @@ class Faults:
             yield "more than 65536 bytes"
         if large and far:
             yield "more than 65536 bytes outside shared memory"
+        if self.far(y.name) and not self.far(x.name) and x.size < BIG:
+            yield "the output outside shared memory and the input in it: no work area is planned"
         both = self.far(x.name) and self.far(y.name)
         if self.platform == "venusA" and perm in ((0, 2, 1, 3), (0, 3, 2, 1)) and not both:
             yield f"{perm} in shared memory"

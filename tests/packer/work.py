@@ -66,8 +66,7 @@ class Work:
     # ---- products ----------------------------------------------------------------------------------------------------
 
     def _bracket(self, m, n, width, x_far, y_far):
-        count = next(k for k in range(1, m + 1) if up(math.ceil(m / k), 4) * up(n, 8) <= SMALL or k == m)
-        m = math.ceil(m / count)
+        m = math.ceil(m / row_parts(m, n))
         if x_far and y_far:
             return m * max(n, width) + 4 * m * width
         return m * n if x_far else m * width if y_far else 0
@@ -185,6 +184,11 @@ class Work:
         if len(scales) > 1 and any(map(self.far, [*node.inputs, y.name])):
             return math.prod(y.shape[axis:])
         return 0
+
+
+def row_parts(rows, columns):
+    """Return the count of equal parts in which the rows of a product are read."""
+    return next(k for k in range(1, rows + 1) if up(math.ceil(rows / k), 4) * up(columns, 8) <= SMALL or k == rows)
 
 
 def split_rows(row, height, stride, kernel):
