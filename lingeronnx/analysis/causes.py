@@ -228,7 +228,12 @@ def _counts(row: Row) -> np.ndarray:
 
 
 def broken(row: Row, closer: Closer, explained: bool) -> Finding | None:
-    """Return what is wrong with a layer that computes something else; a bias at its end is wrong whatever it does."""
+    """Return what is wrong with a layer that computes something else; a bias at its end is wrong whatever it does.
+
+    Nothing where the integer graph is as it was made of this float model.
+    """
+    if closer.made:
+        return None
     found = closer.bias(row)
     if found is None and not explained and _strange(row):
         found = closer.look(row)

@@ -6,7 +6,7 @@ import hashlib
 
 from . import ir
 
-__all__ = ["digests"]
+__all__ = ["digests", "whole"]
 
 
 def digests(model: ir.Graph) -> dict[str, bytes]:
@@ -27,6 +27,13 @@ def digests(model: ir.Graph) -> dict[str, bytes]:
         whole = _digest(*parts, b"reads", *(source for source in sources if source is not None))
         found.update({str(v.name): _digest(whole, str(i).encode()) for i, v in enumerate(node.outputs) if v.name})
     return found
+
+
+def whole(model: ir.Graph) -> str:
+    """Return a digest of what the graph outputs are computed from; empty where one of them has none."""
+    found = digests(model)
+    outputs = [found.get(str(value.name)) for value in model.graph.outputs]
+    return "" if None in outputs else _digest(*(digest for digest in outputs if digest is not None)).hex()
 
 
 def _source(value: ir.Value | None, found: dict[str, bytes]) -> bytes | None:

@@ -1,0 +1,63 @@
+"""Findings that are alike, told as one: how many, the worst of them, an example.
+
+Two sentences are alike where they differ in what they quote and in numbers only. Knows text, nothing of graphs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+__all__ = ["grouped", "pattern", "told", "together"]
+
+_T = TypeVar("_T")
+
+_QUOTED = re.compile(r"'[^']*'")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+def pattern(text: str) -> str:
+    """Return `text` without what it quotes and without its numbers."""
+    return _NUMBER.sub("#", _QUOTED.sub("''", text))
+
+
+def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
+    """Return the items in groups of one `key`, in the order in which the groups begin."""
+    found: dict[Hashable, list[_T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return list(found.values())
+
+
+def told(rule: str, remedy: str, seen: Sequence[tuple[str, str]]) -> str:
+    """Return one sentence on a `rule` that is broken at some places.
+
+    seen : (place, value) of each, the value empty where the rule says it all. Of values with a number the farthest
+    from the rule is shown: the smallest where that says "at least", else the largest.
+    """
+    places = list(dict.fromkeys(place for place, _ in seen))
+    sizes = [_size(value) for _, value in seen]
+    ranked = [(size, index) for index, size in enumerate(sizes) if size is not None]
+    worst, kind = 0, "such as"
+    if len(ranked) == len(seen) and len({size for size, _ in ranked}) > 1:
+        sign = -1 if "at least" in rule else 1
+        worst, kind = max(ranked, key=lambda item: (sign * item[0], -item[1]))[1], "the worst"
+    place, value = seen[worst]
+    end = f"; {remedy}" if remedy else ""
+    if len(places) == 1:
+        return f"{place}: {rule}{f'; here {value}' if value else ''}{end}"
+    return f"{rule}: {len(places)} nodes, {kind} {place}{f' with {value}' if value else ''}{end}"
+
+
+def together(texts: Iterable[str]) -> list[str]:
+    """Return the texts, one for those that are alike, with their number."""
+    found = []
+    for group in grouped(dict.fromkeys(texts), pattern):
+        found.append(group[0] if len(group) == 1 else f"{group[0]} ({len(group) - 1} more like it)")
+    return found
+
+
+def _size(value: str) -> float | None:
+    number = _NUMBER.search(value)
+    return None if number is None else float(number.group().replace(",", ""))
