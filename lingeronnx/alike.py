@@ -5,11 +5,16 @@ Two sentences are alike where they differ in what they quote and in numbers only
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-__all__ = ["grouped", "pattern", "told", "together"]
+__all__ = ["SCREEN", "grouped", "pattern", "screen_lines", "together", "told"]
+
+#: Lines and columns of a screen: what a report takes, unless the user wants all of it.
+SCREEN = 24
+_COLUMNS = 100
 
 _T = TypeVar("_T")
 
@@ -56,6 +61,11 @@ def together(texts: Iterable[str]) -> list[str]:
     for group in grouped(dict.fromkeys(texts), pattern):
         found.append(group[0] if len(group) == 1 else f"{group[0]} ({len(group) - 1} more like it)")
     return found
+
+
+def screen_lines(lines: Iterable[str]) -> int:
+    """Return how many lines of a screen these take."""
+    return sum(max(math.ceil(len(line) / _COLUMNS), 1) for line in lines)
 
 
 def _size(value: str) -> float | None:

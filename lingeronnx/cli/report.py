@@ -11,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..alike import grouped, pattern, together
+from ..alike import SCREEN, grouped, together
 from .show import (
-    SCREEN,
     decibel_text,
     number_text,
     points,
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..demo import Demo
-    from ..fit import Fitted
     from ..flow import Written
-    from ..flow.report import FloatNode, Report
+    from ..flow.report import Report
 
 __all__ = ["show_demo", "show_report"]
 
@@ -85,10 +83,7 @@ def _decides(report: Report) -> list[_Row]:
     ready, style = ("yes", "bold green") if report.chip_ready else ("no", "bold red")
     if not report.is_chip:
         ready, style = f"no: {report.platform} is no chip", ""
-    why = report.why_not
-    if report.full:
-        why = [*_every("in float between integers", report.float_nodes), *(str(f) for f in report.findings)] or why
-    return [("chip-ready", ready, style), *(("why not", line, "red") for line in _few(why, report.full))]
+    return [("chip-ready", ready, style), *(("why not", line, "red") for line in _few(report.why_not, report.full))]
 
 
 def _rows(report: Report) -> list[_Row]:
@@ -130,32 +125,23 @@ def _output(report: Report, name: str) -> str:
 
 def _otherwise(report: Report) -> list[_Row]:
     """Return what else stays in float, and what is written otherwise."""
-    from ..flow.report import told_floats
+    from ..flow.report import rewritten, told_floats
 
-    host = told_floats(report.host_part)
-    if report.full:
-        host = _every("", report.host_part)
-    elif len(host) > _MOST:
+    host = told_floats(report.host_part, report.full)
+    if len(host) > _MOST and not report.full:
         kinds = grouped(report.host_part, lambda n: n.op_type)
         counts = ", ".join(f"{group[0].op_type} {len(group)}" for group in kinds)
         host = [f"{len(report.host_part)} nodes before the first or after the last integer one: {counts}"]
-    changed = _alike(report.fitted, report.full)
-    return [("host part", line, "") for line in host] + [
-        ("written otherwise", line, "") for line in _few(changed, report.full)
-    ]
+    changed = _few(rewritten(report.fitted, report.full), report.full)
+    return [("host part", line, "") for line in host] + [("written otherwise", line, "") for line in changed]
 
 
 def _notes(report: Report) -> list[str]:
     """Return the notes, and what is only a warning of the packer's rules."""
     from ..flow.report import told_findings
 
-    past = told_findings(f for f in report.findings if f.level == "plan")
-    return [*report.notes, *past] if report.full else _few([*together(report.notes), *past], False)
-
-
-def _every(label: str, nodes: Sequence[FloatNode]) -> list[str]:
-    """Return a line for each node."""
-    return [f"{label}{': ' if label else ''}{n.op_type} {n.node}{f': {n.why}' if n.why else ''}" for n in nodes]
+    past = told_findings((f for f in report.findings if f.level == "plan"), report.full)
+    return _few([*(report.notes if report.full else together(report.notes)), *past], report.full)
 
 
 def _few(lines: Sequence[str], full: bool) -> list[str]:
@@ -163,15 +149,6 @@ def _few(lines: Sequence[str], full: bool) -> list[str]:
     if full or len(lines) <= _MOST:
         return list(lines)
     return [*lines[: _MOST - 1], f"and {len(lines) - _MOST + 1} more, with --notes full or --json"]
-
-
-def _alike(fitted: Sequence[Fitted], full: bool) -> list[str]:
-    """Return what was written otherwise, a line for the nodes for which the same was done."""
-    groups = [[each] for each in fitted] if full else grouped(fitted, lambda f: (pattern(f.what), pattern(f.cost)))
-    return [
-        f"{group[0].node}{f' and {len(group) - 1} more' if len(group) > 1 else ''}: {group[0].what} ({group[0].cost})"
-        for group in groups
-    ]
 
 
 def _accuracy_text(a: Mapping[str, Any]) -> str:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..run.dump import Summary
 
 __all__ = [
-    "SCREEN",
     "console_for",
     "decibel_text",
     "number_text",
@@ -44,9 +43,6 @@ __all__ = [
     "show_verification",
     "size_text",
 ]
-
-#: Lines of a screen: what a report takes, unless the user wants all of it.
-SCREEN = 24
 
 _INDENT = 20  # where values begin
 

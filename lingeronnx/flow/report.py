@@ -25,7 +25,17 @@ from ..platforms import Platform
 from .partition import Partition
 from .taken import Taken
 
-__all__ = ["LEVELS", "FloatNode", "Report", "describe", "float_nodes", "packer_line", "told_findings", "told_floats"]
+__all__ = [
+    "LEVELS",
+    "FloatNode",
+    "Report",
+    "describe",
+    "float_nodes",
+    "packer_line",
+    "rewritten",
+    "told_findings",
+    "told_floats",
+]
 
 #: Level of a finding -> how it is called where it is shown.
 LEVELS = MappingProxyType(
@@ -98,8 +108,8 @@ class Report:
             return []
         if not self.layers:
             return ["no operator of the model can be quantized"]
-        between = [f"in float between integers: {line}" for line in told_floats(self.float_nodes)]
-        return between + told_findings(f for f in self.findings if f.level != "plan")
+        between = [f"in float between integers: {line}" for line in told_floats(self.float_nodes, self.full)]
+        return between + told_findings((f for f in self.findings if f.level != "plan"), self.full)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-ready values."""
@@ -132,23 +142,36 @@ class Report:
         }
 
 
-def told_findings(findings: Iterable[Finding]) -> list[str]:
-    """Return a line for each rule that findings speak of, with its level, the worst of them and their number."""
-    groups = grouped(findings, lambda f: (f.level, pattern(f.rule)))
+def told_findings(findings: Iterable[Finding], full: bool = False) -> list[str]:
+    """Return a line for each rule that findings speak of, with its level, the worst of them and their number.
+
+    full : a line for each finding.
+    """
+    if full:
+        return [f"{LEVELS[f.level]}: {f}" for f in findings]
     return [
         f"{LEVELS[group[0].level]}: {told(group[0].rule, group[0].remedy, [(f.node, f.value) for f in group])}"
-        for group in groups
+        for group in grouped(findings, lambda f: (f.level, pattern(f.rule)))
     ]
 
 
-def told_floats(nodes: Iterable[FloatNode]) -> list[str]:
-    """Return a line for each reason why nodes stay in float, with their operators and number."""
+def told_floats(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
+    """Return a line for each reason why nodes stay in float, with their operators; full : for each node."""
     found = []
-    for group in grouped(nodes, lambda n: pattern(n.why)):
+    for group in [[n] for n in nodes] if full else grouped(nodes, lambda n: pattern(n.why)):
         kinds = ", ".join(f"{op} {n}" if n > 1 else op for op, n in Counter(n.op_type for n in group).items())
         which = f"{kinds} {group[0].node}" if len(group) == 1 else f"{kinds}, such as {group[0].node}"
         found.append(f"{which}: {group[0].why}" if group[0].why else which)
     return found
+
+
+def rewritten(fitted: Iterable[Fitted], full: bool = False) -> list[str]:
+    """Return what is written otherwise, a line for the nodes for which the same is done; full : for each of them."""
+    groups = [[each] for each in fitted] if full else grouped(fitted, lambda f: (pattern(f.what), pattern(f.cost)))
+    return [
+        f"{group[0].node}{f' and {len(group) - 1} more' if len(group) > 1 else ''}: {group[0].what} ({group[0].cost})"
+        for group in groups
+    ]
 
 
 def describe(
