@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..graph import ir
+from ..graph.modules import called, module
 from ..ops import is_relu
 from ..ops.activation import bounds
 from ..run.data import Data, InputSpec, Progress
@@ -37,20 +38,27 @@ class Row:
     """One tensor of both.
 
     name : the user's. kinds : the operators that write it in the baseline and in what is analysed; "" where there is
-    no graph. nodes : their names. shape : of the last batch. pair : the error as it arrives. local : what the layer
-    itself adds; None where it cannot be told apart. seen : the local (else the other) error as the Relu or Clip sees it
-    that alone reads the tensor, within `window`; None where something else does. channels : the same per channel.
+    no graph. nodes : their names. module : by which the user knows the baseline's. shape : of the last batch. pair :
+    the error as it arrives. local : what the layer itself adds; None where it cannot be told apart. seen : the local
+    (else the other) error as the Relu or Clip sees it that alone reads the tensor, within `window`; None where
+    something else does. channels : the same per channel.
     """
 
     name: str
     kinds: tuple[str, str]
     nodes: tuple[str, str]
+    module: str = ""
     window: tuple[float, float] | None = None
     shape: tuple[int, ...] = ()
     pair: Pair = field(default_factory=Pair)
     local: Pair | None = None
     seen: Pair | None = None
     channels: Channels = field(default_factory=Channels)
+
+    @property
+    def called(self) -> str:
+        """The node that writes it, by all names that the user knows; the tensor where there is none."""
+        return called(self.nodes[0], self.module) or self.name
 
     @property
     def held(self) -> Held | None:
@@ -232,7 +240,8 @@ class Join:
             for side, node in zip((self.base, self.other), nodes, strict=True)
         ]
         names = ["" if node is None else str(node.name) for node in nodes]
-        return Row(name, (kinds[0], kinds[1]), (names[0], names[1]), _window(self.base.graph, nodes[0], name))
+        known = next((module(node) for node in nodes if node is not None), "")
+        return Row(name, (kinds[0], kinds[1]), (names[0], names[1]), known, _window(self.base.graph, nodes[0], name))
 
 
 def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[float, float] | None:

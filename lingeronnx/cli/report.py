@@ -200,7 +200,7 @@ def show_demo(console: Console, done: Demo, report: Report) -> None:
     a = done.evaluation.accuracy
     for key in ("float", "integer"):
         print_facts(console, [(f"{key} accuracy", f"{a[key]:.2f} % of {a['samples']} held-out digits", "bold")])
-    print_facts(console, _rows(replace(report, accuracy=None)))
+    print_facts(console, [*_decides(report), *_rows(replace(report, accuracy=None))])
     console.print()
     print_notes(console, report.notes)
     print_line(console, "written", f"{done.output} ({size_text(done.output)}) in {done.seconds:.1f} s")

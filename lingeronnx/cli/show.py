@@ -307,20 +307,21 @@ def show_comparison(console: Console, found: Comparison, folder: Path) -> None:
     rows = [("models", f"{found.names[1]} against {found.names[0]}, {found.join.samples} samples", "")]
     if found.accuracy is not None:
         rows.append(("accuracy", f"{found.accuracy[0]:.2f} % -> {found.accuracy[1]:.2f} %", "bold"))
-    rows += [("output", f"'{name}' {value:.1f} dB", "") for name, value in found.outputs.items()]
+    single = " (from 1 sample)" if found.join.samples == 1 else ""
+    rows += [("output", f"'{name}' {decibel_text(value)}{single}", "") for name, value in found.outputs.items()]
     print_facts(console, rows)
     print_table(
         console,
         "layers that cost most",
-        ("tensor", "operator", "own error, dB", "as it arrives, dB", "finding"),
+        ("node", "operator", "own error, dB", "as it arrives, dB", "finding"),
         [
-            (row.name, row.kinds[0], f"{row.judged.sqnr:.1f}", f"{row.pair.sqnr:.1f}", found.why(row))
+            (row.called, row.kinds[0], f"{row.judged.sqnr:.1f}", f"{row.pair.sqnr:.1f}", found.why(row))
             for row in found.worst
         ],
     )
     lines = []
     for finding in found.findings[:_FINDINGS]:
-        lines.append((finding.kind, f"'{finding.layer}': {finding.measured} (limit: {finding.limit})", ""))
+        lines.append((finding.kind, f"{finding.place}: {finding.measured} (limit: {finding.limit})", ""))
         lines.append(("", f"{finding.remedy}{''.join(': ' + option for option in finding.options)}", "green"))
     more = len(found.findings) - _FINDINGS
     lines += [("", f"and {more} more in abnormal_layer_advisor.txt", "")] if more > 0 else []
