@@ -97,5 +97,6 @@ class Channels:
     def sqnr(self) -> np.ndarray:
         """In dB, of the channels that change; between -60 and 120."""
         moving = ~self.still
-        ratio = self.power[moving] / np.maximum(self.error[moving], 1e-300)
+        with np.errstate(over="ignore"):
+            ratio = self.power[moving] / np.maximum(self.error[moving], 1e-300)
         return np.clip(10 * np.log10(np.maximum(ratio, 1e-30)), -60, 120)

@@ -240,7 +240,8 @@ class Join:
             for side, node in zip((self.base, self.other), nodes, strict=True)
         ]
         names = ["" if node is None else str(node.name) for node in nodes]
-        known = next((module(node) for node in nodes if node is not None), "")
+        user = nodes[0] if self.base.graph is not None else nodes[1]
+        known = "" if user is None else module(user)
         return Row(name, (kinds[0], kinds[1]), (names[0], names[1]), known, _window(self.base.graph, nodes[0], name))
 
 

@@ -55,7 +55,7 @@ class Given(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the arguments."""
-        ctx.meta[_GIVEN] = list(args)
+        ctx.meta[_GIVEN] = [str(ctx.info_name), *args]
         return super().parse_args(ctx, args)
 
 
@@ -66,7 +66,7 @@ def given() -> str:
     """Return the command line of a `Given` command, ready to paste; empty for another."""
     ctx = click.get_current_context()
     args = ctx.meta.get(_GIVEN)
-    return "" if args is None else shlex.join(["lingeronnx", str(ctx.info_name), *args])
+    return "" if args is None else shlex.join(["lingeronnx", *args])
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,12 +6,13 @@ out. Knows reports, nothing of options, files to write or exit codes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..alike import SCREEN, grouped, together
+from ..alike import SCREEN, together
 from .show import (
     decibel_text,
     number_text,
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["show_demo", "show_report"]
 
-_MOST = 4  # lines of one sort that a short report shows
-_HEADS = 5  # lines that a table of costs takes beside its layers
+_MOST, _EVERY = 4, 1 << 30  # lines of one sort that are shown, in short and in full
+_KINDS = 8  # operators that are counted in a line
+_BESIDE = 5  # lines that a table of costs takes beside its layers and totals
 _FEWEST = 3  # layers that such a table has at least
 
 _Row = tuple[str, str, str]  # label, value, style of the value
@@ -45,23 +47,30 @@ def show_report(console: Console, model: Path, done: Written, again: str = "") -
 
     again : the user's command line, which the options to try next are added to; empty where there is none.
     """
-    with console.capture() as held:
-        _show(console, model, done, again, 0)
-    room = SCREEN - _HEADS - held.get().count("\n")
-    layers = 0 if done.report.cost is None else len(done.report.cost.layers)
-    _show(console, model, done, again, layers if done.report.full else room if room >= min(_FEWEST, layers) else 0)
+    report, most, room = done.report, _EVERY if done.report.full else _MOST, 0
+    layers = 0 if report.cost is None else len(report.cost.layers)
+    while not report.full:
+        with console.capture() as held:
+            _show(console, model, done, again, most, 0)
+        room = SCREEN - held.get().count("\n")
+        if room >= 0 or most == 1:
+            break
+        most -= 1
+    room -= _BESIDE + (0 if report.cost is None else max(len(report.cost.macs), 1))
+    _show(console, model, done, again, most, layers if report.full else room if room >= min(_FEWEST, layers) else 0)
 
 
-def _show(console: Console, model: Path, done: Written, again: str, layers: int) -> None:
-    """Print it, with the heaviest `layers` in a table."""
+def _show(console: Console, model: Path, done: Written, again: str, most: int, layers: int) -> None:
+    """Print it, with at most so many lines of one sort, and the heaviest `layers` in a table."""
     report = done.report
     print_title(console, f"{model} -> {report.platform}, {report.mode}")
-    print_facts(console, _decides(report))
-    print_notes(console, _few(together(report.warnings), report.full), "WARNING", "bold red")
-    for options in report.next if again else ():
-        print_line(console, "try next", f"{again} {' '.join(options)}")
-    print_facts(console, [*_rows(report), *_otherwise(report)])
-    print_notes(console, _notes(report))
+    print_facts(console, _decides(report, max(most, 2)))
+    print_notes(console, _few(together(report.warnings), most), "WARNING", "bold red")
+    for step in report.next if again else ():
+        print_line(console, "try next", f"{again} {' '.join(step.options)}")
+        print_facts(console, [("", f"({step.gives})", "")])
+    print_facts(console, [*_rows(report, most), *_otherwise(report, most)])
+    print_notes(console, _notes(report, most))
     if report.search is not None:
         _search_table(console, report.search)
     if report.cost is not None and layers:
@@ -78,15 +87,15 @@ def _show(console: Console, model: Path, done: Written, again: str, layers: int)
         print_line(console, "for the packer", f"{done.chip} ({size_text(done.chip)}), without the host part")
 
 
-def _decides(report: Report) -> list[_Row]:
+def _decides(report: Report, most: int) -> list[_Row]:
     """Return whether it is chip-ready, and why not."""
     ready, style = ("yes", "bold green") if report.chip_ready else ("no", "bold red")
     if not report.is_chip:
         ready, style = f"no: {report.platform} is no chip", ""
-    return [("chip-ready", ready, style), *(("why not", line, "red") for line in _few(report.why_not, report.full))]
+    return [("chip-ready", ready, style), *(("why not", line, "red") for line in _few(report.why_not, most))]
 
 
-def _rows(report: Report) -> list[_Row]:
+def _rows(report: Report, most: int) -> list[_Row]:
     """Return the figures."""
     counts = sorted(report.layers.items(), key=lambda item: -item[1])
     layers = f"{sum(report.layers.values())}: " + ", ".join(f"{op}\u00a0{n}" for op, n in counts)
@@ -96,20 +105,22 @@ def _rows(report: Report) -> list[_Row]:
     ]
     if report.cost is not None:
         rows.append(("on the chip", report.cost.text(), ""))
-    rows += [("fidelity", text, "") for text in _fidelity(report)]
+    rows += [("fidelity", text, "") for text in _fidelity(report, most)]
     if report.accuracy:
         rows.append(("accuracy", _accuracy_text(report.accuracy), "bold"))
     return rows
 
 
-def _fidelity(report: Report) -> list[str]:
+def _fidelity(report: Report, most: int) -> list[str]:
     """Return a line for each output; of many the worst, and the range of the others."""
-    worst = sorted(report.outputs, key=lambda name: _level(report.outputs[name]))
-    if len(worst) <= _MOST or report.full:
+    if len(report.outputs) <= most:
         return [_output(report, name) for name in report.outputs]
-    others = [report.outputs[name]["sqnr"] for name in worst[_MOST - 1 :]]
-    ends = f"{decibel_text(others[0])} to {decibel_text(others[-1])}"
-    return [*(_output(report, name) for name in worst[: _MOST - 1]), f"{len(others)} more outputs: {ends}"]
+    worst = sorted(report.outputs, key=lambda name: _level(report.outputs[name]))
+    shown = max(most - 1, 1)
+    ends = " to ".join(decibel_text(report.outputs[name]["sqnr"]) for name in dict.fromkeys((worst[shown], worst[-1])))
+    lines = [_output(report, name) for name in worst[:shown]]
+    left = f"{len(worst) - shown} more output{'s' if len(worst) > shown + 1 else ''}: {ends}"
+    return [*lines, left] if most > 1 else [f"{lines[0]}; {left}"]
 
 
 def _level(seen: Mapping[str, float]) -> float:
@@ -123,32 +134,31 @@ def _output(report: Report, name: str) -> str:
     return f"{text} ({doubt})" if doubt else text
 
 
-def _otherwise(report: Report) -> list[_Row]:
+def _otherwise(report: Report, most: int) -> list[_Row]:
     """Return what else stays in float, and what is written otherwise."""
     from ..flow.report import rewritten, told_floats
 
     host = told_floats(report.host_part, report.full)
-    if len(host) > _MOST and not report.full:
-        kinds = grouped(report.host_part, lambda n: n.op_type)
-        counts = ", ".join(f"{group[0].op_type} {len(group)}" for group in kinds)
+    if len(host) > most:
+        kinds = sorted(Counter(n.op_type for n in report.host_part).items(), key=lambda item: -item[1])
+        counts = ", ".join(f"{op} {n}" for op, n in kinds[:_KINDS]) + (" ..." if len(kinds) > _KINDS else "")
         host = [f"{len(report.host_part)} nodes before the first or after the last integer one: {counts}"]
-    changed = _few(rewritten(report.fitted, report.full), report.full)
+    changed = _few(rewritten(report.fitted, report.full), most)
     return [("host part", line, "") for line in host] + [("written otherwise", line, "") for line in changed]
 
 
-def _notes(report: Report) -> list[str]:
+def _notes(report: Report, most: int) -> list[str]:
     """Return the notes, and what is only a warning of the packer's rules."""
     from ..flow.report import told_findings
 
     past = told_findings((f for f in report.findings if f.level == "plan"), report.full)
-    return _few([*(report.notes if report.full else together(report.notes)), *past], report.full)
+    return _few([*(report.notes if report.full else together(report.notes)), *past], most)
 
 
-def _few(lines: Sequence[str], full: bool) -> list[str]:
-    """Return some lines, and how many there are beyond; all of them with `full`."""
-    if full or len(lines) <= _MOST:
-        return list(lines)
-    return [*lines[: _MOST - 1], f"and {len(lines) - _MOST + 1} more, with --notes full or --json"]
+def _few(lines: Sequence[str], most: int) -> list[str]:
+    """Return some lines, the last of which says how many there are beyond."""
+    left = len(lines) - most
+    return list(lines) if left <= 0 else [*lines[: most - 1], f"{lines[most - 1]} (and {left} more: --notes full)"]
 
 
 def _accuracy_text(a: Mapping[str, Any]) -> str:
@@ -200,7 +210,7 @@ def show_demo(console: Console, done: Demo, report: Report) -> None:
     a = done.evaluation.accuracy
     for key in ("float", "integer"):
         print_facts(console, [(f"{key} accuracy", f"{a[key]:.2f} % of {a['samples']} held-out digits", "bold")])
-    print_facts(console, [*_decides(report), *_rows(replace(report, accuracy=None))])
+    print_facts(console, [*_decides(report, _MOST), *_rows(replace(report, accuracy=None), _MOST)])
     console.print()
     print_notes(console, report.notes)
     print_line(console, "written", f"{done.output} ({size_text(done.output)}) in {done.seconds:.1f} s")

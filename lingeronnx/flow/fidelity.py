@@ -83,7 +83,7 @@ def fidelity(
     count = len(feeds) if prepared.calls is not None else _count(prepared, feeds)
     doubts = {name: doubt for name, seen in varied.items() if (doubt := seen.doubt(count, what))}
     measures = {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
-    return Fidelity(measures, on, warnings, doubts, bool(warnings))
+    return Fidelity(measures, on, warnings, doubts, bool(low))
 
 
 class _Varied:

@@ -2,7 +2,7 @@
 
 A float operator between integer ones is no obstacle when all behind it, or all before it, stays in float as well: of
 both cuts the one is named that leaves more multiply-accumulates to the chip. Where an output is far from the float
-model's, more effort comes first, then a search for what brings it near.
+model's, a search for what brings it near.
 """
 
 from __future__ import annotations
@@ -15,37 +15,42 @@ from ..graph import ir
 from ..ops.macs import macs
 from .planned import Planned
 from .prepared import Prepared
-from .report import FloatNode, float_nodes
+from .report import FloatNode, Next, float_nodes
 from .selectors import select
 
 __all__ = ["next_options"]
 
-_WISH = "--min-sqnr 15"
+_WISH = "--min-sqnr 15 --budget 10"
+_LEAST = 20  # a cut leaves more than one of so many multiply-accumulates in integers
 _MOST = 4  # selectors of a cut: more are no line to read
 
 
-def next_options(planned: Planned, between: Sequence[FloatNode], lossy: bool) -> list[list[str]]:
-    """Return lists of options, the first to be tried first.
+def next_options(planned: Planned, between: Sequence[FloatNode], lossy: bool) -> list[Next]:
+    """Return what to try, the first first.
 
     between : float nodes that stand between integer ones. lossy : whether an output is far from the float model's.
     """
-    prepared = planned.prepared
-    found = []
-    if between and prepared.row.packing is not None and (cut := _cut(prepared, {entry.node for entry in between})):
-        found.append([f"--skip {shlex.quote(selector)}" for selector in cut])
+    prepared, found = planned.prepared, []
+    if between and prepared.row.packing is not None:
+        found += _cut(prepared, {entry.node for entry in between})
     if lossy and planned.basis.choice is not None and prepared.read is None and not prepared.synthetic:
-        found.append(["--effort normal" if prepared.conf.effort == "fast" else _WISH])
+        found.append(Next((_WISH,), "looks for the cheapest widths and float layers that bring every output so far"))
     return found
 
 
-def _cut(prepared: Prepared, between: set[str]) -> list[str]:
-    """Return the selectors that leave all behind the float nodes, or all before them, to the host; none if none do."""
-    best: tuple[int, list[str]] = (0, [])
+def _cut(prepared: Prepared, between: set[str]) -> list[Next]:
+    """Return how to leave all behind the float nodes, or all before them, to the host; nothing where no cut helps."""
+    whole = sum(macs(node) for node in prepared.graph.graph)
+    best: tuple[int, list[str]] = (whole // _LEAST, [])
     for nodes, form in ((_ends(prepared.graph, between), "{}.."), (_ends(prepared.graph, between, True), "..{}")):
         selectors = [form.format(_called(node, prepared.original)) for node in nodes]
         if len(selectors) <= _MOST and (kept := _kept(prepared, selectors)) > best[0]:
             best = kept, selectors
-    return best[1]
+    kept, selectors = best
+    if not selectors:
+        return []
+    gives = f"no float operator between integer ones; {100 * kept / whole:.1f} % of the MACs stay in integers"
+    return [Next(tuple(f"--skip {shlex.quote(selector)}" for selector in selectors), gives)]
 
 
 def _ends(graph: ir.Graph, between: set[str], last: bool = False) -> list[ir.Node]:

@@ -28,6 +28,7 @@ from .taken import Taken
 __all__ = [
     "LEVELS",
     "FloatNode",
+    "Next",
     "Report",
     "describe",
     "float_nodes",
@@ -53,6 +54,14 @@ class FloatNode:
 
 
 @dataclass(frozen=True)
+class Next:
+    """Options of `quantize` to add, as words of a shell, and what they give."""
+
+    options: tuple[str, ...]
+    gives: str
+
+
+@dataclass(frozen=True)
 class Report:
     """The outcome of `quantize`.
 
@@ -69,8 +78,7 @@ class Report:
     search : of a wish (max_drop, min_sqnr) that was made, the attempts and which of them it is
     taken : the scales that came with a model that was quantized already, or in another tool's plan, and what became of
         each. refused : {what such a plan speaks of: why its scale was not taken}
-    next : options of `quantize` to try next, each list of them for itself; none where nothing calls for it. full :
-        whether the user wants to read everything
+    next : what to try where it is not chip-ready, or loses much. full : whether the user wants to read everything
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
@@ -98,7 +106,7 @@ class Report:
     taken: Sequence[Taken] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     doubts: Mapping[str, str] = field(default_factory=dict)
-    next: Sequence[Sequence[str]] = ()
+    next: Sequence[Next] = ()
     full: bool = False
 
     @property
@@ -133,7 +141,7 @@ class Report:
             "doubts": dict(self.doubts),
             "warnings": list(self.warnings),
             "why_not": self.why_not,
-            "next": [list(options) for options in self.next],
+            "next": [{"options": list(n.options), "gives": n.gives} for n in self.next],
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "search": None if self.search is None else dict(self.search),
             "training": [dict(line) for line in self.training],

@@ -27,7 +27,7 @@ def module(node: ir.Node) -> str:
 
 def called(node: str, module: str) -> str:
     """Return both names of a node, one where the other says no more."""
-    return f"{node} ({module})" if module and module.replace(".", "/") not in node else node
+    return f"{node} ({module})" if module and module not in node.replace("/", ".") else node
 
 
 def _scopes(text: str) -> Sequence[str]:
