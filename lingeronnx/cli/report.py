@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..alike import SCREEN, together
+from ..alike import SCREEN, screen_lines, together
 from .show import (
     decibel_text,
     number_text,
@@ -39,6 +39,8 @@ _KINDS = 8  # operators that are counted in a line
 _BESIDE = 5  # lines that a table of costs takes beside its layers and totals
 _FEWEST = 3  # layers that such a table has at least
 
+_PACK, _NEXT = "pack it with", "try next"
+
 _Row = tuple[str, str, str]  # label, value, style of the value
 
 
@@ -52,12 +54,20 @@ def show_report(console: Console, model: Path, done: Written, again: str = "") -
     while not report.full:
         with console.capture() as held:
             _show(console, model, done, again, most, 0)
-        room = SCREEN - held.get().count("\n")
+        room = SCREEN - _height(held.get())
         if room >= 0 or most == 1:
             break
         most -= 1
     room -= _BESIDE + (0 if report.cost is None else max(len(report.cost.macs), 1))
     _show(console, model, done, again, most, layers if report.full else room if room >= min(_FEWEST, layers) else 0)
+
+
+def _height(text: str) -> int:
+    """Return how many lines of a screen a text takes; a call to be copied, which has paths of any length, is one."""
+    from rich.text import Text
+
+    lines = Text.from_ansi(text).plain.rstrip("\n").split("\n")
+    return screen_lines("" if line.startswith((f"  {_PACK}", f"  {_NEXT}")) else line for line in lines)
 
 
 def _show(console: Console, model: Path, done: Written, again: str, most: int, layers: int) -> None:
@@ -67,7 +77,7 @@ def _show(console: Console, model: Path, done: Written, again: str, most: int, l
     print_facts(console, _decides(report, max(most, 2)))
     print_notes(console, _few(together(report.warnings), most), "WARNING", "bold red")
     for step in report.next if again else ():
-        print_line(console, "try next", f"{again} {' '.join(step.options)}")
+        print_line(console, _NEXT, f"{again} {' '.join(step.options)}")
         print_facts(console, [("", f"({step.gives})", "")])
     print_facts(console, [*_rows(report, most), *_otherwise(report, most)])
     print_notes(console, _notes(report, most))
@@ -79,7 +89,7 @@ def _show(console: Console, model: Path, done: Written, again: str, most: int, l
             console.print(line, soft_wrap=True)
         console.print()
     if report.packer and report.chip_ready:
-        print_line(console, "pack it with", report.packer)
+        print_line(console, _PACK, report.packer)
     if done.plan is not None:
         print_line(console, "plan", str(done.plan))
     print_line(console, "written", f"{done.graph} ({size_text(done.graph)})")
