@@ -206,7 +206,8 @@ class Pair:
         real, counts, wanted = y, None, None
         if held is not None:
             real, wanted = held.real(y), held.counts(x).reshape(-1)
-            counts = y.reshape(-1) if y.dtype.kind in "iu" else np.rint(y.reshape(-1) * float(held.scale)) + held.zero
+            flat = y.reshape(-1)
+            counts = flat if y.dtype.kind in "iu" else np.rint(flat.astype(np.float64) * held.scale) + held.zero
         for start in range(0, x.size, _CHUNK):
             piece = slice(start, start + _CHUNK)
             a, b = (array.reshape(-1)[piece].astype(np.float64) for array in (x, real))
