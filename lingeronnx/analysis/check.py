@@ -175,13 +175,16 @@ class Check(Sequence[Violation]):
         cost = self.cost
         if cost is None:
             return []
-        layers = len(cost.layers) if room is None else max(room - _BESIDE, _FEWEST)
-        return ["cost on the chip:", *cost.table(layers)]
+        layers = len(cost.layers)
+        found = ["cost on the chip:", *cost.table(layers)]
+        while room is not None and layers > _FEWEST and screen_lines(found) > room:
+            layers = min(layers - 1, max(room, _FEWEST))
+            found = ["cost on the chip:", *cost.table(max(layers, _FEWEST))]
+        return found
 
 
 _MENDED = "--fit, the default of quantize, mends it"
-_BESIDE = 6  # lines of a table of costs beside its layers
-_FEWEST = 3  # layers that it has at least
+_FEWEST = 3  # layers that a table of costs has at least
 
 
 def _count(what: str, broken: Sequence[tuple[str, str]]) -> str:

@@ -16,7 +16,7 @@ from ..graph import ir
 from ..ops import is_relu
 from ..run.made import made_from
 from ..run.metrics import decibel
-from .channels import axis_of
+from .channels import axis_of, laid
 from .join import Row
 from .sources import Source
 
@@ -71,6 +71,7 @@ class Closer:
         sound = np.isfinite(x) & np.isfinite(y)
         if not sound.all():
             x, y = np.where(sound, x, 0.0), np.where(sound, y, 0.0)
+        x, y = (laid(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
         seen = x, y
         if row.window is not None:
             seen = np.clip(x, *row.window), np.clip(y, *row.window)

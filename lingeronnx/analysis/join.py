@@ -23,7 +23,7 @@ from ..ops.activation import bounds
 from ..run.data import Data, InputSpec, Progress
 from ..run.metrics import TopK
 from ..run.streaming import zeros
-from .channels import Channels
+from .channels import Channels, laid
 from .metrics import Held, Pair
 from .sources import Dump, Integer, Source
 
@@ -85,7 +85,8 @@ class Row:
             y = np.maximum(y, y.dtype.type(zero)) if held is not None else np.clip(y, low, high)
             self.seen = self.seen or Pair()
             self.seen.add(x, y, held)
-        self.channels.add(x, y if held is None else held.real(y), raw)
+        factor = (1.0,) if held is None else held.factor
+        self.channels.add(*(laid(a, factor) for a in (x, y if held is None else held.real(y), raw)))
 
     def merge(self, other: Row) -> None:
         """Take in what another has counted."""

@@ -59,6 +59,21 @@ def test_what_was_just_made_is_never_called_broken(build, platform, tmp_path):
             assert not {f.kind for f in found.findings} & BROKEN
 
 
+def test_sequences_whose_channels_have_factors_of_their_own():
+    """[N, C, T]: the channels are axis 1 where equalization gave each a factor."""
+    net = Net(4, 10, seed=6)
+    weight = net.rng.standard_normal((12, 4, 3)) * np.exp(net.rng.uniform(-3, 3, (12, 1, 1)))
+    a = net.node("Relu", net.node("Conv", "x", net.const(weight.astype(np.float32)), out="a"))
+    b = net.const((net.rng.standard_normal((5, 12, 3)) / 6).astype(np.float32))
+    model = net.graph(net.node("Conv", a, b, out="y"))
+    data = nets.samples(model, 64)
+    made = lo.quantize(model, data, platform="venus")
+    found = lo.compare(model, made, data)
+    row = found.join.rows["a"]
+    assert len(row.held.factor) == len(row.channels.reach) == 12
+    assert not {f.kind for f in found.findings} & BROKEN
+
+
 def test_it_is_known_what_a_graph_was_made_from(tmp_path):
     model, changed = nets.plain(), nets.plain()
     weight = next(iter(changed.graph.initializers.values()))
