@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-__all__ = ["SCREEN", "grouped", "pattern", "screen_lines", "together", "told"]
+__all__ = ["SCREEN", "few", "grouped", "pattern", "screen_lines", "together", "told"]
 
 #: Lines and columns of a screen: what a report takes, unless the user wants all of it.
 SCREEN = 24
@@ -61,6 +61,14 @@ def together(texts: Iterable[str]) -> list[str]:
     for group in grouped(dict.fromkeys(texts), pattern):
         found.append(group[0] if len(group) == 1 else f"{group[0]} ({len(group) - 1} more like it)")
     return found
+
+
+def few(lines: Sequence[str], most: int | None) -> list[str]:
+    """Return the first lines, `most` of them, the last of which says how many there are beyond; None: all of them."""
+    left = 0 if most is None else len(lines) - most
+    if most is None or left <= 0:
+        return list(lines)
+    return [*lines[: most - 1], f"{lines[most - 1]} (and {left} more: --notes full)"]
 
 
 def screen_lines(lines: Iterable[str]) -> int:

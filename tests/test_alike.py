@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingeronnx.alike import grouped, pattern, screen_lines, together, told
+from lingeronnx.alike import few, grouped, pattern, screen_lines, together, told
 from tests.examples import examples
 
 
@@ -41,3 +41,8 @@ def test_grouping_keeps_every_item_in_order(texts):
 
 def test_long_lines_take_more_of_a_screen():
     assert screen_lines(["", "x" * 100, "x" * 101]) == 4
+
+
+def test_what_is_left_out_is_counted():
+    assert few(["a", "b", "c"], 2) == ["a", "b (and 1 more: --notes full)"]
+    assert few(["a", "b"], 2) == few(["a", "b"], None) == ["a", "b"]

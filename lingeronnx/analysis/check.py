@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..alike import SCREEN, grouped, pattern, screen_lines, together, told
+from ..alike import SCREEN, few, grouped, pattern, screen_lines, together, told
 from ..errors import ModelError
 from ..fit import Fitted, fit
 from ..flow.improve.ranges import partition_with_clips
@@ -135,34 +135,46 @@ class Check(Sequence[Violation]):
     def lines(self, full: bool = False) -> list[str]:
         """Return the report as text: the verdict, what is broken, what --fit would do, what is worth knowing.
 
-        What is alike is one line, and the table of costs has the lines that are left of a screen; full : all of it.
+        What is alike is one line, and all of it takes a screen where that is possible; full : a line for every node.
         """
+        if full:
+            return self._lines(None)
+        found: list[str] = []
+        for most in range(_MOST, 0, -1):
+            found = self._lines(most)
+            if screen_lines(found) <= SCREEN:
+                break
+        return found
+
+    def _lines(self, most: int | None) -> list[str]:
+        """Return the report with at most so many lines of one sort; None: all of it."""
+        full = most is None
         left = {(v.node, v.rule) for v in self.remaining}
         said = {(v.node, v.rule) for v in self.violations}
         there = [v for v in self.violations if self.kind == "integer" or (v.node, v.rule) in left]
         mended = [replace(v, remedy=_MENDED) for v in self.violations if v not in there]
-        found = [self.verdict, *_broken(there, full), *_broken(mended, full)]
+        found = [self.verdict, *few(_broken(there, full), most), *few(_broken(mended, full), most)]
         if self.violations and self.kind == "float":
-            found += [f"--fit would: {line}" for line in rewritten(self.fitted, full)]
+            found += few([f"--fit would: {line}" for line in rewritten(self.fitted, full)], most)
             more = _broken([v for v in self.remaining if (v.node, v.rule) not in said], full)
             none = "with --fit nothing would remain" if self.fitted else "--fit can change none of it"
-            found += [f"would remain: {line}" for line in more] or (
+            found += few([f"would remain: {line}" for line in more], most) or (
                 [none] if not self.remaining or not self.fitted else []
             )
-        found += [f"host part: {line}" for line in told_floats(self.host_part, full)]
-        found += [f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults]
-        notes = [f"note: {note}" for note in (self.notes if full else together(self.notes))]
-        found += self._packed(full)
+        found += few([f"host part: {line}" for line in told_floats(self.host_part, full)], most)
+        found += few([f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults], most)
+        found += self._packed(most)
+        notes = few([f"note: {note}" for note in (self.notes if full else together(self.notes))], most)
         return [*found, *self._cost(None if full else SCREEN - screen_lines([*found, *notes])), *notes]
 
-    def _packed(self, full: bool) -> list[str]:
+    def _packed(self, most: int | None) -> list[str]:
         """Return what the packer and the chip make of the graph."""
         if self.choice is None:
             ahead = self.kind == "float" and platform(self.platform).packing is not None
             return ["cost: unknown, as float nodes stand between the integer ones"] if ahead else []
-        verdict = self.choice.verdict
-        found = [f"after lowering: {line}" for line in rewritten(self.formed, full)]
-        found += told_findings(verdict.findings, full)
+        verdict, full = self.choice.verdict, most is None
+        found = few([f"after lowering: {line}" for line in rewritten(self.formed, full)], most)
+        found += few(told_findings(verdict.findings, full), most)
         right = "it packs and is right" if verdict.runs_right else "it packs and is not right on the chip"
         if verdict.warned:
             right += ", but writes past its plan (a warning)"
@@ -171,18 +183,18 @@ class Check(Sequence[Violation]):
         return [*found, how]
 
     def _cost(self, room: int | None) -> list[str]:
-        """Return what it costs on the chip, in `room` lines or a few more where not in full."""
+        """Return what it costs on the chip: the heaviest layers where `room` lines hold some, else a line; None: all."""
         cost = self.cost
         if cost is None:
             return []
-        layers = len(cost.layers)
-        found = ["cost on the chip:", *cost.table(layers)]
-        while room is not None and layers > _FEWEST and screen_lines(found) > room:
-            layers = min(layers - 1, max(room, _FEWEST))
-            found = ["cost on the chip:", *cost.table(max(layers, _FEWEST))]
-        return found
+        for layers in range(len(cost.layers) if room is None else min(len(cost.layers), room), -1, -1):
+            found = ["cost on the chip:", *cost.table(layers)]
+            if room is None or screen_lines(found) <= room and layers >= min(len(cost.layers), _FEWEST):
+                return found
+        return [f"cost on the chip: {cost.text()}"]
 
 
+_MOST = 6  # lines of one sort in a short report
 _MENDED = "--fit, the default of quantize, mends it"
 _FEWEST = 3  # layers that a table of costs has at least
 

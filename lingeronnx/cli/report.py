@@ -7,12 +7,12 @@ out. Knows reports, nothing of options, files to write or exit codes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..alike import SCREEN, screen_lines, together
+from ..alike import SCREEN, few, screen_lines, together
 from .show import (
     decibel_text,
     number_text,
@@ -75,7 +75,7 @@ def _show(console: Console, model: Path, done: Written, again: str, most: int, l
     report = done.report
     print_title(console, f"{model} -> {report.platform}, {report.mode}")
     print_facts(console, _decides(report, max(most, 2)))
-    print_notes(console, _few(together(report.warnings), most), "WARNING", "bold red")
+    print_notes(console, few(together(report.warnings), most), "WARNING", "bold red")
     for step in report.next if again else ():
         print_line(console, _NEXT, f"{again} {' '.join(step.options)}")
         print_facts(console, [("", f"({step.gives})", "")])
@@ -102,7 +102,7 @@ def _decides(report: Report, most: int) -> list[_Row]:
     ready, style = ("yes", "bold green") if report.chip_ready else ("no", "bold red")
     if not report.is_chip:
         ready, style = f"no: {report.platform} is no chip", ""
-    return [("chip-ready", ready, style), *(("why not", line, "red") for line in _few(report.why_not, most))]
+    return [("chip-ready", ready, style), *(("why not", line, "red") for line in few(report.why_not, most))]
 
 
 def _rows(report: Report, most: int) -> list[_Row]:
@@ -153,7 +153,7 @@ def _otherwise(report: Report, most: int) -> list[_Row]:
         kinds = sorted(Counter(n.op_type for n in report.host_part).items(), key=lambda item: -item[1])
         counts = ", ".join(f"{op} {n}" for op, n in kinds[:_KINDS]) + (" ..." if len(kinds) > _KINDS else "")
         host = [f"{len(report.host_part)} nodes before the first or after the last integer one: {counts}"]
-    changed = _few(rewritten(report.fitted, report.full), most)
+    changed = few(rewritten(report.fitted, report.full), most)
     return [("host part", line, "") for line in host] + [("written otherwise", line, "") for line in changed]
 
 
@@ -162,13 +162,7 @@ def _notes(report: Report, most: int) -> list[str]:
     from ..flow.report import told_findings
 
     past = told_findings((f for f in report.findings if f.level == "plan"), report.full)
-    return _few([*(report.notes if report.full else together(report.notes)), *past], most)
-
-
-def _few(lines: Sequence[str], most: int) -> list[str]:
-    """Return some lines, the last of which says how many there are beyond."""
-    left = len(lines) - most
-    return list(lines) if left <= 0 else [*lines[: most - 1], f"{lines[most - 1]} (and {left} more: --notes full)"]
+    return few([*(report.notes if report.full else together(report.notes)), *past], most)
 
 
 def _accuracy_text(a: Mapping[str, Any]) -> str:

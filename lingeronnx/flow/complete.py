@@ -137,4 +137,5 @@ def _not_ready(report: Report, row: Platform) -> ConstraintError:
     node = report.float_nodes[0]
     more = len(report.float_nodes) - 1
     rest = f" (and {more} more)" if more else ""
-    return ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}")
+    cut = f"; try {' '.join(report.next[0].options)}: {report.next[0].gives}" if report.next else ""
+    return ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}{cut}")
