@@ -183,7 +183,7 @@ class Check(Sequence[Violation]):
         return [*found, how]
 
     def _cost(self, room: int | None) -> list[str]:
-        """Return what it costs on the chip: the heaviest layers where `room` lines hold some, else a line; None: all."""
+        """Return what it costs on the chip: the heaviest layers where `room` lines hold some, else one line."""
         cost = self.cost
         if cost is None:
             return []
