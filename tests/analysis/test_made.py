@@ -8,6 +8,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
+from lingeronnx.graph.digests import whole
 from lingeronnx.graph.modules import called, module
 from lingeronnx.run.made import made_from, made_of
 from lingeronnx.run.session import Session
@@ -92,6 +93,20 @@ def test_it_is_known_what_a_graph_was_made_from(tmp_path):
             assert made_of(graph) == ""
     assert not made_from(None, model)
     assert not made_from(model, model)
+
+
+def test_branches_count_and_what_they_read_of_the_graph_around():
+    text = """
+    <ir_version: 8, opset_import: ["": 13]>
+    g (float[N, 3] x, bool c) => (float[N, 3] y) {{
+        w = {}(x)
+        y = If (c) <then_branch = one () => (float[N, 3] a) {{ a = {}(w) }},
+                    else_branch = two () => (float[N, 3] b) {{ b = Neg(w) }}>
+    }}"""
+    graphs = [("Relu", "Abs"), ("Relu", "Abs"), ("Relu", "Exp"), ("Tanh", "Abs")]
+    made = [whole(ir.from_proto(onnx.parser.parse_model(text.format(*names)))) for names in graphs]
+    assert made[0] == made[1] != ""
+    assert len(set(made)) == 3
 
 
 def test_a_layer_that_was_changed_since_is_found(tmp_path):
