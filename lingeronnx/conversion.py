@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from .alike import together
 from .errors import ConfigError, ModelError
 from .formats import (
     AVG_POOL2D,
@@ -44,6 +45,7 @@ from .qdq.qoperator import to_qoperator
 from .qdq.write import write
 from .run.generations import generation
 from .run.int_runner import row_of
+from .run.made import made_of, note_made
 
 __all__ = ["STANDARD", "TARGETS", "Converted", "convert"]
 
@@ -125,8 +127,9 @@ def convert(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | None =
             else:
                 one(work, form, node)
     if work.obstacles:
-        raise ModelError(f"no counterpart in domain {to}: {', '.join(work.obstacles)}")
+        raise ModelError(f"no counterpart in domain {to}: {', '.join(together(work.obstacles))}")
     _container(work, to, version)
+    note_made(work.model, made_of(model))
     return Converted(work.model, tuple(work.notes))
 
 

@@ -300,7 +300,9 @@ def test_command(tmp_path, integer):
     (tmp_path / "good.onnx").write_bytes(integer)
     bad = run(tmp_path / "small.onnx", "-o", tmp_path / "out")
     assert bad.exit_code == 1
-    assert bad.stdout.splitlines()[0].startswith("Conv Conv_short -> short: a stride is not larger than the kernel")
+    verdict, first = bad.stdout.splitlines()[:2]
+    assert verdict == "venus: 1 limit is broken at 1 node; --fit, the default of quantize, mends it"
+    assert first.startswith("Conv Conv_short -> short: a stride is not larger than the kernel")
     assert (tmp_path / "out" / "check.txt").read_text() == bad.stdout
     body = json.loads((tmp_path / "out" / "check.json").read_text())
     assert body["violations"][0]["node"] == "Conv_short"

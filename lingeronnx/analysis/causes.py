@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import ir
+from ..graph.modules import called, module
 from ..platforms import platform
 from ..run.moments import noted_inputs
 from .closer import Closer
@@ -42,8 +43,8 @@ _FEW = 32  # samples below which nothing is said of channels in another order
 class Finding:
     """One thing that is wrong.
 
-    layer : the tensor, by the user's name. node, operator : what writes it in the float model. kind : in a few words.
-    measured, limit : what was seen, and what it should be. remedy : words. options : of `quantize`, to paste.
+    layer : the tensor, by the user's name. node, operator, module : what writes it in the float model. kind : in a few
+    words. measured, limit : what was seen, and what it should be. remedy : words. options : of `quantize`, to paste.
     weight : in dB, how much is lost; order : 0 the data ... 3 what costs little. also : tensors that share its scale.
     """
 
@@ -58,6 +59,12 @@ class Finding:
     weight: float
     order: int
     also: tuple[str, ...] = ()
+    module: str = ""
+
+    @property
+    def place(self) -> str:
+        """The operator, its node, the module where that is another name, and the tensor."""
+        return " ".join(part for part in (self.operator, called(self.node, self.module), f"'{self.layer}'") if part)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
@@ -228,7 +235,12 @@ def _counts(row: Row) -> np.ndarray:
 
 
 def broken(row: Row, closer: Closer, explained: bool) -> Finding | None:
-    """Return what is wrong with a layer that computes something else; a bias at its end is wrong whatever it does."""
+    """Return what is wrong with a layer that computes something else; a bias at its end is wrong whatever it does.
+
+    Nothing where the integer graph is as it was made of this float model.
+    """
+    if closer.made:
+        return None
     found = closer.bias(row)
     if found is None and not explained and _strange(row):
         found = closer.look(row)
@@ -239,7 +251,7 @@ def broken(row: Row, closer: Closer, explained: bool) -> Finding | None:
     finding = _finding(row, kind, measured, limit, remedy, (), 1)
     if at is None:
         return finding
-    return replace(finding, layer=ir.written_name(at), node=str(at.name), operator=at.op_type)
+    return replace(finding, layer=ir.written_name(at), node=str(at.name), operator=at.op_type, module=module(at))
 
 
 # ---- what costs bits -----------------------------------------------------------------------------------------------
@@ -417,7 +429,9 @@ def _finding(
     level: float | None = None,
 ) -> Finding:
     weight = _BITS - min(row.judged.sqnr if level is None else level, _BITS)
-    return Finding(row.name, row.nodes[0], row.kinds[0], kind, measured, limit, remedy, given, weight, order)
+    return Finding(
+        row.name, row.nodes[0], row.kinds[0], kind, measured, limit, remedy, given, weight, order, module=row.module
+    )
 
 
 def _names(channels: np.ndarray) -> str:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-__all__ = ["Channels", "axis_of"]
+__all__ = ["Channels", "axis_of", "laid"]
 
 
 def axis_of(rank: int) -> int | None:
     """Return the axis of the channels: 1, of sequences [N, T, C] the last; None where there is none."""
     return None if rank < 2 else 2 if rank == 3 else 1
+
+
+def laid(array: np.ndarray, factor: Sequence[float]) -> np.ndarray:
+    """Return a tensor with its channels where `axis_of` says; those that have a factor each are always on axis 1."""
+    return np.moveaxis(array, 1, 2) if array.ndim == 3 and len(factor) > 1 else array
 
 
 class Channels:
@@ -97,5 +104,6 @@ class Channels:
     def sqnr(self) -> np.ndarray:
         """In dB, of the channels that change; between -60 and 120."""
         moving = ~self.still
-        ratio = self.power[moving] / np.maximum(self.error[moving], 1e-300)
+        with np.errstate(over="ignore"):
+            ratio = self.power[moving] / np.maximum(self.error[moving], 1e-300)
         return np.clip(10 * np.log10(np.maximum(ratio, 1e-30)), -60, 120)

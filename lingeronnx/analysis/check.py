@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..alike import SCREEN, few, grouped, pattern, screen_lines, together, told
 from ..errors import ModelError
 from ..fit import Fitted, fit
 from ..flow.improve.ranges import partition_with_clips
-from ..flow.report import LEVELS, FloatNode, float_nodes
+from ..flow.report import FloatNode, float_nodes, rewritten, told_findings, told_floats
 from ..formats import DEQUANT, QUANT, RENAMED, REQUANT, Format, attributes, integer_format, is_quantized_domain
 from ..graph import ir
 from ..ops import Violation, float_op, rule_of, rule_text
@@ -117,39 +118,105 @@ class Check(Sequence[Violation]):
             "cost": None if self.cost is None else self.cost.to_dict(),
         }
 
-    def lines(self) -> list[str]:
-        """Return the report as text: one line per violation, then what --fit would do, then what is worth knowing."""
-        left = {(v.node, v.rule) for v in self.remaining}
-        found = [
-            str(v)
-            if self.kind == "integer" or (v.node, v.rule) in left
-            else f"{v.place}: {v.brief}; --fit, the default of quantize, mends it"
-            for v in self.violations
-        ] or [f"nothing breaks a limit of {self.platform}"]
-        if self.violations and self.kind == "float":
-            found += [f"--fit would: {f.node}: {f.what} ({f.cost})" for f in self.fitted]
-            said = {(v.node, v.rule) for v in self.violations}
-            more = [f"would remain: {v}" for v in self.remaining if (v.node, v.rule) not in said]
-            none = "with --fit nothing would remain" if self.fitted else "--fit can change none of it"
-            found += more or ([none] if not self.remaining or not self.fitted else [])
-        found += [f"host part: {n.op_type} {n.node}: {n.why}" for n in self.host_part]
-        found += [f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults]
-        return [*found, *self._packed(), *(f"note: {note}" for note in self.notes)]
+    @property
+    def verdict(self) -> str:
+        """What decides, in one line."""
+        if self.sound:
+            return f"nothing breaks a limit of {self.platform}"
+        said = []
+        if against := [(f.rule, f.node) for f in self.findings if f.level != "plan"]:
+            said.append(f"{'wrong on the chip' if self.packs else 'the packer refuses it'}, {_count('rule', against)}")
+        if self.violations:
+            mended = self.kind == "float" and not self.remaining
+            broken = _count("limit", [(v.rule, v.node) for v in self.violations])
+            said.append(f"{broken}{f'; {_MENDED}' if mended else ''}")
+        return f"{self.platform}: {'; '.join(said)}"
 
-    def _packed(self) -> list[str]:
-        """Return what the packer and the chip make of the graph, and what it costs."""
+    def lines(self, full: bool = False) -> list[str]:
+        """Return the report as text: the verdict, what is broken, what --fit would do, what is worth knowing.
+
+        What is alike is one line, and all of it takes a screen where that is possible; full : a line for every node.
+        """
+        if full:
+            return self._lines(None)
+        found: list[str] = []
+        for most in range(_MOST, 0, -1):
+            found = self._lines(most)
+            if screen_lines(found) <= SCREEN:
+                break
+        return found
+
+    def _lines(self, most: int | None) -> list[str]:
+        """Return the report with at most so many lines of one sort; None: all of it."""
+        full = most is None
+        left = {(v.node, v.rule) for v in self.remaining}
+        said = {(v.node, v.rule) for v in self.violations}
+        there = [v for v in self.violations if self.kind == "integer" or (v.node, v.rule) in left]
+        mended = [replace(v, remedy=_MENDED) for v in self.violations if v not in there]
+        found = [self.verdict, *few(_broken(there, full), most), *few(_broken(mended, full), most)]
+        if self.violations and self.kind == "float":
+            found += few([f"--fit would: {line}" for line in rewritten(self.fitted, full)], most)
+            more = _broken([v for v in self.remaining if (v.node, v.rule) not in said], full)
+            none = "with --fit nothing would remain" if self.fitted else "--fit can change none of it"
+            found += few([f"would remain: {line}" for line in more], most) or (
+                [none] if not self.remaining or not self.fitted else []
+            )
+        found += few([f"host part: {line}" for line in told_floats(self.host_part, full)], most)
+        found += few([f"worked around: {m.text} ({_few(m.nodes)})" for m in self.faults], most)
+        found += self._packed(most)
+        notes = few([f"note: {note}" for note in (self.notes if full else together(self.notes))], most)
+        return [*found, *self._cost(None if full else SCREEN - screen_lines([*found, *notes])), *notes]
+
+    def _packed(self, most: int | None) -> list[str]:
+        """Return what the packer and the chip make of the graph."""
         if self.choice is None:
             ahead = self.kind == "float" and platform(self.platform).packing is not None
             return ["cost: unknown, as float nodes stand between the integer ones"] if ahead else []
-        said, cost = self.choice.verdict, self.cost
-        found = [f"after lowering: {f.node}: {f.what} ({f.cost})" for f in self.formed]
-        found += [f"{LEVELS[f.level]}: {f}" for f in said.findings]
-        right = "it packs and is right" if said.runs_right else "it packs and is not right on the chip"
-        if said.warned:
+        verdict, full = self.choice.verdict, most is None
+        found = few([f"after lowering: {line}" for line in rewritten(self.formed, full)], most)
+        found += few(told_findings(verdict.findings, full), most)
+        right = "it packs and is right" if verdict.runs_right else "it packs and is not right on the chip"
+        if verdict.warned:
             right += ", but writes past its plan (a warning)"
         when = ", before calibration" if self.kind == "float" else ""
-        how = f"packed with {_short(self.choice.line)}{when}: {right if said.packs else 'it does not pack'}"
-        return [*found, how, *([] if cost is None else ["cost on the chip:", *cost.table()])]
+        how = f"packed with {_short(self.choice.line)}{when}: {right if verdict.packs else 'it does not pack'}"
+        return [*found, how]
+
+    def _cost(self, room: int | None) -> list[str]:
+        """Return what it costs on the chip: the heaviest layers where `room` lines hold some, else one line."""
+        cost = self.cost
+        if cost is None:
+            return []
+        for layers in range(len(cost.layers) if room is None else min(len(cost.layers), room), -1, -1):
+            found = ["cost on the chip:", *cost.table(layers)]
+            if room is None or screen_lines(found) <= room and layers >= min(len(cost.layers), _FEWEST):
+                return found
+        return [f"cost on the chip: {cost.text()}"]
+
+
+_MOST = 6  # lines of one sort in a short report
+_MENDED = "--fit, the default of quantize, mends it"
+_FEWEST = 3  # layers that a table of costs has at least
+
+
+def _count(what: str, broken: Sequence[tuple[str, str]]) -> str:
+    """Return how many rules are broken at how many nodes."""
+    rules, nodes = len({pattern(rule) for rule, _ in broken}), len({node for _, node in broken})
+    return f"{rules} {what}{'s are' if rules > 1 else ' is'} broken at {nodes} node{'s' if nodes > 1 else ''}"
+
+
+def _broken(violations: Sequence[Violation], full: bool) -> list[str]:
+    """Return a line for each rule that is broken; full : for each violation."""
+    groups = grouped(violations, lambda v: (v.op_type, pattern(v.rule)))
+    return [
+        line
+        for group in groups
+        for line in (
+            map(str, group)
+            if full or len(group) == 1
+            else [f"{group[0].op_type}: {told(group[0].rule, group[0].remedy, [(v.node, v.value) for v in group])}"]
+        )
+    ]
 
 
 def _short(line: str, most: int = 160) -> str:

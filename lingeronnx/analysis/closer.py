@@ -11,9 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
+from ..formats import is_quantized_domain
 from ..graph import ir
 from ..ops import is_relu
-from .channels import axis_of
+from ..run.made import made_from
+from ..run.metrics import decibel
+from .channels import axis_of, laid
 from .join import Row
 from .sources import Source
 
@@ -29,10 +32,15 @@ Answer = tuple[str, str, str, ir.Node | None]
 
 
 class Closer:
-    """Looks at layers of `other` on the samples `feeds`."""
+    """Looks at layers of `other` on the samples `feeds`.
+
+    made : whether `other` is as quantizing `base` left it: then each layer is what was asked for, and errors are those
+    of few bits, of tables, and of biases that make up for what comes before them.
+    """
 
     def __init__(self, base: Source, other: Source, feeds: Mapping[str, np.ndarray]) -> None:
         self._base, self._other = base, other
+        self.made = made_from(other.graph, base.graph)
         self._feeds = {n: a[:_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()}
 
     @cached_property
@@ -59,8 +67,11 @@ class Closer:
         x, y = self._real.get(row.name), self._made.get(row.name)
         if x is None or y is None or x.size != y.size:
             return None
-        y = y.reshape(x.shape).astype(np.float64)
-        x = x.astype(np.float64)
+        x, y = x.astype(np.float64), y.reshape(x.shape).astype(np.float64)
+        sound = np.isfinite(x) & np.isfinite(y)
+        if not sound.all():
+            x, y = np.where(sound, x, 0.0), np.where(sound, y, 0.0)
+        x, y = (laid(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
         seen = x, y
         if row.window is not None:
             seen = np.clip(x, *row.window), np.clip(y, *row.window)
@@ -72,7 +83,8 @@ class Closer:
     def bias(self, row: Row) -> Answer | None:
         """Return whether some of a layer's biases are at the end of their type."""
         node = self._other.node(row.name)
-        bias = ir.const(node.inputs[2]) if node is not None and len(node.inputs) > 2 else None
+        layer = node is not None and is_quantized_domain(node) and len(node.inputs) > 2
+        bias = ir.const(node.inputs[2]) if node is not None and layer else None
         if bias is None or bias.dtype.kind != "i":
             return None
         ends = np.iinfo(bias.dtype)
@@ -143,9 +155,8 @@ def _plain(value: object) -> object:
 
 def _level(x: np.ndarray, y: np.ndarray) -> float:
     """Return the SQNR in dB."""
-    error = float(np.square(x - y).sum())
-    signal = float(np.square(x).sum())
-    return 200.0 if error == 0 else 10 * float(np.log10(max(signal, 1e-300) / error))
+    level = decibel(max(float(np.square(x).sum()), 1e-300), float(np.square(x - y).sum()))
+    return min(level, 200.0)
 
 
 def _relu(x: np.ndarray, y: np.ndarray) -> Answer | None:

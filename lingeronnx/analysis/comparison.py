@@ -19,7 +19,7 @@ _SPREADS = tuple(f"{side}_model_{name}" for name in ("min", "max", "mean", "var"
 COLUMNS = ("", "mod_name", "base_op_type", "analy_op_type", "shape", "quant_dtype", "qscale", *METRICS, *_SPREADS)
 
 #: Behind these, in the csv.
-MORE_COLUMNS = (*(f"local_{name}" for name in METRICS), "saturation", "clipped", "used_range", "node")
+MORE_COLUMNS = (*(f"local_{name}" for name in METRICS), "saturation", "clipped", "used_range", "node", "module")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Comparison:
         lines = [f"{self.names[1]} against {self.names[0]}, {self.join.samples} samples", *self._summary(), ""]
         for place, finding in enumerate(self.findings, 1):
             also = f" (and {', '.join(finding.also)}, which share its scale)" if finding.also else ""
-            lines += [f"{place}. {finding.kind}: {finding.operator} '{finding.layer}'{also}",
+            lines += [f"{place}. {finding.kind}: {finding.place}{also}",
                       f"   measured: {finding.measured}", f"   limit:    {finding.limit}",
                       f"   remedy:   {finding.remedy}",
                       *(f"   option:   {option}" for option in finding.options), ""]  # fmt: skip
@@ -110,6 +110,7 @@ def _cells(index: int, row: Row) -> dict[str, Any]:
         **{f"local_{name}": own.get(name) for name in METRICS},
         **{name: values[name] for name in ("saturation", "clipped", "used_range")},
         "node": row.nodes[0],
+        "module": row.module,
     }
 
 

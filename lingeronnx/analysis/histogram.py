@@ -87,15 +87,17 @@ class Histogram:
     def bins(self, low: float, high: float, number: int = BINS) -> np.ndarray:
         """Return int64 [number]: how many values lie in each of `number` equal bins over [low, high].
 
-        As numpy.histogram: the last bin holds its upper end too; low = high is widened by 0.5 on either side. [low,
-        high] must hold all values.
+        As numpy.histogram: the last bin holds its upper end too; low = high is widened by 0.5 on either side, and what
+        has fewer floats than bins to that number. [low, high] must hold all values.
         """
         if self._kept is not None:
             values = np.concatenate(self._kept) if self._kept else np.zeros(0)
-            return np.histogram(values, number, _widened(low, high))[0].astype(np.int64)
+            return np.histogram(values, number, _widened(low, high, number))[0].astype(np.int64)
         index = np.flatnonzero(self._bins)
         middles = np.clip(np.ldexp(index + self._first + 0.5, self._exponent), self.low, self.high)
-        counted = np.histogram(middles, number, _widened(low, high), weights=self._bins[index].astype(np.float64))[0]
+        counted = np.histogram(
+            middles, number, _widened(low, high, number), weights=self._bins[index].astype(np.float64)
+        )[0]
         return np.rint(counted).astype(np.int64)
 
     def quantile(self, share: float) -> float:
@@ -132,8 +134,12 @@ class Histogram:
         self._bins, self._first, self._exponent = moved, first, exponent
 
 
-def _widened(low: float, high: float) -> tuple[float, float]:
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+def _widened(low: float, high: float, number: int) -> tuple[float, float]:
+    """Return the range, or one around it where it is nothing, or has fewer floats than bins."""
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    finest = 2 * number * math.ulp(max(abs(low), abs(high)))
+    return (low, high) if high - low >= finest else (low - finest, high + finest)
 
 
 def _floor(value: float, exponent: int) -> int:

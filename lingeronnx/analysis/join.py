@@ -17,12 +17,13 @@ import numpy as np
 
 from ..errors import DataError
 from ..graph import ir
+from ..graph.modules import called, module
 from ..ops import is_relu
 from ..ops.activation import bounds
 from ..run.data import Data, InputSpec, Progress
 from ..run.metrics import TopK
 from ..run.streaming import zeros
-from .channels import Channels
+from .channels import Channels, laid
 from .metrics import Held, Pair
 from .sources import Dump, Integer, Source
 
@@ -37,20 +38,27 @@ class Row:
     """One tensor of both.
 
     name : the user's. kinds : the operators that write it in the baseline and in what is analysed; "" where there is
-    no graph. nodes : their names. shape : of the last batch. pair : the error as it arrives. local : what the layer
-    itself adds; None where it cannot be told apart. seen : the local (else the other) error as the Relu or Clip sees it
-    that alone reads the tensor, within `window`; None where something else does. channels : the same per channel.
+    no graph. nodes : their names. module : by which the user knows the baseline's. shape : of the last batch. pair :
+    the error as it arrives. local : what the layer itself adds; None where it cannot be told apart. seen : the local
+    (else the other) error as the Relu or Clip sees it that alone reads the tensor, within `window`; None where
+    something else does. channels : the same per channel.
     """
 
     name: str
     kinds: tuple[str, str]
     nodes: tuple[str, str]
+    module: str = ""
     window: tuple[float, float] | None = None
     shape: tuple[int, ...] = ()
     pair: Pair = field(default_factory=Pair)
     local: Pair | None = None
     seen: Pair | None = None
     channels: Channels = field(default_factory=Channels)
+
+    @property
+    def called(self) -> str:
+        """The node that writes it, by all names that the user knows; the tensor where there is none."""
+        return called(self.nodes[0], self.module) or self.name
 
     @property
     def held(self) -> Held | None:
@@ -77,7 +85,8 @@ class Row:
             y = np.maximum(y, y.dtype.type(zero)) if held is not None else np.clip(y, low, high)
             self.seen = self.seen or Pair()
             self.seen.add(x, y, held)
-        self.channels.add(x, y if held is None else held.real(y), raw)
+        factor = (1.0,) if held is None else held.factor
+        self.channels.add(*(laid(a, factor) for a in (x, y if held is None else held.real(y), raw)))
 
     def merge(self, other: Row) -> None:
         """Take in what another has counted."""
@@ -232,7 +241,9 @@ class Join:
             for side, node in zip((self.base, self.other), nodes, strict=True)
         ]
         names = ["" if node is None else str(node.name) for node in nodes]
-        return Row(name, (kinds[0], kinds[1]), (names[0], names[1]), _window(self.base.graph, nodes[0], name))
+        user = nodes[0] if self.base.graph is not None else nodes[1]
+        known = "" if user is None else module(user)
+        return Row(name, (kinds[0], kinds[1]), (names[0], names[1]), known, _window(self.base.graph, nodes[0], name))
 
 
 def _window(graph: ir.Graph | None, node: ir.Node | None, name: str) -> tuple[float, float] | None:

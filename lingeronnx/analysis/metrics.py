@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..plan import real, zero_of
+from ..run.metrics import decibel
 from .histogram import BINS, Histogram
 
 __all__ = ["BINS", "EMPTY", "FALLING", "METRICS", "Held", "Histogram", "Pair", "Spread", "divergence"]
@@ -78,8 +79,8 @@ class Held:
 
         ValueError where a factor per channel does not fit.
         """
-        stored = (real(array, self.scale) if array.dtype.kind in "iu" else array).astype(np.float32)
-        return stored if self.factor == (1.0,) else (stored / self.factors(array.ndim)).astype(np.float32)
+        stored = _float32(real(array, self.scale)) if array.dtype.kind in "iu" else array.astype(np.float32)
+        return stored if self.factor == (1.0,) else _float32(stored / self.factors(array.ndim))
 
     def counts(self, real: np.ndarray) -> np.ndarray:
         """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
@@ -205,7 +206,8 @@ class Pair:
         real, counts, wanted = y, None, None
         if held is not None:
             real, wanted = held.real(y), held.counts(x).reshape(-1)
-            counts = y.reshape(-1) if y.dtype.kind in "iu" else np.rint(y.reshape(-1) * float(held.scale)) + held.zero
+            flat = y.reshape(-1)
+            counts = flat if y.dtype.kind in "iu" else np.rint(flat.astype(np.float64) * held.scale) + held.zero
         for start in range(0, x.size, _CHUNK):
             piece = slice(start, start + _CHUNK)
             a, b = (array.reshape(-1)[piece].astype(np.float64) for array in (x, real))
@@ -303,10 +305,7 @@ class Pair:
     @property
     def sqnr(self) -> float:
         """In dB; infinite where both are equal, minus infinity where x alone is all zero."""
-        signal, error = float(self._sums[0]), float(self._sums[3])
-        if error == 0:
-            return math.inf
-        return 10 * math.log10(signal / error) if signal else -math.inf
+        return decibel(float(self._sums[0]), float(self._sums[3]))
 
     @property
     def kl(self) -> float:
@@ -342,6 +341,12 @@ class Pair:
             found[f"base_model_{name}"] = float(getattr(self.x, key))
             found[f"analy_model_{name}"] = float(getattr(self.y, key))
         return {**found, "saturation": self.saturation, "clipped": self.clipped, "used_range": self.used}
+
+
+def _float32(array: np.ndarray) -> np.ndarray:
+    """Return `array` in float32; what is finite stays finite: an integer may stand for the lowest number and a bit."""
+    sound = np.isfinite(array)
+    return np.where(sound, np.clip(array, -_LARGEST, _LARGEST), array).astype(np.float32)
 
 
 def _rtol(a: np.ndarray, off: np.ndarray) -> float:

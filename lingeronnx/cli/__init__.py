@@ -19,7 +19,7 @@ import click
 
 from .. import __version__
 from ..errors import LingerOnnxError
-from ._shared import examples
+from ._shared import examples, given
 from .analyze import analyze
 from .badcase import badcase
 from .check import check
@@ -46,6 +46,7 @@ __all__ = ["main"]
 _NEW_OBJECTS = 100_000  # before the collector looks for cycles: at Python's 700 it takes a tenth of a command's time
 _BUG = 70
 _CTRL_C = 130
+_LESS = "--effort fast --no-fit --debug-dump rewrites"  # does less, and shows what each rewrite did
 
 
 class _Group(click.Group):
@@ -70,6 +71,8 @@ class _Group(click.Group):
                 ctx.exit(1)
             click.echo(traceback.format_exc(), err=True, nl=False)
             click.echo("this is a bug in lingeronnx: please report it, with the lines above and the command", err=True)
+            if line := given():
+                click.echo(f"try next: {line} {_LESS}", err=True)
             ctx.exit(_BUG)
 
 

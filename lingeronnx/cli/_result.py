@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._shared import print_json
-from .show import console_for, show_deployment, show_report
+from ._shared import given, print_json
+from .report import show_report
+from .show import console_for, show_deployment
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -17,7 +18,8 @@ __all__ = ["show_result"]
 
 def show_result(model: Path, done: Written, as_json: bool, deployed: Deployment | None = None) -> None:
     """Print what became of `model` and what was deployed, and with --json the object."""
-    show_report(console_for(as_json), model, done)
+    again = "" if done.report.search is not None else given()
+    show_report(console_for(as_json), model, done, again)
     if deployed is not None:
         show_deployment(console_for(as_json), deployed)
     if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +22,13 @@ __all__ = [
     "DATA",
     "METRICS",
     "PATH",
+    "Given",
     "amounts",
     "axes",
     "check_target",
     "examples",
     "folders_of_pictures",
+    "given",
     "json_option",
     "pairs",
     "pictures",
@@ -45,6 +48,25 @@ def examples(*lines: str) -> str:
 PATH = click.Path(path_type=Path)
 DATA = "an .npz or .npy file, a folder of them or of pictures, or file.py:function"
 METRICS = "top1 | top5 | mse | cosine | sqnr | module:function"
+
+
+class Given(click.Command):
+    """A command that remembers how it was called, so that it can say what to call next; see `given`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the arguments."""
+        ctx.meta[_GIVEN] = [str(ctx.info_name), *args]
+        return super().parse_args(ctx, args)
+
+
+_GIVEN = f"{__name__}.given"
+
+
+def given() -> str:
+    """Return the command line of a `Given` command, ready to paste; empty for another."""
+    ctx = click.get_current_context()
+    args = ctx.meta.get(_GIVEN)
+    return "" if args is None else shlex.join(["lingeronnx", *args])
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,7 +164,8 @@ _QUANTIZING = (
                   "weight_bits, out_bits. Repeatable."),
     click.option("--config", type=PATH, metavar="FILE", help="Options from a YAML file; the command line wins."),
     click.option("--notes", type=click.Choice(["short", "full"]),
-                  help="full: also why a simplification of the graph was not made.  [default: short]"),
+                  help="full: every finding, node and layer, and why a simplification of the graph was not made.  "
+                  "[default: short]"),
     click.option("--debug-dump", type=PATH, metavar="DIR",
                   help="Write into this folder the graph after each pass, and what each did or why not."),
     click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all random numbers.  [default: 0]"),

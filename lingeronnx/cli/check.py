@@ -30,11 +30,19 @@ __all__ = ["check"]
     metavar="DIR",
     help="Write check.txt and model_check_result.txt, and both as .json, into this folder.",
 )
+@click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
+              help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
 @json_option
 def check(
-    model: Path, platform: str | None, calib: str | None, packer_args: str | None, output: Path | None, as_json: bool
+    model: Path,
+    platform: str | None,
+    calib: str | None,
+    packer_args: str | None,
+    output: Path | None,
+    notes: str,
+    as_json: bool,
 ) -> None:
-    """List every limit of a platform that a model breaks: node, value, limit and remedy.
+    """Say whether a model breaks limits of a platform, and which: node, value, limit and remedy.
 
     Takes float models and integer graphs. Says of float models which rewrites of --fit would help and what would
     remain; of both whether the packer takes them with its arguments (chosen where none are given), whether the chip
@@ -47,15 +55,16 @@ def check(
     from ..analysis.structure import RESULT
 
     found = api.check(model, platform=platform, calib=calib, packer_args=packer_args)
-    lines = found.lines()
+    lines, every = found.lines(notes == "full"), found.lines(True)
     body = {"model": model, **found.to_dict()}
     if output is not None:
         built = api.structure(model, platform=platform, calib=calib, violations=found.violations)
-        lines += [f"looks wrong: {line}" for line in built.lines()]
+        wrong = [f"looks wrong: {line}" for line in built.lines()]
+        lines, every = lines + wrong, every + wrong
         _write_folder(
             output,
             {
-                "check.txt": "\n".join(lines) + "\n",
+                "check.txt": "\n".join(every) + "\n",
                 "check.json": json_text(body) + "\n",
                 RESULT: built.text(),
                 f"{Path(RESULT).stem}.json": json_text(built.to_dict()) + "\n",

@@ -7,7 +7,8 @@ from dataclasses import replace
 import click
 
 from ._shared import examples, json_option, print_json, progress_bar
-from .show import console_for, show_demo
+from .report import show_demo
+from .show import console_for
 
 __all__ = ["demo"]
 

@@ -16,6 +16,7 @@ from ._shared import (
     DATA,
     METRICS,
     PATH,
+    Given,
     amounts,
     axes,
     check_target,
@@ -36,12 +37,13 @@ __all__ = ["quantize"]
 
 
 @click.command(
+    cls=Given,
     epilog=examples(
         "lingeronnx quantize model.onnx --calib calib.npz",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 --require-chip",
         "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --max-drop 0.5 --budget 30",
         "lingeronnx quantize model.onnx --calib calib.npz --skip type:Softmax --override 'type:Conv=calibrator:max'",
-    )
+    ),
 )
 @click.argument("model", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL_quant.onnx beside the model.")

@@ -14,12 +14,14 @@ from ..fit import Fitted
 from ..graph import ir
 from ..platforms import Platform
 from ..run.data import Progress
+from ..run.made import note_made
 from ..run.memory import piece, release
 from ..run.moments import note_inputs
 from ..run.session import lowered_session
 from .fidelity import Fidelity, fidelity
 from .lower import lower
 from .model import QuantizedModel
+from .next import next_options
 from .planned import Planned
 from .report import Report, describe
 
@@ -53,6 +55,7 @@ class Compared:
         if not prepared.synthetic:
             few = piece(4 * prepared.input_bytes, _SEEN, prepared.conf.budget)
             note_inputs(lowered, prepared.data.first(few))
+        note_made(lowered, prepared.digest)
         fitted = [*prepared.fitted, *_composed(planned.graph, self.made), *formed, *tiled]
         report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
         seen = self.seen
@@ -61,6 +64,9 @@ class Compared:
             outputs=seen.outputs,
             measured_on=seen.on,
             warnings=seen.warnings,
+            doubts=seen.doubts,
+            next=next_options(planned, report.float_nodes, seen.lossy),
+            full=prepared.conf.notes == "full",
             taken=planned.taken,
             refused=planned.refused,
         )
@@ -131,4 +137,5 @@ def _not_ready(report: Report, row: Platform) -> ConstraintError:
     node = report.float_nodes[0]
     more = len(report.float_nodes) - 1
     rest = f" (and {more} more)" if more else ""
-    return ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}")
+    cut = f"; try {' '.join(report.next[0].options)}: {report.next[0].gives}" if report.next else ""
+    return ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}{cut}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,18 +23,25 @@ __all__ = ["Fidelity", "fidelity", "per_tensor"]
 
 _SAMPLES = 64  # calibration samples that are taken where none were held back
 _LEAST = 15.0  # dB: an output below that is worth a warning
+_GOOD = 60.0  # dB: nothing is lost so far
 _STILL = 0.25  # share of a state's moving elements that may stand still in integers
+_MOST = float(np.finfo(np.float32).max)
 
 _Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What `fidelity` found: per output cosine and SQNR, what it was measured on, and warnings."""
+    """What `fidelity` found: per output cosine and SQNR, what it was measured on, and warnings.
+
+    doubts : {output: why its figures say little}. lossy : whether an output is so far off that something must be done.
+    """
 
     outputs: Mapping[str, Mapping[str, float]]
     on: str
     warnings: Sequence[str]
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    lossy: bool = False
 
 
 def fidelity(
@@ -46,6 +54,7 @@ def fidelity(
     """
     names = [str(v.name) for v in prepared.original.graph.outputs]
     found = {name: Agreement() for name in names}
+    varied = {name: _Varied() for name in names}
     feeds, on = _data(prepared)
     if progress is not None:
         progress("comparing", 0, None)
@@ -60,16 +69,64 @@ def fidelity(
                     "out of the graph's outputs"
                 )
             found[name].add(want[name], have[name])
+            varied[name].add(want[name])
         for name, seen in moves.items():
             seen.add(want[name], have[name])
     warnings = [warning for name, seen in moves.items() for warning in seen.warnings(name)]
-    low = {name: a.sqnr for name, a in found.items() if a.sqnr < _LEAST}
+    low = {name: a.sqnr for name, a in found.items() if not a.sqnr >= _LEAST}
     if low:
-        worst = min(low, key=lambda name: low[name])
+        worst = min(low, key=lambda name: _order(low[name]))
         more = f" (and {len(low) - 1} more below {_LEAST:g} dB)" if len(low) > 1 else ""
-        where = _breaks(prepared, lowered, exact, session)
-        warnings.insert(0, f"output '{worst}' is {low[worst]:.1f} dB from the float model{more}{where}")
-    return Fidelity({name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}, on, warnings)
+        where = _explained(lambda: _breaks(prepared, lowered, exact, session))
+        warnings.insert(0, f"output '{worst}' is {_off(low[worst])}{more}{where}")
+    what = "sample" if prepared.calls is None else "call"
+    count = len(feeds) if prepared.calls is not None else _count(prepared, feeds)
+    doubts = {name: doubt for name, seen in varied.items() if (doubt := seen.doubt(count, what))}
+    measures = {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
+    return Fidelity(measures, on, warnings, doubts, bool(low))
+
+
+class _Varied:
+    """Whether an output is another one for some sample."""
+
+    def __init__(self) -> None:
+        self._first: np.ndarray | None = None
+        self._varies = False
+
+    def add(self, array: np.ndarray) -> None:
+        """Take in a batch, samples on axis 0."""
+        rows = array if array.ndim else array[None]
+        if self._varies or not len(rows):
+            return
+        self._first = rows[:1].copy() if self._first is None else self._first
+        alike = rows.shape[1:] == self._first.shape[1:]
+        self._varies = not alike or not np.array_equal(rows, np.broadcast_to(self._first, rows.shape), equal_nan=True)
+
+    def doubt(self, count: int, what: str) -> str:
+        """Return why a figure from `count` samples says little, nothing where it does not."""
+        if count == 1:
+            return f"from 1 {what}"
+        return "" if self._varies else f"every {what} gives the same output: no more than from 1 {what}"
+
+
+def _order(level: float) -> float:
+    """Return what sorts levels in dB: what is not finite is the worst."""
+    return -math.inf if math.isnan(level) else level
+
+
+def _off(level: float) -> str:
+    if math.isnan(level):
+        return "not finite where the float model's is"
+    return "not 0 as in the float model" if level == -math.inf else f"{level:.1f} dB from the float model"
+
+
+def _explained(explain: Callable[[], str]) -> str:
+    """Return an explanation, and where finding it fails, words on that: what only explains never ends a command."""
+    try:
+        with np.errstate(all="ignore"):
+            return explain()
+    except Exception as error:
+        return f"; where it breaks could not be found ({type(error).__name__})"
 
 
 def _data(prepared: Prepared) -> tuple[list[dict[str, np.ndarray]], str]:
@@ -81,7 +138,8 @@ def _data(prepared: Prepared) -> tuple[list[dict[str, np.ndarray]], str]:
     data = prepared.data
     if held_back := data.held():
         return held_back, f"on {_count(prepared, held_back)} samples held back from calibration"
-    return [feeds for feeds, _ in data.peek(_SAMPLES)], "on the calibration data"
+    on = "on synthetic inputs" if prepared.synthetic else "on the calibration data"
+    return [feeds for feeds, _ in data.peek(_SAMPLES)], on
 
 
 def _count(prepared: Prepared, feeds: Sequence[_Feed]) -> int:
@@ -180,16 +238,17 @@ def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Ses
     worst, most, ends = "", 0.0, 0.0
     reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of
     for node in exact.graph:
-        before = min((reach.get(str(v.name), 60.0) for v in node.inputs if v is not None), default=60.0)
+        before = min((reach.get(str(v.name), _GOOD) for v in node.inputs if v is not None), default=_GOOD)
         for value in node.outputs:
             name = str(value.name)
-            now = reach[name] = min(seen.get(name, before), 60.0)
+            now = reach[name] = min(max(_order(seen.get(name, before)), -_GOOD), _GOOD)
             if name in seen and before - now > most and now < 2 * _LEAST:
                 worst, most, ends = name, before - now, now
     if not worst:
         return "; the error builds up from call to call" if prepared.calls is not None else ""
     writer = next(node for node in exact.graph if any(str(v.name) == worst for v in node.outputs))
-    return f"; it breaks at {writer.op_type} {writer.name} ('{worst}': {ends:.1f} dB, {ends + most:.1f} dB before it)"
+    level = "not finite" if math.isnan(seen[worst]) else f"{ends:.1f} dB"
+    return f"; it breaks at {writer.op_type} {writer.name} ('{worst}': {level}, {ends + most:.1f} dB before it)"
 
 
 def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed) -> dict[str, float]:
@@ -201,7 +260,7 @@ def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed
     for name, array, scale in session.taps({n: a for n, a in feed.items() if n in takes}):
         user = floats.get(name, name)
         if user in known and array.dtype.kind in "fi" and (scale is not None or array.dtype.kind == "f"):
-            have[user] = array if scale is None else real(array, scale).astype(np.float32)
+            have[user] = array if scale is None else np.clip(real(array, scale), -_MOST, _MOST).astype(np.float32)
     found = {}
     for name, want, _ in FloatRunner(exact, set(have)).run(feed):
         if want.dtype.kind == "f" and want.shape == have[name].shape and np.any(want):

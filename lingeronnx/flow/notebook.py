@@ -19,7 +19,11 @@ def notebook_html(report: Report, layers: Mapping[str, float]) -> str:
         ("platform", f"{report.platform}, {report.mode}{chip}"),
         ("integer MACs", f"{100 * report.integer_macs:.1f} %"),
         *(
-            (f"output {name}", f"{found['sqnr']:.1f} dB, cosine {found['cosine']:.5f} {report.measured_on}")
+            (
+                f"output {name}",
+                f"{found['sqnr']:.1f} dB, cosine {found['cosine']:.5f} {report.measured_on}"
+                + (f" ({report.doubts[name]})" if name in report.doubts else ""),
+            )
             for name, found in report.outputs.items()
         ),
     ]

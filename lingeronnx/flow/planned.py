@@ -21,6 +21,7 @@ from ..run.runners import FloatRunner
 from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes, tops
 from .borrowed import Borrowed, borrowed_weights, follow, refusals, told
 from .chosen import chosen
+from .constant_data import Watched
 from .improve import factors
 from .improve.cells import cell_notes
 from .improve.cuts import costly_cuts
@@ -157,9 +158,11 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     if even and conf.mode == "max-value":  # there scales are read off to the last bit
         runner, factors_left = FloatRunner(parts.graph, names), {}
     known = {} if before is None or runner is not prepared.runner else _alike(before, even)
-    stats = observe(runner, prepared.data.batches(few), names, factors=factors_left, known=known, on_batch=count)
+    watched = Watched(() if prepared.synthetic else prepared.data.inputs.values(), conf.state.values())
+    batches = watched.of(prepared.data.batches(few))
+    stats = observe(runner, batches, names, factors=factors_left, known=known, on_batch=count)
     release()
-    return Observed(prepared, parts, even, stats, notes, channels)
+    return Observed(prepared, parts, even, stats, [*notes, *watched.notes()], channels)
 
 
 def _alike(before: Observed, even: Mapping[str, np.ndarray]) -> dict[str, TensorStats]:

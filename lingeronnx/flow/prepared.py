@@ -16,6 +16,7 @@ from ..errors import ConfigError, DataError, InternalError
 from ..fit import Fitted, fit
 from ..graph import ir
 from ..graph.batch_axes import tell_batch_axes
+from ..graph.digests import whole
 from ..graph.fixed_inputs import fix_inputs
 from ..passes import Reason, Record, Step, Watch, accept, normalize, straighten
 from ..passes.shapes import all_traced, trace_shapes
@@ -54,6 +55,7 @@ class Prepared:
     skip : {node of the normalised graph: why the user or a state keeps it in float}. calls : of a model that is fed its
     own states.
     reasons : why passes left nodes alone that they are made for.
+    digest : of what the given model computes (`graph.digests`).
     read : what a model that was quantized already holds, whose scales are kept, or what another tool's plan means for
     a float one; else None.
     """
@@ -73,6 +75,7 @@ class Prepared:
     calls: Calls | None = None
     reasons: Sequence[Reason] = ()
     read: Read | None = None
+    digest: str = ""
 
     @property
     def graph(self) -> ir.Graph:
@@ -124,6 +127,7 @@ def prepare(
     conf = _config(config, settings)
     row = _row(conf)
     given = ir.load(model) if isinstance(model, str | os.PathLike) else ir.clone(model)
+    digest = whole(given)
     found, came = _read(given, conf) if encodings is None else _borrow(given, encodings)
     if found is not None:
         given = ir.clone(found.graph)
@@ -148,7 +152,7 @@ def prepare(
     reference = Reference(source, [str(v.name) for v in original.graph.outputs], conf.budget // _REFERENCE)
     return Prepared(
         original, parts, source, reference, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
-        record.last_reasons(), None if conf.requantize else found,
+        record.last_reasons(), None if conf.requantize else found, digest,
     )  # fmt: skip
 
 

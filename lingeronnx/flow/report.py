@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ..alike import grouped, pattern, told
 from ..chip.part import chip_part, scaled_by_host
 from ..files import chip_file
 from ..fit import Fitted
@@ -23,7 +25,18 @@ from ..platforms import Platform
 from .partition import Partition
 from .taken import Taken
 
-__all__ = ["LEVELS", "FloatNode", "Report", "describe", "float_nodes", "packer_line"]
+__all__ = [
+    "LEVELS",
+    "FloatNode",
+    "Next",
+    "Report",
+    "describe",
+    "float_nodes",
+    "packer_line",
+    "rewritten",
+    "told_findings",
+    "told_floats",
+]
 
 #: Level of a finding -> how it is called where it is shown.
 LEVELS = MappingProxyType(
@@ -41,6 +54,14 @@ class FloatNode:
 
 
 @dataclass(frozen=True)
+class Next:
+    """Options of `quantize` to add, as words of a shell, and what they give."""
+
+    options: tuple[str, ...]
+    gives: str
+
+
+@dataclass(frozen=True)
 class Report:
     """The outcome of `quantize`.
 
@@ -50,12 +71,14 @@ class Report:
     packer : the packer's call for the files that `QuantizedModel.write` writes by default; empty without a packer
     integer_macs : share of multiply-accumulates done in integers, 0 to 1
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
-    outputs : per graph output, cosine and SQNR against the float model; measured_on : which data
+    outputs : per graph output, cosine and SQNR against the float model; measured_on : which data; doubts : {output: why
+        its figures say little}
     warnings : what is wrong with the result: outputs far from the float model's, states that stand still
     names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
     search : of a wish (max_drop, min_sqnr) that was made, the attempts and which of them it is
     taken : the scales that came with a model that was quantized already, or in another tool's plan, and what became of
         each. refused : {what such a plan speaks of: why its scale was not taken}
+    next : what to try where it is not chip-ready, or loses much. full : whether the user wants to read everything
     training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
     """
 
@@ -82,6 +105,19 @@ class Report:
     training: Sequence[Mapping[str, Any]] = ()
     taken: Sequence[Taken] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    next: Sequence[Next] = ()
+    full: bool = False
+
+    @property
+    def why_not(self) -> list[str]:
+        """What keeps it from being chip-ready, findings of one rule as one line; nothing where it is, or is no chip."""
+        if self.chip_ready or not self.is_chip:
+            return []
+        if not self.layers:
+            return ["no operator of the model can be quantized"]
+        between = [f"in float between integers: {line}" for line in told_floats(self.float_nodes, self.full)]
+        return between + told_findings((f for f in self.findings if f.level != "plan"), self.full)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-ready values."""
@@ -102,13 +138,48 @@ class Report:
             "names": dict(self.names),
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "measured_on": self.measured_on,
+            "doubts": dict(self.doubts),
             "warnings": list(self.warnings),
+            "why_not": self.why_not,
+            "next": [{"options": list(n.options), "gives": n.gives} for n in self.next],
             "accuracy": dict(self.accuracy) if self.accuracy is not None else None,
             "search": None if self.search is None else dict(self.search),
             "training": [dict(line) for line in self.training],
             "scales_taken": [taken.to_dict() for taken in self.taken],
             "scales_refused": dict(self.refused),
         }
+
+
+def told_findings(findings: Iterable[Finding], full: bool = False) -> list[str]:
+    """Return a line for each rule that findings speak of, with its level, the worst of them and their number.
+
+    full : a line for each finding.
+    """
+    if full:
+        return [f"{LEVELS[f.level]}: {f}" for f in findings]
+    return [
+        f"{LEVELS[group[0].level]}: {told(group[0].rule, group[0].remedy, [(f.node, f.value) for f in group])}"
+        for group in grouped(findings, lambda f: (f.level, pattern(f.rule)))
+    ]
+
+
+def told_floats(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
+    """Return a line for each reason why nodes stay in float, with their operators; full : for each node."""
+    found = []
+    for group in [[n] for n in nodes] if full else grouped(nodes, lambda n: pattern(n.why)):
+        kinds = ", ".join(f"{op} {n}" if n > 1 else op for op, n in Counter(n.op_type for n in group).items())
+        which = f"{kinds} {group[0].node}" if len(group) == 1 else f"{kinds}, such as {group[0].node}"
+        found.append(f"{which}: {group[0].why}" if group[0].why else which)
+    return found
+
+
+def rewritten(fitted: Iterable[Fitted], full: bool = False) -> list[str]:
+    """Return what is written otherwise, a line for the nodes for which the same is done; full : for each of them."""
+    groups = [[each] for each in fitted] if full else grouped(fitted, lambda f: (pattern(f.what), pattern(f.cost)))
+    return [
+        f"{group[0].node}{f' and {len(group) - 1} more' if len(group) > 1 else ''}: {group[0].what} ({group[0].cost})"
+        for group in groups
+    ]
 
 
 def describe(

@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 from . import ir
 
-__all__ = ["digests"]
+__all__ = ["digests", "whole"]
 
 
-def digests(model: ir.Graph) -> dict[str, bytes]:
+def digests(model: ir.Graph, subgraphs: bool = False) -> dict[str, bytes]:
     """Return {tensor: digest of the operators, attributes, constants and graph inputs that it is computed from}.
 
-    What a node with a subgraph computes, and what is computed from that, is left out.
+    What a node with a subgraph computes, and what is computed from that, is left out; subgraphs : it is not, but what
+    tensors and nodes are called within a subgraph counts.
     """
     found = {str(v.name): _digest(b"input", str(v.name).encode()) for v in model.graph.inputs}
     for node in model.graph:
         said = ir.node_proto(node)
-        if any(attribute.HasField("g") or attribute.graphs for attribute in said.attribute):
+        if ir.holds_graphs(node) and not subgraphs:
             continue
         parts = [node.domain.encode(), node.op_type.encode()]
         parts += [a.SerializeToString(deterministic=True) for a in sorted(said.attribute, key=lambda a: a.name)]
         sources = [_source(value, found) for value in node.inputs]
+        sources += [_source(value, found) or b"inner" for value in _inner(node)]
         if None in sources:
             continue
         whole = _digest(*parts, b"reads", *(source for source in sources if source is not None))
         found.update({str(v.name): _digest(whole, str(i).encode()) for i, v in enumerate(node.outputs) if v.name})
     return found
+
+
+def whole(model: ir.Graph) -> str:
+    """Return a digest of what the graph outputs are computed from; empty where one of them has none."""
+    found = digests(model, subgraphs=True)
+    outputs = [found.get(str(value.name)) for value in model.graph.outputs]
+    return "" if None in outputs else _digest(*(digest for digest in outputs if digest is not None)).hex()
+
+
+def _inner(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield what the nodes of a node's subgraphs read."""
+    for attribute in node.attributes.values():
+        for body in ir.subgraphs(attribute):
+            for inner in ir.all_nodes(body):
+                yield from (value for value in inner.inputs if value is not None)
 
 
 def _source(value: ir.Value | None, found: dict[str, bytes]) -> bytes | None:

@@ -109,7 +109,8 @@ def _round_weights(model: ir.Graph, wanted: Mapping[str, QParams]) -> None:
     for name, value in model.graph.initializers.items():
         q, array = wanted.get(name), ir.const(value)
         if q is not None and array is not None:
-            ir.fill(value, on_grid(array.astype(np.float64), q).astype(array.dtype))
+            most = np.finfo(array.dtype).max  # the lowest number there is, of a mask, may round to one beyond
+            ir.fill(value, np.clip(on_grid(array.astype(np.float64), q), -most, most).astype(array.dtype))
 
 
 def _new(base: str, taken: set[str]) -> str:

@@ -15,11 +15,29 @@ import numpy as np
 from ..errors import ConfigError, DataError, LingerOnnxError, nearest
 from .data import load_function
 
-__all__ = ["METRICS", "Agreement", "TopK", "metric"]
+__all__ = ["METRICS", "Agreement", "TopK", "decibel", "metric"]
+
+
+def decibel(signal: float, noise: float) -> float:
+    """Return 10 log10(signal / noise) of two sums of squares, whatever they are.
+
+    Infinite where the noise is 0, minus infinity where the signal alone is; nan where one of them is not finite.
+    """
+    if not (math.isfinite(signal) and math.isfinite(noise)):
+        return math.nan
+    if noise == 0:
+        return math.inf
+    if signal == 0:
+        return -math.inf
+    ratio = signal / noise
+    return 10 * (math.log10(ratio) if 0 < ratio < math.inf else math.log10(signal) - math.log10(noise))
 
 
 class Agreement:
-    """Mean squared error, signal-to-quantization-noise ratio and cosine of two streams of arrays."""
+    """Mean squared error, signal-to-quantization-noise ratio and cosine of two streams of arrays.
+
+    What is not finite in the reference is left out. What is not finite in the other alone makes every measure nan.
+    """
 
     needs_labels = False
 
@@ -31,7 +49,11 @@ class Agreement:
     def add(self, reference: np.ndarray, array: np.ndarray) -> None:
         """Take in one batch; both of one shape."""
         a, b = reference.astype(np.float64).reshape(-1), array.astype(np.float64).reshape(-1)
-        dots = (float(np.dot(x, y)) for x, y in ((a - b, a - b), (a, a), (b, b), (a, b)))
+        sound = np.isfinite(a)
+        if not sound.all():
+            a, b = a[sound], b[sound]
+        with np.errstate(over="ignore", invalid="ignore"):
+            dots = [float(np.dot(x, y)) for x, y in ((a - b, a - b), (a, a), (b, b), (a, b))]
         self.merge((a.size, *dots))
 
     @property
@@ -56,14 +78,14 @@ class Agreement:
     @property
     def sqnr(self) -> float:
         """10 log10(signal power / error power) in dB; infinite where both are equal."""
-        if self._error == 0:
-            return math.inf
-        return 10 * math.log10(self._signal / self._error) if self._signal else -math.inf
+        return decibel(self._signal, self._error)
 
     @property
     def cosine(self) -> float:
         """Cosine of the angle between the two, all samples as one vector; 1 where both are zero."""
         norm = math.sqrt(self._signal * self._other)
+        if not math.isfinite(norm):
+            norm = math.sqrt(self._signal) * math.sqrt(self._other)
         return self._cross / norm if norm else float(self._signal == self._other)
 
     @property

@@ -18,8 +18,8 @@ def test_quantize_the_whole_output(here: Here) -> None:
     assert re.sub(r"\(\d\.\d kB\)", "(x kB)", text) == (
         "tiny.onnx -> venus, q-value\n"
         "\n"
-        "  integer layers    5: Conv2dInt 1, Flatten 1, LinearInt 1, MaxPool 1, Relu 1\n"
         "  chip-ready        yes\n"
+        "  integer layers    5: Conv2dInt 1, Flatten 1, LinearInt 1, MaxPool 1, Relu 1\n"
         "  integer MACs      100.0 %\n"
         "  on the chip       600 MACs 8x8; weights 208 bytes; shared memory 320 of 655,360 bytes, psram 208\n"
         "                    of 8,388,608; 208 bytes over DMA\n"
@@ -89,8 +89,8 @@ def test_float_nodes_are_listed_with_their_names_unchanged(here: Here) -> None:
     text = here.good("quantize", "gap.onnx", "--calib", "calib.npz")
     assert "  chip-ready        no\n" in text
     assert "pack it with" not in text
-    assert "  Float nodes between integer ones\n" in text
-    assert re.search(r"  /\[red\]x\[/red\]/:smile:/Erf +Erf +venus has no operator for Erf\n", text)
+    why = "in float between integers: Erf /[red]x[/red]/:smile:/Erf: venus has no operator for Erf"
+    assert f" why not {why} " in re.sub(r"\s+", " ", text)
 
 
 def test_a_plan_gives_the_same_graph_again(here: Here) -> None:

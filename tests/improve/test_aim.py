@@ -85,6 +85,13 @@ def test_best_is_never_worse_where_it_is_measured(name, platform):
     assert best.plan == normal.plan or any(word in kept[0] for word in ("choosing scales", "last outputs"))
 
 
+def test_inputs_that_never_change_aim_at_nothing():
+    """Their sums are singular, whatever the ridge."""
+    weight, first = np.ones((3, 2)), np.arange(40) < 20
+    values = np.random.default_rng(0).standard_normal((40, 3))
+    assert np.array_equal(aimed(weight, np.ones((40, 2)), values, -np.inf, first), weight)
+
+
 def test_too_few_samples_to_choose_by():
     """With a handful of samples nothing can be set aside: the result is the default's, and a note says so."""
     net = nets.residual()

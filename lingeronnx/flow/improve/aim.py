@@ -69,4 +69,6 @@ class _Fit:
     def step(self, ridge: float) -> np.ndarray:
         """Return D of the module's docstring at `ridge` times the mean diagonal."""
         level = np.trace(self.moments) / len(self.moments)
+        if not level:  # inputs that never change
+            return np.zeros_like(self.cross)
         return np.asarray(np.linalg.solve(self.moments + ridge * level * np.eye(len(self.moments)), self.cross.T).T)

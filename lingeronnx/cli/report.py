@@ -1,0 +1,230 @@
+"""How the report on a quantization looks in a terminal: what decides first, and all of it on one screen.
+
+What is alike is one line, with its number and the worst of it. The options `--notes full` and `--json` leave nothing
+out. Knows reports, nothing of options, files to write or exit codes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..alike import SCREEN, few, screen_lines, together
+from .show import (
+    decibel_text,
+    number_text,
+    points,
+    print_facts,
+    print_line,
+    print_notes,
+    print_table,
+    print_title,
+    size_text,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..demo import Demo
+    from ..flow import Written
+    from ..flow.report import Report
+
+__all__ = ["show_demo", "show_report"]
+
+_MOST, _EVERY = 4, 1 << 30  # lines of one sort that are shown, in short and in full
+_KINDS = 8  # operators that are counted in a line
+_BESIDE = 5  # lines that a table of costs takes beside its layers and totals
+_FEWEST = 3  # layers that such a table has at least
+
+_PACK, _NEXT = "pack it with", "try next"
+
+_Row = tuple[str, str, str]  # label, value, style of the value
+
+
+def show_report(console: Console, model: Path, done: Written, again: str = "") -> None:
+    """Print what a quantization did of `model`, and what it wrote.
+
+    again : the user's command line, which the options to try next are added to; empty where there is none.
+    """
+    report, most, room = done.report, _EVERY if done.report.full else _MOST, 0
+    layers = 0 if report.cost is None else len(report.cost.layers)
+    while not report.full:
+        with console.capture() as held:
+            _show(console, model, done, again, most, 0)
+        room = SCREEN - _height(held.get())
+        if room >= 0 or most == 1:
+            break
+        most -= 1
+    room -= _BESIDE + (0 if report.cost is None else max(len(report.cost.macs), 1))
+    _show(console, model, done, again, most, layers if report.full else room if room >= min(_FEWEST, layers) else 0)
+
+
+def _height(text: str) -> int:
+    """Return how many lines of a screen a text takes; a call to be copied, which has paths of any length, is one."""
+    from rich.text import Text
+
+    lines = Text.from_ansi(text).plain.rstrip("\n").split("\n")
+    return screen_lines("" if line.startswith((f"  {_PACK}", f"  {_NEXT}")) else line for line in lines)
+
+
+def _show(console: Console, model: Path, done: Written, again: str, most: int, layers: int) -> None:
+    """Print it, with at most so many lines of one sort, and the heaviest `layers` in a table."""
+    report = done.report
+    print_title(console, f"{model} -> {report.platform}, {report.mode}")
+    print_facts(console, _decides(report, max(most, 2)))
+    print_notes(console, few(together(report.warnings), most), "WARNING", "bold red")
+    for step in report.next if again else ():
+        print_line(console, _NEXT, f"{again} {' '.join(step.options)}")
+        print_facts(console, [("", f"({step.gives})", "")])
+    print_facts(console, [*_rows(report, most), *_otherwise(report, most)])
+    print_notes(console, _notes(report, most))
+    if report.search is not None:
+        _search_table(console, report.search)
+    if report.cost is not None and layers:
+        console.print("\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold")
+        for line in report.cost.table(layers, totals=False):
+            console.print(line, soft_wrap=True)
+        console.print()
+    if report.packer and report.chip_ready:
+        print_line(console, _PACK, report.packer)
+    if done.plan is not None:
+        print_line(console, "plan", str(done.plan))
+    print_line(console, "written", f"{done.graph} ({size_text(done.graph)})")
+    if done.chip is not None:
+        print_line(console, "for the packer", f"{done.chip} ({size_text(done.chip)}), without the host part")
+
+
+def _decides(report: Report, most: int) -> list[_Row]:
+    """Return whether it is chip-ready, and why not."""
+    ready, style = ("yes", "bold green") if report.chip_ready else ("no", "bold red")
+    if not report.is_chip:
+        ready, style = f"no: {report.platform} is no chip", ""
+    return [("chip-ready", ready, style), *(("why not", line, "red") for line in few(report.why_not, most))]
+
+
+def _rows(report: Report, most: int) -> list[_Row]:
+    """Return the figures."""
+    counts = sorted(report.layers.items(), key=lambda item: -item[1])
+    layers = f"{sum(report.layers.values())}: " + ", ".join(f"{op}\u00a0{n}" for op, n in counts)
+    rows = [
+        ("integer layers", layers if counts else "none", ""),
+        ("integer MACs", f"{100 * report.integer_macs:.1f} %", ""),
+    ]
+    if report.cost is not None:
+        rows.append(("on the chip", report.cost.text(), ""))
+    rows += [("fidelity", text, "") for text in _fidelity(report, most)]
+    if report.accuracy:
+        rows.append(("accuracy", _accuracy_text(report.accuracy), "bold"))
+    return rows
+
+
+def _fidelity(report: Report, most: int) -> list[str]:
+    """Return a line for each output; of many the worst, and the range of the others."""
+    if len(report.outputs) <= most:
+        return [_output(report, name) for name in report.outputs]
+    worst = sorted(report.outputs, key=lambda name: _level(report.outputs[name]))
+    shown = max(most - 1, 1)
+    ends = " to ".join(decibel_text(report.outputs[name]["sqnr"]) for name in dict.fromkeys((worst[shown], worst[-1])))
+    lines = [_output(report, name) for name in worst[:shown]]
+    left = f"{len(worst) - shown} more output{'s' if len(worst) > shown + 1 else ''}: {ends}"
+    return [*lines, left] if most > 1 else [f"{lines[0]}; {left}"]
+
+
+def _level(seen: Mapping[str, float]) -> float:
+    """Return what sorts outputs: what is not finite comes first."""
+    return seen["sqnr"] if seen["sqnr"] == seen["sqnr"] else -float("inf")
+
+
+def _output(report: Report, name: str) -> str:
+    seen, doubt = report.outputs[name], report.doubts.get(name)
+    text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {decibel_text(seen['sqnr'])} {report.measured_on}"
+    return f"{text} ({doubt})" if doubt else text
+
+
+def _otherwise(report: Report, most: int) -> list[_Row]:
+    """Return what else stays in float, and what is written otherwise."""
+    from ..flow.report import rewritten, told_floats
+
+    host = told_floats(report.host_part, report.full)
+    if len(host) > most:
+        kinds = sorted(Counter(n.op_type for n in report.host_part).items(), key=lambda item: -item[1])
+        counts = ", ".join(f"{op} {n}" for op, n in kinds[:_KINDS]) + (" ..." if len(kinds) > _KINDS else "")
+        host = [f"{len(report.host_part)} nodes before the first or after the last integer one: {counts}"]
+    changed = few(rewritten(report.fitted, report.full), most)
+    return [("host part", line, "") for line in host] + [("written otherwise", line, "") for line in changed]
+
+
+def _notes(report: Report, most: int) -> list[str]:
+    """Return the notes, and what is only a warning of the packer's rules."""
+    from ..flow.report import told_findings
+
+    past = told_findings((f for f in report.findings if f.level == "plan"), report.full)
+    return few([*(report.notes if report.full else together(report.notes)), *past], most)
+
+
+def _accuracy_text(a: Mapping[str, Any]) -> str:
+    ends = f"({a['metric']}, {a['samples']} samples)"
+    if a["float"] is None:
+        return f"{number_text(a['integer'], a['unit'])} against the float model {ends}"
+    return (
+        f"float {number_text(a['float'], a['unit'])}, integer {number_text(a['integer'], a['unit'])}, "
+        f"drop {number_text(a['drop'], a['unit'].replace('%', 'points'))} {ends}"
+    )
+
+
+def _search_table(console: Console, search: Mapping[str, Any]) -> None:
+    """Print the attempts of a search, the chosen one marked, and why it ended."""
+    unit = search["unit"]
+    rows = [
+        (
+            "*" if trial["chosen"] else "",
+            trial["what"],
+            trial["why"] if trial["value"] is None else number_text(trial["value"], unit),
+            "" if trial["value"] is None else "met" if trial["met"] else number_text(trial["missing"], points(unit)),
+            "" if trial["bytes"] is None else f"{trial['bytes']:,}",
+            "" if trial["work"] is None else f"{trial['work']:.2f}",
+            f"{trial['seconds']:.0f}",
+        )
+        for trial in search["trials"]
+    ]
+    title = f"Attempts: {search['goal']}"
+    print_table(console, title, ["", "what", "value", "missing", "bytes", "work", "s"], rows)
+    for option in search["options"]:
+        print_line(console, "same as", option)
+    if search["stopped"] != "met":
+        print_facts(console, [("ended", search["stopped"], "")])
+
+
+def show_demo(console: Console, done: Demo, report: Report) -> None:
+    """Print the digits, what the integer graph says of them, and its accuracy."""
+    from rich.text import Text
+
+    print_title(console, "Handwritten digits, as the integers of a venus NPU compute them")
+    unicode = console.encoding.lower().startswith("utf")
+    ink = " \u2591\u2592\u2593\u2588" if unicode else " .:*#"
+    for y in range(done.images.shape[1]):
+        row = ("".join(2 * ink[round(float(pixel) * 4)] for pixel in image[y, 1:-1]) for image in done.images)
+        console.print("  " + "  ".join(row), no_wrap=True, overflow="crop")
+    said = "".join(f"{c!s:^12}  " for c in done.classes)
+    console.print(Text("  " + said.rstrip(), "bold green"), no_wrap=True, overflow="crop")
+    console.print()
+    a = done.evaluation.accuracy
+    for key in ("float", "integer"):
+        print_facts(console, [(f"{key} accuracy", f"{a[key]:.2f} % of {a['samples']} held-out digits", "bold")])
+    print_facts(console, [*_decides(report, _MOST), *_rows(replace(report, accuracy=None), _MOST)])
+    console.print()
+    print_notes(console, report.notes)
+    print_line(console, "written", f"{done.output} ({size_text(done.output)}) in {done.seconds:.1f} s")
+    print_line(
+        console, "look inside", f"lingeronnx simulate {done.output} --input {_near(done.data)} --limit 1 --taps all"
+    )
+    print_line(console, "your turn", "lingeronnx quantize your_model.onnx --calib your_data.npz")
+
+
+def _near(path: Path) -> str:
+    """Return `path` relative to the current folder where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

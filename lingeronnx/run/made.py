@@ -1,0 +1,35 @@
+"""What an integer graph was made from, so that a comparison knows whether it is still as it was made.
+
+Written into its metadata under `KEY`: {"from": digest of the float model, "graph": its own}. Digests are of what the
+outputs are computed from (`graph.digests`), whatever nodes and inner tensors are called.
+"""
+
+from __future__ import annotations
+
+import json
+
+from ..graph import ir
+from ..graph.digests import whole
+
+__all__ = ["KEY", "made_from", "made_of", "note_made"]
+
+KEY = "lingeronnx.made"
+
+
+def note_made(model: ir.Graph, source: str) -> None:
+    """Write into the integer graph `model`, as it is now, that it is made from the float model with digest `source`."""
+    own = whole(model)
+    if own and source:
+        model.metadata_props[KEY] = json.dumps({"from": source, "graph": own}, sort_keys=True)
+
+
+def made_of(model: ir.Graph) -> str:
+    """Return the digest of the float model that `model` was made from; empty where it was changed since, or is mute."""
+    said = json.loads(model.metadata_props.get(KEY, "{}"))
+    return str(said["from"]) if said and said["graph"] == whole(model) else ""
+
+
+def made_from(model: ir.Graph | None, source: ir.Graph | None) -> bool:
+    """Whether `model` says that it was made from `source`, and was not changed since."""
+    origin = "" if model is None else made_of(model)
+    return bool(origin) and source is not None and origin == whole(source)

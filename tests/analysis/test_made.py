@@ -1,0 +1,155 @@
+"""A graph as quantizing left it is not called broken; one that was changed since is looked at."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import lingeronnx as lo
+from lingeronnx.graph import ir
+from lingeronnx.graph.digests import whole
+from lingeronnx.graph.modules import called, module
+from lingeronnx.run.made import made_from, made_of
+from lingeronnx.run.session import Session
+from tests import nets
+from tests.examples import first
+from tests.nets import Net
+
+BROKEN = {"wrong bias", "bias saturates", "channels swapped", "computes something else", "missing Relu",
+          "wrong pads", "wrong strides", "wrong dilations", "wrong group"}  # fmt: skip
+
+
+def recurrent():
+    """A GRU whose last state is read: errors of its steps add up, beyond what one rounding explains."""
+    net = Net(40, 6, seed=8)
+    weight = [net.const((net.rng.standard_normal((1, 24, n)) * 0.5).astype(np.float32)) for n in (6, 8)]
+    turned = net.node("Transpose", "x", perm=[1, 0, 2])
+    net.nodes.append(onnx.helper.make_node("GRU", [turned, *weight], ["", "h"], "gru", hidden_size=8))
+    return net.graph(net.linear(net.node("Squeeze", "h", net.const(np.int64([0]))), (8, 3), out="y"))
+
+
+def attention():
+    """Attention with channels of very different size, as transformers have them."""
+    net = Net(12, 16, seed=4)
+    big = np.ones(16, np.float32)
+    big[3] = 12
+    x = net.node("Mul", "x", net.const(big))
+    parts = [net.node("MatMul", x, net.const(net.rng.standard_normal((16, 16)).astype(np.float32) / 8)) for _ in "qkv"]
+    scores = net.node("MatMul", parts[0], net.node("Transpose", parts[1], perm=[0, 2, 1]))
+    mixed = net.node("MatMul", net.node("Softmax", scores, axis=-1), parts[2])
+    total = net.node("Add", mixed, net.node("Add", x, net.const(np.full(16, 5, np.float32))))
+    return net.graph(net.node("ReduceMean", total, axes=[1], keepdims=0, out="y"))
+
+
+NETS = (recurrent, attention, nets.residual, nets.depthwise, nets.concat, nets.asymmetric, nets.branches)
+
+
+@pytest.mark.parametrize("platform", ["venus", "generic"])
+@pytest.mark.parametrize("build", first(3, NETS), ids=lambda build: build.__name__)
+def test_what_was_just_made_is_never_called_broken(build, platform, tmp_path):
+    """Neither in memory nor from the file, under names of its own, at 8 bits and at 4."""
+    model = build()
+    data, other = nets.samples(model, 48), nets.samples(model, 16, seed=5)
+    ir.save(model, tmp_path / "f.onnx")
+    for bits in (8, 4) if platform == "generic" else (8,):
+        made = lo.quantize(model, data, platform=platform, bits=bits, weight_bits=bits)
+        made.write(tmp_path / "q.onnx")
+        for pair in ((model, made), (tmp_path / "f.onnx", tmp_path / "q.onnx")):
+            found = lo.compare(*pair, other)
+            assert not {f.kind for f in found.findings} & BROKEN
+
+
+def test_sequences_whose_channels_have_factors_of_their_own():
+    """[N, C, T]: the channels are axis 1 where equalization gave each a factor."""
+    net = Net(4, 10, seed=6)
+    weight = net.rng.standard_normal((12, 4, 3)) * np.exp(net.rng.uniform(-3, 3, (12, 1, 1)))
+    a = net.node("Relu", net.node("Conv", "x", net.const(weight.astype(np.float32)), out="a"))
+    b = net.const((net.rng.standard_normal((5, 12, 3)) / 6).astype(np.float32))
+    model = net.graph(net.node("Conv", a, b, out="y"))
+    data = nets.samples(model, 64)
+    made = lo.quantize(model, data, platform="venus")
+    found = lo.compare(model, made, data)
+    row = found.join.rows["a"]
+    assert len(row.held.factor) == len(row.channels.reach) == 12
+    assert not {f.kind for f in found.findings} & BROKEN
+
+
+def test_it_is_known_what_a_graph_was_made_from(tmp_path):
+    model, changed = nets.plain(), nets.plain()
+    weight = next(iter(changed.graph.initializers.values()))
+    array = ir.const(weight).copy()
+    array.flat[0] += 1
+    ir.fill(weight, array)
+    for platform in ("venus", "generic"):
+        made = lo.quantize(model, nets.samples(model), platform=platform, effort="fast")
+        for to in ("thinker", "linger") if platform == "venus" else ("thinker",):
+            made.write(tmp_path / "q.onnx", to)
+            graph = Session(tmp_path / "q.onnx").model
+            assert made_from(graph, Session(model).model)
+            assert not made_from(graph, Session(changed).model)
+            node = next(node for node in graph.graph if "scale_o" in node.attributes)
+            ir.set_attr(node, "scale_o", 2 * ir.attr(node, "scale_o"))
+            assert made_of(graph) == ""
+    assert not made_from(None, model)
+    assert not made_from(model, model)
+
+
+def test_branches_count_and_what_they_read_of_the_graph_around():
+    text = """
+    <ir_version: 8, opset_import: ["": 13]>
+    g (float[N, 3] x, bool c) => (float[N, 3] y) {{
+        w = {}(x)
+        y = If (c) <then_branch = one () => (float[N, 3] a) {{ a = {}(w) }},
+                    else_branch = two () => (float[N, 3] b) {{ b = Neg(w) }}>
+    }}"""
+    graphs = [("Relu", "Abs"), ("Relu", "Abs"), ("Relu", "Exp"), ("Tanh", "Abs")]
+    made = [whole(ir.from_proto(onnx.parser.parse_model(text.format(*names)))) for names in graphs]
+    assert made[0] == made[1] != ""
+    assert len(set(made)) == 3
+
+
+def test_a_layer_that_was_changed_since_is_found(tmp_path):
+    model = nets.plain()
+    data = nets.samples(model, 48)
+    made = lo.quantize(model, data, platform="venus")
+    graph = ir.clone(made.graph)
+    conv = next(node for node in graph.graph if node.op_type == "Conv2dInt")
+    bias = ir.const(conv.inputs[2]).copy()
+    bias[1] += 4000
+    ir.set_constant(graph, conv, 2, bias, "spoiled")
+    kinds = {f.kind for f in lo.compare(model, graph, data).findings}
+    assert kinds & BROKEN
+
+
+def test_modules_are_named_as_the_framework_names_them(tmp_path):
+    def node(name, **metadata):
+        made = ir.make_node("Relu", [], output="y", name=name)
+        made.metadata_props.update(metadata)
+        return made
+
+    scopes = {"pkg.torch.onnx.name_scopes": "['', 'layer1', 'layer1.conv', 'conv2d']"}
+    assert module(node("node_Conv_3", **scopes)) == "layer1.conv"
+    assert module(node("node_add", **{"pkg.torch.onnx.name_scopes": "['', 'add']"})) == "node_add"
+    assert module(node("/layer1/0/conv/Conv")) == "layer1.0.conv"
+    assert module(node("/Add")) == "/Add"
+    assert module(node("plain")) == "plain"
+    assert module(node("odd", **{"pkg.torch.onnx.name_scopes": "no list ("})) == "odd"
+    assert called("node_Conv_3", "layer1.conv") == "node_Conv_3 (layer1.conv)"
+    assert called("/layer1/conv/Conv", "layer1.conv") == "/layer1/conv/Conv"
+
+
+def test_tables_and_texts_name_nodes_and_modules(tmp_path):
+    model = nets.plain()
+    for number, node in enumerate(model.graph):
+        node.name = f"/block{number}/op/{node.op_type}"
+    data = nets.samples(model, 24)
+    made = lo.quantize(model, data, platform="venus", effort="fast")
+    graph = ir.clone(made.graph)
+    conv = next(node for node in graph.graph if node.op_type == "Conv2dInt")
+    ir.set_constant(graph, conv, 2, ir.const(conv.inputs[2]) + 4000, "spoiled")
+    lo.compare(model, graph, data, tmp_path)
+    table = (tmp_path / "compare_per_layer_out.csv").read_text()
+    assert table.splitlines()[0].endswith(",node,module")
+    assert ",/block0/op/Conv,block0.op\n" in table
+    assert "Conv /block0/op/Conv '" in (tmp_path / "abnormal_layer_advisor.txt").read_text()

@@ -1,0 +1,109 @@
+"""What only explains survives every number: infinities, nan, and the lowest float32, which masks are made of."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lingeronnx as lo
+from lingeronnx.analysis.channels import Channels
+from lingeronnx.analysis.closer import _level, _offset, _order
+from lingeronnx.analysis.metrics import Held, Pair
+from lingeronnx.flow.fidelity import _breaks, _explained
+from lingeronnx.graph import ir
+from lingeronnx.run.metrics import Agreement, decibel
+from tests.examples import examples
+from tests.nets import Net
+
+LOWEST = float(np.finfo(np.float32).min)
+ANY = st.floats() | st.sampled_from([0.0, math.inf, -math.inf, math.nan, LOWEST, 5e-324, 1.7e308])
+
+
+@examples(200)
+@given(ANY.map(abs), ANY.map(abs))
+def test_a_level_is_a_number_or_nan_never_an_error(signal, noise):
+    level = decibel(signal, noise)
+    assert math.isnan(level) == (not (math.isfinite(signal) and math.isfinite(noise)))
+    if level == math.inf:
+        assert noise == 0
+    if 1e-100 < signal < 1e100 and 1e-100 < noise < 1e100:
+        assert level == pytest.approx(10 * math.log10(signal / noise))
+
+
+@examples(100)
+@given(st.lists(st.tuples(ANY, ANY), min_size=4, max_size=40))
+def test_every_measure_is_there_for_any_two_streams(pairs):
+    x, y = (np.array(side, np.float64)[: len(pairs) // 4 * 4].reshape(-1, 4) for side in zip(*pairs, strict=True))
+    with np.errstate(all="ignore"):
+        x, y = x.astype(np.float32), y.astype(np.float32)
+    seen = Agreement()
+    seen.add(x, y)
+    assert isinstance(seen.sqnr, float)
+    assert isinstance(seen.cosine, float)
+    measured, channels = Pair(), Channels()
+    measured.add(x, y, Held(4.0))
+    channels.add(x, y)
+    assert set(measured.to_dict()) >= {"SQNR", "KL", "Cosine"}
+    assert channels.sqnr().shape[0] <= 4
+    sound = (np.where(np.isfinite(a), a, 0.0).astype(np.float64) for a in (x, y))
+    a, b = tuple(sound)
+    assert _level(a, b) <= 200
+    for explain in (_order, _offset):
+        explain(a, b)
+
+
+def test_what_is_not_finite_in_the_reference_is_left_out_and_in_the_other_alone_is_told():
+    seen = Agreement()
+    seen.add(np.float32([1, -np.inf, 2, np.nan]), np.float32([1, 5, 2, 7]))
+    assert (seen.sqnr, seen.cosine) == (math.inf, pytest.approx(1))
+    seen.add(np.float32([1, 2]), np.float32([1, np.inf]))
+    assert math.isnan(seen.sqnr)
+
+
+def masked() -> onnx.ModelProto:
+    """Return attention over 6 steps whose mask is 0 or the lowest float32, as Hugging Face writes it."""
+    net = Net(6, 8, seed=3)
+    net.inputs.append(onnx.helper.make_tensor_value_info("mask", 1, ["N", 1, 6]))
+    hidden = net.node("Mul", net.node("Sub", net.const(np.float32(1)), "mask"), net.const(np.float32(LOWEST)), out="m")
+    query = net.node("MatMul", "x", net.const(net.rng.standard_normal((8, 8)).astype(np.float32)))
+    scores = net.node("MatMul", query, net.node("Transpose", "x", perm=[0, 2, 1]), out="scores")
+    weights = net.node("Softmax", net.node("Add", scores, hidden, out="sum"), axis=-1)
+    return net.proto(net.node("MatMul", weights, "x", out="y"))
+
+
+@pytest.mark.parametrize("platform", ["generic", "venus"])
+def test_a_mask_of_the_lowest_number(platform, tmp_path):
+    rng = np.random.default_rng(0)
+    data = {"x": rng.standard_normal((32, 6, 8)).astype(np.float32)}
+    data["mask"] = (rng.random((32, 1, 6)) < 0.8).astype(np.float32)
+    data["mask"][:, :, 0] = 1
+    onnx.save(masked(), tmp_path / "m.onnx")
+    made = lo.quantize(tmp_path / "m.onnx", data, platform=platform, effort="fast")
+    assert math.isfinite(made.report.outputs["y"]["sqnr"])
+    assert math.isfinite(made.layers["y"])
+    found = lo.compare(tmp_path / "m.onnx", made, data, tmp_path / "out")
+    assert not [f for f in found.findings if "inf" in f.measured or "nan" in f.measured]
+
+
+def test_words_on_where_it_breaks_come_from_any_levels(monkeypatch):
+    """Levels of nan and of both infinities, and an explanation that fails itself."""
+    net = Net(4)
+    a = net.linear("x", (4, 4), out="a")
+    net.linear(a, (4, 3), out="y")
+    exact = net.graph("y")
+
+    class Data:
+        data = type("D", (), {"first": staticmethod(lambda few: {})})
+        few, calls = 1, None
+
+    for level, said in ((math.nan, "not finite"), (-math.inf, "-60.0 dB"), (3.0, "3.0 dB")):
+        monkeypatch.setattr("lingeronnx.flow.fidelity.per_tensor", lambda *_, value=level: {"a": value, "y": value})
+        text = _explained(lambda: _breaks(Data, exact, exact, None))
+        assert f"'a': {said}" in text
+    assert _explained(lambda: str(1 / 0)) == "; where it breaks could not be found (ZeroDivisionError)"
+    assert ir.names(exact)
