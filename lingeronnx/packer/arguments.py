@@ -16,12 +16,12 @@ import onnx
 from ..formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM
 from ..graph import ir
 from ..platforms import Platform
-from .faults import RESHAPED
 from .judge import Ready, Verdict, make_ready, verdict
 from .memory import Memory, places_of, plan_memory, room
 from .net import Net
 from .options import PSRAM, SHARE, Options
 from .overruns import written_past
+from .planned import RESHAPED
 
 __all__ = ["Choice", "arguments", "choose", "chosen", "plain_options", "shell"]
 

@@ -14,13 +14,14 @@ from ..graph import ir
 from ..graph.loose import loose_node, loose_tensor
 from ..platforms import PLATFORMS, Platform
 from .cost import Cost, cost_of
-from .faults import Plan, faults, placement_refused
+from .faults import faults, placement_refused
 from .form import check_file, check_net
 from .limits import REFUSED, WRONG, rule_text
 from .memory import Memory, places_of, plan_memory
 from .net import Finding, Net, Step
 from .options import SHARE, Options, parse
-from .overruns import overruns, states
+from .overruns import outputs_past, overruns
+from .planned import Plan
 from .prepare import prepare
 from .read import raw_steps, read
 
@@ -109,8 +110,7 @@ def verdict(ready: Ready, row: Platform, options: Options, memory: Memory | None
     plan = Plan(ready.net, memory, row, options, places_of(ready.net, options))
     found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, row), *faults(plan)]
     found += overruns(ready.net, memory, row.packing.areas, plan.places)
-    if row.packing.wide_states:
-        found += states(ready.net, memory)
+    found += outputs_past(ready.net, memory, row.packing)
     return _verdict(found, memory, ready.net)
 
 

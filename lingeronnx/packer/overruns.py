@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, SOFTMAX
+from ..platforms.packing import Packing
 from .areas import Node
 from .memory import Memory, Spot
 from .net import Finding, Net, Step
 from .options import PSRAM, SHARE
 from .window import rounded
 
-__all__ = ["OVERRUNS", "Overrun", "overruns", "states", "written_past"]
+__all__ = ["OVERRUNS", "Overrun", "outputs_past", "overruns", "written_past"]
 
 #: Bytes from `start` to `end`, `end` not included.
 Span = tuple[int, int]
@@ -231,19 +232,28 @@ _EXPOSED: Mapping[str, Exposed] = {
 }
 
 
-def states(net: Net, memory: Memory) -> Iterator[Finding]:
-    """Yield a finding for every LSTMInt whose last state, written in 32 bits and planned in 8, hits something."""
+def outputs_past(net: Net, memory: Memory, kind: Packing) -> Iterator[Finding]:
+    """Yield a finding for every output of which more bytes are written than planned, where these hit something."""
     for index, step in enumerate(net.steps):
-        if step.op != LSTM.name or len(step.outputs) < 2:
+        name, need, what = _written(net, step, kind)
+        if not name or need <= memory.spots[name].size:
             continue
-        spot = memory.spots[step.outputs[1]]
-        need = 4 * net.tensors[step.outputs[1]].elements
+        spot = memory.spots[name]
         end = spot.offset + need
         hit, over = _hits(net, memory, spot.place, (spot.offset + spot.size, end), index), end - _end(memory, spot)
         if over > 0 and spot.place == PSRAM:
             hit.append("the executor's own memory")
-        text, value = "the last state of an LSTMInt stays where it is planned", f"{need} bytes, {spot.size} are planned"
+        text, value = f"{what} stays where it is planned", f"{need} bytes, {spot.size} are planned"
         if hit:
             yield Finding("right", step.origin, text, f"{value}; {', '.join(hit)} lies behind", _REMEDY)
         elif over > 0:
             yield Finding("plan", step.origin, text, f"{value}; {over} bytes behind the plan are written", _REMEDY)
+
+
+def _written(net: Net, step: Step, kind: Packing) -> tuple[str, int, str]:
+    """Return an output, the bytes written to it, and what it is: a last state in 32 bits, two lines whatever it has."""
+    if step.op == LSTM.name and kind.wide_states and len(step.outputs) > 1:
+        return step.outputs[1], 4 * net.tensors[step.outputs[1]].elements, "the last state of an LSTMInt"
+    if step.op == LAYER_NORM.name and kind.flat_norm and len(net.tensors[step.inputs[0]].shape) == 2:
+        return step.outputs[0], 2 * net.tensors[step.inputs[1]].elements, "the output of a LayerNormInt of two axes"
+    return "", 0, ""

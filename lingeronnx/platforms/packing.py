@@ -135,7 +135,10 @@ class Packing:
     output_bits: tuple[int, ...] = (8, 16, 32)  # o_bits of a Conv2dInt that packs
     linear_bits: tuple[int, ...] = (8, 32)  # o_bits of a LinearInt that is right
     norm_width: int = 1  # bytes of a LayerNormInt's weight
+    min_norm: int = 1  # elements of a line of a LayerNormInt that comes out right
+    flat_norm: bool = False  # whether a LayerNormInt of two axes does, which always computes two lines
     batch_first: bool = False  # how LSTMInt is right
+    even_hidden: bool = False  # whether an LSTMInt is right with an even hidden size only
     transposed_shared: bool = False  # whether input and output of a ConvTranspose2dInt must lie in shared memory
     transposed_weights: bool = False  # and its weight
     reserved_workspace: bool = True  # whether 'workspace' in a tensor's name does harm
@@ -199,7 +202,10 @@ VENUS = Packing(
     ),
     areas="venus",
     norm_width=2,
+    min_norm=4,
+    flat_norm=True,
     batch_first=True,
+    even_hidden=True,
     transposed_shared=True,
     transposed_weights=True,
     reserved_workspace=False,
