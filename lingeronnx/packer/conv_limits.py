@@ -8,12 +8,13 @@ from typing import Any
 from ..formats import QUANT
 from ..graph import ir
 from ..platforms import Platform
+from .unmeasured import unmeasured
 from .window import Window, by, rounded, sizes
 
 __all__ = [
     "kernel_side", "kernel_dilated", "kernel_line", "line_dilation", "stride_values", "stride_within_kernel",
     "pad_side", "dilation_values", "depthwise_multiplier", "group_outputs", "one_group", "undilated", "conv_slab",
-    "conv_slab_swapped", "conv_slab_inner", "conv_map", "weight_share", "depthwise_weights", "input_below_kernel",
+    "conv_slab_swapped", "conv_slab_inner", "conv_map", "weight_share", "weight_shares", "depthwise_weights", "input_below_kernel",
     "input_with_output",
 ]  # fmt: skip
 
@@ -176,6 +177,20 @@ def weight_share(node: ir.Node, row: Platform) -> Any:
         return None
     need = rounded(w.channels, 8) * w.area * row.packing.conv.share_outputs
     return f"{need} bytes" if need > row.packing.conv.share_weights else None
+
+
+@unmeasured("as many shares as ran are right; with three times as many the executor crashes, on the host at least")
+def weight_shares(node: ir.Node, row: Platform) -> Any:
+    """the weights come in at most {row.packing.conv.max_shares} shares of {row.packing.conv.share_weights} bytes | cut
+    the layer over its outputs.
+    """
+    w = Window.of(node)
+    if row.packing is None or w is None or w.depthwise or row.packing.conv.max_shares is None:
+        return None
+    kind, one = row.packing.conv, rounded(w.channels, 8) * w.area
+    outputs = max(kind.share_weights // one // kind.share_outputs * kind.share_outputs, kind.share_outputs)
+    shares = math.ceil(w.outputs / outputs)
+    return f"{shares} shares" if shares > kind.max_shares else None
 
 
 def depthwise_weights(node: ir.Node, row: Platform) -> Any:

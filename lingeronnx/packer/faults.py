@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..formats import (
-    ADD, BMM, CONV1D, CONV2D, CONV_TRANSPOSE2D, DEQUANT, LAYER_NORM, LINEAR, LSTM, MUL, QUANT, SUB,
+    ADD,
+    BMM,
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    DEQUANT,
+    LAYER_NORM,
+    LINEAR,
+    LSTM,
+    MUL,
+    QUANT,
+    SUB,
 )  # fmt: skip
 from .memory import BUFFERS
 from .net import Finding, Step

@@ -44,7 +44,7 @@ REFUSED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
 #: What packs, and is not computed or computed wrong, whatever the arguments.
 WRONG: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
     {
-        CONV2D.name: (conv.depthwise_multiplier, conv.conv_slab_swapped, conv.conv_map),
+        CONV2D.name: (conv.depthwise_multiplier, conv.conv_slab_swapped, conv.conv_map, conv.weight_shares),
         CONV1D.name: (conv.line_dilation, conv.depthwise_multiplier),
         CONV_TRANSPOSE2D.name: (conv.undilated,),
         AVG_POOL2D.name: (pool.pool_slab_free, pool.pool_slab_average, pool.pool_map_average, pool.pool_map_odd,

@@ -45,6 +45,7 @@ class ConvPacking:
     swapped_strides: bool  # whether a stride above 1 comes out right where only swapped axes fit
     share_outputs: int  # a convolution's weights are cut over its outputs, into shares of a multiple of it
     share_weights: int
+    max_shares: int | None  # of a convolution's weights: what ran; None: no more was seen to fail
     depthwise_weights: int | None  # kernel times channels rounded up to 8
     depthwise_multiplier: bool
     max_kernel_1d: int
@@ -171,6 +172,7 @@ VENUS = Packing(
         swapped_strides=True,
         share_outputs=2,
         share_weights=32768,
+        max_shares=None,
         depthwise_weights=None,
         depthwise_multiplier=False,
         max_kernel_1d=5,
@@ -236,6 +238,7 @@ ARCS = Packing(
         swapped_strides=False,
         share_outputs=2,
         share_weights=8192,
+        max_shares=43,
         depthwise_weights=8192,
         depthwise_multiplier=True,
         max_kernel_1d=12,
@@ -291,6 +294,7 @@ VENUSA = Packing(
         swapped_strides=True,
         share_outputs=4,
         share_weights=32768,
+        max_shares=None,
         depthwise_weights=None,
         depthwise_multiplier=True,
         max_kernel_1d=12,
