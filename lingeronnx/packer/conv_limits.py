@@ -14,8 +14,8 @@ from .window import Window, by, rounded, sizes
 __all__ = [
     "kernel_side", "kernel_dilated", "kernel_line", "line_dilation", "stride_values", "stride_within_kernel",
     "pad_side", "dilation_values", "depthwise_multiplier", "group_outputs", "one_group", "undilated", "conv_slab",
-    "conv_slab_swapped", "conv_slab_inner", "conv_map", "weight_share", "weight_shares", "depthwise_weights", "input_below_kernel",
-    "input_with_output",
+    "conv_slab_swapped", "conv_slab_inner", "conv_map", "weight_share", "weight_shares", "depthwise_weights",
+    "input_below_kernel", "input_with_output", "line_group",
 ]  # fmt: skip
 
 
@@ -55,6 +55,14 @@ def line_dilation(node: ir.Node, row: Platform) -> Any:
     """1-D kernels are not dilated | use a kernel with zeros between."""
     w = Window.of(node)
     return w.dilations[1] if row.packing is not None and w is not None and w.dilations[1] != 1 else None
+
+
+def line_group(node: ir.Node, row: Platform) -> Any:
+    """a 1-D convolution has one group | write it as a two-dimensional one over a map of height 1."""
+    w = Window.of(node)
+    if row.packing is None or w is None or row.packing.conv.groups_1d or w.group == 1:
+        return None
+    return f"{w.group} groups"
 
 
 def stride_values(node: ir.Node, row: Platform) -> Any:

@@ -49,6 +49,7 @@ class ConvPacking:
     depthwise_weights: int | None  # kernel times channels rounded up to 8
     depthwise_multiplier: bool
     max_kernel_1d: int
+    groups_1d: bool  # whether a 1-D convolution of several groups packs
     pre_pad: bool  # whether a map smaller than the kernel is padded in a node of its own
     max_maps: int | None  # input and output, channels rounded up to 8, width to 8 times the stride
     memory_depthwise: int  # input and output together
@@ -176,6 +177,7 @@ VENUS = Packing(
         depthwise_weights=None,
         depthwise_multiplier=False,
         max_kernel_1d=5,
+        groups_1d=True,
         pre_pad=True,
         max_maps=507904,
         memory_depthwise=512 * 1024 - 1,
@@ -242,6 +244,7 @@ ARCS = Packing(
         depthwise_weights=8192,
         depthwise_multiplier=True,
         max_kernel_1d=12,
+        groups_1d=False,
         pre_pad=False,
         max_maps=None,
         memory_depthwise=384 * 1024,
@@ -298,6 +301,7 @@ VENUSA = Packing(
         depthwise_weights=None,
         depthwise_multiplier=True,
         max_kernel_1d=12,
+        groups_1d=True,
         pre_pad=False,
         max_maps=None,
         memory_depthwise=384 * 1024,
