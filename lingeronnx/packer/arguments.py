@@ -18,7 +18,7 @@ from ..graph import ir
 from ..platforms import Platform
 from .judge import Ready, Verdict, make_ready, verdict
 from .memory import Memory, places_of, plan_memory, room
-from .net import Net
+from .net import Finding, Net
 from .options import PSRAM, SHARE, Options
 from .overruns import written_past
 from .planned import RESHAPED
@@ -124,19 +124,23 @@ def chosen(ready: Ready, row: Platform, base: Options) -> Choice:
     if best is None or best[0][0] == _REFUSED:
         known = [] if best is None else [best]
         best = min([*known, *(judged(*one) for one in late)], key=lambda pair: pair[0])
-    if best[0][0] == _WRONG:
-        tried_last = [judged(number, one) for number, one in enumerate(_cleared(ready, row, base, start))]
-        best = min([best, *tried_last], key=lambda pair: pair[0])
+    for further in (_cleared, _mended):
+        if best[0][0] in (_BELIEVED, _WRONG):
+            for number, one in enumerate(further(ready, row, base, start)):
+                tried = judged(number, one)
+                if tried[0] < best[0]:
+                    best, start = tried, one
     return best[1]
 
 
-_WRONG = 2  # the rank of what packs and gives other integers
-_REFUSED = 3  # of what the packer refuses, as it does what does not fit
+_BELIEVED = 2  # the rank of what is right as far as is known
+_WRONG = 3  # of what packs and gives other integers
+_REFUSED = 4  # of what the packer refuses, as it does what does not fit
 
 
 def _rank(found: Verdict) -> int:
     if found.chip_ready:
-        return int(found.warned)
+        return _BELIEVED if found.beliefs else int(found.warned)
     return _WRONG if found.packs else _REFUSED
 
 
@@ -219,6 +223,63 @@ def _cleared(ready: Ready, row: Platform, base: Options, start: _Candidate) -> I
         candidate = replace(candidate, psram=tuple(names))
         yield candidate
 
+
+def _mended(ready: Ready, row: Platform, base: Options, start: _Candidate) -> Iterator[_Candidate]:
+    """Yield `start` with the tensors of one node after the other moved, as long as that leaves less to be said.
+
+    What is reshaped moves along. A node that no move helps is left as it is.
+    """
+    if start.all_psram:
+        return
+
+    def said_of(candidate: _Candidate) -> tuple[tuple[int, int], Verdict] | None:
+        options = candidate.options(base)
+        memory = plan_memory(ready.net, row, options, room(row, base) + 1) if ready.net is not None else None
+        if memory is None:
+            return None
+        said = verdict(ready, row, options, memory)
+        return (_rank(said), len(_doubts(said))), said
+
+    candidate, now, stuck, tried = start, said_of(start), set[str](), 0
+    while now is not None and tried < _MENDINGS:
+        node = next((f.node for f in _doubts(now[1]) if f.node not in stuck), None)
+        if node is None:
+            return
+        best = (now[0], candidate, now)
+        for names in _moved(_net(now[1]), node):
+            other = replace(candidate, psram=tuple(dict.fromkeys(n for n in _toggled(candidate.psram, names))))
+            after, tried = said_of(other), tried + 1
+            if after is not None and after[0] < best[0]:
+                best = (after[0], other, after)
+        if best[1] is candidate:
+            stuck.add(node)
+            continue
+        _, candidate, now = best
+        yield candidate
+
+
+def _doubts(said: Verdict) -> list[Finding]:
+    """Return what speaks against a verdict, or what a right one hangs on."""
+    return [f for f in said.findings if f.level != "plan"] or list(said.beliefs)
+
+
+def _moved(net: Net, node: str) -> Iterator[list[str]]:
+    """Yield the tensors of a node in all combinations, the fewest first, each with what is reshaped from it."""
+    steps = [step for step in net.steps if step.origin == node]
+    names = [n for step in steps for n in (*step.inputs, *step.outputs) if not net.tensors[n].constant]
+    roots = [n for n in dict.fromkeys(_root(net, name) for name in names) if not set(":,") & set(n)][:_SIDES]
+    for count in range(1, len(roots) + 1):
+        for chosen_roots in itertools.combinations(roots, count):
+            yield [n for root in chosen_roots for n in _followed(net, [root]) if not set(":,") & set(n)]
+
+
+def _toggled(names: Sequence[str], moved: Sequence[str]) -> list[str]:
+    """Return `names` with what is in `moved` taken out where it is in, else added."""
+    return [n for n in names if n not in moved] + [n for n in moved if n not in names]
+
+
+#: Trials of places for single nodes, and how many tensors of a node are tried.
+_MENDINGS, _SIDES = 96, 4
 
 #: Rounds of moving what lies behind a work area: what comes to lie there next may be in the way, too.
 _CLEARINGS = 8

@@ -198,7 +198,7 @@ def weight_shares(node: ir.Node, row: Platform) -> Any:
     kind, one = row.packing.conv, rounded(w.channels, 8) * w.area
     outputs = max(kind.share_weights // one // kind.share_outputs * kind.share_outputs, kind.share_outputs)
     shares = math.ceil(w.outputs / outputs)
-    return f"{shares} shares" if shares > kind.max_shares else None
+    return f"{shares} shares" if shares > (row.packing.conv.max_shares or shares) else None
 
 
 def depthwise_weights(node: ir.Node, row: Platform) -> Any:

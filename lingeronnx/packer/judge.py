@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ from .cost import Cost, cost_of
 from .faults import faults, placement_refused
 from .form import check_file, check_net
 from .limits import REFUSED, WRONG, rule_text
+from .measured import beliefs
 from .memory import Memory, places_of, plan_memory
 from .net import Finding, Net, Step
 from .options import SHARE, Options, parse
@@ -34,7 +35,7 @@ class Verdict:
 
     packs : the packer takes it. runs_right : the chip gives the integers of the simulator. memory : the plan, of the
     graph net; None where it does not get that far. findings : what speaks against it, and as a warning of level "plan"
-    what is right and writes past its plan.
+    what is right and writes past its plan. beliefs : what a verdict of right hangs on and nobody measured.
     """
 
     packs: bool
@@ -42,6 +43,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     memory: Memory | None
     net: Net | None = field(default=None, repr=False, compare=False)
+    beliefs: tuple[Finding, ...] = ()
 
     @property
     def chip_ready(self) -> bool:
@@ -111,7 +113,8 @@ def verdict(ready: Ready, row: Platform, options: Options, memory: Memory | None
     found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, row), *faults(plan)]
     found += overruns(ready.net, memory, row.packing.areas, plan.places)
     found += outputs_past(ready.net, memory, row.packing)
-    return _verdict(found, memory, ready.net)
+    said = _verdict(found, memory, ready.net)
+    return replace(said, beliefs=tuple(dict.fromkeys(beliefs(plan)))) if said.chip_ready else said
 
 
 def _verdict(found: list[Finding], memory: Memory | None, net: Net | None) -> Verdict:
