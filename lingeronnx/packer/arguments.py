@@ -151,7 +151,7 @@ def _candidates(ready: Ready, row: Platform) -> Iterator[_Candidate]:
         return
     seen = set()
     for names in _moves(ready.net, row):
-        plain = tuple(n for n in _followed(ready.net, names) if ":" not in n and "," not in n)
+        plain = tuple(n for n in _followed(ready.net, names) if _movable_by_name(n))
         for candidate in (_Candidate(plain), _Candidate(plain, prefetch=False), _Candidate(plain, shared=True)):
             if candidate not in seen:
                 seen.add(candidate)
@@ -217,7 +217,7 @@ def _cleared(ready: Ready, row: Platform, base: Options, start: _Candidate) -> I
         places = places_of(_net(said), candidate.options(base))
         past = written_past(_net(said), said.memory, row.packing.areas, places)
         behind = [_root(_net(said), name) for found in past for name in found.hit]
-        names = dict.fromkeys((*candidate.psram, *_followed(_net(said), [n for n in behind if not set(":,") & set(n)])))
+        names = dict.fromkeys((*candidate.psram, *_followed(_net(said), [n for n in behind if _movable_by_name(n)])))
         if len(names) == len(candidate.psram):
             return
         candidate = replace(candidate, psram=tuple(names))
@@ -229,8 +229,6 @@ def _mended(ready: Ready, row: Platform, base: Options, start: _Candidate) -> It
 
     What is reshaped moves along. A node that no move helps is left as it is.
     """
-    if start.all_psram:
-        return
 
     def said_of(candidate: _Candidate) -> tuple[tuple[int, int], Verdict] | None:
         options = candidate.options(base)
@@ -240,6 +238,8 @@ def _mended(ready: Ready, row: Platform, base: Options, start: _Candidate) -> It
         said = verdict(ready, row, options, memory)
         return (_rank(said), len(_doubts(said))), said
 
+    if start.all_psram and ready.net is not None:  # named tensors are moved: begin with those that must be
+        start = _Candidate(tuple(n for n in _followed(ready.net, _rows(ready.net, row)) if _movable_by_name(n)))
     candidate, now, stuck, tried = start, said_of(start), set[str](), 0
     while now is not None and tried < _MENDINGS:
         node = next((f.node for f in _doubts(now[1]) if f.node not in stuck), None)
@@ -264,13 +264,16 @@ def _doubts(said: Verdict) -> list[Finding]:
 
 
 def _moved(net: Net, node: str) -> Iterator[list[str]]:
-    """Yield the tensors of a node in all combinations, the fewest first, each with what is reshaped from it."""
+    """Yield the tensors of a node in all combinations, the fewest first, each with what is reshaped from it.
+
+    What a node reads moves as a whole, or from the last reshape on.
+    """
     steps = [step for step in net.steps if step.origin == node]
     names = [n for step in steps for n in (*step.inputs, *step.outputs) if not net.tensors[n].constant]
-    roots = [n for n in dict.fromkeys(_root(net, name) for name in names) if not set(":,") & set(n)][:_SIDES]
-    for count in range(1, len(roots) + 1):
-        for chosen_roots in itertools.combinations(roots, count):
-            yield [n for root in chosen_roots for n in _followed(net, [root]) if not set(":,") & set(n)]
+    ends = dict.fromkeys(n for name in names for n in (_root(net, name), name) if _movable_by_name(n))
+    for count in range(1, len(ends) + 1):
+        for some in itertools.combinations(list(ends)[:_SIDES], count):
+            yield [n for n in _followed(net, some) if _movable_by_name(n)]
 
 
 def _toggled(names: Sequence[str], moved: Sequence[str]) -> list[str]:
@@ -279,7 +282,7 @@ def _toggled(names: Sequence[str], moved: Sequence[str]) -> list[str]:
 
 
 #: Trials of places for single nodes, and how many tensors of a node are tried.
-_MENDINGS, _SIDES = 96, 4
+_MENDINGS, _SIDES = 160, 5
 
 #: Rounds of moving what lies behind a work area: what comes to lie there next may be in the way, too.
 _CLEARINGS = 8
@@ -298,6 +301,11 @@ def _harm(said: Verdict) -> int:
     return sum(f.level != "plan" and f.node != "shared memory" for f in said.findings)
 
 
+def _movable_by_name(name: str) -> bool:
+    """Whether -m can say the name."""
+    return not set(":,") & set(name)
+
+
 def _movable(said: Verdict) -> list[str]:
     """Return the tensors in shared memory at its fullest node: first those it does not use, the largest first."""
     assert said.memory is not None
@@ -306,9 +314,7 @@ def _movable(said: Verdict) -> list[str]:
     living = said.memory.living(len(net.steps))
     index = living.index(max(living))
     used = {*net.steps[index].inputs, *net.steps[index].outputs}
-    alive = [
-        n for n, s in spots.items() if s.kind == "tensor" and s.first <= index <= s.last and not set(":,") & set(n)
-    ]
+    alive = [n for n, s in spots.items() if s.kind == "tensor" and s.first <= index <= s.last and _movable_by_name(n)]
     return sorted(alive, key=lambda name: (name in used, -spots[name].size))
 
 

@@ -10,7 +10,7 @@ from ..formats import ADD, BATCH_NORM2D, CONCAT, CONV2D, CONV_TRANSPOSE2D, LAYER
 from .areas import Node
 from .net import Finding, Step
 from .options import PSRAM, SHARE
-from .planned import HALF, RESHAPED, Plan, wrong
+from .planned import HALF, Plan, wrong
 from .unmeasured import unmeasured
 
 __all__ = ["PLACED"]
@@ -151,7 +151,12 @@ def _sub(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 
 def _back(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     if node.outside() and not node.away:
-        yield wrong(step, "what is reshaped in psram stays there", "moved to shared memory", "place both sides alike")
+        yield wrong(
+            step,
+            "what an Unsqueeze or Squeeze reads in psram stays there",
+            "moved to shared memory",
+            "place both sides alike",
+        )
 
 
 def _sequence(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
@@ -232,7 +237,7 @@ PLACED: Mapping[str, Mapping[str, tuple[Rule, ...]]] = MappingProxyType(
         "venusA": {
             **_LATER, LINEAR.name: (_rows_outside,), "Transpose": (_transpose_broken,),
             ADD.name: (_add_alone, _add_shift, _add_second), CONV_TRANSPOSE2D.name: (_transposed_outside,),
-            **dict.fromkeys(RESHAPED, (_back,)),
+            **dict.fromkeys(("Squeeze", "Unsqueeze"), (_back,)),
         },
     }
 )  # fmt: skip
