@@ -55,6 +55,13 @@ class Verdict:
         """Whether it is right and writes past its plan, which may do harm on a chip."""
         return self.chip_ready and any(f.level == "plan" for f in self.findings)
 
+    @property
+    def believed(self) -> str:
+        """What a verdict of right hangs on and nobody measured, as a line; empty where all was."""
+        nodes = ", ".join(f"{f.node} ({f.value})" for f in self.beliefs[:3])
+        more = f" and {len(self.beliefs) - 3} more" if len(self.beliefs) > 3 else ""
+        return f"right as far as is known, but not measured: {self.beliefs[0].rule}: {nodes}{more}" if nodes else ""
+
     def cost(self, row: Platform) -> Cost | None:
         """Return what the graph costs; None where it has no plan."""
         return None if self.net is None or self.memory is None else cost_of(self.net, self.memory, row)

@@ -131,5 +131,5 @@ def beliefs(plan: Plan) -> Iterator[Finding]:
         if step.op in IN_PLACE and plan.places[step.inputs[0]] == plan.places[step.outputs[0]]:
             continue  # nothing is computed
         if "p" in places and places not in RIGHT[kind.areas].get(step.op, "").split():
-            rule = f"{step.op} was measured with its tensors in these places"
+            rule = f"{step.op} with its tensors in these places (s shared memory, p psram)"
             yield Finding("unmeasured", step.origin, rule, places, "place them elsewhere (-m)")

@@ -11,6 +11,7 @@ import pytest
 from lingeronnx.packer.judge import judge
 from lingeronnx.platforms import platform
 
+ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = next(
     (
         p / "shared" / "golden"
@@ -106,11 +107,12 @@ def test_runs_right():
 
 
 def test_figures():
-    """README tells how many rows were measured, and how many of them the chip computes wrong."""
+    """README and docs/check.md tell how many rows were measured, and how many of them the chip computes wrong."""
     counts = sum(table().values(), Counter())
     wrong = sum(n for (have, _), n in counts.items() if have == "wrong")
-    text = " ".join((Path(__file__).resolve().parents[2] / "README.md").read_text().split())
-    assert f"on all of {len(verdicts()):,} measured graphs, and finds all of the {wrong:,} among them" in text
+    texts = {file: " ".join((ROOT / file).read_text().split()) for file in ("README.md", "docs/check.md")}
+    assert f"on all of {len(verdicts()):,} measured graphs, and finds all of the {wrong:,} among" in texts["README.md"]
+    assert f"{len(verdicts()):,} measured graphs, of which the chip computes {wrong:,} wrong" in texts["docs/check.md"]
 
 
 def test_past_the_plan():
