@@ -124,7 +124,7 @@ def beliefs(plan: Plan) -> Iterator[Finding]:
     kind = plan.row.packing
     assert kind is not None
     for step in plan.net.steps:
-        if step.op == LAYER_NORM.name and plan.options.parameters == SHARE and kind.areas != "venus":
+        if step.op == LAYER_NORM.name and plan.options.parameters == SHARE and kind.norm_behind:
             rule, value = "what lies behind all constants in shared memory comes to no harm", "rows are written there"
             yield Finding("unmeasured", step.origin, rule, value, "leave the constants in psram")
         places = places_read(plan.node(step))

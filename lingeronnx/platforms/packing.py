@@ -138,6 +138,7 @@ class Packing:
     linear_bits: tuple[int, ...] = (8, 32)  # o_bits of a LinearInt that is right
     norm_width: int = 1  # bytes of a LayerNormInt's weight
     min_norm: int = 1  # elements of a line of a LayerNormInt that comes out right
+    norm_behind: bool = True  # whether it writes lines behind a bias that lies in shared memory
     flat_norm: bool = False  # whether a LayerNormInt of two axes does, which always computes two lines
     batch_first: bool = False  # how LSTMInt is right
     even_hidden: bool = False  # whether an LSTMInt is right with an even hidden size only
@@ -207,6 +208,7 @@ VENUS = Packing(
     areas="venus",
     norm_width=2,
     min_norm=4,
+    norm_behind=False,
     flat_norm=True,
     batch_first=True,
     even_hidden=True,
