@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from ..formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM
+from ..formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM, SOFTMAX
 from ..graph import ir
 from ..platforms import Platform
 from .judge import Ready, Verdict, make_ready, verdict
@@ -163,7 +163,7 @@ def _candidates(ready: Ready, row: Platform) -> Iterator[_Candidate]:
 
 def _moves(net: Net, row: Platform) -> Iterator[Sequence[str]]:
     """Yield sets of tensors to be placed in PSRAM, smallest first, as far as the chip has use for them."""
-    groups = [g for g in (_rows(net, row), _norms(net), _averages(net), _states(net, row)) if g]
+    groups = [g for g in (_rows(net, row), _stacks(net), _norms(net), _averages(net), _states(net, row)) if g]
     helpful = [[], rows] if (rows := _rows(net, row)) else [[]]
     yield []
     yield from groups
@@ -338,6 +338,13 @@ def _rows(net: Net, row: Platform) -> list[str]:
 def _norms(net: Net) -> list[str]:
     """Return what LayerNormInt reads and writes."""
     return [n for s in net.steps if s.op == LAYER_NORM.name for n in (s.inputs[0], s.outputs[0])]
+
+
+def _stacks(net: Net) -> list[str]:
+    """Return what iqCat makes for SoftmaxInt to take parts of: written to PSRAM, it has a work area planned."""
+    fed = {s.inputs[0] for s in net.steps if s.op == SOFTMAX.name}
+    cut = {s.inputs[0] for s in net.steps if s.op == "Slice" and s.outputs[0] in fed}
+    return [s.outputs[0] for s in net.steps if s.op == CONCAT.name and s.outputs[0] in cut]
 
 
 def _averages(net: Net) -> list[str]:
