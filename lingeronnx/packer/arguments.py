@@ -6,6 +6,7 @@ prefetching, and what else helps single operators. None is taken on trust: the v
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -208,54 +209,85 @@ def _spilled(ready: Ready, row: Platform, base: Options) -> Iterator[_Candidate]
 
 def _cleared(ready: Ready, row: Platform, base: Options, start: _Candidate) -> Iterator[_Candidate]:
     """Yield `start` with what lies behind the work area moved to PSRAM, and so on while something lies there."""
-    assert row.packing is not None
     candidate = start
     for _ in range(_CLEARINGS):
         said = verdict(ready, row, candidate.options(base))
         if said.memory is None:
             return
-        places = places_of(_net(said), candidate.options(base))
-        past = written_past(_net(said), said.memory, row.packing.areas, places)
-        behind = [_root(_net(said), name) for found in past for name in found.hit]
-        names = dict.fromkeys((*candidate.psram, *_followed(_net(said), [n for n in behind if _movable_by_name(n)])))
+        behind = [name for names in _behind(said, row, candidate.options(base)).values() for name in names]
+        names = dict.fromkeys((*candidate.psram, *_followed(_net(said), behind)))
         if len(names) == len(candidate.psram):
             return
         candidate = replace(candidate, psram=tuple(names))
         yield candidate
 
 
+def _behind(said: Verdict, row: Platform, options: Options) -> dict[str, list[str]]:
+    """Return {node that writes past its work area: what lies there}, before it was reshaped."""
+    assert row.packing is not None
+    assert said.memory is not None
+    net = _net(said)
+    past = written_past(net, said.memory, row.packing.areas, places_of(net, options))
+    return {f.step.origin: [n for n in (_root(net, hit) for hit in f.hit) if _movable_by_name(n)] for f in past}
+
+
 def _mended(ready: Ready, row: Platform, base: Options, start: _Candidate) -> Iterator[_Candidate]:
-    """Yield `start` with the tensors of one node after the other moved, as long as that leaves less to be said.
+    """Yield better and better candidates, found by moving the tensors of a node that something is said of.
 
-    What is reshaped moves along. A node that no move helps is left as it is.
+    What is reshaped moves along, and what lies behind a work area may move as well. Of all that was tried the best is
+    gone on from, be it worse than where it came from: one move may need another. With prefetching and without.
     """
-
-    def said_of(candidate: _Candidate) -> tuple[tuple[int, int], Verdict] | None:
-        options = candidate.options(base)
-        memory = plan_memory(ready.net, row, options, room(row, base) + 1) if ready.net is not None else None
-        if memory is None:
-            return None
-        said = verdict(ready, row, options, memory)
-        return (_rank(said), len(_doubts(said))), said
-
-    if start.all_psram and ready.net is not None:  # named tensors are moved: begin with those that must be
+    assert ready.net is not None
+    if start.all_psram:  # named tensors are moved: begin with those that must be
         start = _Candidate(tuple(n for n in _followed(ready.net, _rows(ready.net, row)) if _movable_by_name(n)))
-    candidate, now, stuck, tried = start, said_of(start), set[str](), 0
-    while now is not None and tried < _MENDINGS:
-        node = next((f.node for f in _doubts(now[1]) if f.node not in stuck), None)
-        if node is None:
+    open_ends: list[tuple[tuple[int, int, int], int, _Candidate, Verdict]] = []
+    seen: set[tuple[bool, bool, frozenset[str]]] = set()
+    least: tuple[int, int, int] | None = None
+
+    def look(candidate: _Candidate) -> bool:
+        """Judge a candidate that is new; tell whether it is the best."""
+        nonlocal least
+        key = (candidate.prefetch, candidate.shared, frozenset(candidate.psram))
+        if key in seen:
+            return False
+        seen.add(key)
+        found = _weighed(ready, row, base, candidate)
+        if found is None:
+            return False
+        heapq.heappush(open_ends, (found[0], len(seen), candidate, found[1]))
+        better, least = least is None or found[0] < least, min(found[0], least or found[0])
+        return better
+
+    for begin in (start, replace(start, prefetch=False)):
+        look(begin)
+    most = min(max(_TRIED_NODES // len(ready.net.steps), _FEWEST_TRIALS), _MOST_TRIALS)
+    while open_ends and len(seen) < most:
+        _, _, candidate, said = heapq.heappop(open_ends)
+        doubts = _doubts(said)
+        if not doubts:
             return
-        best = (now[0], candidate, now)
-        for names in _moved(_net(now[1]), node):
-            other = replace(candidate, psram=tuple(dict.fromkeys(n for n in _toggled(candidate.psram, names))))
-            after, tried = said_of(other), tried + 1
-            if after is not None and after[0] < best[0]:
-                best = (after[0], other, after)
-        if best[1] is candidate:
-            stuck.add(node)
-            continue
-        _, candidate, now = best
-        yield candidate
+        behind = _behind(said, row, candidate.options(base)).get(doubts[0].node, [])
+        for names in _moved(said, doubts[0].node, behind):
+            other = replace(candidate, psram=tuple(_toggled(candidate.psram, names)))
+            if look(other):
+                yield other
+
+
+def _weighed(
+    ready: Ready, row: Platform, base: Options, candidate: _Candidate
+) -> tuple[tuple[int, int, int], Verdict] | None:
+    """Return the rank of a candidate, how much there is to be said and how many tensors that names, with the verdict.
+
+    None for one that does not fit.
+    """
+    assert ready.net is not None
+    options = candidate.options(base)
+    memory = plan_memory(ready.net, row, options, room(row, base) + 1)
+    if memory is None:
+        return None
+    said = verdict(ready, row, options, memory)
+    doubts = _doubts(said)
+    return (_rank(said), len(doubts), sum(f.value.count(",") for f in doubts)), said
 
 
 def _doubts(said: Verdict) -> list[Finding]:
@@ -263,16 +295,18 @@ def _doubts(said: Verdict) -> list[Finding]:
     return [f for f in said.findings if f.level != "plan"] or list(said.beliefs)
 
 
-def _moved(net: Net, node: str) -> Iterator[list[str]]:
-    """Yield the tensors of a node in all combinations, the fewest first, each with what is reshaped from it.
+def _moved(said: Verdict, node: str, behind: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the tensors of a node and those `behind` in all combinations, the fewest first, with what is reshaped.
 
     What a node reads moves as a whole, or from the last reshape on.
     """
+    net = _net(said)
     steps = [step for step in net.steps if step.origin == node]
     names = [n for step in steps for n in (*step.inputs, *step.outputs) if not net.tensors[n].constant]
-    ends = dict.fromkeys(n for name in names for n in (_root(net, name), name) if _movable_by_name(n))
-    for count in range(1, len(ends) + 1):
-        for some in itertools.combinations(list(ends)[:_SIDES], count):
+    own = dict.fromkeys(n for name in names for n in (_root(net, name), name) if _movable_by_name(n))
+    ends = list(dict.fromkeys((*list(own)[:_SIDES], *behind[:_SIDES])))
+    for count in range(1, _SIDES + 1):
+        for some in itertools.combinations(ends, count):
             yield [n for n in _followed(net, some) if _movable_by_name(n)]
 
 
@@ -281,8 +315,8 @@ def _toggled(names: Sequence[str], moved: Sequence[str]) -> list[str]:
     return [n for n in names if n not in moved] + [n for n in moved if n not in names]
 
 
-#: Trials of places for single nodes, and how many tensors of a node are tried.
-_MENDINGS, _SIDES = 160, 5
+#: How many nodes may be judged in all trials, the bounds of the trials, and how many tensors of a node are moved.
+_TRIED_NODES, _FEWEST_TRIALS, _MOST_TRIALS, _SIDES = 30000, 40, 600, 4
 
 #: Rounds of moving what lies behind a work area: what comes to lie there next may be in the way, too.
 _CLEARINGS = 8
