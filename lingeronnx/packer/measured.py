@@ -19,6 +19,7 @@ from ..formats import (
     BATCH_NORM2D,
     BMM,
     CONCAT,
+    CONV1D,
     CONV2D,
     CONV_TRANSPOSE2D,
     GLU,
@@ -120,13 +121,16 @@ def _rescaled(node: Node) -> str:
 
 
 def beliefs(plan: Plan) -> Iterator[Finding]:
-    """Yield what was not measured and a right plan hangs on: nodes with tensors in places that were never tried."""
+    """Yield what was not measured and a right plan hangs on, most of it tensors in places that were never tried."""
     kind = plan.row.packing
     assert kind is not None
     for step in plan.net.steps:
         if step.op == LAYER_NORM.name and plan.options.parameters == SHARE and kind.norm_behind:
             rule, value = "what lies behind all constants in shared memory comes to no harm", "rows are written there"
             yield Finding("unmeasured", step.origin, rule, value, "leave the constants in psram")
+        if step.op == CONV1D.name and int(step.get("group", 1)) > 1:
+            rule, value = "a 1-D convolution of several groups", f"{step.get('group')} groups"
+            yield Finding("unmeasured", step.origin, rule, value, "write it over a map of height 1")
         places = places_read(plan.node(step))
         if step.op in IN_PLACE and plan.places[step.inputs[0]] == plan.places[step.outputs[0]]:
             continue  # nothing is computed

@@ -111,8 +111,10 @@ def mended(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iter
         better, least = least is None or found[0] < least, min(found[0], least or found[0])
         return better
 
-    for begin in (start, replace(start, prefetch=False)):
-        look(begin)
+    for shared, prefetch in itertools.product((start.shared, False), (start.prefetch, False)):
+        begin = replace(start, shared=shared, prefetch=prefetch)
+        if look(begin) and begin != start:
+            yield begin
     most = min(max(_TRIED_NODES // len(ready.net.steps), _FEWEST_TRIALS), _MOST_TRIALS)
     while open_ends and len(seen) < most:
         _, _, candidate, said = heapq.heappop(open_ends)
