@@ -19,7 +19,7 @@ from ..platforms import Platform
 from .candidates import Candidate, candidates
 from .judge import Ready, Verdict, make_ready, verdict
 from .memory import Memory, plan_memory, room
-from .mending import BELIEVED, REFUSED, WRONG, cleared, mended, rank, spilled
+from .mending import BELIEVED, PAST, REFUSED, WRONG, cleared, mended, rank, spilled
 from .options import Options
 
 __all__ = ["Choice", "arguments", "choose", "chosen", "plain_options", "shell"]
@@ -88,7 +88,7 @@ def chosen(ready: Ready, row: Platform, base: Options) -> Choice:
         known = [] if best is None else [best]
         best = min([*known, *(judged(*one) for one in late)], key=lambda pair: pair[0])
     for further in (cleared, mended):
-        if best[0][0] in (BELIEVED, WRONG):
+        if best[0][0] in (PAST, BELIEVED, WRONG):
             for number, one in enumerate(further(ready, row, base, start)):
                 tried = judged(number, one)
                 if tried[0] < best[0]:

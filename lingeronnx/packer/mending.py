@@ -13,11 +13,12 @@ from .judge import Ready, Verdict, verdict
 from .memory import places_of, plan_memory, room
 from .net import Finding, Net
 from .options import SHARE, Options
-from .overruns import written_past
+from .overruns import UNSURE, written_past
 
-__all__ = ["BELIEVED", "REFUSED", "WRONG", "cleared", "mended", "rank", "spilled"]
+__all__ = ["BELIEVED", "PAST", "REFUSED", "WRONG", "cleared", "mended", "rank", "spilled"]
 
-BELIEVED = 2  # the rank of what is right as far as is known
+PAST = 1  # the rank of what is right and writes behind its plan
+BELIEVED = 2  # of what is right as far as is known
 WRONG = 3  # of what packs and gives other integers
 REFUSED = 4  # of what the packer refuses, as it does what does not fit
 
@@ -25,7 +26,7 @@ REFUSED = 4  # of what the packer refuses, as it does what does not fit
 def rank(found: Verdict) -> int:
     """Return how good a verdict is: 0 for right, 1 for right and past the plan, then the ranks above."""
     if found.chip_ready:
-        return BELIEVED if found.beliefs else int(found.warned)
+        return BELIEVED if found.beliefs else PAST if _past(found) else 0
     return WRONG if found.packs else REFUSED
 
 
@@ -121,8 +122,9 @@ def mended(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iter
         doubts = _doubts(said)
         if not doubts:
             return
-        behind = _behind(said, row, candidate.options(base)).get(doubts[0].node, [])
-        for names in _moved(said, doubts[0].node, behind):
+        node, past = doubts[0].node, _behind(said, row, candidate.options(base))
+        others = _others(_net(said), node) if node in past else iter(())
+        for names in itertools.chain(_moved(said, node, past.get(node, [])), others):
             other = replace(candidate, psram=tuple(_toggled(candidate.psram, names)))
             if look(other):
                 yield other
@@ -146,8 +148,13 @@ def _weighed(
 
 
 def _doubts(said: Verdict) -> list[Finding]:
-    """Return what speaks against a verdict, or what a right one hangs on."""
-    return [f for f in said.findings if f.level != "plan"] or list(said.beliefs)
+    """Return what speaks against a verdict, or what a right one hangs on, or writes behind its plan."""
+    return [f for f in said.findings if f.level != "plan"] or [*said.beliefs, *_past(said)]
+
+
+def _past(said: Verdict) -> list[Finding]:
+    """Return the warnings of writes behind the plan, but for those that nobody measured."""
+    return [f for f in said.findings if f.level == "plan" and f.rule != UNSURE]
 
 
 def _moved(said: Verdict, node: str, behind: Sequence[str]) -> Iterator[list[str]]:
@@ -165,13 +172,19 @@ def _moved(said: Verdict, node: str, behind: Sequence[str]) -> Iterator[list[str
             yield [n for n in followed(net, some) if can_be_named(n)]
 
 
+def _others(net: Net, node: str) -> Iterator[list[str]]:
+    """Yield the tensors of all other nodes one by one: written elsewhere, some have a larger work area planned."""
+    names = [n for step in net.steps if step.origin != node for n in step.outputs if can_be_named(n)]
+    yield from (followed(net, [name]) for name in names[:_OTHERS])
+
+
 def _toggled(names: Sequence[str], moved: Sequence[str]) -> list[str]:
     """Return `names` with what is in `moved` taken out where it is in, else added."""
     return [n for n in names if n not in moved] + [n for n in moved if n not in names]
 
 
-#: How many nodes may be judged in all trials, the bounds of the trials, and how many tensors of a node are moved.
-_TRIED_NODES, _FEWEST_TRIALS, _MOST_TRIALS, _SIDES = 30000, 40, 600, 4
+#: Nodes that may be judged in all trials, the bounds of the trials, tensors of a node that are moved, and others.
+_TRIED_NODES, _FEWEST_TRIALS, _MOST_TRIALS, _SIDES, _OTHERS = 30000, 40, 600, 4, 48
 
 #: Rounds of moving what lies behind a work area: what comes to lie there next may be in the way, too.
 _CLEARINGS = 8

@@ -16,7 +16,7 @@ from .options import PSRAM, SHARE
 from .unmeasured import unmeasured
 from .window import rounded
 
-__all__ = ["OVERRUNS", "Overrun", "outputs_past", "overruns", "written_past"]
+__all__ = ["OVERRUNS", "PERHAPS", "UNSURE", "Overrun", "outputs_past", "overruns", "written_past"]
 
 #: Bytes from `start` to `end`, `end` not included.
 Span = tuple[int, int]
@@ -106,6 +106,9 @@ PERHAPS: Mapping[str, Mapping[str, Callable[[Node], int]]] = {"venusA": {LINEAR.
 #: Operators that stop, or err, where the work area is too small, whatever lies behind it.
 _STRICT = ("Relu",)
 
+#: The rule of a warning that nobody measured.
+UNSURE = "a LinearInt of one output stays within its work area, for all that is known"
+
 _REMEDY = "place its tensors elsewhere (-m), take --dma_prefetch False, or give another node a larger work area"
 
 
@@ -117,12 +120,16 @@ def workspace(net: Net, memory: Memory) -> Spot | None:
 
 @dataclass(frozen=True)
 class Overrun:
-    """A node that writes more bytes than the work area has, which ends at `end`; `hit` is what is alive there."""
+    """A node that writes more bytes than the work area has, up to `end`; `hit` is what is alive there.
+
+    sure : it was measured that it writes behind the memory that is planned in all, if it does.
+    """
 
     step: Step
     need: int
     end: int
     hit: tuple[str, ...]
+    sure: bool
 
 
 def written_past(net: Net, memory: Memory, table: str, places: Mapping[str, str]) -> Iterator[Overrun]:
@@ -135,15 +142,17 @@ def written_past(net: Net, memory: Memory, table: str, places: Mapping[str, str]
         node = Node.of(net, step, places)
         spans = () if rule is None else rule(node)
         perhaps = PERHAPS.get(table, {}).get(step.op)
-        need = max((0 if perhaps is None else perhaps(node), *(end for _, end in spans)))
+        known = max((end for _, end in spans), default=0)
+        need = max(known, 0 if perhaps is None else perhaps(node))
         if need <= block.size:
             continue
+        sure = need == known or block.offset + known > _end(memory, block)
         exposed = _EXPOSED.get(step.op, _all_exposed)(node, memory, block, table)
         hit: set[str] = set()
         for start, end in spans:
             behind = (block.offset + max(start, block.size), block.offset + end)
             hit |= set(_hits(net, memory, block.place, behind, index, exposed))
-        yield Overrun(step, need, block.offset + need, tuple(sorted(hit)))
+        yield Overrun(step, need, block.offset + need, tuple(sorted(hit)), sure)
 
 
 def overruns(net: Net, memory: Memory, table: str, places: Mapping[str, str]) -> Iterator[Finding]:
@@ -153,13 +162,15 @@ def overruns(net: Net, memory: Memory, table: str, places: Mapping[str, str]) ->
         return
     for found in written_past(net, memory, table, places):
         step = found.step
-        text, value = f"{step.op} stays within its work area", f"{found.need} bytes, {block.size} are planned"
+        text = f"{step.op} stays within its work area"
+        value = f"{found.need} bytes, {block.size} are planned"
         if found.hit or step.op in _STRICT:
             where = f"; {', '.join(found.hit)} lies behind" if found.hit else ""
             yield Finding("right", step.origin, text, f"{value}{where}", _REMEDY)
         elif found.end > _end(memory, block):
-            past = f"{value}; {found.end - _end(memory, block)} bytes behind the plan are written"
-            yield Finding("plan", step.origin, text, past, _REMEDY)
+            written = "are written" if found.sure else "may be written"
+            past = f"{value}; {found.end - _end(memory, block)} bytes behind the plan {written}"
+            yield Finding("plan", step.origin, text if found.sure else UNSURE, past, _REMEDY)
 
 
 def _end(memory: Memory, spot: Spot) -> int:
