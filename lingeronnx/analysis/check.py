@@ -180,7 +180,7 @@ class Check(Sequence[Violation]):
             right += ", but writes past its plan (a warning)"
         when = ", before calibration" if self.kind == "float" else ""
         how = f"packed with {_short(self.choice.line)}{when}: {right if verdict.packs else 'it does not pack'}"
-        return [*found, how]
+        return [*found, *([f"note: {verdict.believed}"] if verdict.believed else []), how]
 
     def _cost(self, room: int | None) -> list[str]:
         """Return what it costs on the chip: the heaviest layers where `room` lines hold some, else one line."""

@@ -40,6 +40,7 @@ _SOURCES = {"Linear": "Gemm, MatMul"}
 _FREE: Mapping[str, Callable[[Platform], bool]] = {
     "depthwise_multiplier": lambda row: row.conv is not None and row.conv.depthwise_multiplier,
     "conv_slab_swapped": lambda row: row.conv is not None and row.conv.swapped_strides,
+    "line_group": lambda row: row.conv is not None and row.conv.groups_1d,
     "groups_padded_ahead": lambda row: row.conv is not None and not row.conv.pre_pad,
     "pool_slab_free": lambda row: row.pool is not None and row.pool.free_right,
 }

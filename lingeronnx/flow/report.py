@@ -225,7 +225,7 @@ def describe(
         fitted=list(fitted),
         packer=packer_line(words, chip_file(file) if ready and host else file),
         packer_args=words,
-        notes=[*notes, *_renamed(renamed)],
+        notes=[*notes, *_renamed(renamed), *([packed.verdict.believed] if packed and packed.verdict.believed else [])],
         names=renamed.tensors,
         findings=() if packed is None else packed.verdict.findings,
         cost=None if packed is None else packed.verdict.cost(row),

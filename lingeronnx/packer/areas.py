@@ -300,7 +300,7 @@ def _cat_venusa(node: Node) -> int:
 def _cat(node: Node) -> int:
     scale = node.step.get("scale_o")
     rescaled = any(node.step.get(f"scale_x_{i}", scale) != scale for i in range(len(node.inputs)))
-    if node.away or not rescaled or not any(node.outside(i) for i in range(len(node.inputs))):
+    if not rescaled or not (node.away or any(node.outside(i) for i in range(len(node.inputs)))):
         return 0
     axis = int(node.step.get("dim", node.step.get("axis", 1))) % len(node.y.shape)
     return math.prod(node.y.shape[axis:])

@@ -8,13 +8,14 @@ from typing import Any
 from ..formats import QUANT
 from ..graph import ir
 from ..platforms import Platform
+from .unmeasured import unmeasured
 from .window import Window, by, rounded, sizes
 
 __all__ = [
     "kernel_side", "kernel_dilated", "kernel_line", "line_dilation", "stride_values", "stride_within_kernel",
     "pad_side", "dilation_values", "depthwise_multiplier", "group_outputs", "one_group", "undilated", "conv_slab",
-    "conv_slab_swapped", "conv_slab_inner", "conv_map", "weight_share", "depthwise_weights", "input_below_kernel",
-    "input_with_output",
+    "conv_slab_swapped", "conv_slab_inner", "conv_map", "weight_share", "weight_shares", "depthwise_weights",
+    "input_below_kernel", "input_with_output", "line_group",
 ]  # fmt: skip
 
 
@@ -54,6 +55,14 @@ def line_dilation(node: ir.Node, row: Platform) -> Any:
     """1-D kernels are not dilated | use a kernel with zeros between."""
     w = Window.of(node)
     return w.dilations[1] if row.packing is not None and w is not None and w.dilations[1] != 1 else None
+
+
+def line_group(node: ir.Node, row: Platform) -> Any:
+    """a 1-D convolution has one group | write it as a two-dimensional one over a map of height 1."""
+    w = Window.of(node)
+    if row.packing is None or w is None or row.packing.conv.groups_1d or w.group == 1:
+        return None
+    return f"{w.group} groups"
 
 
 def stride_values(node: ir.Node, row: Platform) -> Any:
@@ -176,6 +185,20 @@ def weight_share(node: ir.Node, row: Platform) -> Any:
         return None
     need = rounded(w.channels, 8) * w.area * row.packing.conv.share_outputs
     return f"{need} bytes" if need > row.packing.conv.share_weights else None
+
+
+@unmeasured("as many shares as ran are right; with three times as many the executor crashes, on the host at least")
+def weight_shares(node: ir.Node, row: Platform) -> Any:
+    """the weights come in at most {row.packing.conv.max_shares} shares of {row.packing.conv.share_weights} bytes | cut
+    the layer over its outputs.
+    """
+    w = Window.of(node)
+    if row.packing is None or w is None or w.depthwise or row.packing.conv.max_shares is None:
+        return None
+    kind, one = row.packing.conv, rounded(w.channels, 8) * w.area
+    outputs = max(kind.share_weights // one // kind.share_outputs * kind.share_outputs, kind.share_outputs)
+    shares = math.ceil(w.outputs / outputs)
+    return f"{shares} shares" if shares > (row.packing.conv.max_shares or shares) else None
 
 
 def depthwise_weights(node: ir.Node, row: Platform) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -14,13 +14,15 @@ from ..graph import ir
 from ..graph.loose import loose_node, loose_tensor
 from ..platforms import PLATFORMS, Platform
 from .cost import Cost, cost_of
-from .faults import Plan, faults, placement_refused
+from .faults import faults, placement_refused
 from .form import check_file, check_net
 from .limits import REFUSED, WRONG, rule_text
+from .measured import beliefs
 from .memory import Memory, places_of, plan_memory
 from .net import Finding, Net, Step
 from .options import SHARE, Options, parse
-from .overruns import overruns, states
+from .overruns import outputs_past, overruns
+from .planned import Plan
 from .prepare import prepare
 from .read import raw_steps, read
 
@@ -33,7 +35,7 @@ class Verdict:
 
     packs : the packer takes it. runs_right : the chip gives the integers of the simulator. memory : the plan, of the
     graph net; None where it does not get that far. findings : what speaks against it, and as a warning of level "plan"
-    what is right and writes past its plan.
+    what is right and writes past its plan. beliefs : what a verdict of right hangs on and nobody measured.
     """
 
     packs: bool
@@ -41,6 +43,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     memory: Memory | None
     net: Net | None = field(default=None, repr=False, compare=False)
+    beliefs: tuple[Finding, ...] = ()
 
     @property
     def chip_ready(self) -> bool:
@@ -51,6 +54,13 @@ class Verdict:
     def warned(self) -> bool:
         """Whether it is right and writes past its plan, which may do harm on a chip."""
         return self.chip_ready and any(f.level == "plan" for f in self.findings)
+
+    @property
+    def believed(self) -> str:
+        """What a verdict of right hangs on and nobody measured, as a line; empty where all was."""
+        nodes = ", ".join(f"{f.node} ({f.value})" for f in self.beliefs[:3])
+        more = f" and {len(self.beliefs) - 3} more" if len(self.beliefs) > 3 else ""
+        return f"right as far as is known, but not measured: {self.beliefs[0].rule}: {nodes}{more}" if nodes else ""
 
     def cost(self, row: Platform) -> Cost | None:
         """Return what the graph costs; None where it has no plan."""
@@ -109,9 +119,9 @@ def verdict(ready: Ready, row: Platform, options: Options, memory: Memory | None
     plan = Plan(ready.net, memory, row, options, places_of(ready.net, options))
     found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, row), *faults(plan)]
     found += overruns(ready.net, memory, row.packing.areas, plan.places)
-    if row.packing.wide_states:
-        found += states(ready.net, memory)
-    return _verdict(found, memory, ready.net)
+    found += outputs_past(ready.net, memory, row.packing)
+    said = _verdict(found, memory, ready.net)
+    return replace(said, beliefs=tuple(dict.fromkeys(beliefs(plan)))) if said.chip_ready else said
 
 
 def _verdict(found: list[Finding], memory: Memory | None, net: Net | None) -> Verdict:

@@ -30,7 +30,7 @@ REFUSED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
             *_WEIGHTS, conv.dilation_values, conv.group_outputs, conv.conv_slab, conv.conv_slab_inner,
             conv.weight_share, conv.depthwise_weights, conv.input_below_kernel,
         ),
-        CONV1D.name: (conv.kernel_line, conv.stride_values, conv.stride_within_kernel, conv.pad_side),
+        CONV1D.name: (conv.kernel_line, conv.line_group, conv.stride_values, conv.stride_within_kernel, conv.pad_side),
         CONV_TRANSPOSE2D.name: (*_WEIGHTS, conv.one_group),
         AVG_POOL2D.name: (pool.pool_strides, pool.pool_pads, pool.pool_slab),
         "MaxPool": (pool.pool_strides, pool.pool_pads, pool.pool_sides, pool.pool_slab, pool.pool_slab_max),
@@ -44,7 +44,7 @@ REFUSED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
 #: What packs, and is not computed or computed wrong, whatever the arguments.
 WRONG: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
     {
-        CONV2D.name: (conv.depthwise_multiplier, conv.conv_slab_swapped, conv.conv_map),
+        CONV2D.name: (conv.depthwise_multiplier, conv.conv_slab_swapped, conv.conv_map, conv.weight_shares),
         CONV1D.name: (conv.line_dilation, conv.depthwise_multiplier),
         CONV_TRANSPOSE2D.name: (conv.undilated,),
         AVG_POOL2D.name: (pool.pool_slab_free, pool.pool_slab_average, pool.pool_map_average, pool.pool_map_odd,

@@ -22,13 +22,14 @@ from .options import PSRAM, SHARE, Options
 from .stored import stored_constants
 from .window import rounded
 
-__all__ = ["BUFFERS", "Memory", "Spot", "plan_memory", "room"]
+__all__ = ["BUFFERS", "IN_PLACE", "Memory", "Spot", "plan_memory", "room"]
 
 #: Nodes that fetch their constants ahead.
 PREFETCHED = (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name, LSTM.name, GRU.name, LAYER_NORM.name)
 #: Names that the packer takes for its own buffers'.
 BUFFERS = ("dma_buffer1", "dma_buffer2")
-_IN_PLACE = ("Reshape", "Squeeze", "Unsqueeze")
+#: What needs no bytes of its own where both sides have one place.
+IN_PLACE = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 class Spot(NamedTuple):
@@ -182,7 +183,7 @@ def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
         for name in step.outputs:
             end = last if name in net.outputs else until.get(name, index)
             item = _Item(name, net.tensors[name].planned, index, end, places[name])
-            if step.op in _IN_PLACE and places.get(step.inputs[0]) == places[name]:
+            if step.op in IN_PLACE and places.get(step.inputs[0]) == places[name]:
                 source = step.inputs[0]
                 if not net.tensors[source].constant:
                     item.root = roots[name] = roots.get(source, source)

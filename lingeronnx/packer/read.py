@@ -128,11 +128,13 @@ def _without_quants(
     """Take out Quant and Dequant: return the other steps and what names stand for now; inputs become integers."""
     alias: dict[str, str] = {}
     kept: list[Step] = []
+    folded: set[str] = set()  # what Quants that vanish stand for
     makers = {name: step for step in steps for name in step.outputs}
     read_names = {name for step in steps for name in step.inputs}
     for step in steps:
         source = tuple(alias.get(n, n) for n in step.inputs)
         if step.op not in (QUANT.name, DEQUANT.name) or not source:
+            problems += [_twice(step, n) for n in dict.fromkeys(source) if n in folded and source.count(n) > 1]
             kept.append(step.but(inputs=source))
             continue
         root = source[0]
@@ -143,6 +145,7 @@ def _without_quants(
             continue
         alias[step.outputs[0]] = source[0]
         if step.op == QUANT.name:
+            folded.add(source[0])
             scale = step.get("scale_x")
             if root in tensors and not tensors[root].constant and scale is not None:
                 old = tensors[root]
@@ -158,6 +161,11 @@ def _without_quants(
                     )
                 tensors[root] = Tensor(root, old.shape, int(step.get("data_bits", 8)) // 8 or 1, scale=float(scale))
     return kept, alias
+
+
+def _twice(step: Step, name: str) -> Finding:
+    rule, value = "no node reads a quantized graph input in two of its operands", f"'{name}'"
+    return Finding("packs", step.name, rule, value, "let a node in between copy it for one operand")
 
 
 def _reachable(net: Net) -> list[Finding]:

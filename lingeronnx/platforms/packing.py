@@ -45,9 +45,11 @@ class ConvPacking:
     swapped_strides: bool  # whether a stride above 1 comes out right where only swapped axes fit
     share_outputs: int  # a convolution's weights are cut over its outputs, into shares of a multiple of it
     share_weights: int
+    max_shares: int | None  # of a convolution's weights: what ran; None: no more was seen to fail
     depthwise_weights: int | None  # kernel times channels rounded up to 8
     depthwise_multiplier: bool
     max_kernel_1d: int
+    groups_1d: bool  # whether a 1-D convolution of several groups packs
     pre_pad: bool  # whether a map smaller than the kernel is padded in a node of its own
     max_maps: int | None  # input and output, channels rounded up to 8, width to 8 times the stride
     memory_depthwise: int  # input and output together
@@ -135,7 +137,11 @@ class Packing:
     output_bits: tuple[int, ...] = (8, 16, 32)  # o_bits of a Conv2dInt that packs
     linear_bits: tuple[int, ...] = (8, 32)  # o_bits of a LinearInt that is right
     norm_width: int = 1  # bytes of a LayerNormInt's weight
+    min_norm: int = 1  # elements of a line of a LayerNormInt that comes out right
+    norm_behind: bool = True  # whether it writes lines behind a bias that lies in shared memory
+    flat_norm: bool = False  # whether a LayerNormInt of two axes does, which always computes two lines
     batch_first: bool = False  # how LSTMInt is right
+    even_hidden: bool = False  # whether an LSTMInt is right with an even hidden size only
     transposed_shared: bool = False  # whether input and output of a ConvTranspose2dInt must lie in shared memory
     transposed_weights: bool = False  # and its weight
     reserved_workspace: bool = True  # whether 'workspace' in a tensor's name does harm
@@ -168,9 +174,11 @@ VENUS = Packing(
         swapped_strides=True,
         share_outputs=2,
         share_weights=32768,
+        max_shares=None,
         depthwise_weights=None,
         depthwise_multiplier=False,
         max_kernel_1d=5,
+        groups_1d=True,
         pre_pad=True,
         max_maps=507904,
         memory_depthwise=512 * 1024 - 1,
@@ -199,7 +207,11 @@ VENUS = Packing(
     ),
     areas="venus",
     norm_width=2,
+    min_norm=4,
+    norm_behind=False,
+    flat_norm=True,
     batch_first=True,
+    even_hidden=True,
     transposed_shared=True,
     transposed_weights=True,
     reserved_workspace=False,
@@ -230,9 +242,11 @@ ARCS = Packing(
         swapped_strides=False,
         share_outputs=2,
         share_weights=8192,
+        max_shares=43,
         depthwise_weights=8192,
         depthwise_multiplier=True,
         max_kernel_1d=12,
+        groups_1d=False,
         pre_pad=False,
         max_maps=None,
         memory_depthwise=384 * 1024,
@@ -285,9 +299,11 @@ VENUSA = Packing(
         swapped_strides=True,
         share_outputs=4,
         share_weights=32768,
+        max_shares=None,
         depthwise_weights=None,
         depthwise_multiplier=True,
         max_kernel_1d=12,
+        groups_1d=True,
         pre_pad=False,
         max_maps=None,
         memory_depthwise=384 * 1024,

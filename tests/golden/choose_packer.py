@@ -1,8 +1,9 @@
 """Copy small cases of a set of measured packer rows into this folder, with a reduced index.
 
-python tests/golden/choose_packer.py FOLDER        # FOLDER holds index.json and more/index.json
+python tests/golden/choose_packer.py FOLDER        # FOLDER/NAME holds index.json of NAME: packer, executor
 
-Of every topic and platform each `STEP`th small graph is taken, with all its rows: both sides of most limits.
+Of every topic and platform of `packer` each seventh small graph is taken, with all its rows: both sides of most limits.
+Of `executor` all are taken but whole models.
 """
 
 import json
@@ -10,25 +11,27 @@ import shutil
 import sys
 from pathlib import Path
 
-LIMIT, STEP = 5000, 7
+#: Folder -> (its indices, bytes of the largest graph, one graph of how many, topics that are left out).
+SETS = {"packer": (("", "more"), 5000, 7, ()), "executor": (("",), 80000, 1, ("whole_models",))}
 KEPT = ("id", "topic", "about", "file", "platform", "arguments", "packs", "error", "runs", "run_error",
         "equal_to_simulator", "simulator_note", "written_past_plan", "memory", "npz", "npz_keys")  # fmt: skip
 
 
 def choose(source: Path, target: Path) -> int:
     """Copy the chosen rows from `source` to `target`; return how many."""
+    folders, limit, step, left_out = SETS[source.name]
     groups: dict[tuple[str, str], dict[str, list[dict]]] = {}
-    for folder in ("", "more"):
+    for folder in folders:
         for row in json.loads((source / folder / "index.json").read_text()):
             row["file"], row["npz"] = str(Path(folder, row["file"])), row["npz"] and str(Path(folder, row["npz"]))
-            if (source / row["file"]).stat().st_size <= LIMIT:
+            if (source / row["file"]).stat().st_size <= limit and row["topic"] not in left_out:
                 groups.setdefault((row["topic"], row["platform"]), {}).setdefault(row["file"], []).append(row)
     rows, files = [], set()
     for graphs in groups.values():
-        for name in sorted(graphs)[::STEP]:
+        for name in sorted(graphs)[::step]:
             files.add(name)
             for row in graphs[name]:
-                if row["npz"] and (source / row["npz"]).stat().st_size <= 2 * LIMIT:
+                if row["npz"] and (source / row["npz"]).stat().st_size <= 2 * limit:
                     files.add(row["npz"])
                 else:
                     row["npz"] = None
@@ -37,11 +40,13 @@ def choose(source: Path, target: Path) -> int:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, target / name)
     target.mkdir(exist_ok=True)
-    shutil.copyfile(source / "attributes.json", target / "attributes.json")
+    for extra in source.glob("attributes.json"):
+        shutil.copyfile(extra, target / extra.name)
     lines = ",\n".join(json.dumps(row) for row in rows)
     (target / "index.json").write_text(f"[\n{lines}\n]\n")
     return len(rows)
 
 
 if __name__ == "__main__":
-    print(choose(Path(sys.argv[1]), Path(__file__).parent / "packer"), "rows")
+    for name in SETS:
+        print(choose(Path(sys.argv[1]) / name, Path(__file__).parent / name), "rows of", name)

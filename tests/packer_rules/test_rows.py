@@ -11,6 +11,7 @@ import pytest
 from lingeronnx.packer.judge import judge
 from lingeronnx.platforms import platform
 
+ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = next(
     (
         p / "shared" / "golden"
@@ -27,7 +28,7 @@ pytestmark = [
 
 def rows():
     """Yield (folder, row) of every index."""
-    for folder in (GOLDEN / "packer", GOLDEN / "packer" / "more", GOLDEN / "tiles"):
+    for folder in (GOLDEN / "packer", GOLDEN / "packer" / "more", GOLDEN / "tiles", GOLDEN / "executor"):
         for row in json.loads((folder / "index.json").read_text()):
             yield folder, {"topic": "tiles", **row}
 
@@ -105,6 +106,15 @@ def test_runs_right():
         assert share(found, "right", told=RIGHT) >= 0.80, topic
 
 
+def test_figures():
+    """README and docs/check.md tell how many rows were measured, and how many of them the chip computes wrong."""
+    counts = sum(table().values(), Counter())
+    wrong = sum(n for (have, _), n in counts.items() if have == "wrong")
+    texts = {file: " ".join((ROOT / file).read_text().split()) for file in ("README.md", "docs/check.md")}
+    assert f"on all of {len(verdicts()):,} measured graphs, and finds all of the {wrong:,} among" in texts["README.md"]
+    assert f"{len(verdicts()):,} measured graphs, of which the chip computes {wrong:,} wrong" in texts["docs/check.md"]
+
+
 def test_past_the_plan():
     """A row that is right and writes past its plan is warned of, neither accused nor passed."""
     assert share(sum(table().values(), Counter()), "past", told=("past",)) >= 0.95
@@ -112,7 +122,7 @@ def test_past_the_plan():
 
 def test_shared_memory():
     """The planned bytes are those that were reserved; where the plan is too large, those that were asked for."""
-    packed = [(row, v.memory) for row, v in verdicts() if row["packs"]]
+    packed = [(row, v.memory) for row, v in verdicts() if row["packs"] and row["memory"]]
     same = sum(m is not None and -(-m.shared // 64) * 64 == row["memory"][1] for row, m in packed)
     print(f"planned shared bytes: {same} of {len(packed)}")
     assert same >= 0.99 * len(packed)
