@@ -188,7 +188,8 @@ def test_short_lines_stand_several_times_side_by_side(monkeypatch, sizes, wide):
     _, after = rewritten(monkeypatch, normed(*sizes), "venus", **AS_IT_IS)
     (norm,) = nodes(after, "LayerNormInt")
     assert shape(norm.inputs[0]) == (1, int(np.prod(sizes[:-1])), wide)
-    assert kinds(after)[:3] == ["LinearInt", "LayerNormInt", "Slice"]
+    assert kinds(after)[:2] == ["LinearInt", "LayerNormInt"]
+    assert "Slice" in kinds(after)
 
 
 def test_lines_of_four_elements_stay_as_they_are():

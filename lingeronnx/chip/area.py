@@ -34,13 +34,17 @@ _MOST = 5
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A node that writes `need` bytes, and where the BatchNorm2dInt goes: `value`, held at `scale`, for `readers`."""
+    """A node that writes `need` bytes, and where the BatchNorm2dInt goes: `value`, held at `scale`, for `readers`.
+
+    doubted : whether only reading supports that it comes out right over its own tensors, as for a single row.
+    """
 
     node: ir.Node
     need: int
     value: ir.Value
     scale: float
     readers: list[tuple[ir.Node, int]]
+    doubted: bool = False
 
 
 def work_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
@@ -51,7 +55,8 @@ def work_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
     area = max((_certain(node, row) for node in graph.graph), default=0)
     finders = [find for fault, find in _FINDERS if fault in row.faults]
     kinds = [find for find in finders if any(wanted.need > area for wanted in find(graph, row))]
-    if not kinds or _sound(graph, row):
+    doubted = any(wanted.doubted and wanted.need > area for find in kinds for wanted in find(graph, row))
+    if not kinds or (not doubted and _sound(graph, row)):
         return []
     for wanted in [[kind] for kind in kinds] + [kinds][len(kinds) == 1 :]:
         trial = ir.clone(graph)
@@ -89,7 +94,8 @@ def _norms(graph: ir.Graph, row: Platform) -> list[_Wanted]:
         if node.op_type == LAYER_NORM.name and node.outputs[0].uses():
             line = math.prod(int(d or 1) for d in ir.shape(node.inputs[1]) or ())
             y, scale = node.outputs[0], float(ir.attr(node, "scale_o"))
-            found.append(_Wanted(node, per_element * line + more, y, scale, list(y.uses())))
+            single = math.prod(int(d or 1) for d in ir.shape(y) or ()) == line
+            found.append(_Wanted(node, per_element * line + more, y, scale, list(y.uses()), single))
     return found
 
 
