@@ -20,6 +20,7 @@ from ..flow.report import FloatNode, float_nodes, rewritten, told_findings, told
 from ..formats import DEQUANT, QUANT, RENAMED, REQUANT, Format, attributes, integer_format, is_quantized_domain
 from ..graph import ir
 from ..ops import Violation, float_op, rule_of, rule_text
+from ..ops.layer_norm import as_lines, short_line
 from ..ops.macs import macs
 from ..ops.pool import is_mean
 from ..packer.arguments import Choice
@@ -249,6 +250,8 @@ _MEETS: Mapping[Fault, Callable[[ir.Node, Platform], bool]] = {
     Fault.GRU_FORMAT: lambda node, row: ir.kind(node) == "GRU",
     Fault.LSTM_SQUARE: lambda node, row: ir.kind(node) == "LSTM",
     Fault.NORM_PLACEMENT: lambda node, row: node.op_type == "LayerNormalization",
+    Fault.NORM_RANK: lambda node, row: node.op_type == "LayerNormalization" and as_lines(node, row),
+    Fault.NORM_SHORT: lambda node, row: node.op_type == "LayerNormalization" and short_line(node, row),
     Fault.SOFTMAX: lambda node, row: node.op_type == "Softmax",
     Fault.LOG_SOFTMAX: lambda node, row: node.op_type == "LogSoftmax",
     Fault.TANH: lambda node, row: node.op_type == "Tanh",

@@ -3,18 +3,25 @@
 What a platform's row calls a fault is what the packer does to a graph that is right; each has its remedy here:
 
     unused-input      it wants every graph input read
+    input-twice       it takes no node that reads a graph input in several operands: they read a copy
     no-constant       it wants a weight in the graph: an identity convolution is one
     pad-readers       an iqPad that several nodes read pads one of them twice: one iqPad for each
     pre-pad           it moves the padding of a convolution to the tensor that it reads, for all readers: such a
                       convolution reads a copy, made by an identity convolution
-    lstm-area         nor is that of an LSTMInt large enough: a LinearInt that changes nothing plans more
+    lstm-odd          an LSTMInt of an odd number of units is wrong: it gets one more
+    lstm-area         the work area of an LSTMInt is not large enough: a LinearInt that changes nothing plans more
     lstm-state        nor is the place of its last state: two Slices and an iqCat behind it leave room
     softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a time, of a tensor that an iqCat has made
                       large enough
     linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
                       need no more than the iqCat behind them plans
+    affine-placement  a BatchNorm2dInt reads shared memory, where the rows of a LinearInt may not be written: an iqCat
+                      of its parts moves them
+    linear-rows       a mean over the steps of a sequence is a convolution instead of a LinearInt of several rows
     shared-constants  it prefetches the constants of a node together: of nodes that share some of theirs but not all,
                       each gets its own
+    norm-area         where no argument makes the work area large enough, for a LayerNormInt or for what the remedies
+                      above leave, a BatchNorm2dInt that changes nothing plans more
 
 An identity convolution is depthwise, of size 1x1, its weight 64 at scale 64.
 """
@@ -28,11 +35,14 @@ from collections.abc import Callable
 import numpy as np
 
 from ..fit import Fitted
-from ..formats import CONV2D, GLU, LINEAR, PAD, QUANT, SOFTMAX, is_quantized_domain
+from ..formats import CONV2D, PAD, QUANT, SOFTMAX, is_quantized_domain
 from ..graph import ir
 from ..platforms import Fault, Platform
-from .lstm import lstm_area, lstm_state
+from .area import SOFTMAX_BYTES, work_area
+from .linear import LARGEST_AREA, means_as_convolutions, parted_rows, rows_joined
+from .lstm import lstm_area, lstm_even, lstm_state
 from .nodes import ONE, free, joined, part
+from .twice import read_once
 
 __all__ = ["REMEDIED", "chip_form"]
 
@@ -129,86 +139,6 @@ def moves_its_padding(node: ir.Node) -> bool:
     return int(weight[1] or 0) < int(weight[2] or 0) or int(source[2] or 0) < int(weight[3] or 0)
 
 
-def _parted_rows(graph: ir.Graph, row: Platform) -> list[Fitted]:
-    """Cut every LinearInt over its outputs that needs more work area than any node of the graph plans.
-
-    One of M rows of N to L elements writes ``M*(max(N, L) + L)`` bytes and plans M*N; an iqCat of all its outputs M*L.
-    """
-    rows = {node: size for node in graph.graph if (size := _rows(node)) is not None}
-    area = max((_planned(node, rows.get(node)) for node in graph.graph), default=0)
-    done = []
-    for node, (m, n, wide) in sorted(rows.items(), key=lambda item: -item[1][0] * item[1][2]):
-        need = m * (max(n, wide) + wide)
-        if m == 1 or need <= area or m * wide > _LARGEST_AREA:
-            continue
-        after = max(area, m * wide)
-        counts = range(2, _MOST_PARTS + 1)
-        parts = next((k for k in counts if m * (max(n, -(-wide // k)) + -(-wide // k)) <= after), None)
-        if parts is not None:
-            _part(graph, node, wide, parts)
-            area = after
-            what = f"{wide} outputs of {m} rows in {parts} parts side by side: the packer plans too small a work area"
-            done.append(Fitted(str(node.name), what, "exact"))
-    return done
-
-
-#: The packer plans no larger area for an iqCat.
-_LARGEST_AREA = 65536
-_MOST_PARTS = 16
-
-
-def _rows(node: ir.Node) -> tuple[int, int, int] | None:
-    """Return rows, inputs and outputs of a LinearInt, None for anything else."""
-    shape, weight = ir.shape(node.inputs[0]) if node.inputs else None, None
-    if node.op_type == LINEAR.name and shape is not None and None not in shape[1:]:
-        weight = ir.const(node.inputs[1])
-    return None if weight is None or shape is None else (math.prod(shape[1:-1]), weight.shape[1], weight.shape[0])  # type: ignore[arg-type]
-
-
-def _planned(node: ir.Node, rows: tuple[int, int, int] | None) -> int:
-    """Return the work area that the packer plans for `node`, of the operators that stand beside a LinearInt."""
-    if rows is not None:
-        return rows[0] * rows[1]
-    size = math.prod(int(d or 1) for d in (ir.shape(node.inputs[0]) or (0,) if node.inputs else (0,)))
-    return {GLU.name: 7 * size, SOFTMAX.name: 6 * size}.get(node.op_type, 0)
-
-
-def _part(graph: ir.Graph, node: ir.Node, wide: int, parts: int) -> None:
-    """Put LinearInt nodes for some of the outputs each, and an iqCat, in place of `node`."""
-    result, scale = node.outputs[0], float(ir.attr(node, "scale_o"))
-    each = -(-wide // parts)
-    made = []
-    for start in range(0, wide, each):
-        held = []
-        for value in node.inputs[1:]:
-            array = ir.const(value)
-            assert value is not None
-            assert array is not None
-            name = ir.fresh_name(graph, f"{value.name}_from{start}")
-            held.append(ir.add_initializer(graph, name, array[start : start + each]))
-        name = ir.fresh_name(graph, f"{result.name}_from{start}")
-        part = ir.make_node(
-            node.op_type,
-            [node.inputs[0], *held],
-            {},
-            name=f"{node.name}_from{start}",
-            output=name,
-            domain=node.domain,
-            like=result,
-        )
-        part.attributes.update(node.attributes)
-        part.outputs[0].shape = ir.oir_shape([*(result.shape or ())[:-1], (ir.shape(held[0]) or (0,))[0]])
-        graph.graph.insert_before(node, part)
-        made.append(part.outputs[0])
-    rank = len(result.shape or ())
-    join = joined(graph, node, made, rank - 1, scale, "").producer()
-    assert join is not None
-    graph.graph.remove(join)
-    ir.replace(graph, [node], [join])
-    for value in [v for v in graph.graph.initializers.values() if not v.uses() and not v.is_graph_output()]:
-        del graph.graph.initializers[str(value.name)]
-
-
 def _softmax_in_parts(graph: ir.Graph, row: Platform) -> list[Fitted]:
     """Give every SoftmaxInt, which writes 22 bytes per element, a work area of that size.
 
@@ -220,8 +150,8 @@ def _softmax_in_parts(graph: ir.Graph, row: Platform) -> list[Fitted]:
         if node.op_type != SOFTMAX.name or len(shape) < 3:
             continue
         size, lines, axis = math.prod(shape), shape[-2], len(shape) - 2
-        copies = min(_COPIES, _LARGEST_AREA // size)
-        each = copies * size * lines // (22 * size)
+        copies = min(_COPIES, LARGEST_AREA // size)
+        each = copies * lines // SOFTMAX_BYTES
         if copies < 2 or not each:
             continue
         scale, written = float(ir.attr(node, "scale_x")), float(ir.attr(node, "scale_o"))
@@ -345,11 +275,16 @@ _REMEDIES: tuple[tuple[Fault, Callable[[ir.Graph, Platform], list[Fitted]]], ...
     (Fault.NO_CONSTANT, _some_constant),
     (Fault.PAD_READERS, _own_pads),
     (Fault.PRE_PAD, _own_inputs),
+    (Fault.LSTM_ODD, lstm_even),
     (Fault.LSTM_AREA, lstm_area),
     (Fault.LSTM_STATE, lstm_state),
+    (Fault.LINEAR_ROWS, means_as_convolutions),
     (Fault.SOFTMAX_AREA, _softmax_in_parts),
-    (Fault.LINEAR_AREA, _parted_rows),  # after it: a SoftmaxInt in parts plans less
+    (Fault.LINEAR_AREA, parted_rows),  # after it: a SoftmaxInt in parts plans less
+    (Fault.AFFINE_PLACEMENT, rows_joined),
+    (Fault.INPUT_TWICE, read_once),  # after the softmax: its parts read what it reads several times
     (Fault.SHARED_CONSTANTS, _own_constants),
+    (Fault.NORM_AREA, work_area),  # last: it asks what becomes of the graph
 )
 
 #: The faults that a rewrite here takes care of.

@@ -1,4 +1,4 @@
-"""Room for what LSTMInt writes beyond its plan: exact rewrites behind it."""
+"""Exact rewrites of LSTMInt: an even number of units, and room for what it writes beyond its plan."""
 
 from __future__ import annotations
 
@@ -10,12 +10,59 @@ from ..fit import Fitted
 from ..formats import LINEAR, LSTM
 from ..graph import ir
 from ..platforms import Platform
-from .nodes import ONE, cut, joined
+from .nodes import ONE, cut, joined, part
 
-__all__ = ["lstm_area", "lstm_state"]
+__all__ = ["lstm_area", "lstm_even", "lstm_state"]
 
 #: Steps that take the place of a state in 32 bits.
 _STEPS = 4
+
+#: The gates of an LSTMInt, and where the weight of its state stands among its inputs.
+_GATES, _STATE_WEIGHT = 4, 2
+
+
+def lstm_even(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Give every LSTMInt of an odd number of units one more, whose weights are zero.
+
+    What the layer gives for it is cut off again. No other unit reads it, whatever its state is.
+    """
+    done = []
+    for node in list(graph.graph):
+        units = int(ir.attr(node, "hidden_size", 0))
+        if node.op_type != LSTM.name or units % 2 == 0:
+            continue
+        for index, value in enumerate(node.inputs):
+            array = ir.const(value)
+            if value is None or array is None:
+                continue
+            gates = array.reshape(_GATES, units, *array.shape[1:])
+            wide = np.pad(gates, [(0, 0), (0, 1), *[(0, 0)] * (array.ndim - 1)])
+            wide = wide.reshape(-1, *array.shape[1:])
+            if index == _STATE_WEIGHT:
+                wide = np.pad(wide, ((0, 0), (0, 1)))
+            name = ir.fresh_name(graph, f"{value.name}_even")
+            node.replace_input_with(index, ir.add_initializer(graph, name, wide))
+            if not value.uses():
+                del graph.graph.initializers[str(value.name)]
+        ir.set_attr(node, "hidden_size", units + 1)
+        for value in node.outputs:
+            _cut_back(graph, node, value, units)
+        what = f"{units + 1} units, of which one has weights of zero: the chip computes an odd number wrong"
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+def _cut_back(graph: ir.Graph, node: ir.Node, value: ir.Value, units: int) -> None:
+    """Let `value`, an output of `node`, have one unit more than `units`, and let its readers read the first `units`."""
+    name, shape, readers = str(value.name), list(ir.shape(value) or ()), list(value.uses())
+    value.name = ir.fresh_name(graph, f"{name}_even")
+    value.shape = ir.oir_shape([*shape[:-1], units + 1])
+    if not readers:
+        return
+    slices = part(graph, value, len(shape) - 1, 0, units, name, ir.names(graph))
+    graph.graph.insert_after(node, slices)
+    for reader, index in readers:
+        reader.replace_input_with(index, slices.outputs[0])
 
 
 def lstm_area(graph: ir.Graph, row: Platform) -> list[Fitted]:

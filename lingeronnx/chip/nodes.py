@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..formats import CONCAT
+from ..formats import CONCAT, CONV2D, RESHAPE
 from ..graph import ir
+from ..platforms import Platform
 
-__all__ = ["ONE", "cut", "free", "join", "joined", "part"]
+__all__ = ["ONE", "POINTWISE", "cut", "free", "join", "joined", "part", "pointwise"]
 
 #: The weight of an identity convolution or layer, and its scale.
 ONE = 64
+
+#: Attributes of a convolution of size 1x1 over 8 bits, but for its scales.
+POINTWISE = {
+    "kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1,
+    "data_bits": 8, "parameter_bits": 8, "o_bits": 8,
+}  # fmt: skip
 
 #: Attributes that say where a node runs.
 _PLACE = ("platform", "platform_quant", "quant_mode")
@@ -86,3 +93,41 @@ def joined(
     made = join(parts, axis, scale, node, name or f"{node.outputs[0].name}_joined", output)
     graph.graph.insert_before(before or node, made)
     return made.outputs[0]
+
+
+def pointwise(
+    graph: ir.Graph,
+    value: ir.Value,
+    image: Sequence[int],
+    constants: Mapping[str, np.ndarray],
+    scales: Mapping[str, float],
+    result: Sequence[int],
+    name: str,
+    before: ir.Node,
+    row: Platform,
+) -> ir.Value:
+    """Insert a 1x1 Conv2dInt over `value`, seen as an image, before `before`; return what it gives, of sizes `result`.
+
+    image : sizes [1, C, H, W]. constants : weight [N, C, 1, 1], and bias [N] or none. scales : scale_x, scale_w,
+    scale_o. name : that new tensors begin with.
+    """
+    outputs = [1, len(constants["weight"]), *image[2:]]
+    attrs: dict[str, object] = {**POINTWISE, **scales, **row.node_attributes.get("", {})}
+    none: dict[str, object] = {}
+    reshaped, convolved = (RESHAPE.name, "", none), (CONV2D.name, "thinker", dict(sorted(attrs.items())))
+    steps = [
+        (f"{name}_image", reshaped, {"shape": np.array(image, np.int64)}, image),
+        (name if list(result) == outputs else f"{name}_convolved", convolved, constants, outputs),
+        (name, reshaped, {"shape": np.array(result, np.int64)}, result),
+    ]
+    taken = ir.names(graph)
+    for base, (op_type, domain, attributes), held, sizes in steps:
+        if op_type == RESHAPE.name and list(sizes) == list(ir.shape(value) or ()):
+            continue
+        own = free(base, taken)
+        inputs = [value, *(ir.add_initializer(graph, free(f"{own}_{what}", taken), a) for what, a in held.items())]
+        made = ir.make_node(op_type, inputs, attributes, name=f"{op_type}_{own}", output=own, domain=domain, like=value)
+        made.outputs[0].shape = ir.oir_shape(list(sizes))
+        graph.graph.insert_before(before, made)
+        value = made.outputs[0]
+    return value

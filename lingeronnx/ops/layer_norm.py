@@ -16,11 +16,12 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.rows import EPSILON, FRACTION
 from ..graph import ir
-from ..platforms import Platform
+from ..plan import QParams
+from ..platforms import Fault, Platform
 from ..platforms.arithmetic import Norm
 from ._base import Op, Tie
 
-__all__ = ["LayerNorm"]
+__all__ = ["LayerNorm", "as_lines", "short_line"]
 
 
 def norm_row(node: ir.Node, row: Platform) -> Any:
@@ -81,18 +82,82 @@ class LayerNorm(Op):
         return FRACTION + exponent(ir.read_name(node, 1))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit with integer factor and summand; the chips demand a summand."""
+        """Emit with integer factor and summand; the chips demand a summand, and lines that they count right."""
         x, w, o = low.read(node, 0), low.read(node, 1), low.written(node)
         attrs = formats.LAYER_NORM.scales(x, w, o)
         if low.row.norm is None:
             attrs["epsilon"] = float(ir.attr(node, "epsilon", EPSILON))
         gamma = ir.const(node.inputs[1])
         assert gamma is not None
-        weight = low.weight(node, 1)
+        copies = _copies(gamma.size, low.row)
+
+        def view(array: np.ndarray) -> np.ndarray:
+            return array if copies == 1 else np.tile(array.reshape(-1), copies)
+
+        weight = low.weight(node, 1, view)
         how = low.row.computes(self.name, Norm)
         if how is not None and how.factor_bits == 16:
             weight = low.widened(weight)
-        bias = low.bias(node, 2, 2.0**FRACTION * w.scale) or [
-            low.integers(f"{node.outputs[0].name}_bias", np.zeros(gamma.shape), 1.0)
+        bias = low.bias(node, 2, 2.0**FRACTION * w.scale, view) or [
+            low.integers(f"{node.outputs[0].name}_bias", np.zeros(view(gamma).shape), 1.0)
         ]
-        low.emit(formats.LAYER_NORM, node, [low.integer(node, 0), weight, *bias], attrs)
+        if as_lines(node, low.row):
+            self._lower_lines(node, low, [weight, *bias], attrs, gamma.size)
+        else:
+            low.emit(formats.LAYER_NORM, node, [low.integer(node, 0), weight, *bias], attrs)
+
+    def _lower_lines(
+        self, node: ir.Node, low: Lowering, constants: list[ir.Value], attrs: dict[str, Any], size: int
+    ) -> None:
+        """Emit on [1, rows, size], short lines several times side by side: those have the same mean and variance.
+
+        A linear layer repeats them exactly, and its area is large enough for what LayerNormInt writes.
+        """
+        x, o, base = low.read(node, 0), low.written(node), ir.written_name(node)
+        shape = [1, *(int(d or 1) for d in (ir.shape(node.inputs[0]) or ())[1:])]
+        line, copies = [1, math.prod(shape) // size, size], _copies(size, low.row)
+        wide, value = [*line[:2], copies * size], low.integer(node, 0)
+
+        def reshaped(what: str, target: list[int]) -> ir.Value:
+            return low.array(f"{base}_{what}_shape", np.array(target, np.int64))
+
+        if shape != line:
+            value = low.insert(formats.RESHAPE, node, "lines", [value, reshaped("lines", line)], {}, line, x)
+        if copies > 1:
+            one = QParams(64.0)
+            held = [
+                low.array(f"{base}_repeated_weight", np.tile(np.eye(size) * one.scale, (copies, 1)).astype(np.int8)),
+                low.array(f"{base}_repeated_bias", np.zeros(copies * size, np.int32)),
+            ]
+            scales = formats.LINEAR.scales(x, one, x)
+            value = low.insert(formats.LINEAR, node, "repeated", [value, *held], scales, wide, x)
+        value = low.insert(formats.LAYER_NORM, node, "norm", [value, *constants], attrs, wide, o)
+        if copies > 1:
+            bounds = (("start", 0), ("end", size), ("axis", 2), ("step", 1))
+            cut = [value, *(low.array(f"{base}_{key}", np.array([v], np.int64)) for key, v in bounds)]
+            if shape == line:
+                low.emit(formats.SLICE, node, cut, {})
+                return
+            value = low.insert(formats.SLICE, node, "once", cut, {}, line, o)
+        low.emit(formats.RESHAPE, node, [value, reshaped("norm", shape)], {})
+
+
+#: The fewest elements of a line where the executor wants some.
+_LEAST = 4
+
+
+def _copies(size: int, row: Platform) -> int:
+    """Return how often a line of `size` elements is written side by side."""
+    return -(-_LEAST // size) if Fault.NORM_SHORT in row.faults else 1
+
+
+def short_line(node: ir.Node, row: Platform) -> bool:
+    """Whether `row` would mix up the lines that `node` normalizes."""
+    gamma = ir.shape(node.inputs[1])
+    return gamma is not None and _copies(math.prod(int(d or 1) for d in gamma), row) > 1
+
+
+def as_lines(node: ir.Node, row: Platform) -> bool:
+    """Whether `node` is computed on [1, rows, elements]: of other ranks `row` counts the rows wrong."""
+    rank = len(ir.shape(node.inputs[0]) or ())
+    return short_line(node, row) or (Fault.NORM_RANK in row.faults and rank != 3)

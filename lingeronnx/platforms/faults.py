@@ -69,6 +69,28 @@ class Fault(Enum):
             "place them there"
         ),
     )
+    NORM_RANK = (
+        "norm-rank",
+        "LayerNormInt takes its number of rows from the rank: where there is no axis of rows it gets one",
+    )
+    NORM_SHORT = (
+        "norm-short",
+        "LayerNormInt mixes up lines of fewer than 4 elements: each is normalized several times side by side",
+    )
+    NORM_AREA = (
+        "norm-area",
+        (
+            "LayerNormInt writes past its work area: where no placement helps, a BatchNorm2dInt that changes nothing "
+            "makes the area large enough"
+        ),
+    )
+    AFFINE_PLACEMENT = (
+        "affine-placement",
+        (
+            "BatchNorm2dInt stops unless its tensors are in shared memory: a LinearInt that it reads and that cannot "
+            "write there is cut into parts, which are joined there"
+        ),
+    )
     PRELU = "prelu", "PRelu is not on the device's list: it is written as other operators"
     LUT_SCALE = (
         "lut-scale",
@@ -91,6 +113,10 @@ class Fault(Enum):
     TRANSPOSE = "transpose", "the transposes [0,2,1,3] and [0,3,2,1] crash: each is written as two others"
     UNUSED_INPUT = "unused-input", "a graph with an input that nobody reads does not pack: the input is left out"
     NO_CONSTANT = "no-constant", "a graph without a weight does not pack: it gets an identity convolution"
+    INPUT_TWICE = (
+        "input-twice",
+        "a node that reads a graph input in several operands does not pack: they read a copy",
+    )
     SHARED_CONSTANTS = (
         "shared-constants",
         "constants come out wrong where nodes share some of them but not all: each node gets a copy",
@@ -107,6 +133,7 @@ class Fault(Enum):
         "lstm-area",
         "LSTMInt writes past its work area: a fully connected layer that changes nothing makes the area large enough",
     )
+    LSTM_ODD = "lstm-odd", "LSTMInt of an odd number of units is wrong: it gets one more, whose weights are zero"
     LSTM_STATE = (
         "lstm-state",
         (

@@ -127,12 +127,22 @@ COMMON_FAULTS = (
     Fault.SUB_PLACEMENT,
     Fault.AVGPOOL_SCALE,
     Fault.NORM_PLACEMENT,
+    Fault.NORM_RANK,
+    Fault.NORM_AREA,
     Fault.PRELU,
     Fault.UNUSED_INPUT,
+    Fault.INPUT_TWICE,
     Fault.NO_CONSTANT,
     Fault.SHARED_CONSTANTS,
 )
-LATER_FAULTS = (*COMMON_FAULTS, Fault.AVGPOOL_GLOBAL, Fault.GRU_FORMAT, Fault.ADD_EXTERNAL, Fault.BATCH)
+LATER_FAULTS = (
+    *COMMON_FAULTS,
+    Fault.AVGPOOL_GLOBAL,
+    Fault.GRU_FORMAT,
+    Fault.ADD_EXTERNAL,
+    Fault.AFFINE_PLACEMENT,
+    Fault.BATCH,
+)
 
 
 def norm(factor_bits: int | None = None) -> dict[str, OpRow]:

@@ -153,6 +153,7 @@ class Packing:
     curve_bits: Mapping[str, int] = field(default_factory=dict)  # what a curve reads; others are not right
     softmax_axes: tuple[int, ...] | None = None  # what its attribute may say where SoftmaxInt comes out right
     softmax_row: int = 2048
+    norm_area: tuple[int, int] = (27, 8)  # bytes that LayerNormInt writes: for each element of a line, and more
 
 
 VENUS = Packing(
@@ -219,6 +220,7 @@ VENUS = Packing(
     operators=(*_OPERATORS, "Resize"),
     needs_scale=False,
     batches=True,
+    norm_area=(8, 0),
     unmeasured=("SoftmaxInt",),
     curve_bits=MappingProxyType({"iqSigmoid": 16, "iqTanh": 16}),
 )
