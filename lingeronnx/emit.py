@@ -19,6 +19,8 @@ from .formats import DEQUANT, QUANT, REQUANT, Format
 from .graph import ir
 from .graph.batch_axes import KEY
 from .plan import Plan, QParams, Source, View, accumulator, as_it_is
+from .plan.synthetic import KEY as CALIBRATION
+from .plan.synthetic import VALUE
 from .platforms import Platform
 
 __all__ = ["OPSET", "Lowered", "Lowering", "Rule", "integer_type"]
@@ -428,6 +430,8 @@ class Lowering:
         props = {"lingeronnx.platform": self.row.name}
         if KEY in self.model.metadata_props:
             props[KEY] = self.model.metadata_props[KEY]
+        if self.plan.synthetic:
+            props[CALIBRATION] = VALUE
         if self.plan.transforms:
             props["lingeronnx.transforms"] = json.dumps(
                 {name: list(t.factor) for name, t in sorted(self.plan.transforms.items())}

@@ -95,8 +95,9 @@ def _plan() -> _Schema:
                 _named(_TEXT),
                 "tensors beside a product of the host, and the model's tensors on its other side",
             ),
+            "synthetic": _told(_TRUTH, "whether scales come from random inputs; left out where they do not"),
         },
-        ("executor", "transforms", "floats", "scaled"),
+        ("executor", "transforms", "floats", "scaled", "synthetic"),
     )
 
 
