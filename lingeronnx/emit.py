@@ -418,6 +418,7 @@ class Lowering:
         functions = list(self.model.functions.values()) if any(n.domain == ir.DOMAIN for n in self._nodes) else []
         if functions:
             opsets[ir.DOMAIN] = 1
+        ir.import_opsets(opsets, self._nodes, self.model)
         used = {id(v) for node in self._nodes for v in node.inputs if v is not None}
         graph = ir.Body(
             inputs,

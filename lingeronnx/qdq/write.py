@@ -115,8 +115,10 @@ class _Writer:
         model.graph.sort()
         ir.remove_unused(model)
         raise_nodes(model, before, self.opset, self.made)
+        opsets = {"": self.opset}
+        ir.import_opsets(opsets, model.graph, model)
         model.graph.opset_imports.clear()
-        model.graph.opset_imports[""] = self.opset
+        model.graph.opset_imports.update(opsets)
         model.ir_version = max(v for opset, v in _IR_VERSIONS.items() if opset <= self.opset)
         kept = (PLATFORM, CALIBRATION)
         for key in [key for key in model.metadata_props if key.startswith("lingeronnx.") and key not in kept]:

@@ -1,6 +1,6 @@
 """A torch module traced once: its float graph, its plan, and a bridge that computes with the module's own parameters.
 
-    export -> fold batch norms -> prepare -> what becomes integer -> plan -> bridge, constants from parameters
+    export -> fold batch norms -> cut out what parameters alone make -> prepare -> what becomes integer -> plan -> bridge, constants from parameters
 
 Of the nodes that hold parameters those become integer whose modules are chosen. What holds none does where all that it
 reads is integer already, if the layers' outputs are to be integers at all. Knows torch modules and graphs; nothing of
@@ -34,6 +34,7 @@ from ._call import Call
 from .bridge import Bridge
 from .checkpoint import state_dict
 from .derived import Constants, Parameters, PlannedConstants, counted, filled, fold_norms
+from .expressions import Expressions
 from .float_export import evaluating, export
 from .marks import Widths, bare, marked
 
@@ -97,6 +98,12 @@ class Traced:
         specs = input_specs(self.planned.graph)
         return {s.name: [None if i == s.axis else d for i, d in enumerate(s.shape or ())] for s in specs}
 
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """The constants that depend on parameters and do not follow them."""
+        held = self.planned.graph.graph.initializers
+        return {name: torch.from_numpy(np.array(ir.const(held[name]))) for name in self.constants.frozen}
+
     def feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
         """Return the tensors of a call by the graph's names; DataError where sizes are others than in the trace."""
         call = Call(net, args, kwargs, self.inputs)
@@ -131,13 +138,17 @@ def exported(net: nn.Module, args: Any, kwargs: Any, exporter: str | None) -> tu
         graph = ir.load(done.path)
         names = Call(net, args, kwargs, None).names
     fold_norms(graph, parameters)
+    parameters.computed = Expressions(graph)
     return Exported(graph, tuple(names), tuple(done.outputs), done.scopes), parameters
 
 
-def trace(net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan | None) -> Traced:
+def trace(
+    net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan | None, frozen: Mapping[str, Tensor]
+) -> Traced:
     """Trace `net` on the given arguments, which give sizes and the first ranges.
 
-    plan : scales and factors to take over, None for new ones. Raises ModelError for what cannot be traced, with the
+    plan : scales and factors to take over, None for new ones. frozen : `Traced.frozen` of the net that the parameters
+    come from; its constants stay. Raises ModelError for what cannot be traced, with the
     module's name, and as `quantize` does.
     """
     args, kwargs = pytree.tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs))
@@ -166,6 +177,8 @@ def trace(net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan
     own = QuantConfig.of(_conf(settings, layers.overrides(prepared)))
     own.check_platform(prepared.row)
     planned = plan_for(replace(prepared, conf=own), plan)
+    for name, tensor in frozen.items():
+        ir.fill(planned.graph.graph.initializers[name], tensor.numpy())
     bridge = Bridge(planned.graph, planned.plan, prepared.row, feeds, trainable=())
     held = constants.planned(planned)
     found = Traced(
