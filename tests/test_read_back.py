@@ -7,7 +7,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import lingeronnx as lo
-from lingeronnx.errors import InternalError, ModelError
+from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir, onnxfile
 from lingeronnx.run.session import Session
 
@@ -122,7 +122,7 @@ def test_a_bad_file_never_replaces_a_good_one(name, limit, tmp_path):
     good = proto(helper.make_node("Relu", ["x"], ["y"]))
     onnxfile.write(good, path, 1 << 30)
     before = path.read_bytes()
-    with pytest.raises(InternalError, match="model.onnx would not be readable") as raised:
+    with pytest.raises(ModelError, match="model.onnx is not written, nothing could load it") as raised:
         onnxfile.write(bad, path, limit)
     assert words in str(raised.value)
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]

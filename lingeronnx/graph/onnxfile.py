@@ -116,25 +116,26 @@ def is_large(proto: ModelProto, limit: int) -> bool:
     return stored > limit or proto.ByteSize() > limit
 
 
-def write(proto: ModelProto, path: str | os.PathLike[str], limit: int) -> None:
+def write(proto: ModelProto, path: str | os.PathLike[str], limit: int, operators: bool = True) -> None:
     """Write `proto` to `path`, as a whole or not at all; above `limit` bytes with external data beside it.
 
-    It is read back before it takes its name: InternalError where it could not be loaded. `proto` is used up where it is large: its tensors move to the file.
+    It is read back before it takes its name: ModelError where it could not be loaded. operators : whether its standard
+    operators must then be those of its opset, which those of a file from elsewhere may not be. `proto` is used up where it is large: its tensors move to the file.
     """
     where = Path(path)
     if is_large(proto, limit):
         beside = where.with_name(f"{where.name}.{_digest(proto)}.data")
-        _write_both(proto, where, beside)
+        _write_both(proto, where, beside, operators)
     else:
         beside = where
         data = proto.SerializeToString(deterministic=True)
         with replacing(where) as temporary:
             temporary.write_bytes(data)
-            read_back(temporary, where, check)
+            read_back(temporary, where, check, operators)
     _remove_stale(where, beside)
 
 
-def _write_both(proto: ModelProto, where: Path, beside: Path) -> None:
+def _write_both(proto: ModelProto, where: Path, beside: Path, operators: bool) -> None:
     """Write the data to `beside`, a name no other content has, and then the model that refers to it to `where`."""
     new = not beside.exists()
     try:
@@ -142,7 +143,7 @@ def _write_both(proto: ModelProto, where: Path, beside: Path) -> None:
             with replacing(beside) as store:
                 to_external(proto, store, beside.name)
             temporary.write_bytes(proto.SerializeToString(deterministic=True))
-            read_back(temporary, where, check)
+            read_back(temporary, where, check, operators)
     except BaseException:
         if new:
             beside.unlink(missing_ok=True)

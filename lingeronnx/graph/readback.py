@@ -12,27 +12,28 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, NodeProto
 
-from ..errors import InternalError, ModelError
+from ..errors import ModelError
 
 __all__ = ["read_back", "with_inner"]
 
 _INTEGERS = ("thinker", "linger")  # graphs of these use some standard operators in forms of their own
 
 
-def read_back(path: Path, target: Path, check: Callable[[ModelProto], None]) -> None:
-    """Raise InternalError where the file at `path`, which shall be called `target`, could not be loaded.
+def read_back(path: Path, target: Path, check: Callable[[ModelProto], None], operators: bool) -> None:
+    """Raise ModelError where the file at `path`, which shall be called `target`, could not be loaded.
 
-    check : raises ModelError for a graph that is not sound.
+    check : raises ModelError for a graph that is not sound. operators : whether to look at the standard's operators.
     """
     try:
         proto = onnx.load(str(path), load_external_data=False, format="protobuf")
     except Exception as error:
-        raise InternalError(f"{target.name} would not be readable: {type(error).__name__}; it is not written") from error
+        raise ModelError(f"{target.name} is not written, nothing could load it: {type(error).__name__}") from error
     try:
         check(proto)
-        _check_operators(proto)
+        if operators:
+            _check_operators(proto)
     except ModelError as error:
-        raise InternalError(f"{target.name} would not be readable: {error}; it is not written") from error
+        raise ModelError(f"{target.name} is not written, nothing could load it: {error}") from error
 
 
 def _check_operators(proto: ModelProto) -> None:

@@ -82,7 +82,9 @@ def _is_leaf(value: ir.Value) -> bool:
 def _agree(part: _Part, want: np.ndarray) -> bool:
     with torch.no_grad():
         have = part.tensor({}).cpu().numpy()
-    return have.shape == want.shape and np.allclose(have, want, rtol=1e-4, atol=1e-5 * float(np.abs(want).max(initial=0)))
+    return have.shape == want.shape and np.allclose(
+        have, want, rtol=1e-4, atol=1e-5 * float(np.abs(want).max(initial=0))
+    )
 
 
 def _cones(model: ir.Graph) -> dict[str, list[ir.Node]]:

@@ -75,9 +75,7 @@ LAYERS = {
         "rnn.forward_lstmp.weight_hh_l0",
     ),
     "NormalizeFastLSTMP": (
-        lambda: Projected(
-            NormalizeFastLSTMP(WIDTH, C, proj_size=P, batch_first=True, normalize_weight_value=0.35), P
-        ),
+        lambda: Projected(NormalizeFastLSTMP(WIDTH, C, proj_size=P, batch_first=True, normalize_weight_value=0.35), P),
         "rnn.weight_hr_l0",
         "rnn.weight_hh_l0",
     ),
