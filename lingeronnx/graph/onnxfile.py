@@ -120,7 +120,8 @@ def write(proto: ModelProto, path: str | os.PathLike[str], limit: int, operators
     """Write `proto` to `path`, as a whole or not at all; above `limit` bytes with external data beside it.
 
     It is read back before it takes its name: ModelError where it could not be loaded. operators : whether its standard
-    operators must then be those of its opset, which those of a file from elsewhere may not be. `proto` is used up where it is large: its tensors move to the file.
+    operators must then be those of its opset, which those of a file from elsewhere may not be. `proto` is used up where
+    it is large: its tensors move to the file.
     """
     where = Path(path)
     if is_large(proto, limit):

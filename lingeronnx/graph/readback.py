@@ -48,7 +48,10 @@ def _check_operators(proto: ModelProto) -> None:
 
 
 def _check_node(node: NodeProto, opset: int, own: bool) -> None:
-    """own : whether the graph may use forms that the standard does not have, with attributes in place of inputs."""
+    """Raise ModelError as `_check_operators` says.
+
+    own : whether the graph may use forms that the standard does not have, with attributes in place of inputs.
+    """
     if node.domain not in ("", "ai.onnx") or not opset:
         return
     place = f"{node.op_type} {node.name}"
