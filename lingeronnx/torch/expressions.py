@@ -1,10 +1,10 @@
-"""Constants that a net computes from its parameters, as it is called: R P of a projected LSTM, sums of two biases,
-clamped weights, g v / |v| of weight normalisation.
+"""Constants that a net computes from its parameters, as it is called.
 
-An exporter leaves these operators in the graph, and the passes fold them, into numbers that no longer follow the
-parameters. So what is computed from parameters alone is cut out of an exported graph before that. Its result becomes a
-constant under a name of its own, which all later stages take for a parameter, and which is computed here, in torch,
-with gradients to the parameters that it is made of.
+These are R P of a projected LSTM, sums of two biases, clamped weights, g v / |v| of weight normalisation. An exporter
+leaves these operators in the graph, and the passes fold them, into numbers that no longer follow the parameters. So
+what is computed from parameters alone is cut out of an exported graph before that. Its result becomes a constant under
+a name of its own, which all later stages take for a parameter, and which is computed here, in torch, with gradients to
+the parameters that it is made of.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A torch module traced once: its float graph, its plan, and a bridge that computes with the module's own parameters.
 
-    export -> fold batch norms -> cut out what parameters alone make -> prepare -> what becomes integer -> plan -> bridge, constants from parameters
+    export -> fold batch norms -> cut out what parameters make -> prepare -> what becomes integer -> plan -> bridge,
+    constants from parameters
 
 Of the nodes that hold parameters those become integer whose modules are chosen. What holds none does where all that it
 reads is integer already, if the layers' outputs are to be integers at all. Knows torch modules and graphs; nothing of
@@ -33,6 +34,7 @@ from ..run.runners import input_specs
 from ._call import Call
 from .bridge import Bridge
 from .checkpoint import state_dict
+from .decisions import Decisions
 from .derived import Constants, Parameters, PlannedConstants, counted, filled, fold_norms
 from .expressions import Expressions
 from .float_export import evaluating, export
@@ -148,14 +150,18 @@ def trace(
     """Trace `net` on the given arguments, which give sizes and the first ranges.
 
     plan : scales and factors to take over, None for new ones. frozen : `Traced.frozen` of the net that the parameters
-    come from; its constants stay. Raises ModelError for what cannot be traced, with the
-    module's name, and as `quantize` does.
+    come from; its constants stay. Warns of places where the net's own code decides by its data. Raises ModelError for
+    what cannot be traced, with the module's name, and as `quantize` does.
     """
     args, kwargs = pytree.tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs))
     made, parameters = exported(net, args, kwargs, settings.exporter)
     with bare(net), evaluating(net), torch.no_grad():
         call = Call(net, args, kwargs, None)
-        leaves, form = pytree.tree_flatten(net(*args, **kwargs))
+        with Decisions(call.tensors) as decisions:
+            result = net(*args, **kwargs)
+        leaves, form = pytree.tree_flatten(result)
+    for line in decisions.lines():
+        warnings.warn(line, stacklevel=2)
     outputs = iter(made.outputs)
     names = tuple(next(outputs) if isinstance(leaf, Tensor) else None for leaf in leaves)
     plain = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
