@@ -120,6 +120,9 @@ def _report() -> _Schema:
             "integer_macs": _told(
                 {"type": "number", "minimum": 0, "maximum": 1}, "share of the multiply-accumulates done in integers"
             ),
+            "unknown_macs": _told(
+                _named(_COUNT), "operators whose multiply-accumulates cannot be counted, and how many nodes they are"
+            ),
             "float_nodes": _told(_many(node), "float operators between integer ones"),
             "host_part": _told(_many(node), "float operators before the first or after the last integer one"),
             "fitted": _told(_many(_record({"node": _TEXT, "what": _TEXT, "cost": _TEXT})), "nodes written otherwise"),
