@@ -51,6 +51,8 @@ def run(*words, code=0):
 def test_report_plan_and_file_say_it(look, files):
     assert look.report.warnings[0] == SYNTHETIC
     assert look.report.to_dict()["warnings"][0] == SYNTHETIC
+    assert look.report.measured_on == "on synthetic inputs"
+    assert look.samples == {}
     assert Plan.from_json(look.plan.to_json()) == look.plan
     assert json.loads((files / "plan.json").read_text())["synthetic"] is True
     assert ir.load(files / "net_quant.onnx").metadata_props[KEY] == "synthetic"

@@ -80,7 +80,7 @@ class Compared:
             planned.ranges,
             planned.basis,
             prepared.reasons,
-            prepared.data.first(_FEW),
+            {} if prepared.synthetic else prepared.data.first(_FEW),
         )
 
     @property
