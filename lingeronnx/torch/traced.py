@@ -61,12 +61,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Exported:
-    """A float graph as exported, batch norms folded; what goes in and comes out; {node: path of its module}."""
+    """A float graph as exported, batch norms folded; what goes in and comes out; {node: path of its module}.
+
+    unused : the parameters that it does not hold: this way through `forward` has no use for them.
+    """
 
     graph: ir.Graph
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     scopes: Mapping[str, str]
+    unused: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -139,9 +143,11 @@ def exported(net: nn.Module, args: Any, kwargs: Any, exporter: str | None) -> tu
         done = export(net, args, Path(folder) / "net.onnx", kwargs=kwargs or None, exporter=exporter)
         graph = ir.load(done.path)
         names = Call(net, args, kwargs, None).names
+    held = state_dict(graph)
+    unused = tuple(name for name, p in net.named_parameters() if p.requires_grad and name not in held)
     fold_norms(graph, parameters)
     parameters.computed = Expressions(graph)
-    return Exported(graph, tuple(names), tuple(done.outputs), done.scopes), parameters
+    return Exported(graph, tuple(names), tuple(done.outputs), done.scopes, unused), parameters
 
 
 def trace(
@@ -192,6 +198,9 @@ def trace(
     )
     if left := [*held.untrained(bridge.reads), *(f"constants of {name}" for name in constants.mixed)]:
         warnings.warn(f"not trained, since the graph holds them in another form: {', '.join(left)}", stacklevel=2)
+    if made.unused and not decisions.places:  # those of the other branch are no news
+        told = ", ".join(made.unused)
+        warnings.warn(f"not trained, since forward in evaluation does not use them: {told}", stacklevel=2)
     return found
 
 

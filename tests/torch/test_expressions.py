@@ -194,3 +194,20 @@ def test_names_are_those_of_the_net():
     plain, _ = build("nn.LSTM")
     assert net.state_dict().keys() - {"_extra_state"} == plain.state_dict().keys()
     assert set(Parameters(plain).in_effect()) == set(dict(plain.named_parameters()))
+
+
+class Twofold(nn.Module):
+    """Another layer in training than in evaluation, and a parameter that is read as a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.by = nn.Linear(4, 3), nn.Linear(4, 3), nn.Parameter(torch.ones(()))
+        self.fixed = nn.Parameter(torch.ones(2), requires_grad=False)
+
+    def forward(self, x):
+        return (self.one(x) if self.training else self.other(x)) * self.by.item()
+
+
+def test_parameters_that_the_trace_does_not_meet_are_told():
+    with pytest.warns(UserWarning, match=r"not trained, since forward .* use them: by, one.weight, one.bias$"):
+        lo.torch.init(Twofold(), out_bits=8, example_inputs=torch.randn(3, 4))
