@@ -79,8 +79,8 @@ def sensitivity(
 ) -> Sensitivity:
     """Rank the operators of a float model by what their quantization costs.
 
-    calib, settings : those of `quantize`, for the plan whose grids are rounded to; a float model needs data. eval_data :
-        what is measured on, default calib. `batch` is the most samples of a block, `limit` holds for both.
+    calib, settings : those of `quantize`, for the plan whose grids are rounded to; a float model needs them. eval_data
+        : what is measured on, default calib. `batch` is the most samples of a block, `limit` holds for both.
     plan : one made elsewhere, whose grids are rounded to; nothing is calibrated then.
     folder : for the results as they come, in its file `journal`, and for the files; see `write`. resume : go on with
         what is there.
