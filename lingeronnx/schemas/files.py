@@ -134,7 +134,10 @@ def _report() -> _Schema:
             "names": _told(_named(_TEXT), "tensors with another name in the file"),
             "outputs": _told(_named(fidelity), "of each output: cosine, sqnr in dB (null: infinite) and others"),
             "measured_on": _told(_TEXT, "the data of `outputs`"),
+            "doubts": _told(_named(_TEXT), "outputs whose figures say little, and why"),
             "warnings": _many(_TEXT),
+            "why_not": _told(_many(_TEXT), "what keeps the graph from being chip-ready"),
+            "next": _told(_many(_record({"options": _many(_TEXT), "gives": _TEXT})), "options to try next"),
             "accuracy": _told(_maybe(_accuracy()), "with --eval"),
             "search": _told(_maybe(_search()), "with --max-drop or --min-sqnr"),
             "training": _told(_many({"type": "object"}), "of `finetune`: the loss of each block and epoch"),
@@ -142,7 +145,7 @@ def _report() -> _Schema:
             "scales_refused": _told(_named(_TEXT), "what such a plan speaks of and was not taken, and why"),
             "deployment": _told({"type": "object"}, "with --deploy: the files for the board"),
         },
-        ("deployment", "unknown_macs"),  # the second is younger than version 0.1
+        ("deployment", "unknown_macs", "doubts", "why_not", "next"),  # those behind the first are younger than 0.1
     )
 
 
