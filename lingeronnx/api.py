@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,8 @@ from .flow import (
     compared,
     complete,
     measured,
+    need_data,
+    need_scales,
     normalised,
     plan_for,
     prepare,
@@ -42,6 +44,7 @@ from .plan.config import QuantConfig
 from .platforms import Platform
 from .platforms import platform as platform_row
 from .qdq.encodings import Encodings
+from .qdq.read import is_quantized
 from .qdq.write import PLATFORM
 from .run.borders import float_names
 from .run.data import Progress
@@ -118,7 +121,7 @@ def quantize(
         A path, or a model in memory, which is left as it is.
     calib
         Calibration data: a path, a dict of arrays, an iterable of feeds or a function; see `run.data.Data`. None runs
-        on random inputs, and the report says so.
+        on random inputs, for a look: the report, the plan and the graph say so, and what is made of these later.
     platform
         A platform's name, or a `Platform` of your own; default venus.
     mode
@@ -168,6 +171,8 @@ def quantize(
     goal = _goal(model, plan, eval_data, metric, max_drop, min_sqnr, settings)
     start, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
     prepared = prepare(model, calib, config, {**given, **settings}, encodings=start)
+    if goal is not None and prepared.synthetic and prepared.read is None:
+        raise ConfigError("max_drop and min_sqnr choose by what calibration data show: give --calib DATA")
     if goal is not None and prepared.read is not None:
         raise ConfigError("max_drop and min_sqnr choose scales; this quantized model brings its own: add requantize")
     planned = plan_for(prepared, own, progress)
@@ -267,7 +272,7 @@ def structure(
 ) -> Structure:
     """Return the five parts of `model_check_result.txt`: how a model is built and held, and what looks wrong.
 
-    A float model is planned as `quantize` would, on `calib` (None: made-up inputs), without refining weights. model :
+    A float model is planned as `quantize` would, on `calib`, without refining weights; ConfigError without. model :
     what `quantize` returned is judged as it is. violations : what `check` found, to be listed with the rest.
     """
     if isinstance(model, QuantizedModel):
@@ -275,7 +280,10 @@ def structure(
     loaded = restored(ir.load(model) if isinstance(model, str | os.PathLike) else model)
     if is_integer_graph(loaded):
         return of_integers(loaded, float_names(loaded), violations)
+    what = "how a float model would be held is told from calibration data: give --calib DATA"
+    need_data(what, loaded, calib)
     planned = plan_for(prepare(model, calib, None, {"platform": platform}))
+    need_scales(what, loaded, planned.plan)
     return of_model(complete(planned, planned.graph), loaded, violations)
 
 
@@ -312,8 +320,8 @@ def wb_analyse(model: Any, log: str | os.PathLike[str] | None = "./wb_analyse.lo
 def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | Platform | None = None) -> Converted:
     """Return an integer graph in the other generation's names and attributes, or in standard ONNX.
 
-    A model that another tool has quantized (QuantizeLinear, QLinearConv) becomes an integer graph first, as by
-    `quantize` without data.
+    A model that another tool has quantized (QuantizeLinear, QLinearConv) becomes an integer graph first, by the scales
+    that it has.
 
     Parameters
     ----------
@@ -329,7 +337,7 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | P
     Raises
     ------
     ConfigError
-        For another word, and for a platform where the graph has one.
+        For another word, for a platform where the graph has one, and for a model of another tool that lacks scales.
     ModelError
         For a float graph, and where nodes have no counterpart; all of them are named.
     """
@@ -337,7 +345,6 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | P
 
     from .conversion import Converted, check_target
     from .conversion import convert as run
-    from .qdq.read import is_quantized
 
     check_target(to)
     loaded = restored(ir.load(model) if isinstance(model, str | os.PathLike) else model)
@@ -346,6 +353,7 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | P
             raise ConfigError("convert: a platform is for models of QuantizeLinear; this graph has its own")
         return run(loaded, to)
     made = quantize(loaded, platform=platform or loaded.metadata_props.get(PLATFORM))
+    need_scales("convert has no data; quantize --calib DATA finds what scales are missing", loaded, made.plan)
     if to == "thinker":
         return Converted(made.graph, tuple(made.report.notes))
     found = run(made.graph, to)
@@ -375,7 +383,7 @@ def deploy(
     folder
         A new folder, or one that `deploy` wrote before.
     calib, settings
-        Those of `quantize`, for a float model.
+        Those of `quantize`, for a float model. Without calib it is calibrated on `data`, and a note says so.
     data
         Samples for the golden vectors; default calib.
     stem
@@ -390,10 +398,11 @@ def deploy(
     ConstraintError
         Where the graph is not chip-ready.
     ConfigError
-        For a folder that holds other files, and for settings of a graph that is quantized already.
+        For a folder that holds other files, for settings of a graph that is quantized already, and for a float model
+        without data.
     """
     check_folder(Path(folder))
-    data = calib if data is None else data
+    data, notes = calib if data is None else data, list[str]()
     if not isinstance(model, QuantizedModel):
         loaded = ir.load(model) if isinstance(model, str | os.PathLike) else model
         if is_integer_graph(loaded):
@@ -401,11 +410,18 @@ def deploy(
                 raise ConfigError(f"'{given[0]}' is for float models; this one is quantized already")
             return deploy_graph(model, folder, data, stem=stem, samples=samples, state=state)
         name = f"{Path(model).stem}_quant" if isinstance(model, str | os.PathLike) else None
+        alone = calib is None and settings.get("plan") is None and not is_quantized(loaded)
+        if alone and data is not None and not isinstance(data, Iterator):
+            calib, notes = data, ["calibrated on the samples of --input: give more of them with --calib"]
+        what = "deploy needs data to calibrate a float model: give --calib DATA, or --input DATA"
+        need_data(what, loaded, calib, settings.get("plan"))
         model, stem = quantize(loaded, calib, state=state, **settings), stem or name
+        need_scales(what, loaded, model.plan)
     if model.report.float_nodes:
         node = model.report.float_nodes[0]
         raise ConstraintError(f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}")
-    return deploy_graph(model.graph, folder, data, stem=stem or "model_quant", samples=samples, state=state)
+    stem = stem or "model_quant"
+    return deploy_graph(model.graph, folder, data, stem=stem, samples=samples, state=state, notes=notes)
 
 
 # ---- export ------------------------------------------------------------------------------------------------------

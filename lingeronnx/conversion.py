@@ -13,7 +13,7 @@ edits of graphs; names and attributes of both generations are the formats'.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from .formats.rows import FRACTION, THIRD_FRACTION
 from .graph import ir
 from .packer.names import written
 from .plan import QParams
+from .plan.synthetic import warnings_of
 from .platforms import Platform
 from .platforms.arithmetic import Curve, Reading
 from .qdq.difference import lines
@@ -110,10 +111,10 @@ def convert(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | None =
     if not any(is_quantized_domain(node) for node in model.graph):
         raise ModelError("the graph has no integer operator: there is nothing to convert; quantize it first")
     if to in STANDARD:
-        return _to_standard(model, to, samples)
+        return _warned(_to_standard(model, to, samples))
     number, version = TARGETS[to]
     if generation(model) == number:
-        return Converted(ir.clone(model), (f"it is a graph of domain {to} already: nothing is converted",))
+        return _warned(Converted(ir.clone(model), (f"it is a graph of domain {to} already: nothing is converted",)))
     row = row_of(model)
     if not row.training:
         raise ModelError(f"a graph for {row.name} has no counterpart in domain {to}, which knows the chips only")
@@ -130,7 +131,12 @@ def convert(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | None =
         raise ModelError(f"no counterpart in domain {to}: {', '.join(together(work.obstacles))}")
     _container(work, to, version)
     note_made(work.model, made_of(model))
-    return Converted(work.model, tuple(work.notes))
+    return _warned(Converted(work.model, tuple(work.notes)))
+
+
+def _warned(done: Converted) -> Converted:
+    """Return `done` with what is wrong with the graph in front of its notes."""
+    return replace(done, notes=(*(f"WARNING: {warning}" for warning in warnings_of(done.graph)), *done.notes))
 
 
 def _to_standard(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | None) -> Converted:

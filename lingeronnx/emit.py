@@ -19,6 +19,8 @@ from .formats import DEQUANT, QUANT, REQUANT, Format
 from .graph import ir
 from .graph.batch_axes import KEY
 from .plan import Plan, QParams, Source, View, accumulator, as_it_is
+from .plan.synthetic import KEY as CALIBRATION
+from .plan.synthetic import VALUE
 from .platforms import Platform
 
 __all__ = ["OPSET", "Lowered", "Lowering", "Rule", "integer_type"]
@@ -416,6 +418,7 @@ class Lowering:
         functions = list(self.model.functions.values()) if any(n.domain == ir.DOMAIN for n in self._nodes) else []
         if functions:
             opsets[ir.DOMAIN] = 1
+        ir.import_opsets(opsets, self._nodes, self.model)
         used = {id(v) for node in self._nodes for v in node.inputs if v is not None}
         graph = ir.Body(
             inputs,
@@ -428,6 +431,8 @@ class Lowering:
         props = {"lingeronnx.platform": self.row.name}
         if KEY in self.model.metadata_props:
             props[KEY] = self.model.metadata_props[KEY]
+        if self.plan.synthetic:
+            props[CALIBRATION] = VALUE
         if self.plan.transforms:
             props["lingeronnx.transforms"] = json.dumps(
                 {name: list(t.factor) for name, t in sorted(self.plan.transforms.items())}

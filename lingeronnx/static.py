@@ -59,9 +59,11 @@ def quantize_static(
     extra_options : CalibPercentile; ActivationSymmetric (False where the platform has zero points; without it the
     integers are symmetric); WeightSymmetric as True.
     settings : those of `quantize` beyond onnxruntime's, `platform` and `state` among them.
-    Raises ConfigError for an argument that has no counterpart, and what `quantize` raises.
+    Raises ConfigError for an argument that has no counterpart and for a float model without data, and what `quantize`
+    raises.
     """
     from .api import quantize
+    from .flow import need_data, need_scales
 
     to = "thinker" if quant_format is None else _one("quant_format", quant_format, _FORMATS)
     _refuse(reduce_range, "reduce_range", "sums are exact here, there is nothing to save weights' range for")
@@ -69,6 +71,8 @@ def quantize_static(
     if calibration_providers not in (None, ["CPUExecutionProvider"]):
         raise ConfigError(f"calibration_providers = {calibration_providers}: calibration runs on the CPU; leave it out")
     model = ir.from_proto(model_input) if isinstance(model_input, onnx.ModelProto) else ir.load(model_input)
+    what = "quantize_static calibrates a float model: give calibration_data_reader"
+    need_data(what, model, calibration_data_reader, settings.get("plan"))
     result = quantize(
         model,
         calibration_data_reader,
@@ -80,6 +84,7 @@ def quantize_static(
         **_options(extra_options or {}),
         **settings,
     )
+    need_scales(what, model, result.plan)
     result.save(model_output, to=to)
     return result
 

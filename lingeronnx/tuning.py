@@ -91,6 +91,8 @@ def finetune(
     from .torch.finetune import Constraints, Recipe, Tuner
     from .torch.samples import Samples
 
+    if train is None:
+        raise ConfigError("fine-tuning needs data to train on: give --train DATA")
     fields = {key: settings.pop(key) for key in list(settings) if key in Recipe.__dataclass_fields__ and key != "seed"}
     if isinstance(loss, str) and loss not in ("distill", "labels"):
         loss = load_function(loss, "loss")

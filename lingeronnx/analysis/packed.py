@@ -18,6 +18,7 @@ from ..packer.arguments import Choice, choose
 from ..packer.form import REQUIRED
 from ..packer.judge import judge
 from ..packer.names import restored
+from ..plan.synthetic import warnings_of
 from ..platforms import Platform, platform
 from ..platforms.packing import UNNAMED
 from ..run.int_runner import row_of
@@ -57,6 +58,8 @@ def check_packed(
     if row is None:
         row = _named(proto) if graph is None else row_of(graph)
     found = Check(row.name, "integer", (), notes=notes) if seen is None else check_integer(seen, row)
+    if seen is not None:
+        found = replace(found, notes=[*(f"WARNING: {warning}" for warning in warnings_of(seen)), *found.notes])
     if row.packing is None:
         return found
     part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph))

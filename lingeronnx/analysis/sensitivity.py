@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, DataError, nearest
-from ..flow import Planned, plan_for, prepare
+from ..flow import Planned, need_data, need_scales, plan_for, prepare
 from ..graph import ir
 from ..plan import Plan
+from ..plan.synthetic import SYNTHETIC
 from ..run.cluster import spread
 from ..run.data import Batch, Data, Progress
 from ..run.metrics import called
@@ -78,8 +79,8 @@ def sensitivity(
 ) -> Sensitivity:
     """Rank the operators of a float model by what their quantization costs.
 
-    calib, settings : those of `quantize`, for the plan whose grids are rounded to. eval_data : what is measured on,
-        default calib. `batch` is the most samples of a block, `limit` holds for both.
+    calib, settings : those of `quantize`, for the plan whose grids are rounded to; a float model needs them. eval_data
+        : what is measured on, default calib. `batch` is the most samples of a block, `limit` holds for both.
     plan : one made elsewhere, whose grids are rounded to; nothing is calibrated then.
     folder : for the results as they come, in its file `journal`, and for the files; see `write`. resume : go on with
         what is there.
@@ -101,8 +102,12 @@ def sensitivity(
             raise ConfigError("plots are files: give a folder")
     if isinstance(calib if eval_data is None else eval_data, Iterator):
         raise DataError("the data are read more than once: pass a list or a function instead of a generator")
-    prepared = prepare(model, calib, settings.pop("config", None), settings, hold=False)
-    planned = plan_for(prepared, plan, progress)
+    if calib is None and eval_data is None and function is None:
+        raise ConfigError(f"{_NEED}; with a plan, --eval DATA will do")
+    planned = _planned(
+        ir.load(model) if isinstance(model, str | os.PathLike) else model, calib, plan, settings, progress
+    )
+    prepared = planned.prepared
     every = layers(planned)
     outputs = [str(v.name) for v in prepared.original.graph.outputs]
     looked_at = outputs if function is not None else [_output(output, outputs)]
@@ -131,6 +136,21 @@ def sensitivity(
     if folder is not None:
         found.write(folder)
     return found
+
+
+_NEED = "the sensitivity of operators depends on scales from calibration data: give --calib DATA"
+
+
+def _planned(
+    model: ir.Graph, calib: Any, plan: Plan | None, settings: dict[str, Any], progress: Progress | None
+) -> Planned:
+    """Return `model` under the plan whose grids are rounded to; ConfigError where data for its scales are missing."""
+    need_data(_NEED, model, calib, plan)
+    prepared = prepare(model, calib, settings.pop("config", None), settings, hold=False)
+    planned = plan_for(prepared, plan, progress)
+    if plan is None:
+        need_scales(_NEED, model, planned.plan)
+    return planned
 
 
 @dataclass(frozen=True)
@@ -263,8 +283,7 @@ class _Run:
     def notes(self) -> Sequence[str]:
         """What a user should know of the data and the plan."""
         prepared, found = self.planned.prepared, list(self._data.notes)
-        if prepared.synthetic:
-            found.append("calibrated on synthetic inputs: give real data with --calib for a real ranking")
+        found += [f"WARNING: {SYNTHETIC}"] if self.planned.plan.synthetic else []
         if prepared.conf.effort == "fast":
             found.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
         return found

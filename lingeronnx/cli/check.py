@@ -21,14 +21,14 @@ __all__ = ["check"]
 )
 @click.argument("model", type=PATH)
 @click.option("--platform", metavar="NAME", help="Default: the one an integer graph was made for, else venus.")
-@click.option("--calib", metavar="DATA", help=f"Sizes of inputs that the file leaves open: {DATA}.")
+@click.option("--calib", metavar="DATA", help=f"Sizes of inputs that the file leaves open; with -o scales: {DATA}.")
 @click.option("--packer-args", metavar="ARGS", help="Judge an integer graph under these packer arguments, in quotes.")
 @click.option(
     "-o",
     "--output",
     type=PATH,
     metavar="DIR",
-    help="Write check.txt and model_check_result.txt, and both as .json, into this folder.",
+    help="Write check.txt and, of a float model with --calib, model_check_result.txt, both as .json too, in here.",
 )
 @click.option("--notes", type=click.Choice(["short", "full"]), default="short", show_default=True,
               help="full: every node and layer, where findings of one rule are one line otherwise.")  # fmt: skip
@@ -49,27 +49,27 @@ def check(
     then computes the same integers, and the cost: MACs, bytes, memory, DMA. Exit code 0 where nothing is wrong, else 1.
 
     With -o also how the model is built and would be held: what is left unfused, used twice or never, the scale of each
-    output and weight, and what looks wrong. A float model is planned on --calib for that, else on made-up inputs.
+    output and weight, and what looks wrong. A float model is planned on --calib for that, and this is left out without.
     """
     from .. import api
     from ..analysis.structure import RESULT
+    from ..graph import ir
+    from ..qdq.read import is_quantized
 
     found = api.check(model, platform=platform, calib=calib, packer_args=packer_args)
     lines, every = found.lines(notes == "full"), found.lines(True)
     body = {"model": model, **found.to_dict()}
     if output is not None:
-        built = api.structure(model, platform=platform, calib=calib, violations=found.violations)
-        wrong = [f"looks wrong: {line}" for line in built.lines()]
-        lines, every = lines + wrong, every + wrong
-        _write_folder(
-            output,
-            {
-                "check.txt": "\n".join(every) + "\n",
-                "check.json": json_text(body) + "\n",
-                RESULT: built.text(),
-                f"{Path(RESULT).stem}.json": json_text(built.to_dict()) + "\n",
-            },
-        )
+        files: dict[str, str] = {}
+        if calib is None and found.kind == "float" and not is_quantized(ir.load(model)):
+            click.echo(f"note: {RESULT} tells scales and ranges: it is written with --calib DATA only", err=True)
+        else:
+            built = api.structure(model, platform=platform, calib=calib, violations=found.violations)
+            wrong = [f"looks wrong: {line}" for line in built.lines()]
+            lines, every = lines + wrong, every + wrong
+            files = {RESULT: built.text(), f"{Path(RESULT).stem}.json": json_text(built.to_dict()) + "\n"}
+        texts = {"check.txt": "\n".join(every) + "\n", "check.json": json_text(body) + "\n"}
+        _write_folder(output, {**texts, **files})
     for line in lines:
         click.echo(line, err=as_json)
     if as_json:

@@ -37,7 +37,12 @@ __all__ = ["deploy"]
 @click.argument("model", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="DIR", required=True, help="New, or deployed to before.")
 @click.option("--calib", metavar="DATA", help=f"Of a float model, calibration data: {DATA}.")
-@click.option("--input", "data", metavar="DATA", help="Samples for the golden vectors.  [default: those of --calib]")
+@click.option(
+    "--input",
+    "data",
+    metavar="DATA",
+    help="Samples for the golden vectors; without --calib also to calibrate on.  [default: those of --calib]",
+)
 @click.option("--samples", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Number of samples.")
 @click.option("--state", multiple=True, metavar="OUT=IN", help="A state output that is fed back. Repeatable.")
 @quantizing

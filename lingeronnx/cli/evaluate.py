@@ -63,5 +63,6 @@ def evaluate(model: Path, data: str, as_json: bool, batch: int | None, **options
                 "baseline": found.baseline,
                 "drop": drop,
                 "samples": found.samples,
+                **({"warnings": list(found.warnings)} if found.warnings else {}),
             }
         )

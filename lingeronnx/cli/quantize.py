@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["quantize"]
 
+_SHIPPED = "--deploy writes what is shipped: give --calib DATA"
+
 
 @click.command(
     cls=Given,
@@ -144,9 +146,9 @@ def quantize(
     """Quantize a model and say what became of it.
 
     A model that another tool has quantized (QuantizeLinear, QLinearConv) keeps its scales as far as the platform holds
-    them. Without --calib the scales of others come from random inputs: good to see whether a model fits a chip, not
-    for its accuracy. Where float operators before or after the integers stay with the host, the part for the packer is
-    written as well.
+    them. Without --calib the scales of others come from random inputs: good to see whether a model fits a chip, and
+    for nothing else, as the report and the file say. Where float operators before or after the integers stay with the
+    host, the part for the packer is written as well.
     """
     if metric is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
@@ -170,10 +172,13 @@ def quantize(
     with progress_bar() as progress:
         from .. import api
         from ..deployment import check_folder
+        from ..flow import need_data, need_scales
+        from ..graph import ir
         from ..plan.config import merge_overrides
 
         if deploy_to is not None:
             check_folder(deploy_to)
+            need_data(_SHIPPED, ir.load(model), options["calib"], plan)
 
         calib, fed_back = source(options.pop("calib")), pairs("--state", state, "OUT=IN") or None
         result = api.quantize(
@@ -194,6 +199,8 @@ def quantize(
             progress=progress,
             **options,
         )
+        if deploy_to is not None:
+            need_scales(_SHIPPED, ir.load(model), result.plan)
         if verbose:
             doubts = tuple(f"looks wrong: {line}" for line in api.structure(result).lines())
             result = replace(result, report=replace(result.report, notes=(*result.report.notes, *doubts)))

@@ -111,7 +111,7 @@ def _rows(report: Report, most: int) -> list[_Row]:
     layers = f"{sum(report.layers.values())}: " + ", ".join(f"{op}\u00a0{n}" for op, n in counts)
     rows = [
         ("integer layers", layers if counts else "none", ""),
-        ("integer MACs", f"{100 * report.integer_macs:.1f} %", ""),
+        ("integer MACs", report.macs_text, ""),
     ]
     if report.cost is not None:
         rows.append(("on the chip", report.cost.text(), ""))

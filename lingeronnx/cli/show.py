@@ -147,6 +147,7 @@ def show_evaluation(console: Console, found: Evaluation, model: Path, baseline: 
             ("drop", number_text(found.baseline - found.value, points(found.unit)), ""),
         ]
     print_facts(console, [*rows, ("samples", str(found.samples), "")])
+    print_notes(console, found.warnings, "WARNING", "bold red")
 
 
 def show_deployment(console: Console, done: Deployment) -> None:

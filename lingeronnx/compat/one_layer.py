@@ -13,6 +13,8 @@ from ..analysis.sensitivity import sensitivity
 from ..analysis.text import framed
 from ..errors import ConfigError
 from ..files import write_text
+from ..flow import need_data
+from ..graph import ir
 
 __all__ = ["AnalysisQuant"]
 
@@ -56,7 +58,12 @@ class AnalysisQuant:
         self._eval, self._calib, self._config = eval_function, data_loader, ptq_config
 
     def analysis(self) -> Sensitivity:
-        """Quantize each layer alone, rank them, write the files; an interrupted analysis goes on."""
+        """Quantize each layer alone, rank them, write the files; an interrupted analysis goes on.
+
+        Raises ConfigError for a float model without data_loader.
+        """
+        if self._calib is None:
+            need_data("AnalysisQuant calibrates a float model: give data_loader", ir.load(self.model), None)
         home = folder(self.save_dir)
         found = sensitivity(
             self.model,

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,6 +29,7 @@ from ..flow.report import float_nodes
 from ..graph import ir, onnxfile
 from ..packer.arguments import Choice, choose, shell
 from ..packer.names import written
+from ..plan.synthetic import warnings_of
 from .golden import write_golden
 from .header import header
 from .host import HostParts, host_parts
@@ -89,11 +90,13 @@ def deploy(
     stem: str | None = None,
     samples: int = 3,
     state: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
 ) -> Deployment:
     """Write what a board needs of a chip-ready integer graph into `folder`, which is made or replaced as a whole.
 
     data : for the golden vectors of the first `samples` samples; None makes some up, and says so. stem : of the files'
     names; default that of `model`. state : {output: input} fed back from call to call; an item of data is one then.
+    notes : what else the user should know, for the README.
     Raises ConstraintError for a graph that no chip can run by itself, ConfigError for a folder that holds other files,
     and as `Session` and `Data` do.
     """
@@ -102,7 +105,7 @@ def deploy(
     graph = read_graph(model)
     parts = _parts(graph)
     name = _stem(stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model"))
-    notes = []
+    notes = [*(f"WARNING: {warning}" for warning in warnings_of(graph.session.model)), *notes]
     if data is None:
         notes.append("the golden vectors are of synthetic inputs: give real ones with --input")
         data = synthetic([s for s in graph.session.inputs if s.name not in set((state or {}).values())], 0)
@@ -125,7 +128,7 @@ def deploy(
         weights = sum(t.const_value.nbytes for t in parts.chip.graph.initializers.values() if t.const_value is not None)
         _write(made / "README.md", readme(name, graph.row.name, command, ports, sizes, weights, cost, notes))
         body = {"stem": name, "platform": graph.row.name, "packer": command, **ports_dict(ports),
-                "samples": len(found), "parts": _borders(made, name), "versions": _versions(),
+                "notes": notes, "samples": len(found), "parts": _borders(made, name), "versions": _versions(),
                 "files": _hashes(made)}  # fmt: skip
         _write(made / MANIFEST, json.dumps(body, indent=2, ensure_ascii=False) + "\n")
         files = _sizes(made)

@@ -18,6 +18,7 @@ from ..chip.part import on_chip
 from ..errors import ModelError
 from ..formats import DEQUANT, QUANT
 from ..graph import ir
+from ..graph.readback import with_inner
 
 __all__ = ["HostParts", "host_parts"]
 
@@ -102,7 +103,7 @@ def _model(whole: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], outputs: Col
         if name in made:
             part.output.append(_value(whole, name))
     model = onnx.ModelProto(ir_version=max(whole.ir_version, 8), graph=part, producer_name="lingeronnx")
-    used = {node.domain for node in nodes}
+    used = {node.domain for node in with_inner(nodes)}
     model.opset_import.extend(o for o in whole.opset_import if o.domain in used or not o.domain)
     model.functions.extend(whole.functions)
     for function in whole.functions:  # what functions are made of may be functions again

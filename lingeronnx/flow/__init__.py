@@ -22,6 +22,7 @@ from .ends import with_best_ends
 from .improve.refine import Methods
 from .measured import measured
 from .model import QuantizedModel, Written
+from .need import need_data, need_scales
 from .planned import Observed, Planned, assign_scales, observe_model, plan_for, take_over
 from .prepared import Prepared, normalised, prepare, synthetic
 from .refined import refined
@@ -38,6 +39,8 @@ __all__ = [
     "compared",
     "complete",
     "measured",
+    "need_data",
+    "need_scales",
     "normalised",
     "observe_model",
     "plan_for",

@@ -12,6 +12,7 @@ from ..emit import Lowered
 from ..errors import ConstraintError
 from ..fit import Fitted
 from ..graph import ir
+from ..plan.synthetic import SYNTHETIC
 from ..platforms import Platform
 from ..run.data import Progress
 from ..run.made import note_made
@@ -63,7 +64,7 @@ class Compared:
             report,
             outputs=seen.outputs,
             measured_on=seen.on,
-            warnings=seen.warnings,
+            warnings=[*([SYNTHETIC] if plan.synthetic else []), *seen.warnings],
             doubts=seen.doubts,
             next=next_options(planned, report.float_nodes, seen.lossy),
             full=prepared.conf.notes == "full",
@@ -79,7 +80,7 @@ class Compared:
             planned.ranges,
             planned.basis,
             prepared.reasons,
-            prepared.data.first(_FEW),
+            {} if prepared.synthetic else prepared.data.first(_FEW),
         )
 
     @property
@@ -94,6 +95,8 @@ class Compared:
 def compared(planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> Compared:
     """Lower `exact`, the planned graph with its weights as they shall be, and compare it with the float model."""
     row = planned.prepared.row
+    if planned.prepared.synthetic and exact is not planned.graph:  # weights were refined on random inputs
+        planned = replace(planned, plan=replace(planned.plan, synthetic=True))
     made = lower(planned.parts.on(exact), planned.plan, row)
     session = lowered_session(made.graph, row)
     seen = fidelity(planned.prepared, made.graph, planned.graph, session, progress)

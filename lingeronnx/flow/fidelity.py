@@ -133,6 +133,8 @@ def _data(prepared: Prepared) -> tuple[list[dict[str, np.ndarray]], str]:
     """Return what to measure on, and what the report calls it."""
     if prepared.calls is not None:
         feeds = list(prepared.calls.last)
+        if prepared.synthetic:
+            return feeds, f"on {len(feeds)} synthetic calls"
         held = "held back from calibration" if prepared.calls.held else "of the calibration data"
         return feeds, f"on {len(feeds)} calls {held}"
     data = prepared.data

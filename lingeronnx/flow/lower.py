@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
 from ..plan import Plan, QParams, Transform, zero_of
+from ..plan.synthetic import is_synthetic
 from ..platforms import Platform
 from ..run.borders import float_names
 from .partition import Partition
@@ -78,7 +79,12 @@ def plan_of(graph: ir.Graph) -> Plan:
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_format(n) is None}
     powers = all(q.power_of_two for q in tensors.values())
     return Plan(
-        platform=chip, mode="q-value" if powers else "max-value", tensors=tensors, transforms=transforms, floats=floats
+        platform=chip,
+        mode="q-value" if powers else "max-value",
+        tensors=tensors,
+        transforms=transforms,
+        floats=floats,
+        synthetic=is_synthetic(graph),
     )
 
 

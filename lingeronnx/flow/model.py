@@ -107,7 +107,9 @@ class QuantizedModel:
             chip = chip_file(graph)
             ir.save(forms.part, chip)
         if plan is not None:
-            write_text(plan, self.plan.to_json())
+            text = self.plan.to_json()
+            Plan.from_json(text, str(plan))  # read back before it is written
+            write_text(plan, text)
         line = packer_line(self.report.packer_args, chip or graph) if to == "thinker" else ""
         report = replace(self.report, packer=line, notes=(*self.report.notes, *forms.notes))
         return Written(graph, chip, None if plan is None else Path(plan), report)

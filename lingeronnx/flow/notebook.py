@@ -17,7 +17,7 @@ def notebook_html(report: Report, layers: Mapping[str, float]) -> str:
     chip = "" if not report.is_chip else ", chip-ready" if report.chip_ready else ", not chip-ready"
     facts = [
         ("platform", f"{report.platform}, {report.mode}{chip}"),
-        ("integer MACs", f"{100 * report.integer_macs:.1f} %"),
+        ("integer MACs", report.macs_text),
         *(
             (
                 f"output {name}",

@@ -13,6 +13,7 @@ from ..errors import ConfigError, nearest
 from ..graph import ir
 from ..ops import float_op
 from ..plan import Plan, Transform
+from ..plan.synthetic import is_synthetic
 from ..platforms import Platform
 from ..qdq.read import Read
 from ..run.data import Progress
@@ -38,7 +39,6 @@ from .taken import Taken, activation_scales, costs, summary, weight_scales
 
 __all__ = ["Basis", "Observed", "Planned", "assign_scales", "observe_model", "plan_for", "take_over", "take_up"]
 
-_MADE_UP = "calibrated on synthetic inputs: give real data with --calib for real accuracy"
 _OUTPUT_SAMPLES = 64  # enough to see at the outputs what a scale costs
 _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 
@@ -117,8 +117,6 @@ def plan_for(
     """
     if plan is not None:
         found = take_over(prepared, plan)
-        if prepared.synthetic and prepared.conf.effort != "fast":
-            found = replace(found, notes=[_MADE_UP, *found.notes])
     elif prepared.read is not None:
         found = take_up(prepared, prepared.read, progress)
     else:
@@ -138,7 +136,7 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     parts = prepared.parts.on(ir.clone(prepared.graph))
     few = piece(bytes_per_sample(parts.graph), conf.batch, conf.budget)
     even: Mapping[str, np.ndarray] = {}
-    notes = [_MADE_UP] if prepared.synthetic else []
+    notes: list[str] = []
     channels = {} if before is None else dict(before.channels)
     if conf.effort != "fast":
         feeds = prepared.data.first(piece(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))
@@ -207,7 +205,7 @@ def assign_scales(seen: Observed) -> Planned:
             notes = [*notes, *(f"'{name}' keeps its largest values: an output is made of them" for name in less)]
     both = factors.combine(seen.even, ranged)
     changed = {name: Transform(tuple(map(float, f))) for name, f in both.items()}
-    plan = replace(plan, transforms=changed, scaled=alike)
+    plan = replace(plan, transforms=changed, scaled=alike, synthetic=seen.prepared.synthetic)
     ranges_seen = {name: (s.low, s.high) for name, s in scaled.items()}
     if conf.bits < 16 and (wide := wide_states(parts, conf.state, row)):
         notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
@@ -294,6 +292,7 @@ def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) ->
         taken, refused = [*taken, *costs(parts, plan.tensors, grids)], {}
         lines = summary(taken, missing, prepared.synthetic, conf.notes == "full")
     seen = {name: (s.low, s.high) for name, s in scaled.items()}
+    plan = replace(plan, synthetic=is_synthetic(prepared.original) or (prepared.synthetic and bool(missing)))
     return Planned(prepared, parts, plan, [*lines, *notes], seen, taken=taken, refused=refused)
 
 

@@ -15,7 +15,7 @@ from ..chip.part import chip_part, scaled_by_host
 from ..files import chip_file
 from ..fit import Fitted
 from ..graph import ir
-from ..ops.macs import macs
+from ..ops.macs import known_macs
 from ..packer.arguments import choose, shell
 from ..packer.cost import Cost
 from ..packer.names import Names, safe_names, written
@@ -69,7 +69,8 @@ class Report:
         between them, packed with packer_args, and the chip computes it right (False without a packer)
     findings : what the packer and the chip have against it, warnings included. cost : on the chip, where it has a plan
     packer : the packer's call for the files that `QuantizedModel.write` writes by default; empty without a packer
-    integer_macs : share of multiply-accumulates done in integers, 0 to 1
+    integer_macs : share of multiply-accumulates done in integers, 0 to 1; of those that can be counted
+    unknown_macs : {operator that may have some, and nobody knows how many: number of its nodes}
     float_nodes : float operators between integer ones; host_part : those before the first or after the last
     outputs : per graph output, cosine and SQNR against the float model; measured_on : which data; doubts : {output: why
         its figures say little}
@@ -108,6 +109,7 @@ class Report:
     doubts: Mapping[str, str] = field(default_factory=dict)
     next: Sequence[Next] = ()
     full: bool = False
+    unknown_macs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def why_not(self) -> list[str]:
@@ -119,6 +121,13 @@ class Report:
         between = [f"in float between integers: {line}" for line in told_floats(self.float_nodes, self.full)]
         return between + told_findings((f for f in self.findings if f.level != "plan"), self.full)
 
+    @property
+    def macs_text(self) -> str:
+        """The share of integer MACs in words, with what is not known of it."""
+        listed = ", ".join(operator if n == 1 else f"{operator} {n}" for operator, n in self.unknown_macs.items())
+        rest = f" of those known; at least {sum(self.unknown_macs.values())} unknown: {listed}" if listed else ""
+        return f"{100 * self.integer_macs:.1f} %{rest}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-ready values."""
         return {
@@ -127,6 +136,7 @@ class Report:
             "layers": dict(self.layers),
             "chip_ready": self.chip_ready,
             "integer_macs": round(self.integer_macs, 6),
+            "unknown_macs": dict(self.unknown_macs),
             "float_nodes": [vars(n) for n in self.float_nodes],
             "host_part": [vars(n) for n in self.host_part],
             "fitted": [vars(f) for f in self.fitted],
@@ -203,8 +213,10 @@ def describe(
     for node in lowered.graph:
         if str(node.name) in parts.ops:
             counts[node.op_type] = counts.get(node.op_type, 0) + 1
-    work = {id(node): macs(node) for node in parts.graph.graph}
+    counted = {id(node): known_macs(node) for node in parts.graph.graph}
+    work = {key: count or 0 for key, count in counted.items()}
     total = sum(work.values())
+    unknown = Counter(ir.operator(node) for node in parts.graph.graph if counted[id(node)] is None)
     share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
     renamed = safe_names(lowered) if row.packing is not None else Names()
     packed = None
@@ -220,6 +232,7 @@ def describe(
         chip_ready=ready,
         is_chip=row.packing is not None,
         integer_macs=share,
+        unknown_macs=dict(unknown),
         float_nodes=islands,
         host_part=host,
         fitted=list(fitted),

@@ -257,6 +257,17 @@ def all_nodes(scope: Body | Function) -> Iterator[Node]:
     return iter(oir.traversal.RecursiveGraphIterator(scope))
 
 
+def import_opsets(opsets: dict[str, int], nodes: Iterable[Node], model: Graph) -> None:
+    """Add to `opsets` what `model` imports of the other domains that `nodes`, with their subgraphs, are of."""
+    used = set()
+    for node in nodes:
+        used.add(node.domain)
+        for attribute in node.attributes.values():
+            used.update(inner.domain for graph in subgraphs(attribute) for inner in all_nodes(graph))
+    for domain in used & model.graph.opset_imports.keys():
+        opsets.setdefault(domain, model.graph.opset_imports[domain])
+
+
 def source(node: Node, index: int = 0) -> Value:
     """Return input `index` of `node`, which must be present (InternalError otherwise)."""
     value = node.inputs[index]

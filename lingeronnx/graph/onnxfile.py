@@ -21,6 +21,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..errors import ModelError, nearest
 from ..files import replacing
+from .readback import read_back, with_inner
 
 __all__ = ["check", "check_texts", "is_large", "read", "tensors", "to_external", "write"]
 
@@ -115,24 +116,27 @@ def is_large(proto: ModelProto, limit: int) -> bool:
     return stored > limit or proto.ByteSize() > limit
 
 
-def write(proto: ModelProto, path: str | os.PathLike[str], limit: int) -> None:
+def write(proto: ModelProto, path: str | os.PathLike[str], limit: int, operators: bool = True) -> None:
     """Write `proto` to `path`, as a whole or not at all; above `limit` bytes with external data beside it.
 
-    `proto` is used up where it is large: its tensors move to the file.
+    It is read back before it takes its name: ModelError where it could not be loaded. operators : whether its standard
+    operators must then be those of its opset, which those of a file from elsewhere may not be. `proto` is used up where
+    it is large: its tensors move to the file.
     """
     where = Path(path)
     if is_large(proto, limit):
         beside = where.with_name(f"{where.name}.{_digest(proto)}.data")
-        _write_both(proto, where, beside)
+        _write_both(proto, where, beside, operators)
     else:
         beside = where
         data = proto.SerializeToString(deterministic=True)
         with replacing(where) as temporary:
             temporary.write_bytes(data)
+            read_back(temporary, where, check, operators)
     _remove_stale(where, beside)
 
 
-def _write_both(proto: ModelProto, where: Path, beside: Path) -> None:
+def _write_both(proto: ModelProto, where: Path, beside: Path, operators: bool) -> None:
     """Write the data to `beside`, a name no other content has, and then the model that refers to it to `where`."""
     new = not beside.exists()
     try:
@@ -140,6 +144,7 @@ def _write_both(proto: ModelProto, where: Path, beside: Path) -> None:
             with replacing(beside) as store:
                 to_external(proto, store, beside.name)
             temporary.write_bytes(proto.SerializeToString(deterministic=True))
+            read_back(temporary, where, check, operators)
     except BaseException:
         if new:
             beside.unlink(missing_ok=True)
@@ -221,7 +226,7 @@ def _check_opsets(proto: ModelProto) -> None:
             "export with an older opset"
         )
     local = {(f.domain, f.name) for f in proto.functions}
-    for node in proto.graph.node:
+    for node in with_inner(proto.graph.node):
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain in versions or domain in _OURS or (node.domain, node.op_type) in local:
             continue
@@ -242,16 +247,20 @@ def _check_tensor(tensor: TensorProto) -> None:
     count = math.prod(tensor.dims)
     if any(d < 0 for d in tensor.dims):
         raise ModelError(f"initializer '{tensor.name}' has shape {list(tensor.dims)}; a size cannot be negative")
-    if kind == "STRING":
-        found, want = len(tensor.string_data), count
+    unit = "bytes"
+    if tensor.data_location == TensorProto.EXTERNAL:
+        lengths = [int(entry.value) for entry in tensor.external_data if entry.key == "length"]
+        found, want = sum(lengths), _bytes(tensor.data_type, count)
+    elif kind == "STRING":
+        found, want, unit = len(tensor.string_data), count, "values"
     elif tensor.raw_data:
         found, want = len(tensor.raw_data), _bytes(tensor.data_type, count)
     else:
-        found, want = _typed(tensor, kind), count
+        found, want, unit = _typed(tensor, kind), count, "values"
     if found != want:
         raise ModelError(
-            f"initializer '{tensor.name}' of shape {list(tensor.dims)} holds {found} "
-            f"{'bytes' if tensor.raw_data else 'values'}, not {want}; the file is damaged, export it again"
+            f"initializer '{tensor.name}' of shape {list(tensor.dims)} holds {found} {unit}, not {want}; the file is "
+            "damaged, export it again"
         )
 
 

@@ -104,6 +104,7 @@ class Plan:
     transforms  tensor name -> Transform, where equalization changed what the stored tensor means
     floats      node name -> why it stays in float
     scaled      tensor name -> the tensor of the user's that a product of the host makes it from, or from it
+    synthetic   whether scales, or weights refined for them, come from random inputs
     """
 
     platform: str
@@ -113,6 +114,7 @@ class Plan:
     transforms: Mapping[str, Transform] = field(default_factory=dict)
     floats: Mapping[str, str] = field(default_factory=dict)
     scaled: Mapping[str, str] = field(default_factory=dict)
+    synthetic: bool = False
 
     def with_tensors(self, tensors: Mapping[str, QParams]) -> Plan:
         """Return a copy with other `tensors`."""
@@ -122,7 +124,7 @@ class Plan:
         """Return the plan as JSON text with sorted keys; floats are written so that they read back exactly.
 
         A tensor has `scale`, a number or a list, and `bits`; `axis` where the scale is a list, `zero_point` where it
-        is not 0. `scaled` is left out where it is empty.
+        is not 0. `scaled` is left out where it is empty, `synthetic` where it is false.
         """
         body = {
             "lingeronnx_plan": VERSION,
@@ -133,6 +135,7 @@ class Plan:
             "transforms": {name: {"factor": list(t.factor)} for name, t in sorted(self.transforms.items())},
             "floats": dict(sorted(self.floats.items())),
             **({"scaled": dict(sorted(self.scaled.items()))} if self.scaled else {}),
+            **({"synthetic": True} if self.synthetic else {}),
         }
         return json.dumps(body, indent=1) + "\n"
 
@@ -157,6 +160,7 @@ class Plan:
                 },
                 floats={str(k): str(v) for k, v in body.get("floats", {}).items()},
                 scaled={str(k): str(v) for k, v in body.get("scaled", {}).items()},
+                synthetic=bool(body.get("synthetic", False)),
             )
         except ConfigError:
             raise

@@ -22,6 +22,7 @@ from ..formats import DEQUANT, Bound, Format, attributes, is_quantized_domain, k
 from ..formats.real import LOWEST, Reals, held_type
 from ..graph import ir
 from ..plan import zero_of
+from ..plan.synthetic import KEY as CALIBRATION
 from ..run.generations import Side
 from ..run.int_runner import row_of
 from ..run.sizes import sizes
@@ -114,10 +115,13 @@ class _Writer:
         model.graph.sort()
         ir.remove_unused(model)
         raise_nodes(model, before, self.opset, self.made)
+        opsets = {"": self.opset}
+        ir.import_opsets(opsets, model.graph, model)
         model.graph.opset_imports.clear()
-        model.graph.opset_imports[""] = self.opset
+        model.graph.opset_imports.update(opsets)
         model.ir_version = max(v for opset, v in _IR_VERSIONS.items() if opset <= self.opset)
-        for key in [key for key in model.metadata_props if key.startswith("lingeronnx.") and key != PLATFORM]:
+        kept = (PLATFORM, CALIBRATION)
+        for key in [key for key in model.metadata_props if key.startswith("lingeronnx.") and key not in kept]:
             del model.metadata_props[key]
         if exact := {name: scale for name, scale in self.steps.items() if not _told(model, name, scale)}:
             model.metadata_props[SCALES] = json.dumps(exact)

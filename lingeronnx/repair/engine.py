@@ -65,7 +65,7 @@ class Repaired:
         if self.changed or not (beside or _self_contained(self._original)):
             copy = ModelProto()
             copy.CopyFrom(self.model)
-            onnxfile.write(copy, target, ir.SIZE_LIMIT)
+            onnxfile.write(copy, target, ir.SIZE_LIMIT, operators=False)
         else:
             with replacing(target) as temporary:
                 temporary.write_bytes(self._original)

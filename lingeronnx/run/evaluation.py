@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import ConfigError, DataError
 from ..graph import ir
+from ..plan.synthetic import warnings_of
 from .cluster import spread
 from .data import Batch, Data, Progress
 from .metrics import metric
@@ -21,13 +22,17 @@ __all__ = ["Evaluation", "evaluate"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A metric's value on `samples` samples, and the baseline's where one was given."""
+    """A metric's value on `samples` samples, and the baseline's where one was given.
+
+    warnings : what is wrong with the model that was measured.
+    """
 
     metric: str
     unit: str
     value: float
     samples: int
     baseline: float | None = None
+    warnings: Sequence[str] = ()
 
     @property
     def accuracy(self) -> dict[str, Any]:
@@ -101,7 +106,7 @@ def evaluate(
         if progress is not None:
             progress("evaluating", done, None)
     against = total[1].value if len(total) > 1 else None
-    return Evaluation(job.metric, job.made[1], total[0].value, done, against)
+    return Evaluation(job.metric, job.made[1], total[0].value, done, against, warnings_of(session.model))
 
 
 def _metric_name(name: str | None, labels: Any, base: Any) -> str:

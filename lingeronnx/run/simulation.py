@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from ..formats import DEQUANT
 from ..graph import ir
 from ..plan import real
+from ..plan.synthetic import warnings_of
 from .data import Data, Progress
 from .dump import Folder, Summary
 from .session import Session
@@ -92,7 +93,7 @@ def simulate(
             if progress is not None:
                 progress("simulating", done, None)
     arrays = {name: _joined(name, pieces) for name, pieces in parts.items()}
-    return Simulation(arrays, scales, outputs, done, summary, source.notes)
+    return Simulation(arrays, scales, outputs, done, summary, [*warnings_of(session.model), *source.notes])
 
 
 def _behind(value: ir.Value) -> str:

@@ -95,8 +95,9 @@ def _plan() -> _Schema:
                 _named(_TEXT),
                 "tensors beside a product of the host, and the model's tensors on its other side",
             ),
+            "synthetic": _told(_TRUTH, "whether scales come from random inputs; left out where they do not"),
         },
-        ("executor", "transforms", "floats", "scaled"),
+        ("executor", "transforms", "floats", "scaled", "synthetic"),
     )
 
 
@@ -119,6 +120,9 @@ def _report() -> _Schema:
             "integer_macs": _told(
                 {"type": "number", "minimum": 0, "maximum": 1}, "share of the multiply-accumulates done in integers"
             ),
+            "unknown_macs": _told(
+                _named(_COUNT), "operators whose multiply-accumulates cannot be counted, and how many nodes they are"
+            ),
             "float_nodes": _told(_many(node), "float operators between integer ones"),
             "host_part": _told(_many(node), "float operators before the first or after the last integer one"),
             "fitted": _told(_many(_record({"node": _TEXT, "what": _TEXT, "cost": _TEXT})), "nodes written otherwise"),
@@ -130,7 +134,10 @@ def _report() -> _Schema:
             "names": _told(_named(_TEXT), "tensors with another name in the file"),
             "outputs": _told(_named(fidelity), "of each output: cosine, sqnr in dB (null: infinite) and others"),
             "measured_on": _told(_TEXT, "the data of `outputs`"),
+            "doubts": _told(_named(_TEXT), "outputs whose figures say little, and why"),
             "warnings": _many(_TEXT),
+            "why_not": _told(_many(_TEXT), "what keeps the graph from being chip-ready"),
+            "next": _told(_many(_record({"options": _many(_TEXT), "gives": _TEXT})), "options to try next"),
             "accuracy": _told(_maybe(_accuracy()), "with --eval"),
             "search": _told(_maybe(_search()), "with --max-drop or --min-sqnr"),
             "training": _told(_many({"type": "object"}), "of `finetune`: the loss of each block and epoch"),
@@ -138,7 +145,7 @@ def _report() -> _Schema:
             "scales_refused": _told(_named(_TEXT), "what such a plan speaks of and was not taken, and why"),
             "deployment": _told({"type": "object"}, "with --deploy: the files for the board"),
         },
-        ("deployment",),
+        ("deployment", "unknown_macs", "doubts", "why_not", "next"),  # those behind the first are younger than 0.1
     )
 
 

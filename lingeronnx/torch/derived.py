@@ -6,7 +6,8 @@ The first step is `marks.in_effect`. What the passes do to a parameter is found 
 the graph whose parameters count their elements, from 1 on and from K + 1 on. An element that is c times element i comes
 out as c i and c (i + K), which gives c and i; one that is the same in both is a constant. All is checked on the real
 numbers. The other factors are those that ranges and equalization move into the weights. A constant that some pass
-computes otherwise has no such form: it stays as it is, and its parameters are told.
+computes otherwise has no such form: it stays as it is, and its parameters are told. What the net itself computes from
+parameters alone, such as a product of two, counts as a parameter of its own (`expressions`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..flow import Planned
 from ..flow.improve import factors
 from ..graph import ir
 from .checkpoint import load_checkpoint
+from .expressions import Expressions
 from .marks import in_effect, marks_of
 
 __all__ = ["Constants", "Parameters", "PlannedConstants", "counted", "filled", "fold_norms"]
@@ -33,9 +35,13 @@ _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 
 
 class Parameters:
-    """The parameters and buffers of a net by the names of its state_dict, as they are at any time."""
+    """The parameters and buffers of a net by the names of its state_dict, as they are at any time.
+
+    computed : what the net computes from them alone, by names of its own; None before the net is exported.
+    """
 
     def __init__(self, net: nn.Module) -> None:
+        self.computed: Expressions | None = None
         self.holders: dict[str, tuple[nn.Module, str]] = {}
         for path, module in net.named_modules():
             for name in (*module._parameters, *module._buffers):
@@ -59,7 +65,10 @@ class Parameters:
         return [self.chain(name.rpartition(".")[0]) for name in names]
 
     def in_effect(self) -> dict[str, Tensor]:
-        """Return all parameters that hold floats by name, folded and clamped; also biases that folding adds."""
+        """Return all parameters that hold floats by name, folded and clamped; also biases that folding adds.
+
+        What the net computes from these alone stands beside them.
+        """
         found: dict[str, Tensor] = {}
         changed: set[int] = set()
         for name, (module, attribute) in self.holders.items():
@@ -69,7 +78,7 @@ class Parameters:
                 changed.add(id(module))
         for module in {id(m): m for m, _ in self.holders.values() if id(m) in changed}.values():
             found.update({self.name_of(module, key): t for key, t in in_effect(module).items()})
-        return found
+        return found if self.computed is None else {**found, **self.computed.tensors(found)}
 
 
 def fold_norms(graph: ir.Graph, parameters: Parameters) -> None:
@@ -205,22 +214,30 @@ class Constants:
     def planned(self, planned: Planned) -> PlannedConstants:
         """Return the same of the planned graph, whose weights have taken up factors."""
         scales = _factors(planned)
-        found = {}
+        found, frozen = {}, []
         for node in planned.graph.graph:
             for index in range(len(node.inputs)):
-                moved = self.at.get((str(node.name), index))
-                if moved is not None:
+                place = str(node.name), index
+                moved = self.at.get(place)
+                if moved is None:
+                    frozen += [ir.read_name(node, index)] if place in self.at else []
+                else:
                     factor = scales[str(node.name), index] * moved.factor
                     scale = None if np.all(factor == 1) else torch.from_numpy(factor.astype(np.float64))
                     found[ir.read_name(node, index)] = moved, scale
-        return PlannedConstants(self._order, found)
+        return PlannedConstants(self._order, found, tuple(frozen))
 
 
 class PlannedConstants:
-    """The constants of a planned graph, with gradients to the parameters."""
+    """The constants of a planned graph, with gradients to the parameters.
 
-    def __init__(self, order: Sequence[str], held: Mapping[str, tuple[_Moved, Tensor | None]]) -> None:
-        self._order, self._held = order, held
+    frozen : the names of those that stay as they were at the trace, whatever becomes of their parameters.
+    """
+
+    def __init__(
+        self, order: Sequence[str], held: Mapping[str, tuple[_Moved, Tensor | None]], frozen: tuple[str, ...] = ()
+    ) -> None:
+        self._order, self._held, self.frozen = order, held, frozen
 
     def untrained(self, wanted: Collection[str]) -> list[str]:
         """Return the parameters that none of the constants in `wanted` is made of."""

@@ -66,7 +66,7 @@ class TorchIsland:
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
     def _once(self, kernel: FloatIsland, inputs: Sequence[Any], floats: Mapping[str, Any]) -> tuple[Any, ...]:
-        like = inputs[0] if inputs else torch.zeros(())
+        like = inputs[0] if inputs else next(iter(floats.values()), torch.zeros(()))
         known = {"": None, **dict(zip(kernel.inputs, inputs, strict=True))}
         held = {name: array for name, array in self._initializers.items() if name not in floats}
         known.update({name: _tensor(array, like) for name, array in held.items()})

@@ -1,6 +1,7 @@
 """A torch module traced once: its float graph, its plan, and a bridge that computes with the module's own parameters.
 
-    export -> fold batch norms -> prepare -> what becomes integer -> plan -> bridge, constants from parameters
+    export -> fold batch norms -> cut out what parameters make -> prepare -> what becomes integer -> plan -> bridge,
+    constants from parameters
 
 Of the nodes that hold parameters those become integer whose modules are chosen. What holds none does where all that it
 reads is integer already, if the layers' outputs are to be integers at all. Knows torch modules and graphs; nothing of
@@ -33,7 +34,9 @@ from ..run.runners import input_specs
 from ._call import Call
 from .bridge import Bridge
 from .checkpoint import state_dict
+from .decisions import Decisions
 from .derived import Constants, Parameters, PlannedConstants, counted, filled, fold_norms
+from .expressions import Expressions
 from .float_export import evaluating, export
 from .marks import Widths, bare, marked
 
@@ -58,12 +61,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Exported:
-    """A float graph as exported, batch norms folded; what goes in and comes out; {node: path of its module}."""
+    """A float graph as exported, batch norms folded; what goes in and comes out; {node: path of its module}.
+
+    unused : the parameters that it does not hold: this way through `forward` has no use for them.
+    """
 
     graph: ir.Graph
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     scopes: Mapping[str, str]
+    unused: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,12 @@ class Traced:
         """The sizes of each input, None for the batch."""
         specs = input_specs(self.planned.graph)
         return {s.name: [None if i == s.axis else d for i, d in enumerate(s.shape or ())] for s in specs}
+
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """The constants that depend on parameters and do not follow them."""
+        held = self.planned.graph.graph.initializers
+        return {name: torch.from_numpy(np.array(ir.const(held[name]))) for name in self.constants.frozen}
 
     def feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
         """Return the tensors of a call by the graph's names; DataError where sizes are others than in the trace."""
@@ -130,21 +143,31 @@ def exported(net: nn.Module, args: Any, kwargs: Any, exporter: str | None) -> tu
         done = export(net, args, Path(folder) / "net.onnx", kwargs=kwargs or None, exporter=exporter)
         graph = ir.load(done.path)
         names = Call(net, args, kwargs, None).names
+    held = state_dict(graph)
+    unused = tuple(name for name, p in net.named_parameters() if p.requires_grad and name not in held)
     fold_norms(graph, parameters)
-    return Exported(graph, tuple(names), tuple(done.outputs), done.scopes), parameters
+    parameters.computed = Expressions(graph)
+    return Exported(graph, tuple(names), tuple(done.outputs), done.scopes, unused), parameters
 
 
-def trace(net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan | None) -> Traced:
+def trace(
+    net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan | None, frozen: Mapping[str, Tensor]
+) -> Traced:
     """Trace `net` on the given arguments, which give sizes and the first ranges.
 
-    plan : scales and factors to take over, None for new ones. Raises ModelError for what cannot be traced, with the
-    module's name, and as `quantize` does.
+    plan : scales and factors to take over, None for new ones. frozen : `Traced.frozen` of the net that the parameters
+    come from; its constants stay. Warns of places where the net's own code decides by its data. Raises ModelError for
+    what cannot be traced, with the module's name, and as `quantize` does.
     """
     args, kwargs = pytree.tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs))
     made, parameters = exported(net, args, kwargs, settings.exporter)
     with bare(net), evaluating(net), torch.no_grad():
         call = Call(net, args, kwargs, None)
-        leaves, form = pytree.tree_flatten(net(*args, **kwargs))
+        with Decisions(call.tensors) as decisions:
+            result = net(*args, **kwargs)
+        leaves, form = pytree.tree_flatten(result)
+    for line in decisions.lines():
+        warnings.warn(line, stacklevel=2)
     outputs = iter(made.outputs)
     names = tuple(next(outputs) if isinstance(leaf, Tensor) else None for leaf in leaves)
     plain = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
@@ -166,6 +189,8 @@ def trace(net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan
     own = QuantConfig.of(_conf(settings, layers.overrides(prepared)))
     own.check_platform(prepared.row)
     planned = plan_for(replace(prepared, conf=own), plan)
+    for name, tensor in frozen.items():
+        ir.fill(planned.graph.graph.initializers[name], tensor.numpy())
     bridge = Bridge(planned.graph, planned.plan, prepared.row, feeds, trainable=())
     held = constants.planned(planned)
     found = Traced(
@@ -173,6 +198,9 @@ def trace(net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan
     )
     if left := [*held.untrained(bridge.reads), *(f"constants of {name}" for name in constants.mixed)]:
         warnings.warn(f"not trained, since the graph holds them in another form: {', '.join(left)}", stacklevel=2)
+    if made.unused and not decisions.places:  # those of the other branch are no news
+        told = ", ".join(made.unused)
+        warnings.warn(f"not trained, since forward in evaluation does not use them: {told}", stacklevel=2)
     return found
 
 

@@ -62,7 +62,7 @@ class State:
                 "float checkpoint"
             )
         plan = Plan.from_json(self._saved["plan"], "the checkpoint") if self._saved else None
-        found = self.traced = trace(net, args, kwargs, self.settings, plan)
+        found = self.traced = trace(net, args, kwargs, self.settings, plan, self._saved.get("frozen", {}))
         basis = found.planned.basis.stats
         wanted = found.planned.parts.activations
         self._ranges = {name: _within(found, name, s.low, s.high) for name, s in basis.items() if name in wanted}
@@ -126,11 +126,12 @@ class State:
     # ---- what is kept ----------------------------------------------------------------------------------------------
 
     def saved(self) -> dict[str, Any]:
-        """Return the settings, the plan as JSON and the running extremes; nothing before the trace."""
+        """Return the settings, the plan as JSON, the running extremes and what is frozen; nothing before the trace."""
         if self.traced is None:
             return dict(self._saved)
         ranges = {name: list(pair) for name, pair in self._ranges.items()}
-        return {"settings": self.told, "plan": self.traced.bridge.plan.to_json(), "ranges": ranges}
+        found = {"settings": self.told, "plan": self.traced.bridge.plan.to_json(), "ranges": ranges}
+        return {**found, "frozen": frozen} if (frozen := self.traced.frozen) else found
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what `saved` returned, or forget everything: the next call traces anew."""

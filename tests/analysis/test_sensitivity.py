@@ -492,4 +492,5 @@ def test_notes():
     )
     normal = sensitivity(net, data(net), what="weight")
     assert normal.notes == ()
-    assert "calibrated on synthetic inputs" in sensitivity(net, what="weight").notes[0]
+    look = api.quantize(net, effort="fast").plan
+    assert "calibrated on synthetic inputs" in sensitivity(net, data(net), plan=look, what="weight").notes[0]

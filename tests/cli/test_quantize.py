@@ -69,7 +69,7 @@ def test_the_default_output_is_beside_the_model(here: Here) -> None:
 
 def test_without_calibration_data_it_says_so(here: Here) -> None:
     text = here.good("quantize", "tiny.onnx")
-    assert "  note: calibrated on synthetic inputs: give real data with --calib for real accuracy\n" in text
+    assert "  WARNING: calibrated on synthetic inputs: its outputs for real data mean nothing" in text
 
 
 def test_the_part_for_the_packer_is_written_beside(here: Here) -> None:
