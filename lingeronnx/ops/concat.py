@@ -44,7 +44,8 @@ class Concat(Op):
         how = row.computes(self.name, Arithmetic)
         if (how is None or not how.raises_only) and _PARTS not in node.metadata_props:
             return []
-        names = [str(v.name) for v in node.inputs if v is not None and ir.sole_consumer(v) is node]
+        alone = [v for v in node.inputs if v is not None and not v.is_graph_output()]
+        names = dict.fromkeys(str(v.name) for v in alone if {use.node for use in v.uses()} == {node})
         return [Tie(name, ir.written_name(node)) for name in names]
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
