@@ -27,6 +27,7 @@ from .pad import explicit_pad
 from .resize import repeat_elements
 from .tiles import split_map
 from .unroll import unroll
+from .upsample import phases_of_lines
 
 __all__ = ["REWRITES", "Fitted", "Rewrite", "fit"]
 
@@ -42,6 +43,7 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite("split-channels", split_channels),
     Rewrite("unroll", unroll),
     Rewrite("smaller-input", smaller_input),
+    Rewrite("phases-of-lines", phases_of_lines, absent=True),
     Rewrite("repeat-elements", repeat_elements, absent=True),
     Rewrite("normalize-constant", normalize_constant, absent=True),
 )
