@@ -25,6 +25,7 @@ from .kernel import split_kernel
 from .max_pool import split_max_pool
 from .pad import explicit_pad
 from .resize import repeat_elements
+from .stride import other_stride
 from .tiles import split_map
 from .unroll import unroll
 from .upsample import phases_of_lines
@@ -34,6 +35,7 @@ __all__ = ["REWRITES", "Fitted", "Rewrite", "fit"]
 REWRITES: tuple[Rewrite, ...] = (
     Rewrite("expand-dilation", expand_dilation),
     Rewrite("split-depthwise", split_depthwise),
+    Rewrite("other-stride", other_stride),
     Rewrite("enlarge-kernel", enlarge_kernel),
     Rewrite("explicit-pad", explicit_pad),
     Rewrite("split-kernel", split_kernel),

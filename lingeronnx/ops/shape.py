@@ -133,6 +133,11 @@ def _in_two(perm: tuple[int, ...], broken: Collection[tuple[int, ...]]) -> tuple
     raise InternalError(f"no two transposes make {perm}")
 
 
+#: Bytes that chips permute in one piece. On venus rotations of more crash; elsewhere more was right in shared memory
+#: alone, and other permutations of more were not measured on venus.
+_WHOLE = 65536
+
+
 class Transpose(_Move):
     """Permute axes; the batch axis stays first."""
 
@@ -163,7 +168,7 @@ def _permuted(
 ) -> tuple[Format, Sequence[ir.Value], dict[str, Any]]:
     """Return the operator that writes `value` with its axes in the order `perm`, what it reads, and its attributes.
 
-    Where the chip takes so many bytes only, parts are permuted, which are inserted, and side by side again: an iqCat.
+    Of a large tensor parts are permuted, which are inserted, and put side by side again: an iqCat.
     """
     q = low.read(node, 0)
     found = _parts(shape, perm, low.row)
@@ -186,17 +191,15 @@ def _parts(
 ) -> tuple[int, Sequence[tuple[int, int]]] | None:
     """Return the axis along which a tensor is cut to be permuted, and its ranges; None where it is small enough.
 
-    The axis that comes first in the result, if that is long enough: so parts lie one behind the other. Rotations were
-    measured to need it, the other permutations of so many bytes were not measured.
+    The axis that comes first in the result, if that is long enough: so parts lie one behind the other.
     """
-    move = None if row.packing is None else row.packing.move
-    if move is None or move.max_rotated is None or None in shape[1:]:
+    if row.packing is None or None in shape[1:]:
         return None
     sizes = [int(d or 1) for d in shape[1:]]
     total = math.prod(sizes)
     for axis in perm[1:]:
         length = sizes[axis - 1]
-        most = move.max_rotated * length // total
+        most = _WHOLE * length // total
         if 0 < most < length:
             count = -(-length // most)
             each = -(-length // count)
