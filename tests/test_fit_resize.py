@@ -13,6 +13,7 @@ from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.platforms import GENERIC, PLATFORMS, VENUS
 from lingeronnx.run.runners import FloatRunner
+from tests import nets
 from tests.examples import examples
 
 CHIPS = [row for row in PLATFORMS if row.packing is not None]
@@ -108,3 +109,25 @@ def test_linear_by_three_is_left_alone():
 
 def test_generic_keeps_its_own():
     assert fit(resized((2, 2), mode="nearest"), GENERIC) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("row", [row for row in CHIPS if not row.runs("Resize")], ids=lambda row: row.name)
+def test_copies_have_the_scale_of_what_is_copied(row, seed):
+    """Exact, as the report says: no iqCat of copies shifts, also where what is read behind them wants another scale."""
+    net = nets.Net(4, 8, 8, seed=seed)
+    a = net.node("Relu", net.conv("x", (8, 4, 3, 3), pads=[1] * 4))
+    half = net.node("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2])
+    b = net.node("Relu", net.conv(half, (8, 8, 1, 1), gain=0.5))
+    twice = net.const(np.array([1, 1, 2, 2], np.float32))
+    nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    total = net.node("Add", a, net.node("Resize", b, "", twice, **nearest))
+    model = net.graph(net.conv(total, (4, 8, 1, 1), out="y"))
+    result = quantize(model, nets.samples(model, 4), platform=row.name, effort="fast")
+    joins = [node for node in result.graph.graph if node.op_type == "iqCat"]
+    assert joins
+    for node in joins:
+        assert {ir.attr(node, key) for key in node.attributes if key.startswith("scale_x")} == {
+            ir.attr(node, "scale_o")
+        }
+    assert result.report.chip_ready

@@ -25,6 +25,12 @@ def pool(kind, shape, **attributes):
     return net.graph(net.node(kind, "x", out="y", **attributes))
 
 
+def transposed(shape, weight):
+    net = Net(*shape)
+    held = net.const(net.rng.standard_normal(weight).astype(np.float32))
+    return net.graph(net.node("ConvTranspose", "x", held, out="y", strides=[2], pads=[1, 1]))
+
+
 def doubled(shape):
     net = Net(*shape)
     scales = net.const(np.array([1, 1, 2, 2], np.float32))
@@ -37,6 +43,10 @@ OWN = {
     "expand-dilation": (lambda: conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"]),
     "split-depthwise": (lambda: conv((4, 9, 8), (12, 1, 3, 3), group=4, pads=[1] * 4), VENUS,
                         ["Conv", "Conv", "Conv", "Concat", "Reshape", "Transpose", "Reshape"]),
+    "other-stride": (lambda: conv((2, 9, 8), (3, 2, 4, 3), strides=[3, 1], pads=[1] * 4), VENUS,
+                     ["Reshape", "Transpose", "Reshape", "Conv"]),
+    "phases-of-lines": (lambda: transposed((3, 7), (3, 2, 4)), VENUS,
+                        ["Conv", "Reshape", "Transpose", "Reshape", "Slice"]),
     "enlarge-kernel": (lambda: conv((3, 9, 9), (4, 3, 1, 1), strides=[2, 2]), VENUS, ["Conv"]),
     "explicit-pad": (lambda: conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), VENUS, ["Pad", "Conv"]),
     "split-kernel": (lambda: conv((3, 30, 30), (4, 3, 1, 13)), VENUS, None),

@@ -33,6 +33,14 @@ TWICE = {"scales": np.array([1, 1, 2, 2], np.float32)}
 
 #: pattern -> (kind of graph, what stands between the layers (c -> z), its constants)
 TABLE = {
+    "LeakyRelu of a line": ("line", "z = LeakyRelu<alpha = 0.2>(c)", {}),
+    "PRelu of rows": ("rows", "z = PRelu(c, k)", {"k": positive(4, 1) / 4}),
+    "batch normalisation of a line": (
+        "line", "r = Relu(c) s = BatchNormalization(r, g, b, m, k) z = Sigmoid(s)",
+        {"g": positive(8), "b": rand(8), "m": rand(8), "k": positive(8)}),
+    "ConvTranspose of a line": ("line", "z = ConvTranspose<strides = [2], pads = [1, 1]>(c, k)", {"k": rand(8, 8, 4)}),
+    "a long kernel along a line": ("line", "z = Conv<pads = [4, 4]>(c, k)", {"k": rand(8, 8, 9)}),
+    "a stride of 3": ("map", "z = Conv<strides = [3, 3], pads = [1, 1, 1, 1]>(c, k)", {"k": rand(8, 8, 3, 3)}),
     "channel shuffle": ("map", NHALF, SHUFFLED),
     "channel shuffle, batch spelled out": (
         "map", NHALF, {"fold": np.array([1, 2, 4, 8, 8]), "back": np.array([1, 8, 8, 8])}),

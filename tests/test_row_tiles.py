@@ -17,6 +17,7 @@ from tests import nets
 from tests.packer import judge
 
 ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
+HALF = {"kernel_shape": [2, 2], "strides": [2, 2]}
 LAST_STAGE = __import__(last_stage.__module__, fromlist=["row_tiles"])
 
 
@@ -90,6 +91,36 @@ def test_three_convolutions_on_160x160(platform, monkeypatch):
     assert verdict.right
     same(feed, tiled, whole)
     assert report.cost.shared <= report.cost.shared_limit
+
+
+def pyramid(size, channels):
+    """Two levels of a pyramid: the smaller one's map is enlarged by copies side by side and added."""
+    net = nets.Net(8, size, size, seed=4, batch=1)
+    a = net.node("Relu", net.conv("x", (16, 8, 3, 3), pads=[1] * 4))
+    a = net.node("Relu", net.conv(a, (16, 1, 3, 3), pads=[1] * 4, group=16))
+    b = net.node("Relu", net.conv(net.node("MaxPool", a, **HALF), (channels, 16, 1, 1)))
+    b = net.node("Relu", net.conv(b, (channels, 1, 3, 3), pads=[1] * 4, group=channels))
+    c = net.node("Relu", net.conv(net.node("MaxPool", b, **HALF), (channels, channels, 1, 1)))
+    d = net.node("Relu", net.conv(net.node("MaxPool", c, **HALF), (channels, channels, 1, 1)))
+    twice = net.const(np.array([1, 1, 2, 2], np.float32))
+    nearest = {"coordinate_transformation_mode": "asymmetric", "mode": "nearest", "nearest_mode": "floor"}
+    large = net.node("Resize", d, "", twice, **nearest)
+    return net.graph(net.conv(net.node("Add", c, large), (8, channels, 1, 1), out="y"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ("venus",))
+def test_copies_in_place_that_are_in_the_way(platform, monkeypatch):
+    """What is reshaped in place may have a block that it does not use: it is moved away, though fuller nodes stand
+    elsewhere.
+    """
+    feed, tiled, whole = both(pyramid(152, 64), platform, monkeypatch)
+    report = tiled.report
+    assert report.chip_ready
+    assert not whole.report.chip_ready
+    verdict = judge(ir.to_proto(tiled.graph), platform, report.packer_args)
+    assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
+    same(feed, tiled, whole)
 
 
 @pytest.mark.parametrize("platform", ROWS)

@@ -412,7 +412,10 @@ def _foreign(node: ir.Node, row: Platform, integers: set[str], islands: set[str]
                 "use operators the platform has",
             )
         ]
-    read = [str(v.name) for v in node.inputs if v is not None and v.name in integers]
+    held = [v for v in node.inputs if v is not None and v.name in integers]
+    if node.op_type == "Cast":  # of what the user feeds, as the index of an embedding
+        held = [v for v in held if v.producer() is not None]
+    read = [str(v.name) for v in held]
     if read and node.op_type != "Constant":
         return [
             _violation(

@@ -1,7 +1,8 @@
 """The part of an integer graph that goes to the chip: from the Quants to the Dequants, the host part cut off.
 
 The vendor's packer takes no float operator, so a graph that ends in a Softmax on the host is packed without it. Tensor
-names stay: the cut graph's inputs and outputs are the float tensors at the borders.
+names stay: the cut graph's inputs and outputs are the float tensors at the borders, and the index of an embedding,
+which may be the result of a Cast on the host.
 
 A tensor wider than 8 bits leaves the chip as it is, and its Dequant is the host's: the packer would make 8 bits of what
 a Dequant reads.
@@ -10,7 +11,7 @@ a Dequant reads.
 from __future__ import annotations
 
 from ..emit import OPSET
-from ..formats import DEQUANT, QUANT, integer_format, is_quantized_domain
+from ..formats import DEQUANT, integer_format, is_quantized_domain
 from ..graph import ir
 
 __all__ = ["chip_part", "on_chip", "scaled_by_host"]
@@ -23,19 +24,19 @@ def chip_part(graph: ir.Graph) -> ir.Graph:
     part = ir.clone(graph)
     inner, inside = part.graph, on_chip(part)
     kept = [node for node in inner if id(node) in inside]
-    inputs = []
+    inputs: list[ir.Value] = []
     for node in kept:
-        if node.op_type == QUANT.name:
-            source = ir.source(node)
+        for source in [v for v in node.inputs if v is not None and ir.const(v) is None]:
+            if id(source.producer()) in inside or source in inputs:
+                continue
+            entry = source
             if not source.is_graph_input():
                 entry = ir.Value(name=source.name, type=source.type, shape=source.shape)
                 for user, index in list(source.uses()):
                     if id(user) in inside:
                         user.replace_input_with(index, entry)
                 source.name = ir.fresh_name(part, f"{source.name}_host")
-                source = entry
-            if source not in inputs:
-                inputs.append(source)
+            inputs.append(entry)
     outputs = [
         ir.source(node) if id(node) not in inside else node.outputs[0]
         for node in inner

@@ -1,6 +1,6 @@
 """The float nodes of an integer graph that stay with the host: what runs before the chip, and what runs after it.
 
-    host head: graph inputs -> what the chip's Quants read          host tail: what its Dequants write -> graph outputs
+    host head: graph inputs -> what the chip reads          host tail: what its Dequants write -> graph outputs
 
 Head, chip and tail have their tensors' names in common, and together compute the whole graph. Where the chip writes
 more than 8 bits the tail scales them, by Cast and Mul.
@@ -44,12 +44,12 @@ def host_parts(graph: ir.Graph) -> HostParts:
             nodes += _scaled(proto, node)
         elif not whole and node.op_type != "Constant":
             nodes.append(node)
-    quants = [n for n, whole in zip(proto.graph.node, chip, strict=True) if whole and n.op_type == QUANT.name]
-    head = _before(nodes, [n.input[0] for n in quants])
+    entries = [name for n, whole in zip(proto.graph.node, chip, strict=True) if whole for name in n.input]
+    head = _before(nodes, entries)
     tail = [node for node in nodes if node not in head]
     ends = [value.name for value in proto.graph.output]
     later = {name for node in tail for name in _reads(node)}
-    wanted = [*dict.fromkeys(n.input[0] for n in quants), *later, *ends]
+    wanted = [*dict.fromkeys(entries), *later, *ends]
     return HostParts(_model(proto, head, wanted), _model(proto, tail, ends))
 
 

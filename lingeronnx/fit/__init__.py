@@ -25,14 +25,17 @@ from .kernel import split_kernel
 from .max_pool import split_max_pool
 from .pad import explicit_pad
 from .resize import repeat_elements
+from .stride import other_stride
 from .tiles import split_map
 from .unroll import unroll
+from .upsample import phases_of_lines
 
 __all__ = ["REWRITES", "Fitted", "Rewrite", "fit"]
 
 REWRITES: tuple[Rewrite, ...] = (
     Rewrite("expand-dilation", expand_dilation),
     Rewrite("split-depthwise", split_depthwise),
+    Rewrite("other-stride", other_stride),
     Rewrite("enlarge-kernel", enlarge_kernel),
     Rewrite("explicit-pad", explicit_pad),
     Rewrite("split-kernel", split_kernel),
@@ -42,6 +45,7 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite("split-channels", split_channels),
     Rewrite("unroll", unroll),
     Rewrite("smaller-input", smaller_input),
+    Rewrite("phases-of-lines", phases_of_lines, absent=True),
     Rewrite("repeat-elements", repeat_elements, absent=True),
     Rewrite("normalize-constant", normalize_constant, absent=True),
 )

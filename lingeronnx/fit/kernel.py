@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..formats import CONV1D
 from ..graph import ir
 from ..ops.conv import Geometry
 from ..packer.conv_limits import kernel_dilated, kernel_side
@@ -55,7 +56,7 @@ def split_kernel(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, st
     g, weight = found
     if any(stride not in row.conv.strides for stride in g.strides):
         return None
-    axes = [_parts(g, axis, row.conv) for axis in range(len(g.kernel))]
+    axes = [_parts(g, axis, row) for axis in range(len(g.kernel))]
     if any(parts is None for parts in axes):
         return None
     combined = [parts for parts in itertools.product(*(a or [] for a in axes)) if np.any(_taps(weight, parts))]
@@ -104,10 +105,14 @@ def _taps(weight: np.ndarray, parts: tuple[_Part, ...]) -> np.ndarray:
     return weight
 
 
-def _parts(g: Geometry, axis: int, limits: ConvPacking) -> list[_Part] | None:
-    """Return the parts of one axis; a single one where it fits, None where no split would be within the limits."""
-    size, kernel = int(g.source[2 + axis] or 0), g.kernel[axis]
-    if len(g.kernel) == 1:
+def _parts(g: Geometry, axis: int, row: Platform) -> list[_Part] | None:
+    """Return the parts of one axis; a single one where it fits, None where no split would be within the limits.
+
+    Where the platform has no convolution of lines, or not of such ones, a line is an image of height 1.
+    """
+    assert row.conv is not None
+    limits, size, kernel = row.conv, int(g.source[2 + axis] or 0), g.kernel[axis]
+    if row.runs(CONV1D.name) and (g.group, g.dilations) == (1, (1,)):
         most = limits.max_kernel_1d or limits.max_kernel
     else:
         most = limits.max_kernel if g.dilations[axis] == 1 else limits.max_kernel_dilated

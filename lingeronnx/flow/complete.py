@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,6 +13,7 @@ from ..emit import Lowered
 from ..errors import ConstraintError
 from ..fit import Fitted
 from ..graph import ir
+from ..ops import Op
 from ..plan.synthetic import SYNTHETIC
 from ..platforms import Platform
 from ..run.data import Progress
@@ -57,7 +59,7 @@ class Compared:
             few = piece(4 * prepared.input_bytes, _SEEN, prepared.conf.budget)
             note_inputs(lowered, prepared.data.first(few))
         note_made(lowered, prepared.digest)
-        fitted = [*prepared.fitted, *_composed(planned.graph, self.made), *formed, *tiled]
+        fitted = [*prepared.fitted, *_composed(planned.graph, planned.parts.ops, self.made), *formed, *tiled]
         report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
         seen = self.seen
         report = replace(
@@ -112,10 +114,11 @@ def complete(planned: Planned, exact: ir.Graph, progress: Progress | None = None
     return compared(planned, exact, progress).checked
 
 
-def _composed(graph: ir.Graph, made: Lowered) -> list[Fitted]:
+def _composed(graph: ir.Graph, rules: Mapping[str, Op], made: Lowered) -> list[Fitted]:
     """Return how the nodes of the float `graph` are written that no single integer operator serves.
 
-    An operator that only moves or bounds integers, of ONNX itself, is exact; another rounds what it gives once.
+    An operator that only moves or bounds integers, of ONNX itself, is exact; another rounds what it gives once. What
+    moves data is exact altogether: its parts are joined at the scale they have.
     """
     kinds = {str(node.name): ir.kind(node) for node in graph.graph}
     found = []
@@ -123,7 +126,7 @@ def _composed(graph: ir.Graph, made: Lowered) -> list[Fitted]:
         if len(forms) > 1:
             counts = Counter(form.name for form in forms)
             words = [operator if count == 1 else f"{count} {operator}" for operator, count in counts.items()]
-            rounding = sum(bool(form.domain) for form in forms)
+            rounding = 0 if rules[name].moves else sum(bool(form.domain) for form in forms)
             cost = "exact" if rounding < 2 else f"{rounding} operators, one rounding each at most"
             found.append(Fitted(name, f"{kinds[name]} written as {', '.join(words)}", cost))
     return found

@@ -9,7 +9,7 @@ from ..platforms import Platform
 from ..platforms.arithmetic import Concat as Arithmetic
 from ._base import Op, Tie
 
-__all__ = ["Concat", "mark_parts"]
+__all__ = ["Concat", "copied", "mark_parts"]
 
 _PARTS = "lingeronnx.parts"
 
@@ -17,6 +17,14 @@ _PARTS = "lingeronnx.parts"
 def mark_parts(node: ir.Node) -> None:
     """Note that the inputs of the Concat `node` are parts of one tensor: they share its scale."""
     node.metadata_props[_PARTS] = "1"
+
+
+def copied(value: ir.Value | None) -> bool:
+    """Whether `value` is one tensor several times side by side, perhaps reshaped: it has that tensor's scale."""
+    node = ir.producer(value)
+    while node is not None and node.op_type == "Reshape":
+        node = ir.producer(node.inputs[0])
+    return node is not None and _PARTS in node.metadata_props and len(set(node.inputs)) == 1
 
 
 class Concat(Op):
@@ -44,7 +52,8 @@ class Concat(Op):
         how = row.computes(self.name, Arithmetic)
         if (how is None or not how.raises_only) and _PARTS not in node.metadata_props:
             return []
-        names = [str(v.name) for v in node.inputs if v is not None and ir.sole_consumer(v) is node]
+        alone = [v for v in node.inputs if v is not None and not v.is_graph_output()]
+        names = dict.fromkeys(str(v.name) for v in alone if {use.node for use in v.uses()} == {node})
         return [Tie(name, ir.written_name(node)) for name in names]
 
     def lower(self, node: ir.Node, low: Lowering) -> None:

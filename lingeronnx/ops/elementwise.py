@@ -20,6 +20,7 @@ from ..platforms.arithmetic import Operands, Sum
 from ..platforms.faults import Fault
 from ..platforms.limits import OperandLimits
 from ._base import Op, Tie
+from .concat import copied
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
 from .norm import scaled_channels
 
@@ -90,12 +91,14 @@ class Add(Binary):
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """An operand that only this sum reads is written at its scale, but where the two meet finer: one rounding.
 
-        A second rounding would also be biased: a shift by one rounds every odd integer up.
+        A second rounding would also be biased: a shift by one rounds every odd integer up. Copies keep the scale of
+        what they are copies of, which others may read.
         """
         how = row.computes(self.name, Sum)
         if how is not None and how.operands is Operands.FINE:
             return []
-        names = [str(v.name) for v in node.inputs[:2] if v is not None and ir.sole_consumer(v) is node]
+        read = [v for v in node.inputs[:2] if v is not None]
+        names = [str(v.name) for v in read if ir.sole_consumer(v) is node and not copied(v)]
         return [Tie(name, ir.written_name(node)) for name in names]
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:

@@ -2,7 +2,7 @@
 
     y = relu(x) + (-s) * relu(-x)        s: the slope, one or one per channel
 
-Exact for x >= 0; for x < 0 one rounding. Four-dimensional tensors only, as the scaling per channel is.
+Exact for x >= 0; for x < 0 one rounding. What is no image is reshaped to one and back, for the scaling per channel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..graph import ir
 from ..plan import QParams
 from ..platforms import Platform
 from ._base import Op, Tie
-from .norm import scaled_channels
+from .norm import as_image, emit_from_image, image_shape, scaled_channels
 
 __all__ = ["LeakyRelu"]
 
@@ -45,9 +45,9 @@ class LeakyRelu(Op):
         return all(row.runs(form.name) for form in (formats.RELU, formats.ADD, formats.BATCH_NORM2D))
 
     def reject(self, node: ir.Node) -> str | None:
-        """Return why it is not an image with constant slopes, or None."""
-        if len(ir.shape(node.inputs[0]) or ()) != 4:
-            return "its input is not four-dimensional"
+        """Return why it has no channels with constant slopes, or None."""
+        if image_shape(node) is None:
+            return "its shape is not known before the run"
         return None if _slopes(node) is not None else "its slope is computed at run time or differs within a channel"
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
@@ -59,14 +59,14 @@ class LeakyRelu(Op):
         return exponent(ir.read_name(node))
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt by -s; iqAdd."""
+        """Emit Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt by -s; iqAdd; on an image, if need be reshaped."""
         slopes, x, o = _slopes(node), low.read(node, 0), low.written(node)
         assert slopes is not None
-        value, shape = low.integer(node, 0), ir.shape(node.outputs[0]) or ()
+        value, shape = as_image(low, node, low.integer(node, 0), x), image_shape(node) or ()
         upper = low.insert(formats.RELU, node, "upper", [value], {}, shape, x)
         mirrored = scaled_channels(low, node, "mirrored", value, x, x, QParams(1.0), -1.0)
         lower = low.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
         top = float(np.abs(slopes).max(initial=0)) or 1.0
         w = QParams(2.0 ** min(np.floor(np.log2(((1 << (x.bits - 1)) - 1) / top)), low.row.exponents[1]), x.bits)
         scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -slopes)
-        low.emit(formats.ADD, node, [upper, scaled], formats.ADD.scales(x, o, o))
+        emit_from_image(low, node, formats.ADD, [upper, scaled], formats.ADD.scales(x, o, o))

@@ -1,18 +1,27 @@
-"""Per-channel scale and offset: BatchNorm2dInt, ``y = sat(rescale(x*w[c] + b[c]))``, int8 weight, int32 bias."""
+"""Per-channel scale and offset: BatchNorm2dInt, ``y = sat(rescale(x*w[c] + b[c]))``, int8 weight, int32 bias.
+
+It works on images. What has another number of axes is reshaped to one and back: exact movement.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from .. import formats
 from ..emit import Lowering
+from ..formats import Format
 from ..graph import ir
 from ..plan import QParams
 from .conv import WeightLayer
 
-__all__ = ["BatchNorm2d", "factors", "parameter_values", "scaled_channels", "with_parameter"]
+__all__ = [
+    "BatchNorm2d", "as_image", "emit_from_image", "factors", "image_shape", "parameter_values", "scaled_channels",
+    "with_parameter",
+]  # fmt: skip
 
 
 def factors(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
@@ -35,19 +44,17 @@ class BatchNorm2d(WeightLayer):
     floats = (("", "BatchNormalization"),)
 
     def reject(self, node: ir.Node) -> str | None:
-        """Four dimensions and constant parameters."""
+        """Channels and constant parameters."""
         if factors(node) is None:
             return "its parameters are computed at run time"
-        if len(ir.shape(node.inputs[0]) or ()) != 4:
-            return "its input is not four-dimensional"
-        return None
+        return None if image_shape(node) is not None else "its shape is not known before the run"
 
     def macs(self, node: ir.Node) -> int:
         """Not counted: one multiplication per element, like other element-wise operators."""
         return 0
 
     def lower(self, node: ir.Node, low: Any) -> None:
-        """Emit with the folded factor and offset."""
+        """Emit with the folded factor and offset, between two reshapes where it is no image."""
         found = factors(node)
         assert found is not None
         factor, offset = found
@@ -58,7 +65,45 @@ class BatchNorm2d(WeightLayer):
         bias = low.integers(
             f"{node.outputs[0].name}_bias", offset, attrs["scale_x"] * attrs["scale_w"], low.is_wide(node)
         )
-        low.emit(formats.BATCH_NORM2D, node, [low.integer(node, 0), weight, bias], attrs)
+        value = as_image(low, node, low.integer(node, 0), low.read(node, 0))
+        emit_from_image(low, node, formats.BATCH_NORM2D, [value, weight, bias], attrs)
+
+
+def image_shape(node: ir.Node) -> tuple[int | None, ...] | None:
+    """Return what `node` writes as [N, C, H, W]: the shape itself, or [N, C, 1, rest]; None where it is not known."""
+    shape = ir.shape(node.outputs[0]) or ()
+    if len(shape) == 4:
+        return shape
+    rest = [d for d in shape[1:] if d is not None]
+    return (*shape[:2], 1, math.prod(rest[1:])) if 0 < len(rest) == len(shape) - 1 else None
+
+
+def as_image(low: Lowering, node: ir.Node, value: ir.Value, q: QParams) -> ir.Value:
+    """Return `value`, which has the shape of `node`'s output and is held as `q`, in the shape of an image."""
+    image = image_shape(node)
+    assert image is not None
+    if image == ir.shape(node.outputs[0]):
+        return value
+    return low.insert(formats.RESHAPE, node, "image", [value, _target(low, node, "image_shape", image)], {}, image, q)
+
+
+def emit_from_image(
+    low: Lowering, node: ir.Node, form: Format, inputs: list[ir.Value | None], attrs: Mapping[str, Any]
+) -> None:
+    """Emit `form`, which writes an image, and of what is none a Reshape to the shape of `node`'s output."""
+    image, shape = image_shape(node), ir.shape(node.outputs[0])
+    assert image is not None
+    assert shape is not None
+    if image == shape:
+        low.emit(form, node, inputs, attrs)
+        return
+    value = low.insert(form, node, "of_image", inputs, attrs, image, low.written(node))
+    low.emit(formats.RESHAPE, node, [value, _target(low, node, "shape", shape)], {})
+
+
+def _target(low: Lowering, node: ir.Node, what: str, shape: tuple[int | None, ...]) -> ir.Value:
+    sizes = [1 if low.row.single_sample else -1, *(int(d or 1) for d in shape[1:])]
+    return low.array(f"{node.outputs[0].name}_{what}", np.array(sizes, np.int64))
 
 
 def scaled_channels(
@@ -75,7 +120,7 @@ def scaled_channels(
 
     o : how the product is held. w : how the factors (one, or one per channel) are.
     """
-    shape = ir.shape(node.outputs[0]) or ()
+    shape = image_shape(node) or ()
     channels = int(shape[1] or 1)
     held = np.clip(np.floor(np.broadcast_to(factors, (channels,)) * w.scale + 0.5), w.low, w.high)
     held = held.astype(np.int8 if w.bits <= 8 else np.int16)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from .. import formats
 from ..emit import Lowering
 from ..errors import InternalError
+from ..formats import Format
 from ..graph import ir
 from ..platforms import Platform
 from ._base import Op, fixed_batch
@@ -132,6 +133,11 @@ def _in_two(perm: tuple[int, ...], broken: Collection[tuple[int, ...]]) -> tuple
     raise InternalError(f"no two transposes make {perm}")
 
 
+#: Bytes that chips permute in one piece. On venus rotations of more crash; elsewhere more was right in shared memory
+#: alone, and other permutations of more were not measured on venus.
+_WHOLE = 65536
+
+
 class Transpose(_Move):
     """Permute axes; the batch axis stays first."""
 
@@ -145,11 +151,57 @@ class Transpose(_Move):
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
-        """Emit; a permutation that the executor cannot do is made by two others."""
+        """Emit; a permutation that the executor cannot do is made by two others, and of a large tensor in parts."""
         perm, value = tuple(ir.attr(node, "perm")), low.integer(node, 0)
+        shape = ir.shape(node.inputs[0]) or ()
         if perm in low.row.broken_transposes:
             first, perm = _in_two(perm, low.row.broken_transposes)
-            source = ir.shape(node.inputs[0]) or ()
-            shape = [source[axis] for axis in first]
-            value = low.insert(formats.TRANSPOSE, node, "rotated", [value], {"perm": first}, shape, low.read(node, 0))
-        low.emit(formats.TRANSPOSE, node, [value], {"perm": list(perm)})
+            form, inputs, attrs = _permuted(node, low, value, shape, first)
+            shape = tuple(shape[axis] for axis in first)
+            value = low.insert(form, node, "rotated", inputs, attrs, shape, low.read(node, 0))
+        form, inputs, attrs = _permuted(node, low, value, shape, perm)
+        low.emit(form, node, inputs, attrs)
+
+
+def _permuted(
+    node: ir.Node, low: Lowering, value: ir.Value, shape: Sequence[int | None], perm: tuple[int, ...]
+) -> tuple[Format, Sequence[ir.Value], dict[str, Any]]:
+    """Return the operator that writes `value` with its axes in the order `perm`, what it reads, and its attributes.
+
+    Of a large tensor parts are permuted, which are inserted, and put side by side again: an iqCat.
+    """
+    q = low.read(node, 0)
+    found = _parts(shape, perm, low.row)
+    if found is None:
+        return formats.TRANSPOSE, [value], {"perm": list(perm)}
+    axis, ranges = found
+    name, size, parts = ir.written_name(node), list(shape), []
+    for number, (start, end) in enumerate(ranges):
+        bounds = {"start": start, "end": end, "axis": axis, "step": 1}
+        given = [low.array(f"{name}_{key}", np.array([n], np.int64)) for key, n in bounds.items()]
+        size[axis] = end - start
+        part = low.insert(formats.SLICE, node, f"part{number}", [value, *given], {}, size, q)
+        turned = [size[a] for a in perm]
+        parts.append(low.insert(formats.TRANSPOSE, node, f"turned{number}", [part], {"perm": list(perm)}, turned, q))
+    return formats.CONCAT, parts, {"dim": perm.index(axis), **formats.CONCAT.scales([q] * len(parts), q)}
+
+
+def _parts(
+    shape: Sequence[int | None], perm: tuple[int, ...], row: Platform
+) -> tuple[int, Sequence[tuple[int, int]]] | None:
+    """Return the axis along which a tensor is cut to be permuted, and its ranges; None where it is small enough.
+
+    The axis that comes first in the result, if that is long enough: so parts lie one behind the other.
+    """
+    if row.packing is None or None in shape[1:]:
+        return None
+    sizes = [int(d or 1) for d in shape[1:]]
+    total = math.prod(sizes)
+    for axis in perm[1:]:
+        length = sizes[axis - 1]
+        most = _WHOLE * length // total
+        if 0 < most < length:
+            count = -(-length // most)
+            each = -(-length // count)
+            return axis, [(start, min(start + each, length)) for start in range(0, length, each)]
+    return None

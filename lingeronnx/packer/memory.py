@@ -22,7 +22,7 @@ from .options import PSRAM, SHARE, Options
 from .stored import stored_constants
 from .window import rounded
 
-__all__ = ["BUFFERS", "IN_PLACE", "Memory", "Spot", "plan_memory", "room"]
+__all__ = ["BUFFERS", "IN_PLACE", "Memory", "Spot", "plan_memory", "room", "sums"]
 
 #: Nodes that fetch their constants ahead.
 PREFETCHED = (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name, LSTM.name, GRU.name, LAYER_NORM.name)
@@ -76,7 +76,7 @@ class Memory:
 
     def living(self, nodes: int) -> list[int]:
         """Return the bytes of shared memory in use at each of the `nodes` of the graph."""
-        return _sums(nodes, [(s.size, s.first, s.last) for s in self.spots.values() if s.place == SHARE])
+        return sums(nodes, [(s.size, s.first, s.last) for s in self.spots.values() if s.place == SHARE])
 
 
 @dataclass(slots=True)
@@ -158,10 +158,10 @@ def room(row: Platform, options: Options) -> int:
 def _least(net: Net, items: Sequence[_Item]) -> int:
     """Return the most bytes of shared memory that live at once, what is made in place not counted."""
     alive = [(item.size, item.first, item.last) for item in items if item.place == SHARE and item.root is None]
-    return max(_sums(len(net.steps), alive), default=0)
+    return max(sums(len(net.steps), alive), default=0)
 
 
-def _sums(nodes: int, alive: Sequence[tuple[int, int, int]]) -> list[int]:
+def sums(nodes: int, alive: Sequence[tuple[int, int, int]]) -> list[int]:
     """Return at each node the sum of all (bytes, first node, last node) that live there."""
     change = [0] * (nodes + 1)
     for size, first, last in alive:

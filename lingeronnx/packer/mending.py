@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..platforms import Platform
 from .candidates import Candidate, can_be_named, followed, root, rows
 from .judge import Ready, Verdict, verdict
-from .memory import places_of, plan_memory, room
+from .memory import Spot, places_of, plan_memory, room, sums
 from .net import Finding, Net
 from .options import SHARE, Options
 from .overruns import UNSURE, written_past
@@ -31,32 +31,49 @@ def rank(found: Verdict) -> int:
 
 
 def spilled(ready: Ready, row: Platform, base: Options) -> Iterator[Candidate]:
-    """Yield the candidate that moves one tensor after the other out of the fullest node, where that does no harm.
+    """Yield candidates that move one tensor after the other out of the fullest node, where that does no harm.
 
-    None where nothing but the shared memory stands against the graph, or where no tensor may go.
+    Each time the first tensor that leaves a smaller plan; then, thoroughly, the one that leaves the smallest. None
+    where nothing but the shared memory stands against the graph, or where no tensor may go.
     """
-    tried = 0
-    for prefetch in (True, False):
-        names: tuple[str, ...] = ()
-        said = verdict(ready, row, Candidate(names, prefetch).options(base))
-        while said.memory is not None and not said.memory.fits and tried < _SPILLS:
-            for name in _movable(said):
-                tried += 1
-                moved = (*names, *followed(_net(said), [name]))
-                options = Candidate(moved, prefetch).options(base)
-                memory = plan_memory(_net(said), row, options, said.memory.need)
-                if memory is None:  # it needs no less: known before all that a verdict asks
-                    continue
-                after = verdict(ready, row, options, memory)
-                if _harm(after) <= _harm(said):
-                    names, said = moved, after
-                    break
-            else:
+    for thorough in (False, True):
+        trials = iter(range(_SPILLS))
+        for prefetch in (True, False):
+            candidate = Candidate(prefetch=prefetch)
+            said = verdict(ready, row, candidate.options(base))
+            while (found := _spill(ready, row, base, candidate, said, thorough, trials)) is not None:
+                candidate, said = found
+            if candidate.psram:
+                yield candidate
+            if said.chip_ready:
+                return
+
+
+def _spill(
+    ready: Ready,
+    row: Platform,
+    base: Options,
+    candidate: Candidate,
+    said: Verdict,
+    thorough: bool,
+    trials: Iterator[int],
+) -> tuple[Candidate, Verdict] | None:
+    """Return `candidate` with one more tensor moved: a smaller plan, and no more findings. None where it fits."""
+    if said.memory is None or said.memory.fits:
+        return None
+    best, need = None, said.memory.need
+    for name, _ in zip(_movable(said, thorough), trials, strict=False):
+        moved = replace(candidate, psram=(*candidate.psram, *followed(_net(said), [name])))
+        options = moved.options(base)
+        memory = plan_memory(_net(said), row, options, need)
+        if memory is None:  # it needs no less: known before all that a verdict asks
+            continue
+        after = verdict(ready, row, options, memory)
+        if _harm(after) <= _harm(said):
+            best, need = (moved, after), memory.need
+            if not thorough:
                 break
-        if names:
-            yield Candidate(names, prefetch)
-        if said.chip_ready:
-            return
+    return best
 
 
 def cleared(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iterator[Candidate]:
@@ -203,13 +220,31 @@ def _harm(said: Verdict) -> int:
     return sum(f.level != "plan" and f.node != "shared memory" for f in said.findings)
 
 
-def _movable(said: Verdict) -> list[str]:
-    """Return the tensors in shared memory at its fullest node: first those it does not use, the largest first."""
+def _movable(said: Verdict, thorough: bool) -> list[str]:
+    """Return the tensors in shared memory at its fullest node: first those it does not use, the largest first.
+
+    thorough : then those at the node where most blocks are taken. What is made in place may have a block that it does
+    not use, for as long as the tensor lives that it is made of.
+    """
     assert said.memory is not None
     net = _net(said)
     spots = {n: s for n, s in said.memory.spots.items() if s.place == SHARE}
-    living = said.memory.living(len(net.steps))
+    found = _fullest(net, spots)
+    if thorough:
+        lives: dict[str, tuple[int, int]] = {}
+        roots = {name: root(net, name) for name in spots}
+        for name, origin in roots.items():
+            first, last = lives.get(origin, (spots[name].first, spots[name].last))
+            lives[origin] = min(first, spots[name].first), max(last, spots[name].last)
+        blocks = {n: s._replace(first=lives[roots[n]][0], last=lives[roots[n]][1]) for n, s in spots.items()}
+        found |= _fullest(net, blocks)
+    return [name for name in found if can_be_named(name)]
+
+
+def _fullest(net: Net, spots: Mapping[str, Spot]) -> dict[str, None]:
+    """Return the tensors at the node where most bytes of `spots` are in use."""
+    living = sums(len(net.steps), [(s.size, s.first, s.last) for s in spots.values()])
     index = living.index(max(living))
     used = {*net.steps[index].inputs, *net.steps[index].outputs}
-    alive = [n for n, s in spots.items() if s.kind == "tensor" and s.first <= index <= s.last and can_be_named(n)]
-    return sorted(alive, key=lambda name: (name in used, -spots[name].size))
+    alive = [n for n, s in spots.items() if s.kind == "tensor" and s.first <= index <= s.last]
+    return dict.fromkeys(sorted(alive, key=lambda name: (name in used, -spots[name].size)))

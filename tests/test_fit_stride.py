@@ -1,0 +1,131 @@
+"""Strides that chips do not have, and large kernels with a stride: the same function, ready by both judges."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lingeronnx.api import quantize
+from lingeronnx.fit import fit
+from lingeronnx.graph import ir
+from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.platforms import ARCS, VENUS, VENUSA
+from lingeronnx.run.runners import FloatRunner
+from lingeronnx.run.session import Session
+from tests import nets
+from tests.examples import examples
+from tests.packer import judge
+
+CHIPS = ("venus", "arcs", "venusA")
+ROWS = (VENUS, ARCS, VENUSA)
+
+
+def strided(kernel, strides, pads, size, *, group=1, dilations=None, channels=4):
+    """A layer in front, the convolution in question, a layer behind; of as many dimensions as `kernel` has."""
+    rank = len(kernel)
+    net = nets.Net(3, *size, seed=4)
+    a = net.node("Relu", net.conv("x", (channels, 3, *[3] * rank), pads=[1] * 2 * rank))
+    sizes = {"strides": list(strides), "pads": list(pads), "dilations": list(dilations or [1] * rank)}
+    b = net.node("Relu", net.conv(a, (channels, channels // group, *kernel), group=group, **sizes))
+    return net.graph(net.conv(b, (3, channels, *[1] * rank), out="y"))
+
+
+def fitted(model, row):
+    """Return what the float function was before and after, and what was done."""
+    feed = nets.samples(model, 2)
+    trace_shapes(model, {"x": feed["x"][:1]})
+    before = ir.clone(model)
+    done = fit(model, row)
+    (_, want, _), (_, have, _) = (next(FloatRunner(m, {"y"}).run(feed)) for m in (before, model))
+    return want, have, done
+
+
+@examples(30)
+@given(
+    sizes=st.lists(
+        st.tuples(st.integers(1, 7), st.integers(3, 6), st.integers(0, 3), st.integers(0, 3), st.integers(9, 16)),
+        min_size=1,
+        max_size=2,
+    ),
+    group=st.sampled_from((1, 1, 2, 4)),
+    row=st.sampled_from(ROWS),
+)
+def test_the_same_function(sizes, group, row):
+    """Law: whatever kernels, strides, pads, sizes and groups, of lines and of images."""
+    kernel, strides, begin, end, size = zip(*sizes, strict=True)
+    pads = [min(p, k) for p, k in zip((*begin, *end), (*kernel, *kernel), strict=True)]
+    want, have, done = fitted(strided(kernel, strides, pads, size, group=group), row)
+    assert any(entry.what.startswith("stride ") for entry in done) == any(s not in row.conv.strides for s in strides)
+    np.testing.assert_allclose(have, want, rtol=0, atol=5e-5)
+
+
+def test_a_dilated_kernel_with_a_stride():
+    """It is thinned out: its taps lie in one phase or in several."""
+    model = strided((3, 3), (3, 3), (2,) * 4, (15, 15), dilations=(2, 2))
+    want, have, done = fitted(model, ARCS)
+    assert any("stays" in entry.what for entry in done)
+    np.testing.assert_allclose(have, want, rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("platform", CHIPS)
+@pytest.mark.parametrize(
+    "kernel, stride, pad, size, group, what",
+    (
+        (3, 3, 1, 24, 1, "phases"),
+        (3, 3, 1, 25, 1, "stays"),
+        (3, 3, 1, 24, 8, "stays"),
+        (3, 3, 0, 24, 2, "stays"),
+        (7, 3, 3, 24, 1, "phases"),
+        (16, 16, 0, 32, 1, "phases"),
+        (1, 3, 0, 25, 1, "stays"),
+        (5, 5, 2, 25, 1, "phases"),
+    ),
+)
+def test_ready(kernel, stride, pad, size, group, what, platform):
+    """All in integers, by both judges."""
+    model = strided((kernel,) * 2, (stride,) * 2, (pad,) * 4, (size, size), group=group, channels=8)
+    feed = nets.samples(model, 4)
+    result = quantize(model, feed, platform=platform, effort="fast")
+    report = result.report
+    assert not report.float_nodes
+    assert not report.host_part
+    assert report.chip_ready
+    assert any(what in entry.what for entry in report.fitted)
+    verdict = judge(ir.to_proto(result.graph), platform, report.packer_args)
+    assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
+    ones = [{"x": feed["x"][i : i + 1]} for i in range(4)]
+    want, have = (np.concatenate([Session(m).run(["y"], one)[0] for one in ones]) for m in (model, result.graph))
+    assert np.square(want - have).sum() < 0.01 * np.square(want).sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", CHIPS)
+def test_the_stem_of_large_pictures(platform):
+    """7x7 with stride 2 on 224x224, where no sum of smaller kernels fits: one convolution of its phases."""
+    net = nets.Net(3, 224, 224, seed=4, batch=1)
+    a = net.node("Relu", net.conv("x", (32, 3, 7, 7), strides=[2, 2], pads=[3] * 4))
+    b = net.node("MaxPool", a, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    model = net.graph(net.conv(b, (4, 32, 1, 1), out="y"))
+    feed = nets.samples(model, 1)
+    result = quantize(model, feed, platform=platform, effort="fast")
+    report = result.report
+    assert report.chip_ready
+    assert not report.host_part
+    assert not any("added" in entry.what for entry in report.fitted)
+    verdict = judge(ir.to_proto(result.graph), platform, report.packer_args)
+    assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_where_a_sum_fits_it_stays_one(row):
+    """A large kernel with a stride of 2 on a small map is a sum of smaller ones, as before."""
+    _, _, done = fitted(strided((7, 7), (2, 2), (3,) * 4, (16, 16)), row)
+    assert [entry.what for entry in done] == ["kernel 7x7 split into 4 that are added (4x4, 4x3, 3x4, 3x3)"]
+
+
+def test_a_stride_beyond_reason_stays():
+    """Above 32 nothing is done."""
+    model = strided((3,), (40,), (0, 0), (90,))
+    feed = nets.samples(model, 1)
+    trace_shapes(model, feed)
+    assert not any(entry.what.startswith("stride") for entry in fit(model, ARCS))
