@@ -1,0 +1,77 @@
+"""What became of each net, a line of JSON each, and the tables that are made of them."""
+
+import json
+from collections import Counter, defaultdict
+
+from tests.fuzz.checks import CHIPS
+
+__all__ = ["Journal", "tables"]
+
+
+class Journal:
+    """Finished nets in a file, to which each one is added as it is done; a line that was cut off does not count."""
+
+    def __init__(self, path):
+        self.path, self.rows = path, {}
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        for line in text.splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            self.rows[key(row)] = row
+        if text and not text.endswith("\n"):
+            self._append("\n")
+
+    def add(self, row):
+        """Keep a net's row."""
+        self.rows[key(row)] = row
+        self._append(json.dumps(row) + "\n")
+
+    def _append(self, text):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(text)
+
+
+def key(row):
+    """Return what tells a net on a platform from all others."""
+    return row["family"], row["seed"], row["platform"], row["effort"]
+
+
+def tables(rows):
+    """Return the lines of the summary: chip-ready share by family and chip, differences by check, by platform."""
+    return [*shares(rows), "", *differences(rows)]
+
+
+def shares(rows):
+    """Return a table of how many nets of each family are chip-ready, by chip."""
+    counts = defaultdict(Counter)
+    for row in rows:
+        if row["platform"] in CHIPS:
+            for family in (row["family"], "all"):
+                for platform in (row["platform"], "all"):
+                    counts[family, platform]["nets"] += 1
+                    counts[family, platform]["ready"] += row["ready"]
+    families = [*sorted({family for family, _ in counts} - {"all"}), "all"]
+    found = ["| chip-ready | " + " | ".join((*CHIPS, "all")) + " |", "|---|" + "---|" * (len(CHIPS) + 1)]
+    for family in families:
+        cells = [counts[family, platform] for platform in (*CHIPS, "all")]
+        shown = [
+            f"{c['ready']} of {c['nets']} ({100 * c['ready'] / c['nets']:.0f} %)" if c["nets"] else "" for c in cells
+        ]
+        found.append(f"| {family} | " + " | ".join(shown) + " |")
+    return found
+
+
+def differences(rows):
+    """Return a table of how many nets fail each check, by platform."""
+    rows = list(rows)
+    platforms = sorted({row["platform"] for row in rows})
+    nets = Counter(row["platform"] for row in rows)
+    counts = Counter((check, row["platform"]) for row in rows for check in row["failed"])
+    found = ["| check | " + " | ".join(platforms) + " |", "|---|" + "---|" * len(platforms),
+             "| nets | " + " | ".join(str(nets[p]) for p in platforms) + " |"]  # fmt: skip
+    for check in sorted({check for check, _ in counts}):
+        found.append(f"| {check} | " + " | ".join(str(counts[check, p]) for p in platforms) + " |")
+    return found if counts else [*found, "", "no check failed"]
