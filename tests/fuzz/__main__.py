@@ -33,9 +33,10 @@ def main(words=None):
         platform, family = asked.chip[place // len(asked.family)], asked.family[place % len(asked.family)]
         seed = asked.seed + turn
         effort = "normal" if seed % DEFAULTS == DEFAULTS - 1 else "fast"
+        net = case(family, seed)
         row = journal.rows.get((family, seed, platform, effort))
-        if row is None:
-            row = _run(family, seed, platform, effort)
+        if row is None or row["net"] != net.digest:  # not run yet, or the generator draws another one now
+            row = _run(net, platform, effort)
             journal.add(row)
             new = sorted(set(_kinds(platform, row["failed"])) - known)
             known.update(new)
@@ -50,13 +51,13 @@ def main(words=None):
     return int(any(row["failed"] for row in done))
 
 
-def _run(family, seed, platform, effort):
+def _run(net, platform, effort):
     """Return the row of a net."""
     start = time.perf_counter()
-    made = Made(case(family, seed), platform, effort)
+    made = Made(net, platform, effort)
     found = failures(made)
-    row = {"family": family, "seed": seed, "platform": platform, "effort": effort, "ready": False, "why": "",
-           "failed": found}  # fmt: skip
+    row = {"family": net.family, "seed": net.seed, "net": net.digest, "platform": platform, "effort": effort,
+           "ready": False, "why": "", "failed": found}  # fmt: skip
     if "result" in vars(made):
         report = made.result.report
         row["ready"] = bool(report.chip_ready)

@@ -1,4 +1,4 @@
-"""What has to hold for every net: each check by name, a function from a net on a platform to sentences on what is wrong.
+"""What has to hold for every net: each check by name, a function of a net on a platform that yields what is wrong.
 
 A check shares no code with what it checks, or compares two ways that share none.
 """
@@ -23,7 +23,6 @@ from lingeronnx.chip.part import chip_part
 from lingeronnx.errors import LingerOnnxError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.packer.names import written
-
 from lingeronnx.qdq.difference import differences
 from lingeronnx.qdq.write import write
 from lingeronnx.repair import repair
@@ -339,7 +338,7 @@ def mended(made):
     for hurt in ([kinds[0]], [kinds[1]], kinds[2:]):
         names = "+".join(kind.__name__ for kind in hurt)
         copy = copied(made.proto)
-        if len(copy.graph.node) < 2 or not all([kind(copy, rng) for kind in hurt]):
+        if len(copy.graph.node) < 2 or not hurt_by(hurt, copy, rng):
             continue
         report = repair(copy)
         if report.fatal:
@@ -353,6 +352,11 @@ def mended(made):
             continue
         if wrong := unlike(want, have):
             yield f"{names}: other outputs: {', '.join(wrong)}"
+
+
+def hurt_by(kinds, proto, rng):
+    """Do damage in place; return whether each kind found something to damage."""
+    return all(kind(proto, rng) for kind in kinds)
 
 
 def copied(proto):

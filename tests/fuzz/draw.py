@@ -44,10 +44,9 @@ class Draw(Net):
 
     # ---- ends and constants ----------------------------------------------------------------------------------------
 
-    def enter(self, *shape, name=None, count=0):
-        """Return a new graph input of this shape without batch; count : integers below it instead of real numbers."""
+    def enter(self, *shape, name=None, count=0, kind=TensorProto.FLOAT):
+        """Return a new graph input of this shape without batch; count : of a type of integers, all are below it."""
         name = name or f"x{len(self.inputs)}"
-        kind = TensorProto.INT64 if count else TensorProto.FLOAT
         self.inputs.append(helper.make_tensor_value_info(name, kind, [self.batch, *shape]))
         self.size[name] = tuple(shape)
         if count:
@@ -130,7 +129,10 @@ class Draw(Net):
         if SINCE.get(kind, 0) > self.opset:
             kind = "Relu"
         if kind == "relu6":
-            return self.same("Clip", x, self.const(np.float32(0)), self.const(np.float32(6)))
+            low, high = self.const(np.float32(0)), self.const(np.float32(6))
+            if self.chance(0.8):
+                return self.same("Clip", x, low, high)
+            return self.same("Max", self.same("Min", x, high), low)
         if kind == "silu":
             return self.same("Mul", x, self.same("Sigmoid", x))
         if kind == "gelu":
@@ -143,7 +145,7 @@ class Draw(Net):
     def gelu(self, x):
         """Apply GELU, as one node or as exporters write it."""
         if self.opset >= 20 and self.chance(0.5):
-            return self.same("Gelu", x)
+            return self.same("Gelu", x, approximate=self.pick("none", "none", "tanh"))
         inner = self.same("Erf", self.same("Div", x, self.const(np.float32(np.sqrt(2)))))
         return self.same("Mul", self.same("Mul", x, self.same("Add", inner, self.const(np.float32(1)))),
                          self.const(np.float32(0.5)))  # fmt: skip
@@ -192,8 +194,16 @@ class Draw(Net):
         return self.add("Reshape", [x, self.ints(0, *shape)], shape)
 
     def flat(self, x):
-        """Put all axes but the batch on one."""
-        return self.add("Flatten", [x], (int(np.prod(self.size[x])),), axis=1)
+        """Put all axes but the batch on one, as one exporter or another writes it."""
+        shape = (int(np.prod(self.size[x])),)
+        kind = self.pick("Flatten", "Flatten", "Reshape", "Shape")
+        if kind == "Flatten":
+            return self.add("Flatten", [x], shape, axis=1)
+        if kind == "Reshape":
+            return self.add("Reshape", [x, self.ints(0, -1)], shape)
+        batch = self.node("Gather", self.node("Shape", x), self.const(np.array(0)))
+        sizes = self.node("Concat", self.node("Unsqueeze", batch, self.ints(0)), self.ints(-1), axis=0)
+        return self.add("Reshape", [x, sizes], shape)
 
     def cat(self, *inputs, axis=1):
         """Concatenate along an axis, counted with the batch axis."""
@@ -217,6 +227,8 @@ class Draw(Net):
         """Return the mean over all axes but the first, as one axis."""
         if self.chance(0.7):
             return self.flat(self.add("GlobalAveragePool", [x], (self.size[x][0], *[1] * (len(self.size[x]) - 1))))
+        if self.chance(0.2):
+            return self.flat(self.add("GlobalMaxPool", [x], (self.size[x][0], *[1] * (len(self.size[x]) - 1))))
         while len(self.size[x]) > 1:
             x = self.mean(x, len(self.size[x]), keep=False)
         return x

@@ -40,8 +40,8 @@ def key(row):
 
 
 def tables(rows):
-    """Return the lines of the summary: chip-ready share by family and chip, differences by check, by platform."""
-    return [*shares(rows), "", *differences(rows)]
+    """Return the lines of the summary: chip-ready share by family and chip, failed checks by platform and family."""
+    return [*shares(rows), "", *differences(rows, "platform"), "", *differences(rows, "family")]
 
 
 def shares(rows):
@@ -64,14 +64,13 @@ def shares(rows):
     return found
 
 
-def differences(rows):
-    """Return a table of how many nets fail each check, by platform."""
-    rows = list(rows)
-    platforms = sorted({row["platform"] for row in rows})
-    nets = Counter(row["platform"] for row in rows)
-    counts = Counter((check, row["platform"]) for row in rows for check in row["failed"])
-    found = ["| check | " + " | ".join(platforms) + " |", "|---|" + "---|" * len(platforms),
-             "| nets | " + " | ".join(str(nets[p]) for p in platforms) + " |"]  # fmt: skip
-    for check in sorted({check for check, _ in counts}):
-        found.append(f"| {check} | " + " | ".join(str(counts[check, p]) for p in platforms) + " |")
-    return found if counts else [*found, "", "no check failed"]
+def differences(rows, side):
+    """Return a table of how many nets fail each check, by "platform" or "family"."""
+    sides = sorted({row[side] for row in rows})
+    nets = Counter(row[side] for row in rows)
+    counts = Counter((check, row[side]) for row in rows for check in row["failed"])
+    found = [f"| failed check | {' | '.join(sides)} |", "|---|" + "---|" * len(sides)]
+    for check in ["nets", *sorted({check for check, _ in counts})]:
+        cells = [nets[s] if check == "nets" else counts[check, s] for s in sides]
+        found.append(f"| {check} | {' | '.join(map(str, cells))} |")
+    return found

@@ -4,6 +4,7 @@ import zlib
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 
 from tests.fuzz.draw import Draw
 from tests.fuzz.families import FAMILIES
@@ -30,6 +31,11 @@ class Case:
         many = {name: np.array_split(array, CALLS) for name, array in fed.items()}
         least = min(len(part[-1]) for part in many.values())
         return [{name: parts[i][:least] for name, parts in many.items()} for i in range(CALLS)]
+
+    @property
+    def digest(self):
+        """A number that tells the net from other ones."""
+        return zlib.crc32(self.model.SerializeToString(deterministic=True))
 
     @property
     def calib(self):
@@ -71,5 +77,6 @@ def samples(model, count, seed, ranges=None):
         if kind.elem_type == 1:
             found[value.name] = rng.standard_normal(shape).astype(np.float32)
         else:
-            found[value.name] = rng.choice(np.unique((ranges or {})[value.name]), shape).astype(np.int64)
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            found[value.name] = rng.choice(np.unique((ranges or {})[value.name]), shape).astype(dtype)
     return found

@@ -74,8 +74,9 @@ def pruned(proto):
         if read.intersection(node.output):
             nodes.append(node)
             read.update(node.input)
-    for items, kept in ((graph.node, nodes[::-1]), (graph.initializer, [t for t in graph.initializer if t.name in read]),
-                        (graph.input, [v for v in graph.input if v.name in read])):  # fmt: skip
+    constants = [tensor for tensor in graph.initializer if tensor.name in read]
+    inputs = [value for value in graph.input if value.name in read]
+    for items, kept in ((graph.node, nodes[::-1]), (graph.initializer, constants), (graph.input, inputs)):
         kept = [type(item).FromString(item.SerializeToString()) for item in kept]
         del items[:]
         items.extend(kept)

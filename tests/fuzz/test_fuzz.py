@@ -1,16 +1,10 @@
 """A few random nets of every family on every platform; `make fuzz-nets N=...` runs any number (docs/fuzzing.md)."""
 
-import numpy as np
-import onnx
 import pytest
 
-from tests.fuzz.__main__ import kind, main
-from tests.fuzz.checks import CHECKS, PLATFORMS, Made, failures
-from tests.fuzz.draw import Draw
+from tests.fuzz.checks import PLATFORMS, Made, failures
 from tests.fuzz.families import FAMILIES
-from tests.fuzz.journal import Journal, tables
-from tests.fuzz.nets import case, samples
-from tests.fuzz.shrink import shrink
+from tests.fuzz.nets import case
 
 
 @pytest.mark.slow

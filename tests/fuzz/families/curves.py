@@ -67,8 +67,8 @@ def build(net):
     x = net.enter(*shape)
     if net.chance(0.8):
         x = layer(net, x)
-    for _ in range(net.between(1, 3)):
-        x = net.pick(safe, safe, safe, positive, growing, constant, constant)(net, x)
+    for _ in range(net.between(2, 4)):
+        x = net.pick(safe, safe, safe, safe, positive, growing, constant, constant)(net, x)
         if net.chance(0.8):
             x = layer(net, x)
     return [x]

@@ -1,8 +1,9 @@
 """Several inputs and outputs: joined in all ways, read in the middle, with float operators of the host around them."""
 
 import numpy as np
+from onnx import TensorProto
 
-from tests.fuzz.families import image, rows
+from tests.fuzz.families import image, recurrent, rows
 
 __all__ = ["build"]
 
@@ -66,11 +67,17 @@ def products(net):
 
 
 def looked_up(net):
-    """Words: a table is read at integers, then layers."""
+    """Words or bytes: a table is read at integers, then layers, or a recurrent one."""
     count, width, steps = net.between(3, 20), net.between(2, 8), net.between(2, 8)
-    words = net.enter(steps, count=count)
+    kind = net.pick(TensorProto.INT64, TensorProto.INT64, TensorProto.INT32, TensorProto.UINT8)
+    words = net.enter(steps, count=count, kind=kind)
+    if kind == TensorProto.UINT8 or net.chance(0.2):
+        words = net.same("Cast", words, to=TensorProto.INT64)
     x = net.add("Gather", [net.real(count, width), words], (steps, width), axis=0)
-    x = rows.block(net, x)
+    if net.chance(0.4):
+        x = recurrent.layer(net, x, net.pick("LSTM", "GRU"), net.between(1, 8), "forward", "steps")
+    else:
+        x = rows.block(net, x)
     x = net.mean(x, 1, keep=False) if len(net.size[x]) == 2 and net.chance(0.7) else x
     return [net.linear(x, net.between(1, 6))]
 

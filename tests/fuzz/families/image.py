@@ -96,7 +96,11 @@ def head(net, x):
 
 def build(net):
     """Draw a net on images."""
-    x = net.enter(net.between(1, 6), net.between(7, 18), net.between(5, 18))
+    channels, height, width = net.between(1, 6), net.between(7, 18), net.between(5, 18)
+    if net.chance(0.1):  # channels last, as other frameworks have it
+        x = net.turn(net.enter(height, width, channels), 0, 3, 1, 2)
+    else:
+        x = net.enter(channels, height, width)
     x = net.act(net.convolve(x, net.between(2, 9), 3, net.pick(1, 1, 2)))
     for _ in range(net.between(1, 5)):
         x = block(net, x)

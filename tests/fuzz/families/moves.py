@@ -108,7 +108,12 @@ def expanded(net, x):
     return net.same("Add", wide, x) if net.chance(0.5) else wide
 
 
-MOVES = (transposed, transposed, reshaped, reshaped, sliced, split, gathered, tiled, padded, squeezed, expanded)
+def kept(net, x):
+    """Nothing, as exporters leave it behind."""
+    return net.same(net.pick("Identity", "Dropout"), x)
+
+
+MOVES = (transposed, transposed, reshaped, reshaped, sliced, split, gathered, tiled, padded, squeezed, expanded, kept)
 
 
 def layer(net, x):

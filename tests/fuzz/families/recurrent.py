@@ -52,15 +52,24 @@ def _node(kind, inputs, outputs, **attributes):
     return helper.make_node(kind, inputs, outputs, name=f"{kind}_{outputs[0]}", **attributes)
 
 
+def front(net):
+    """Return rows [steps, width] behind nothing, a layer, or convolutions in time or of an image."""
+    kind = net.pick("none", "none", "none", "layer", "line", "image")
+    if kind == "image":
+        x = net.enter(net.between(1, 3), net.between(4, 10), net.between(5, 14))
+        x = net.pool(net.act(net.convolve(x, net.between(2, 6), 3), "Relu"), "MaxPool", 2, [2, 1])
+        channels, height, steps = net.size[x]
+        return net.reshape(net.turn(x, 0, 3, 1, 2), steps, channels * height)
+    x = net.enter(net.between(2, 12), net.between(1, 14))
+    if kind == "line":
+        y = net.act(net.convolve(net.turn(x, 0, 2, 1), net.between(2, 8), 3), "Relu")
+        return net.turn(y, 0, 2, 1)
+    return net.act(net.linear(x, net.between(2, 10)), "Relu", "Tanh", "none") if kind == "layer" else x
+
+
 def build(net):
     """Draw a recurrent net."""
-    steps, width = net.between(2, 12), net.between(1, 14)
-    x = net.enter(steps, width)
-    if net.chance(0.3):
-        turned = net.act(net.convolve(net.turn(x, 0, 2, 1), net.between(2, 8), 3), "Relu")
-        x = net.turn(turned, 0, 2, 1)
-    elif net.chance(0.3):
-        x = net.act(net.linear(x, net.between(2, 10)), "Relu", "Tanh", "none")
+    x = front(net)
     count = net.pick(1, 1, 1, 2)
     for number in range(count):
         kind = net.pick("LSTM", "LSTM", "GRU")
