@@ -5,7 +5,6 @@ the smallest net that still fails is printed and written beside the journal. Exi
 """
 
 import argparse
-import re
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ import onnx
 
 from tests.fuzz.checks import PLATFORMS, Made, failures
 from tests.fuzz.families import FAMILIES
-from tests.fuzz.journal import Journal, tables
+from tests.fuzz.journal import Journal, failed, kind, tables
 from tests.fuzz.nets import case
 from tests.fuzz.shrink import shrink
 
@@ -26,7 +25,7 @@ def main(words=None):
     asked = _parser().parse_args(words)
     journal, known = Journal(asked.journal), set()
     for row in journal.rows.values():
-        known.update(_kinds(row["platform"], row["failed"]))
+        known.update(_kinds(row["platform"], failed(row)))
     done = []
     for number in range(asked.n):
         turn, place = divmod(number, len(asked.family) * len(asked.chip))
@@ -38,17 +37,17 @@ def main(words=None):
         if row is None or row["net"] != net.digest:  # not run yet, or the generator draws another one now
             row = _run(net, platform, effort)
             journal.add(row)
-            new = sorted(set(_kinds(platform, row["failed"])) - known)
+            new = sorted(set(_kinds(platform, failed(row))) - known)
             known.update(new)
-            if row["failed"]:
-                _print(f"{family} {seed} {platform}: " + "; ".join(f"{c}: {t[0]}" for c, t in row["failed"].items()))
+            if told := failed(row):
+                _print(f"{family} {seed} {platform}: " + "; ".join(f"{c}: {t[0]}" for c, t in told.items()))
             for check in dict.fromkeys(check for _, check, _ in new) if asked.shrink else ():
                 _smallest(row, check, asked.journal.parent, asked.shrink)
         done.append(row)
         if sys.stderr.isatty() or not (number + 1) % 100:
             print(f"{number + 1} of {asked.n}", end="\r" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
     _print("\n".join(tables(done)))
-    return int(any(row["failed"] for row in done))
+    return int(any(failed(row) for row in done))
 
 
 def _run(net, platform, effort):
@@ -74,11 +73,6 @@ def _kinds(platform, failed):
     return [(platform, check, kind(text)) for check, texts in failed.items() for text in texts]
 
 
-def kind(text):
-    """Return a sentence without what differs from net to net."""
-    return re.sub(r"\S*\d\S*", "#", text)[:80]
-
-
 def _smallest(row, check, folder, seconds):
     """Print the smallest net that fails a check as `row` does, and write it."""
     platform, effort = row["platform"], row["effort"]
@@ -86,12 +80,12 @@ def _smallest(row, check, folder, seconds):
 
     def same(other):
         found = failures(Made(other, platform, effort), names)
-        return bool({kind(t) for t in row["failed"][check]} & {kind(t) for t in found.get(check, ())})
+        return bool({kind(t) for t in failed(row)[check]} & {kind(t) for t in found.get(check, ())})
 
     small = shrink(case(row["family"], row["seed"]), same, seconds)
     path = folder / f"{check}-{row['family']}-{row['seed']}-{platform}.onnx"
     onnx.save(small.model, path)
-    found = failures(Made(small, platform, effort), names).get(check, ["(does not fail again)"])
+    found = failures(Made(small, platform, effort), names).get(check, ["it does not fail again"])
     _print(f"  smallest: {path}: {found[0]}\n" + _indented(onnx.printer.to_text(_without_weights(small.model))))
 
 

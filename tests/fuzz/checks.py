@@ -223,7 +223,7 @@ def promise(made):
     ours = lo.check(made.result.graph, packer_args=made.result.report.packer_args)
     if not (ours.packs and ours.runs_right):
         yield f"quantize: ready; check: {ours.findings[0]}"
-    if bool(past) != any(finding.level == "plan" for finding in made.result.report.findings):
+    if theirs.packs and bool(past) != any(finding.level == "plan" for finding in made.result.report.findings):
         said = next(iter(past), "nothing is written past the plan")
         yield f"past the plan: tests/packer: {said}; ours: {[str(f) for f in made.result.report.findings]}"
 
@@ -234,7 +234,7 @@ def alarm(made):
         return
     theirs, findings = other_judge(made), made.result.report.findings
     if set(theirs.problems) <= set(theirs.past) and not theirs.warnings:
-        yield f"tests/packer: right; ours: {next(str(f) for f in findings if f.level != 'plan')}"
+        yield f"tests/packer: right; ours: {next((str(f) for f in findings if f.level != 'plan'), 'no finding')}"
     elif theirs.packs == any(finding.level == "packs" for finding in findings):
         what = "packs" if theirs.packs else "does not pack"
         yield f"tests/packer: {what}: {theirs.problems[:1]}; ours: {[str(f) for f in findings][:1]}"

@@ -1,11 +1,15 @@
 """What became of each net, a line of JSON each, and the tables that are made of them."""
 
 import json
+import re
 from collections import Counter, defaultdict
 
 from tests.fuzz.checks import CHIPS
+from tests.fuzz.known import known
 
-__all__ = ["Journal", "tables"]
+__all__ = ["Journal", "failed", "kind", "tables"]
+
+MOST = 20  # rules that are shown
 
 
 class Journal:
@@ -40,8 +44,9 @@ def key(row):
 
 
 def tables(rows):
-    """Return the lines of the summary: chip-ready share by family and chip, failed checks by platform and family."""
-    return [*shares(rows), "", *differences(rows, "platform"), "", *differences(rows, "family")]
+    """Return the lines of the summary: chip-ready share, the rules that refuse most, failed checks."""
+    parts = shares(rows), reasons(rows), differences(rows, "platform"), differences(rows, "family")
+    return [line for part in parts for line in (*part, "")]
 
 
 def shares(rows):
@@ -64,13 +69,45 @@ def shares(rows):
     return found
 
 
+def reasons(rows):
+    """Return a table of the rules that most nets are not chip-ready for, numbers left out, by chip."""
+    whys = Counter((kind(row["why"]), row["platform"]) for row in rows if row["why"])
+    total = Counter()
+    for (why, _), count in whys.items():
+        total[why] += count
+    found = ["| not chip-ready for | " + " | ".join(CHIPS) + " |", "|---|" + "---|" * len(CHIPS)]
+    for why, _ in total.most_common(MOST):
+        found.append(f"| {why} | " + " | ".join(str(whys[why, platform]) for platform in CHIPS) + " |")
+    return found
+
+
+def kind(text):
+    """Return a sentence without what differs from net to net and chip to chip: names, numbers, what is here."""
+    text = re.sub("|".join(CHIPS[::-1]), "the chip", re.split("; here|, here", text)[0])
+    return re.sub(r"\S*\d\S*", "#", text)[:110]
+
+
 def differences(rows, side):
     """Return a table of how many nets fail each check, by "platform" or "family"."""
     sides = sorted({row[side] for row in rows})
     nets = Counter(row[side] for row in rows)
-    counts = Counter((check, row[side]) for row in rows for check in row["failed"])
+    counts = Counter((check, row[side]) for row in rows for check in failed(row))
+    expected = Counter((why, row[side]) for row in rows for why in expectations(row))
     found = [f"| failed check | {' | '.join(sides)} |", "|---|" + "---|" * len(sides)]
     for check in ["nets", *sorted({check for check, _ in counts})]:
         cells = [nets[s] if check == "nets" else counts[check, s] for s in sides]
         found.append(f"| {check} | {' | '.join(map(str, cells))} |")
+    for why in sorted({why for why, _ in expected}):
+        found.append(f"| known: {why} | {' | '.join(str(expected[why, s]) for s in sides)} |")
     return found
+
+
+def failed(row):
+    """Return {check: what is wrong}, without what is known."""
+    found = {check: [text for text in texts if not known(text)] for check, texts in row["failed"].items()}
+    return {check: texts for check, texts in found.items() if texts}
+
+
+def expectations(row):
+    """Return the reasons of what is known of a net."""
+    return {known(text) for texts in row["failed"].values() for text in texts} - {None}

@@ -1,7 +1,7 @@
 """(family, seed) -> a random net and its data, always the same."""
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -16,13 +16,14 @@ SAMPLES, CALLS = 12, 5
 
 @dataclass(frozen=True)
 class Case:
-    """A float net (ModelProto), {input: samples}, and where it streams {output: input}."""
+    """A float net: its model (ModelProto), {input: samples}, {output: input} where it streams, {tensor: its shape}."""
 
     family: str
     seed: int
     model: object
     data: dict
     state: dict
+    sizes: dict = field(default_factory=dict)
 
     @property
     def calls(self):
@@ -65,7 +66,7 @@ def case(family, seed):
     outputs = FAMILIES[family](net)
     model = net.finish(outputs)
     ranges = {name: np.arange(count) for name, count in net.whole.items()}
-    return Case(family, seed, model, samples(model, SAMPLES, seed, ranges), dict(net.state))
+    return Case(family, seed, model, samples(model, SAMPLES, seed, ranges), net.state, net.size)
 
 
 def samples(model, count, seed, ranges=None):
