@@ -320,6 +320,29 @@ def qdq(made):
             yield f"{line.operator} {line.tensor}: {line.worst} counts"
 
 
+def again(made):
+    """What is written as QuantizeLinear and quantized again for the same platform gives the same integers.
+
+    docs/qdq.md says for which graphs: no float operators between, and none of these, of whose pieces new ones are made.
+    """
+    kinds = {node.op_type for node in made.proto.graph.node}
+    pieces = {"LSTMInt", "GRUInt", "GluInt", "iqTable", "SoftmaxInt", "LogSoftmaxInt"}
+    if kinds & pieces or not lo.Session(made.result.graph).is_integer or made.result.report.float_nodes:
+        return
+    try:
+        there = lo.convert(made.result.graph, "qdq").graph
+    except ModelError as error:
+        if "no counterpart" not in str(error):
+            raise
+        return
+    back = lo.quantize(there, platform=made.platform, **made.case.settings)
+    feed = cut(made.feeds, 0, 2)
+    want, have = (session.run(made.outputs, feed) for session in (made.result.session(), back.session()))
+    for name, a, b in zip(made.outputs, want, have, strict=True):
+        if not np.array_equal(a, b):
+            yield f"output '{name}' is off by {np.abs(a - b).max() / max(np.abs(a).max(), 1e-9):.2g} of its range"
+
+
 def deploy(made):
     """Head, chip part and tail of a deployed folder, one after another, give what the whole gives."""
     if not made.result.report.chip_ready:
@@ -401,7 +424,7 @@ def copied(proto):
 #: Name -> check, in the order in which they run.
 CHECKS: Mapping = {
     "normalised": normalised, "plain": plain, "blocks": blocks, "promise": promise, "alarm": alarm, "reason": reason,
-    "file": file, "linger": linger, "qdq": qdq, "deploy": deploy, "repair": mended,
+    "file": file, "linger": linger, "qdq": qdq, "again": again, "deploy": deploy, "repair": mended,
 }  # fmt: skip
 
 
