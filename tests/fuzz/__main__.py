@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 
-from tests.fuzz.checks import PLATFORMS, Made, failures
+from tests.fuzz.checks import CHECKS, PLATFORMS, Made, failures
 from tests.fuzz.families import FAMILIES
 from tests.fuzz.journal import Journal, failed, kind, tables
 from tests.fuzz.nets import case
@@ -35,7 +35,7 @@ def main(words=None):
         net = case(family, seed)
         row = journal.rows.get((family, seed, platform, effort))
         if row is None or row["net"] != net.digest:  # not run yet, or the generator draws another one now
-            row = _run(net, platform, effort)
+            row = _run(net, platform, effort, asked.check)
             journal.add(row)
             new = sorted(set(_kinds(platform, failed(row))) - known)
             known.update(new)
@@ -50,11 +50,11 @@ def main(words=None):
     return int(any(failed(row) for row in done))
 
 
-def _run(net, platform, effort):
+def _run(net, platform, effort, names):
     """Return the row of a net."""
     start = time.perf_counter()
     made = Made(net, platform, effort)
-    found = failures(made)
+    found = failures(made, names)
     row = {"family": net.family, "seed": net.seed, "net": net.digest, "platform": platform, "effort": effort,
            "ready": False, "why": "", "failed": found}  # fmt: skip
     if "result" in vars(made):
@@ -114,6 +114,7 @@ def _parser():
     parser.add_argument("-n", type=int, default=100, help="how many nets, counted on each platform (100)")
     parser.add_argument("--family", choices=FAMILIES, nargs="+", default=list(FAMILIES), help="default: all in turn")
     parser.add_argument("--chip", choices=PLATFORMS, nargs="+", default=list(PLATFORMS), help="default: all in turn")
+    parser.add_argument("--check", choices=CHECKS, nargs="+", help="default: all")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--journal", type=Path, default=Path("build/fuzz/journal.jsonl"), help="finished nets")
     parser.add_argument("--shrink", type=float, default=60.0, help="seconds for the smallest net; 0: none (60)")
