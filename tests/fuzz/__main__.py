@@ -11,9 +11,10 @@ from pathlib import Path
 
 import onnx
 
-from tests.fuzz.checks import CHECKS, PLATFORMS, Made, failures
+from tests.fuzz.checks import CHECKS, failures
 from tests.fuzz.families import FAMILIES
 from tests.fuzz.journal import Journal, failed, kind, tables
+from tests.fuzz.made import PLATFORMS, Made
 from tests.fuzz.nets import case
 from tests.fuzz.shrink import shrink
 

@@ -150,7 +150,7 @@ class Draw(Net):
         return self.same("Mul", self.same("Mul", x, self.same("Add", inner, self.const(np.float32(1)))),
                          self.const(np.float32(0.5)))  # fmt: skip
 
-    def linear(self, x, outputs, bias=None, gain=1.0):  # noqa: D102 (the last axis; Gemm where there is no other)
+    def linear(self, x, outputs, bias=None, gain=1.0):  # of the last axis; a Gemm where there is no other
         *rest, inputs = self.size[x]
         bias = self.chance(0.8) if bias is None else bias
         spread = gain / np.sqrt(inputs)

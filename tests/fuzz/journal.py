@@ -4,8 +4,8 @@ import json
 import re
 from collections import Counter, defaultdict
 
-from tests.fuzz.checks import CHIPS
 from tests.fuzz.known import known
+from tests.fuzz.made import CHIPS
 
 __all__ = ["Journal", "failed", "kind", "tables"]
 

@@ -2,22 +2,25 @@
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+from lingeronnx.graph import ir
 from lingeronnx.qdq.difference import Difference
 from tests.fuzz import __main__ as command
-from tests.fuzz import checks
-from tests.fuzz.checks import CHECKS, PLATFORMS, Made, failures
+from tests.fuzz import forms
+from tests.fuzz.checks import CHECKS, failures
 from tests.fuzz.families import FAMILIES
 from tests.fuzz.journal import Journal, tables
 from tests.fuzz.known import KNOWN, known
+from tests.fuzz.made import PLATFORMS, Made, run_float
 from tests.fuzz.nets import case
 from tests.fuzz.shrink import shrink
 
-DOCS = checks.Path(__file__).resolve().parents[2] / "docs" / "operators.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 SEEDS = 2  # of each family on each platform
 
 
@@ -55,7 +58,7 @@ def test_sizes_are_right():
     for family in FAMILIES:
         for seed in range(8):
             net = case(family, seed)
-            found = checks.run_float(net.model, {name: array[:1] for name, array in net.data.items()})
+            found = run_float(net.model, {name: array[:1] for name, array in net.data.items()})
             assert all(array.shape[1:] == net.sizes[name] for name, array in found.items())
             assert all(np.isfinite(array).all() for array in found.values())
 
@@ -104,11 +107,11 @@ def other_tensors(made):
 
 
 def other_float(made):
-    proto = onnx.shape_inference.infer_shapes(checks.ir.to_proto(made.result.float_graph))
+    proto = onnx.shape_inference.infer_shapes(ir.to_proto(made.result.float_graph))
     for tensor in proto.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 1.1, tensor.name))
-    made.result = replace(made.result, float_graph=checks.ir.from_proto(proto))
+    made.result = replace(made.result, float_graph=ir.from_proto(proto))
 
 
 def other_weights(made):
@@ -159,7 +162,7 @@ def test_what_they_compare_can_differ(check, monkeypatch):
         "deploy": ("chained", lambda *_: {}),
         "repair": ("run_proto", lambda *_: {"y": np.array(next(count))}),
     }
-    monkeypatch.setattr(checks, *spoil[check])
+    monkeypatch.setattr(forms, *spoil[check])
     assert failures(Made(case("image", 1), "arcs"), [check])[check]
 
 
@@ -216,4 +219,4 @@ def test_tables():
     assert "| strides are one of # # # | 2 | 0 | 0 |" in text
     assert "| plain | 6 |" in text
     assert "| plain | 3 | 3 |" in text
-    assert Journal(checks.Path("nowhere.jsonl")).rows == {}
+    assert Journal(Path("nowhere.jsonl")).rows == {}

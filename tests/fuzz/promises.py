@@ -1,0 +1,53 @@
+"""Checks of what is promised of the chip: two judges that share no code, and a rule for each refusal."""
+
+import shlex
+
+import lingeronnx as lo
+from tests.packer import judge
+
+__all__ = ["alarm", "promise", "reason"]
+
+
+def promise(made):
+    """What is called chip-ready packs and is right by tests/packer, which shares no code with ours."""
+    if made.part is None or not made.result.report.chip_ready:
+        return
+    theirs = other_judge(made)
+    past = set(theirs.past)
+    yield from (f"ours: ready; tests/packer: {text}" for text in theirs.problems if text not in past)
+    yield from (f"ours: ready; tests/packer: means nothing: {text}" for text in theirs.warnings)
+    ours = lo.check(made.result.graph, packer_args=made.result.report.packer_args)
+    if not (ours.packs and ours.runs_right):
+        yield f"quantize: ready; check: {ours.findings[0]}"
+    if theirs.packs and bool(past) != any(finding.level == "plan" for finding in made.result.report.findings):
+        said = next(iter(past), "nothing is written past the plan")
+        yield f"past the plan: tests/packer: {said}; ours: {[str(f) for f in made.result.report.findings]}"
+
+
+def alarm(made):
+    """What is refused for how it is packed is wrong by tests/packer too, and for the packer's sake where it says so."""
+    if made.part is None or made.result.report.chip_ready:
+        return
+    theirs, findings = other_judge(made), made.result.report.findings
+    if set(theirs.problems) <= set(theirs.past) and not theirs.warnings:
+        yield f"tests/packer: right; ours: {next((str(f) for f in findings if f.level != 'plan'), 'no finding')}"
+    elif theirs.packs == any(finding.level == "packs" for finding in findings):
+        what = "packs" if theirs.packs else "does not pack"
+        yield f"tests/packer: {what}: {theirs.problems[:1]}; ours: {[str(f) for f in findings][:1]}"
+
+
+def other_judge(made):
+    """Return the verdict of tests/packer on the part under the printed arguments."""
+    return judge(made.part, made.platform, shlex.split(made.result.report.packer_args))
+
+
+def reason(made):
+    """A net that is not chip-ready says for which rule, of every node that stays in float and of the packer."""
+    report = made.result.report
+    if made.platform == "generic" or report.chip_ready:
+        return
+    for node in (*report.float_nodes, *report.host_part):
+        if not node.why:
+            yield f"{node.op_type} {node.node} stays in float without a reason"
+    if not report.float_nodes and report.layers and not [f for f in report.findings if f.level != "plan"]:
+        yield "no node stays in float, and no finding says why"
