@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from lingeronnx.errors import LingerOnnxError
 from tests.fuzz.arithmetic import blocks, normalised, plain
 from tests.fuzz.forms import again, deploy, file, linger, mended, qdq
-from tests.fuzz.promises import alarm, promise, reason
+from tests.fuzz.promises import ahead, alarm, promise, reason
 
 __all__ = ["CHECKS", "failures"]
 
 #: Name -> check, in the order in which they run.
 CHECKS: Mapping = {
-    "normalised": normalised, "plain": plain, "blocks": blocks, "promise": promise, "alarm": alarm, "reason": reason,
+    "normalised": normalised, "plain": plain, "blocks": blocks, "promise": promise, "alarm": alarm, "ahead": ahead, "reason": reason,
     "file": file, "linger": linger, "qdq": qdq, "again": again, "deploy": deploy, "repair": mended,
 }  # fmt: skip
 

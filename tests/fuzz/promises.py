@@ -3,9 +3,10 @@
 import shlex
 
 import lingeronnx as lo
+from lingeronnx.graph import ir
 from tests.packer import judge
 
-__all__ = ["alarm", "promise", "reason"]
+__all__ = ["ahead", "alarm", "promise", "reason"]
 
 
 def promise(made):
@@ -39,6 +40,22 @@ def alarm(made):
 def other_judge(made):
     """Return the verdict of tests/packer on the part under the printed arguments."""
     return judge(made.part, made.platform, shlex.split(made.result.report.packer_args))
+
+
+def ahead(made):
+    """`lo.check` of the float net says beforehand what `quantize` says afterwards."""
+    report = made.result.report
+    if made.platform == "generic":
+        return
+    said = lo.check(ir.from_proto(made.case.model), platform=made.platform)
+    if report.float_nodes and not said.remaining:
+        yield f"check: nothing remains; quantize: {report.float_nodes[0].why}"
+    ready = said.choice is not None and said.choice.verdict.chip_ready
+    if report.chip_ready and not ready:
+        found = [str(item) for item in (*said.remaining, *said.findings)]
+        yield f"check: not ready: {(found or ['no reason'])[0]}; quantize: ready"
+    if ready and not report.chip_ready:
+        yield f"check: ready; quantize: {[node.why for node in report.float_nodes] + [str(f) for f in report.findings]}"
 
 
 def reason(made):
