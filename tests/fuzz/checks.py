@@ -15,8 +15,8 @@ __all__ = ["CHECKS", "failures"]
 
 #: Name -> check, in the order in which they run.
 CHECKS: Mapping = {
-    "normalised": normalised, "plain": plain, "blocks": blocks, "promise": promise, "alarm": alarm, "ahead": ahead, "reason": reason,
-    "file": file, "linger": linger, "qdq": qdq, "again": again, "deploy": deploy, "repair": mended,
+    "normalised": normalised, "plain": plain, "blocks": blocks, "promise": promise, "alarm": alarm, "ahead": ahead,
+    "reason": reason, "file": file, "linger": linger, "qdq": qdq, "again": again, "deploy": deploy, "repair": mended,
 }  # fmt: skip
 
 

@@ -138,8 +138,8 @@ def raises(made):
 
 
 SPOILED = {
-    "normalised": other_float, "plain": other_weights, "blocks": other_tensors, "promise": no_room, "alarm": refused, "ahead": refused,
-    "reason": no_reason, "file": other_tensors, "linger": other_tensors, "error": raises,
+    "normalised": other_float, "plain": other_weights, "blocks": other_tensors, "promise": no_room, "alarm": refused,
+    "ahead": refused, "reason": no_reason, "file": other_tensors, "linger": other_tensors, "error": raises,
 }  # fmt: skip
 
 
