@@ -35,7 +35,7 @@ def plain(made):
 
     Float operators are not its business (`normalised`): what they write is given to both.
     """
-    session = made.result.session()
+    session = made.session
     if not session.is_integer:
         return
     have = taps(session, cut(made.feeds, 0, 1))
@@ -95,7 +95,7 @@ def environment(**values):
 def blocks(made):
     """Samples one after another, other numbers of threads and other instructions change no integer."""
     integers = [name for name, array in made.tensors.items() if array.dtype.kind in "iu"]
-    parts = [taps(made.result.session(), cut(made.feeds, a, b)) for a, b in ((0, 2), (2, SAMPLES))]
+    parts = [taps(made.session, cut(made.feeds, a, b)) for a, b in ((0, 2), (2, SAMPLES))]
     for name in integers:
         want, pieces = made.tensors[name], [part[name] for part in parts]
         if len(want) == SAMPLES and [len(p) for p in pieces] == [2, 3] and not np.array_equal(

@@ -54,7 +54,16 @@ class Made:
     @cached_property
     def tensors(self):
         """{name: array} of a run with all samples at once."""
-        return taps(self.result.session(), self.feeds)
+        return taps(self.session, self.feeds)
+
+    @cached_property
+    def session(self):
+        """The session of all runs that may share one."""
+        return self.result.session()
+
+    def wanted(self, samples):
+        """Return {graph output: its first samples}."""
+        return {name: self.tensors[name][:samples] for name in self.outputs}
 
     @property
     def outputs(self):

@@ -115,7 +115,6 @@ def other_float(made):
 
 
 def other_weights(made):
-    made.result.session()
     for tensor in made.proto.graph.initializer:
         if tensor.data_type == onnx.TensorProto.INT8:
             tensor.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name))
