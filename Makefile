@@ -60,7 +60,7 @@ promises: $(TESTS) ## measure what docs/promises.md promises; fail where one fel
 # One process computes with one thread; several may run side by side with a JOURNAL each.
 fuzz-nets: $(TESTS) ## random nets through everything we have (N=400 FAMILY="image unet" CHIP="venus arcs" SEED=0; docs/fuzzing.md)
 	@OMP_NUM_THREADS=1 LINGERONNX_THREADS=1 $(BIN)/python -m tests.fuzz -n $(or $(N),400) $(if $(FAMILY),--family $(FAMILY)) \
-	  $(if $(CHIP),--chip $(CHIP)) $(if $(CHECK),--check $(CHECK)) $(if $(SEED),--seed $(SEED)) $(if $(JOURNAL),--journal $(JOURNAL))
+	  $(if $(CHIP),--chip $(CHIP)) $(if $(CHECK),--check $(CHECK)) $(if $(SEED),--seed $(SEED)) $(if $(JOURNAL),--journal $(JOURNAL)) $(if $(THAN),--than $(THAN))
 
 lint: $(TESTS) ## ruff (rules and layout) and mypy
 	$(BIN)/ruff check .

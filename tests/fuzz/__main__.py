@@ -13,7 +13,7 @@ import onnx
 
 from tests.fuzz.checks import CHECKS, failures
 from tests.fuzz.families import FAMILIES
-from tests.fuzz.journal import Journal, failed, kind, tables
+from tests.fuzz.journal import Journal, failed, fell, kind, tables
 from tests.fuzz.made import PLATFORMS, Made
 from tests.fuzz.nets import case
 from tests.fuzz.shrink import shrink
@@ -48,6 +48,8 @@ def main(words=None):
         if sys.stderr.isatty() or not (number + 1) % 100:
             print(f"{number + 1} of {asked.n}", end="\r" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
     _print("\n".join(tables(done)))
+    if asked.than:
+        _print("\n".join(fell(done, Journal(asked.than))))
     return int(any(failed(row) for row in done))
 
 
@@ -118,6 +120,7 @@ def _parser():
     parser.add_argument("--check", choices=CHECKS, nargs="+", help="default: all")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--journal", type=Path, default=Path("build/fuzz/journal.jsonl"), help="finished nets")
+    parser.add_argument("--than", type=Path, help="an older journal: what was chip-ready there and is not now")
     parser.add_argument("--shrink", type=float, default=60.0, help="seconds for the smallest net; 0: none (60)")
     return parser
 

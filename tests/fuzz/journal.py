@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from tests.fuzz.known import known
 from tests.fuzz.made import CHIPS
 
-__all__ = ["Journal", "failed", "kind", "tables"]
+__all__ = ["Journal", "failed", "fell", "kind", "tables"]
 
 MOST = 20  # rules that are shown
 
@@ -67,6 +67,17 @@ def shares(rows):
         ]
         found.append(f"| {family} | " + " | ".join(shown) + " |")
     return found
+
+
+def fell(rows, before):
+    """Return lines on the nets of both that were chip-ready in the journal `before` and are not any more."""
+    both = [(row, old) for row in rows if (old := before.rows.get(key(row))) and old["net"] == row["net"]]
+    then, now = (sum(pair[side]["ready"] for pair in both) for side in (1, 0))
+    lost = [row for row, old in both if old["ready"] and not row["ready"]]
+    found = [
+        f"{len(both)} nets are in {before.path} too: {then} were chip-ready, {now} are; {len(lost)} are not any more"
+    ]
+    return found + [f"  {row['family']} {row['seed']} {row['platform']}: {row['why']}" for row in lost]
 
 
 def reasons(rows):

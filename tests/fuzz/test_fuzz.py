@@ -14,7 +14,7 @@ from tests.fuzz import __main__ as command
 from tests.fuzz import forms
 from tests.fuzz.checks import CHECKS, failures
 from tests.fuzz.families import FAMILIES
-from tests.fuzz.journal import Journal, tables
+from tests.fuzz.journal import Journal, fell, tables
 from tests.fuzz.known import KNOWN, known
 from tests.fuzz.made import PLATFORMS, Made, run_float
 from tests.fuzz.nets import case
@@ -219,3 +219,17 @@ def test_tables():
     assert "| plain | 6 |" in text
     assert "| plain | 3 | 3 |" in text
     assert Journal(Path("nowhere.jsonl")).rows == {}
+
+
+def test_what_fell(tmp_path):
+    """Of the nets that two journals have in common, those that lost their promise are named with the rule."""
+    row = {"family": "rows", "seed": 1, "platform": "venus", "effort": "fast", "net": 7, "ready": True, "why": ""}
+    before = Journal(tmp_path / "before.jsonl")
+    for change in ({}, {"seed": 2}, {"seed": 3, "ready": False}, {"seed": 4, "net": 8}):
+        before.add({**row, **change})
+    worse = {"ready": False, "why": "strides are 4"}
+    now = [{**row, **worse}, {**row, "seed": 2}, {**row, "seed": 3}, {**row, "seed": 4, **worse}]
+    first, *rest = fell(now, Journal(before.path))
+    assert first.startswith("3 nets are in ")
+    assert first.endswith("2 were chip-ready, 2 are; 1 are not any more")
+    assert rest == ["  rows 1 venus: strides are 4"]
