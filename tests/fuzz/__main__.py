@@ -65,8 +65,8 @@ def _run(net, platform, effort, names):
         row["ready"] = bool(report.chip_ready)
         row["sqnr"] = min((values["sqnr"] for values in report.outputs.values() if "sqnr" in values), default=None)
         if not report.chip_ready and report.is_chip:
-            whys = [node.why for node in report.float_nodes] + [f.rule for f in report.findings]
-            row["why"] = next(iter(whys), "nothing is left for the chip")
+            floats = [node.why for node in (*report.float_nodes, *report.host_part)]
+            row["why"] = next(iter([*(f.rule for f in report.findings if f.level != "plan"), *floats]), "")
     row["seconds"] = round(time.perf_counter() - start, 2)
     return row
 

@@ -66,5 +66,6 @@ def reason(made):
     for node in (*report.float_nodes, *report.host_part):
         if not node.why:
             yield f"{node.op_type} {node.node} stays in float without a reason"
-    if not report.float_nodes and report.layers and not [f for f in report.findings if f.level != "plan"]:
+    found = [finding for finding in report.findings if finding.level != "plan"]
+    if not (found or report.float_nodes or (report.host_part and not report.layers)):
         yield "no node stays in float, and no finding says why"
