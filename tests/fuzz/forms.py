@@ -89,7 +89,7 @@ def again(made):
     docs/qdq.md says for which graphs: no float operators between, and none of these, of whose pieces new ones are made.
     """
     kinds = {node.op_type for node in made.proto.graph.node}
-    pieces = {"LSTMInt", "GRUInt", "GluInt", "iqTable", "SoftmaxInt", "LogSoftmaxInt"}
+    pieces = {"LSTMInt", "GRUInt", "GluInt", "iqTable", "SoftmaxInt", "LogSoftmaxInt", "BatchNorm2dInt"}
     if kinds & pieces or not made.session.is_integer or made.result.report.float_nodes:
         return
     try:

@@ -23,6 +23,7 @@ class Known:
 
 _TAUGHT = "|".join((
     "an odd count of units", "in two operands", "rank 2: it takes the rank", "outside shared memory",
+    "rows of scratch overlap", "its row is copied into constant",
     "(LayerNormInt|SoftmaxInt) .*: writes past its work area",
 ))  # fmt: skip
 
