@@ -16,7 +16,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-fast test-all promises lint format bench warmup clean
+.PHONY: help venv demo test test-fast test-all promises fuzz-nets lint format bench warmup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +56,11 @@ test-all: lint ## lint, then all tests, with ten times as many random cases
 
 promises: $(TESTS) ## measure what docs/promises.md promises; fail where one fell (PROMISES=--write: renew the page)
 	@$(BIN)/python -m benchmarks.promises $(PROMISES)
+
+# One process computes with one thread; several may run side by side with a JOURNAL each.
+fuzz-nets: $(TESTS) ## random nets through everything we have (N=400 FAMILY="image unet" CHIP="venus arcs" SEED=0; docs/fuzzing.md)
+	@OMP_NUM_THREADS=1 LINGERONNX_THREADS=1 $(BIN)/python -m tests.fuzz -n $(or $(N),400) $(if $(FAMILY),--family $(FAMILY)) \
+	  $(if $(CHIP),--chip $(CHIP)) $(if $(CHECK),--check $(CHECK)) $(if $(SEED),--seed $(SEED)) $(if $(JOURNAL),--journal $(JOURNAL)) $(if $(THAN),--than $(THAN))
 
 lint: $(TESTS) ## ruff (rules and layout) and mypy
 	$(BIN)/ruff check .

@@ -477,6 +477,8 @@ def replace_readers(old: Value, new: Value) -> None:
 def remove_unused(model: Graph) -> None:
     """Take out nodes, initializers and functions that nobody needs."""
     common.RemoveUnusedNodesPass()(model)
+    if model.functions:
+        common.RemoveUnusedFunctionsPass()(model)
 
 
 def inline(model: Graph) -> None:

@@ -1,0 +1,235 @@
+"""A few random nets of every family on every platform; `make fuzz-nets N=...` runs any number (docs/fuzzing.md)."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from lingeronnx.graph import ir
+from lingeronnx.qdq.difference import Difference
+from tests.fuzz import __main__ as command
+from tests.fuzz import forms
+from tests.fuzz.checks import CHECKS, failures
+from tests.fuzz.families import FAMILIES
+from tests.fuzz.journal import Journal, fell, tables
+from tests.fuzz.known import KNOWN, known
+from tests.fuzz.made import PLATFORMS, Made, run_float
+from tests.fuzz.nets import case
+from tests.fuzz.shrink import shrink
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
+SEEDS = 2  # of each family on each platform
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_disagrees(family, platform):
+    """No two of our tools say different things about these nets, but for what is known."""
+    for seed in range(SEEDS):
+        found = failures(Made(case(family, seed), platform))
+        assert {check: texts for check, texts in found.items() if not all(map(known, texts))} == {}, seed
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("place", KNOWN, ids=lambda place: f"{place.family}{place.seed}")
+def test_what_is_known_is_still_there(place):
+    """An entry goes when its cause is mended."""
+    found = failures(Made(case(place.family, place.seed), place.platform))
+    assert any(place.says(text) for texts in found.values() for text in texts)
+
+
+# ---- the generator ---------------------------------------------------------------------------------------------------
+
+
+def test_a_seed_is_a_net():
+    """The same seed gives the same net and the same data, another seed another net."""
+    for family in FAMILIES:
+        first, again, other = case(family, 3), case(family, 3), case(family, 4)
+        assert first.digest == again.digest != other.digest
+        assert all(np.array_equal(first.data[name], again.data[name]) for name in first.data)
+
+
+def test_sizes_are_right():
+    """The generator knows the shape of every output, as onnxruntime computes it; nothing becomes infinite."""
+    for family in FAMILIES:
+        for seed in range(8):
+            net = case(family, seed)
+            found = run_float(net.model, {name: array[:1] for name, array in net.data.items()})
+            assert all(array.shape[1:] == net.sizes[name] for name, array in found.items())
+            assert all(np.isfinite(array).all() for array in found.values())
+
+
+def test_every_operator_is_drawn():
+    """Between them the families hold every float operator of docs/operators.md, but for names of our own."""
+    rows = [line.split(" | ") for line in DOCS.read_text().splitlines() if line.startswith("| ")]
+    taken = {kind for row in rows if len(row) == 6 for kind in row[1].split(", ")}
+    assert {"Conv", "LSTM", "Resize", "Mish"} < taken
+    nets = [case(family, seed).model for family in FAMILIES for seed in range(100)]
+    drawn = {node.op_type for model in nets for node in model.graph.node}
+    assert taken - drawn <= {"Curve", "Silu", "Swish", "from ONNX", ""}
+
+
+def test_the_hard_places_are_drawn():
+    """One tensor twice in a node, of graph inputs too; several ends; odd sizes; one unit and sixteen; states."""
+    nets = [case(family, seed) for family in FAMILIES for seed in range(40)]
+    twice, units, kinds = Counter(), set(), Counter()
+    for net in nets:
+        entries = {value.name for value in net.model.graph.input}
+        for node in net.model.graph.node:
+            double = {name for name, count in Counter(filter(None, node.input)).items() if count > 1}
+            twice["input" if double & entries else "inner"] += bool(double)
+            units |= {a.i for a in node.attribute if a.name == "hidden_size"}
+        kinds["inputs"] += len(entries) > 1
+        kinds["outputs"] += len(net.model.graph.output) > 1
+        kinds["states"] += bool(net.state)
+        kinds["fixed batch"] += net.model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
+    assert min(twice["input"], twice["inner"]) >= 5
+    assert {1, 3, 5, 16} <= units
+    assert min(kinds.values()) >= 20
+    ranks = {len(value.type.tensor_type.shape.dim) for net in nets for value in net.model.graph.input}
+    assert ranks == {2, 3, 4}
+
+
+# ---- a check can fail ------------------------------------------------------------------------------------------------
+
+
+def off(result, **changes):
+    """Return a result with another report."""
+    return replace(result, report=replace(result.report, **changes))
+
+
+def other_tensors(made):
+    made.tensors = {name: array + np.ones_like(array) for name, array in made.tensors.items()}
+
+
+def other_float(made):
+    proto = onnx.shape_inference.infer_shapes(ir.to_proto(made.result.float_graph))
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 1.1, tensor.name))
+    made.result = replace(made.result, float_graph=ir.from_proto(proto))
+
+
+def other_weights(made):
+    for tensor in made.proto.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.INT8:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name))
+
+
+def no_room(made):
+    made.result = off(made.result, packer_args="-p arcs -r 100")
+
+
+def refused(made):
+    made.result = off(made.result, chip_ready=False)
+
+
+def no_reason(made):
+    made.result = off(made.result, chip_ready=False, float_nodes=(), findings=())
+
+
+def raises(made):
+    made.result = None
+
+
+SPOILED = {
+    "normalised": other_float, "plain": other_weights, "blocks": other_tensors, "promise": no_room, "alarm": refused,
+    "ahead": refused, "reason": no_reason, "file": other_tensors, "linger": other_tensors, "error": raises,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", SPOILED)
+def test_a_check_can_fail(check):
+    """Each one finds what was spoiled for it in a net that is right."""
+    made = Made(case("image", 1), "arcs")
+    assert failures(made) == {}
+    assert made.result.report.chip_ready
+    SPOILED[check](made)
+    assert failures(made, [check] if check in CHECKS else None)[check]
+
+
+@pytest.mark.parametrize("check", ("qdq", "deploy", "repair"))
+def test_what_they_compare_can_differ(check, monkeypatch):
+    """The same for those whose other side is a call."""
+    count = iter(range(99))
+    spoil = {
+        "qdq": ("differences", lambda *_: [Difference("t", "Conv2dInt", False, 2, 1.0)]),
+        "deploy": ("chained", lambda *_: {}),
+        "repair": ("run_proto", lambda *_: {"y": np.array(next(count))}),
+    }
+    monkeypatch.setattr(forms, *spoil[check])
+    assert failures(Made(case("image", 1), "arcs"), [check])[check]
+
+
+# ---- the smallest net ------------------------------------------------------------------------------------------------
+
+
+def test_shrink():
+    """Of a transformer that fails where a Softmax is, a Softmax is left, on the smallest input."""
+    net = case("attention", 0)
+    small = shrink(net, lambda other: any(node.op_type == "Softmax" for node in other.model.graph.node))
+    assert [node.op_type for node in small.model.graph.node] == ["Softmax"]
+    assert [d.dim_value for d in small.model.graph.input[0].type.tensor_type.shape.dim[1:]] == [1] * 2 or 1
+    onnx.checker.check_model(small.model)
+
+
+def test_shrink_keeps_what_fails():
+    """A net of which everything is needed stays."""
+    net = case("twice", 0)
+    count = len(net.model.graph.node)
+    assert shrink(net, lambda other: len(other.model.graph.node) >= count).digest == net.digest or count
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path, capsys, monkeypatch):
+    """Finished nets are not run again; a failing one is told, and the smallest that still fails is written."""
+    words = ["-n", "2", "--family", "rows", "twice", "--chip", "venus", "--seed", "3", "--shrink", "5"]
+    words += ["--journal", str(tmp_path / "j" / "nets.jsonl")]
+    monkeypatch.setitem(CHECKS, "reason", lambda made: ["no reason"] if made.case.family == "twice" else [])
+    assert command.main(words) == 1
+    told = capsys.readouterr().out
+    assert "twice 3 venus: reason: no reason" in told
+    assert "| all | " in told
+    assert [path.name for path in (tmp_path / "j").glob("*.onnx")] == ["reason-twice-3-venus.onnx"]
+    with (tmp_path / "j" / "nets.jsonl").open("a") as stream:
+        stream.write('{"family": "cut o')
+    monkeypatch.setattr(command, "_run", None)
+    assert command.main(words) == 1
+    assert "no reason" not in capsys.readouterr().out
+
+
+def test_tables():
+    """Shares by family and chip, failures by platform and family."""
+    rows = [
+        {"family": family, "seed": seed, "platform": "venus", "effort": "fast", "ready": seed > 0,
+         "why": "" if seed else "strides are one of (1, 2, 4); here 3",
+         "failed": {"plain": ["x"]} if seed else {}}
+        for family in ("image", "rows") for seed in range(4)
+    ]  # fmt: skip
+    text = "\n".join(tables(rows))
+    assert "| all | 6 of 8 (75 %)" in text
+    assert "| strides are one of # # # | 2 | 0 | 0 |" in text
+    assert "| plain | 6 |" in text
+    assert "| plain | 3 | 3 |" in text
+    assert Journal(Path("nowhere.jsonl")).rows == {}
+
+
+def test_what_fell(tmp_path):
+    """Of the nets that two journals have in common, those that lost their promise are named with the rule."""
+    row = {"family": "rows", "seed": 1, "platform": "venus", "effort": "fast", "net": 7, "ready": True, "why": ""}
+    before = Journal(tmp_path / "before.jsonl")
+    for change in ({}, {"seed": 2}, {"seed": 3, "ready": False}, {"seed": 4, "net": 8}):
+        before.add({**row, **change})
+    worse = {"ready": False, "why": "strides are 4"}
+    now = [{**row, **worse}, {**row, "seed": 2}, {**row, "seed": 3}, {**row, "seed": 4, **worse}]
+    first, *rest = fell(now, Journal(before.path))
+    assert first.startswith("3 nets are in ")
+    assert first.endswith("2 were chip-ready, 2 are; 1 are not any more")
+    assert rest == ["  rows 1 venus: strides are 4"]
