@@ -73,7 +73,7 @@ def test_ties_are_looked_for_once(monkeypatch):
     """Who shares a scale is found once, and handed on."""
     calls = []
     monkeypatch.setattr(planned, "tie_classes", lambda *args: calls.append(args) or tie_classes(*args))
-    lo.quantize(network(), {"x": np.ones((2, 3, 16, 16), np.float32)}, platform="venus")
+    lo.quantize(network(), nets.samples(network(), 2), platform="venus")
     assert len(calls) == 1
 
 

@@ -263,7 +263,8 @@ def outputs_past(net: Net, memory: Memory, kind: Packing) -> Iterator[Finding]:
             continue
         spot = memory.spots[name]
         end = spot.offset + need
-        hit, over = _hits(net, memory, spot.place, (spot.offset + spot.size, end), index), end - _end(memory, spot)
+        behind, over = (spot.offset + spot.size, end), end - _end(memory, spot)
+        hit = [*_hits(net, memory, spot.place, behind, index), *_cell_hit(step, memory, spot.place, behind)]
         if over > 0 and spot.place == PSRAM:
             hit.append("the executor's own memory")
         text, value = f"{what} stays where it is planned", f"{need} bytes, {spot.size} are planned"
@@ -271,6 +272,14 @@ def outputs_past(net: Net, memory: Memory, kind: Packing) -> Iterator[Finding]:
             yield Finding("right", step.origin, text, f"{value}; {', '.join(hit)} lies behind", _REMEDY)
         elif over > 0:
             yield Finding("plan", step.origin, text, f"{value}; {over} bytes behind the plan are written", _REMEDY)
+
+
+@unmeasured("the last cell of an LSTMInt is worked on where it lies, though nobody reads it later")
+def _cell_hit(step: Step, memory: Memory, place: str, span: Span) -> list[str]:
+    """Return the last cell of an LSTMInt that lies within the bytes `span` of a place; no row had it there."""
+    cells = [memory.spots[name] for name in step.outputs[2:] if step.op == LSTM.name and name in memory.spots]
+    hit = [c.place == place and max(c.offset, span[0]) < min(c.offset + c.size, span[1]) for c in cells]
+    return [step.outputs[2]] if any(hit) else []
 
 
 def _written(net: Net, step: Step, kind: Packing) -> tuple[str, int, str]:

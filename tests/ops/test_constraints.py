@@ -138,6 +138,9 @@ CASES = {
     ("Conv2dInt", "weight_share"): (
         [conv(["N", 648, 5, 5], [4, 648, 5, 5])], [(conv(["N", 656, 5, 5], [4, 656, 5, 5]), "32800 bytes")],
     ),
+    ("Conv2dInt", "weight_shares"): (
+        [conv(["N", 256, 8, 8], [86, 256, 3, 3])], [(conv(["N", 256, 8, 8], [87, 256, 3, 3]), "44 shares")],
+    ),
     ("Conv2dInt", "depthwise_weights"): (
         [conv(["N", 320, 5, 5], [320, 1, 5, 5], group=320)],
         [(conv(["N", 328, 5, 5], [328, 1, 5, 5], group=328), "8200 bytes")],
@@ -161,6 +164,9 @@ CASES = {
     ),
     ("Conv1dInt", "line_dilation"): (
         [conv(["N", 4, 20], [4, 4, 3])], [(conv(["N", 4, 20], [4, 4, 3], dilations=[2]), "2")]
+    ),
+    ("Conv1dInt", "line_group"): (
+        [conv(["N", 4, 20], [4, 4, 3])], [(conv(["N", 4, 20], [4, 1, 3], strides=[3], group=4), "4 groups")]
     ),
     ("Conv1dInt", "depthwise_multiplier"): (
         [conv(["N", 4, 20], [4, 1, 3], group=4)], [(conv(["N", 4, 20], [8, 1, 3], group=4), "4 inputs, 8 outputs")]
@@ -304,6 +310,7 @@ CASES = {
 }  # fmt: skip
 #: Constraints that venus has no need of, by a row that has.
 ELSEWHERE = {"global_window": ARCS, "gated_axis": VENUSA, "conv_slab_swapped": ARCS, "depthwise_weights": ARCS,
+             "weight_shares": ARCS, "line_group": ARCS,
              "pool_slab_free": ARCS, "pool_map_average": VENUSA, "pool_map_odd": ARCS}  # fmt: skip
 
 

@@ -163,7 +163,7 @@ def test_what_others_read_is_requantized_for_a_concatenation():
     "case, args",
     (
         ("deconv", ("-m params:share-mem", "", "")),
-        ("sub-rows", ("--threshold4 1",) * 3),
+        ("sub-rows", ("-m t0:psram,t1:psram,t2_q:psram",) * 3),
         ("sub", ("", "", "")),
         ("average-9x9", ("", "", "-m t2_mean:psram,t2_q:psram")),
     ),
@@ -174,7 +174,7 @@ def test_packer_arguments(case, args):
 
 
 def test_a_linear_layer_of_several_rows_needs_a_place_on_venusa():
-    assert "-m " in lowered("matmul", VENUSA).report.packer_args
+    assert lowered("matmul", VENUSA).report.packer_args == "-p venusa -d False --threshold4 1"
     assert lowered("matmul", ARCS).report.packer_args == "-p arcs -d False"
 
 
