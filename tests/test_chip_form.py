@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 
 from lingeronnx.api import quantize
+from lingeronnx.chip.nodes import joined
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from tests import nets
@@ -182,3 +183,12 @@ def test_the_last_state_of_an_lstm_has_room(monkeypatch):
     )
     start = kinds(after).index("LSTMInt")
     assert kinds(after)[start + 1 : start + 4] == ["Slice", "Slice", "iqCat"]
+
+
+def test_two_that_are_joined_have_names_of_their_own():
+    """Of two nodes that repeat one tensor, the second has another name, as its output has."""
+    net = nets.Net(4, 6)
+    graph = net.graph(net.node("Relu", "x", out="y"))
+    node = graph.graph[0]
+    made = [joined(graph, node, [node.inputs[0]] * 2, 1, 16.0, "x_repeated").producer() for _ in range(2)]
+    assert len({node.name for node in made}) == len({node.outputs[0].name for node in made}) == 2

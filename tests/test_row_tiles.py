@@ -14,6 +14,7 @@ from lingeronnx.packer.limits import TILED
 from lingeronnx.platforms import ARCS, VENUS, VENUSA
 from lingeronnx.run.session import Session
 from tests import nets
+from tests.packable import judged
 from tests.packer import judge
 
 ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
@@ -223,3 +224,24 @@ def test_the_limit_of_large_maps():
         graph.graph.outputs[0].shape = ir.oir_shape([1, 8, side, side])
         assert limit(next(iter(graph.graph)), VENUS) == value
         assert limit(next(iter(graph.graph)), ARCS) is None
+
+
+@pytest.mark.parametrize(("height", "value"), ((128, None), (129, "an input of 264192 bytes")))
+def test_the_limit_of_large_inputs(height, value):
+    """However small the result: venus reads no more than the largest map that was right, 262144 bytes."""
+    (limit,) = TILED
+    net = nets.Net(8, height, 256, batch=1)
+    graph = net.graph(net.conv("x", (1, 8, 4, 4), strides=[4, 4], out="y"))
+    graph.graph.outputs[0].shape = ir.oir_shape([1, 1, height // 4, 64])
+    assert limit(next(iter(graph.graph)), VENUS) == value
+    assert limit(next(iter(graph.graph)), ARCS) is None
+
+
+def test_a_large_input_of_a_small_result_is_cut():
+    """Input and result fit together, but no map as large was measured: two tiles of rows, by both judges right."""
+    net = nets.Net(8, 146, 288, batch=1)
+    model = net.graph(net.conv("x", (4, 8, 4, 4), strides=[4, 4], out="y"))
+    result = quantize(model, nets.samples(model, 2), platform="venus", effort="fast")
+    assert [node.op_type for node in result.graph.graph].count("Conv2dInt") == 2
+    assert result.report.chip_ready
+    assert judged(result, "venus").problems == []

@@ -231,3 +231,19 @@ def test_no_file(tmp_path):
     """A missing file is the user's fault."""
     with pytest.raises(lo.ModelError):
         lo.check_model(tmp_path / "none.onnx")
+
+
+def test_a_float_gather_is_onnx_own():
+    """A table that stays in float is read by ONNX's operator; the check takes it in front of an integer part."""
+    integers = helper.make_tensor_value_info("x", TensorProto.INT32, [1, 3])
+    table = helper.make_tensor("table", TensorProto.FLOAT, [5, 2], np.ones(10))
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["t"]),
+        helper.make_node("Quant", ["t"], ["y"], domain=DOMAIN, scale_x=64.0, data_bits=8),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.INT8, [1, 3, 2])]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, VERSION)]
+    graph = helper.make_graph(nodes, "net", [integers], outputs, [table])
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    assert [node.domain for node in as_thinker(model).graph.node] == ["", DOMAIN]
+    lo.check_model(model)

@@ -87,10 +87,10 @@ def joined(
 ) -> ir.Value:
     """Insert an iqCat of `parts`, all held at `scale`, before `before` or else `node`; return its output.
 
-    Where it runs is taken from `node`.
+    Where it runs is taken from `node`. It is named after its output, which no other node has.
     """
     output = ir.fresh_name(graph, name) if name else ""
-    made = join(parts, axis, scale, node, name or f"{node.outputs[0].name}_joined", output)
+    made = join(parts, axis, scale, node, output or f"{node.outputs[0].name}_joined", output)
     graph.graph.insert_before(before or node, made)
     return made.outputs[0]
 

@@ -166,14 +166,17 @@ def conv_slab_inner(node: ir.Node, row: Platform) -> Any:
 
 
 def conv_map(node: ir.Node, row: Platform) -> Any:
-    """input and output together, with channels and width rounded up to 8, fit {row.packing.conv.max_maps} bytes | cut
-    the map into tiles of rows.
+    """the input fits {row.packing.conv.max_map} bytes, with channels and width rounded up to 8, and input and output
+    together {row.packing.conv.max_maps} | cut the map into tiles of rows.
     """
     w, result = Window.of(node), sizes(node.outputs[0])
-    if row.packing is None or w is None or row.packing.conv.max_maps is None:
+    if row.packing is None or w is None or w.map() <= row.packing.conv.slab:
         return None
+    one, both = row.packing.conv.max_map, row.packing.conv.max_maps
     need = w.map() + (math.prod(result[1:]) if result is not None else 0)
-    return f"{need} bytes" if w.map() > row.packing.conv.slab and need > row.packing.conv.max_maps else None
+    if both is not None and need > both:
+        return f"{need} bytes"
+    return f"an input of {w.map()} bytes" if one is not None and w.map() > one else None
 
 
 def weight_share(node: ir.Node, row: Platform) -> Any:

@@ -22,11 +22,13 @@ from ..formats import (
     CONV1D,
     CONV2D,
     CONV_TRANSPOSE2D,
+    EXPAND,
     GLU,
     LAYER_NORM,
     LINEAR,
     LSTM,
     PAD,
+    TILE,
 )
 from .areas import Node
 from .memory import IN_PLACE
@@ -105,6 +107,14 @@ def places_read(node: Node) -> str:
     return f"{''.join(letters)}>{_letter(node, node.y.name)}{'/' if scales else ''}{scales}{'+' if large else ''}"
 
 
+def _copied(node: Node) -> str:
+    """Return the shapes of a node that repeats its input, where they are not like those that were measured."""
+    source, result = node.x.shape, node.y.shape
+    if len(source) in (2, 3) and len(source) == len(result) and source[:-1] == result[:-1]:
+        return ""
+    return f"{'x'.join(map(str, source))} to {'x'.join(map(str, result))}"
+
+
 def _letter(node: Node, name: str) -> str:
     return "p" if node.places.get(name, SHARE) == PSRAM else "s"
 
@@ -131,6 +141,9 @@ def beliefs(plan: Plan) -> Iterator[Finding]:
         if step.op == CONV1D.name and int(step.get("group", 1)) > 1:
             rule, value = "a 1-D convolution of several groups", f"{step.get('group')} groups"
             yield Finding("unmeasured", step.origin, rule, value, "write it over a map of height 1")
+        if step.op in (TILE.name, EXPAND.name) and (value := _copied(plan.node(step))):
+            rule, remedy = f"a {step.op} of anything but the last of two or three axes", "reshape it before and after"
+            yield Finding("unmeasured", step.origin, rule, value, remedy)
         places = places_read(plan.node(step))
         if step.op in IN_PLACE and plan.places[step.inputs[0]] == plan.places[step.outputs[0]]:
             continue  # nothing is computed

@@ -51,7 +51,8 @@ class ConvPacking:
     max_kernel_1d: int
     groups_1d: bool  # whether a 1-D convolution of several groups packs
     pre_pad: bool  # whether a map smaller than the kernel is padded in a node of its own
-    max_maps: int | None  # input and output, channels rounded up to 8, width to 8 times the stride
+    max_map: int | None  # the input, channels rounded up to 8, width to 8 times the stride: the largest that was right
+    max_maps: int | None  # input and output together
     memory_depthwise: int  # input and output together
     depthwise_align: int  # outputs of stored depthwise weights are rounded up to a multiple of it
     depthwise_rows: int  # and the kernel's height to a multiple of this
@@ -181,6 +182,7 @@ VENUS = Packing(
         max_kernel_1d=5,
         groups_1d=True,
         pre_pad=True,
+        max_map=262144,
         max_maps=507904,
         memory_depthwise=512 * 1024 - 1,
         depthwise_align=16,
@@ -250,6 +252,7 @@ ARCS = Packing(
         max_kernel_1d=12,
         groups_1d=False,
         pre_pad=False,
+        max_map=None,
         max_maps=None,
         memory_depthwise=384 * 1024,
         depthwise_align=8,
@@ -307,6 +310,7 @@ VENUSA = Packing(
         max_kernel_1d=12,
         groups_1d=True,
         pre_pad=False,
+        max_map=None,
         max_maps=None,
         memory_depthwise=384 * 1024,
         depthwise_align=8,

@@ -190,7 +190,8 @@ def as_thinker(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in copy.graph.node:
         reads = bool(node.input) and node.input[0] in integers
         form = _TABLE.get(_ALIAS.get(node.op_type, node.op_type))
-        named = form is not None and (form.domain == DOMAIN or node.op_type in _ALIAS)
+        alias = node.op_type in _ALIAS and (reads or form is not None and form.name != node.op_type)  # or ONNX's Gather
+        named = form is not None and (form.domain == DOMAIN or alias)
         if node.domain in (DOMAIN, "linger") or named or (reads and _is_exempt(node)):
             _modernise(node, form)
             if form in (LSTM, GRU):

@@ -22,10 +22,6 @@ class Known:
 
 
 KNOWN = (
-    Known(r"tests/packer: (Tile|Expand) .*: no such operator", "tests/packer does not know Tile and Expand",
-          "moves", 4, "venus"),
-    Known("another node is called '.*_repeated' too", "nodes that make room for work areas share names",
-          "rows", 0, "arcs"),
 )  # fmt: skip
 
 

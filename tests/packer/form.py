@@ -27,7 +27,7 @@ BOTH_MODES = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "LSTM
 VENUS_MODE = (*BOTH_MODES, "BmmInt", "iqAdd", "iqSub", "iqMul")
 OTHER_MODE = (*BOTH_MODES, "Requant")
 KNOWN = (*NEEDED, "Relu", "Prelu", "Clip", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather", "Resize",
-         "GRUInt", "Constant")  # fmt: skip
+         "Tile", "Expand", "GRUInt", "Constant")  # fmt: skip
 ONLY_VENUS = ("Resize",)
 
 

@@ -102,10 +102,12 @@ class Writes:
     def _SoftmaxInt(self, node, index, x, y):
         """venusA: what was planned, and far behind it; what lay between (8 to 16 bytes an element) came out whole.
 
-        All elements are worked on at once and the output is written last: it was right in the far part, too.
+        All elements are read at once and the output is written last: both were right in the far part (softmax_ax1_r2),
+        an input that nobody reads later.
         """
         if self.platform == "venusA":
-            yield self.scratch(16 * x.elements, 22 * x.elements, y.name)
+            read = (x.name,) if self.memory.items[x.name].last == index else ()
+            yield self.scratch(16 * x.elements, 22 * x.elements, y.name, *read)
 
 
 def clobbered(graph, memory, settings):

@@ -10,7 +10,9 @@ from tests.packer.plan import STREAMED
 from tests.packer.work import Work, stored
 
 BIG = 65536
-DEEPEST = 253952
+#: bytes of the largest map that a venus convolution read right (conv_slab_64k_in), and of a map with its result: 16 to
+#: 16 channels on 14 sizes were right up to there, and crashed or hung from 8192 bytes more on
+DEEPEST, BOTH = 262144, 507904
 #: bytes of weights (as stored) that an arcs convolution reads where they lie: as many ran, twice as many crashed
 WEIGHTS = 297216
 
@@ -120,6 +122,8 @@ class Faults:
                 yield f"map of {row * h} bytes with input or output outside shared memory"
             if row * h > DEEPEST:
                 yield f"map of {row * h} bytes above {DEEPEST}"
+            if row * h + y.elements > BOTH:
+                yield f"map and result of {row * h + y.elements} bytes above {BOTH}"
         weights = stored(self.graph, node, 1, self.platform)
         if self.platform == "arcs" and self.far(node.inputs[1]) and weights > WEIGHTS:
             yield f"{weights} bytes of weights outside shared memory, above {WEIGHTS}"

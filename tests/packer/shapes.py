@@ -93,6 +93,14 @@ def _glu(node, xs):
     return tuple(shape)
 
 
+def _tile(node, xs):
+    return tuple(d * int(times) for d, times in zip(xs[0].shape, xs[1].const, strict=True))
+
+
+def _expand(node, xs):
+    return np.broadcast_shapes(xs[0].shape, tuple(int(d) for d in xs[1].const))
+
+
 def _pad(node, xs):
     pads, rank = [int(p) for p in xs[1].const], len(xs[0].shape)
     return tuple(d + pads[i] + pads[i + rank] for i, d in enumerate(xs[0].shape))
@@ -119,6 +127,7 @@ RULES = {
     "Flatten": lambda node, xs: (xs[0].shape[0], math.prod(xs[0].shape[1:])),
     "Transpose": lambda node, xs: tuple(xs[0].shape[axis] for axis in node.attrs["perm"]),
     "Gather": _gather, "Split": _split, "GluInt": _glu, "iqPad": _pad, "Resize": _resize,
+    "Tile": _tile, "Expand": _expand,
 }  # fmt: skip
 
 

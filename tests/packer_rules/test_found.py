@@ -196,6 +196,19 @@ def test_places_that_nobody_tried():
     assert not choice.verdict.beliefs
 
 
+@pytest.mark.parametrize("chip", ["venus", "arcs", "venusA"])
+@pytest.mark.parametrize(("times", "value"), (([1, 1, 3], []), ([1, 3, 1], ["1x4x6 to 1x12x6"])))
+def test_copies_along_other_axes(chip, times, value):
+    """A Tile of the last axis was measured; one of another axis is right as far as is known, and told."""
+    net = nets.Net(4, 6)
+    rows = net.node("MatMul", "x", net.const(np.eye(6, dtype=np.float32)))
+    model = net.graph(net.node("Tile", rows, net.const(np.array(times, np.int64)), out="y"))
+    result = lo.quantize(model, nets.samples(model, 4), platform=chip, effort="fast")
+    verdict = judge(ir.to_proto(result.graph), platform(chip), result.report.packer_args)
+    assert verdict.packs
+    assert [f.value for f in verdict.beliefs if f.rule.startswith("a Tile of anything but")] == value
+
+
 def test_what_is_not_measured():
     """Every rule that only reading supports is marked, and this list is the whole of them."""
     assert set(UNMEASURED) == {

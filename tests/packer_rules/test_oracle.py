@@ -4,6 +4,7 @@ import json
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -62,6 +63,18 @@ def problems(model, platform, *arguments, **places):
 def said(text, found):
     """Whether a problem holds the text."""
     return any(text in line for line in found)
+
+
+@pytest.mark.parametrize("platform", CHIPS)
+@pytest.mark.parametrize(("op", "given"), (("Tile", (1, 1, 3)), ("Expand", (1, 4, 3))))
+def test_copies(platform, op, given):
+    """Along the last axis they were right on all chips; the shape behind them is theirs."""
+    net = IntNet(platform, (1, 4, 1))
+    made = net.node(op, [net.relu("xq", "r"), net.const(np.array(given, np.int64))], "t", (1, 4, 3), 16.0)
+    model = net.model(net.linear(made, 3, "z"))
+    verdict = judge(model, platform, f"-p {platform.lower()} -d False {OFF} -m z:psram".split())
+    assert verdict.problems == []
+    assert "t" in verdict.offsets
 
 
 @pytest.mark.parametrize("platform", CHIPS)
