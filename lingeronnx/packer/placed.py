@@ -150,6 +150,14 @@ def _add_second(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
         )
 
 
+@unmeasured("a sum of 65536 bytes or more may read its first operand in psram only where it writes to shared memory")
+def _add_through(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
+    """With the result in shared memory it was right; with all three in psram it was wrong."""
+    if node.x.bytes >= HALF and node.outside() and not node.outside(1) and node.away:
+        rule = "a sum of 65536 bytes or more that reads its first operand in psram writes to shared memory"
+        yield wrong(step, rule, "psram", "leave the result there")
+
+
 def _sub(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
     if not (node.outside() and node.outside(1) and node.away):
         yield wrong(step, "operands and result of an iqSub lie in psram", "shared memory", "--threshold4 1")
@@ -243,7 +251,7 @@ PLACED: Mapping[str, Mapping[str, tuple[Rule, ...]]] = MappingProxyType(
         },
         "venusA": {
             **_LATER, LINEAR.name: (_rows_outside,), "Transpose": (_transpose_broken,),
-            ADD.name: (_add_alone, _add_shift, _add_second), CONV_TRANSPOSE2D.name: (_transposed_outside,),
+            ADD.name: (_add_alone, _add_shift, _add_second, _add_through), CONV_TRANSPOSE2D.name: (_transposed_outside,),
             **dict.fromkeys(("Squeeze", "Unsqueeze"), (_back,)),
         },
     }

@@ -213,7 +213,7 @@ def test_what_is_not_measured():
     """Every rule that only reading supports is marked, and this list is the whole of them."""
     assert set(UNMEASURED) == {
         "conv_limits.weight_shares", "faults._flat_norm", "overruns._cell_hit", "overruns._linear_perhaps",
-        "placed._add_shift",
+        "placed._add_shift", "placed._add_through",
         "placed._back", "placed._sequence_alike", "placed._sequence_away", "placed._softmax_shared",
     }  # fmt: skip
     assert all(len(belief) > 20 for belief in UNMEASURED.values())
