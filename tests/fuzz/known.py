@@ -21,8 +21,7 @@ class Known:
         return re.search(self.text, text) is not None
 
 
-KNOWN = (
-)  # fmt: skip
+KNOWN: tuple[Known, ...] = ()
 
 
 def known(text):
