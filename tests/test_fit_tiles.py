@@ -119,6 +119,12 @@ def test_shares_of_the_weights():
     assert done[0].what == "512 input channels in 2 parts that are added"
 
 
+def test_many_shares_of_the_weights():
+    """On arcs 43 shares are the most that ran; those of 256 channels under 3x3 have two outputs each, 88 are 44."""
+    done = mends(conv((256, 6, 6), (88, 256, 3, 3), pads=[1] * 4), ARCS, ["Conv", "Conv", "Concat"], atol=1e-4)
+    assert (done[0].what, done[0].cost) == ("88 output channels in 2 parts side by side", "exact")
+
+
 # ---- pools -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
-"""A convolution too large for the chip in parts: by input channels (a sum), or by groups.
+"""A convolution too large for the chip in parts: by output channels or by groups (exact), or by input channels (a sum).
 
-The rows under the kernel grow with the input channels, so that the slab's limit asks for a sum of parts, each of which
-is rounded. Maps that are too large for the memory are no matter of channels: `row_tiles` cuts them, exactly.
+Too many weights ask for fewer outputs. The rows under the kernel grow with the input channels, so that the slab's limit
+asks for a sum of parts, each of which is rounded. Maps that are too large for the memory are no matter of channels:
+`row_tiles` cuts them, exactly.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _MOST_PARTS = 16
 
 
 def split_channels(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
-    """Split by groups or by inputs into as few parts as are within the limits."""
+    """Split by groups, by outputs or by inputs into as few parts as are within the limits."""
     found = conv_of(node, row)
     if found is None or len(found[0].kernel) != 2 or row.conv is None:
         return None
     g, weight = found
     if g.group > 1:
         return _by_groups(model, node, g, weight, row)
-    return _by_inputs(model, node, g, weight, row)
+    return _by_outputs(model, node, g, weight, row) or _by_inputs(model, node, g, weight, row)
 
 
 def _fits(row: Platform, g: Geometry, inputs: int, outputs: int, group: int) -> bool:
@@ -58,6 +59,23 @@ def _count(total: int, align: int, fits: Any) -> list[tuple[int, int]] | None:
         if 1 < len(ranges) <= _MOST_PARTS and all(fits(end - start) for start, end in ranges):
             return ranges
     return None
+
+
+def _by_outputs(
+    model: ir.Graph, node: ir.Node, g: Geometry, weight: np.ndarray, row: Platform
+) -> tuple[str, str] | None:
+    assert row.conv is not None
+    ranges = _count(g.outputs, row.conv.channel_align, lambda size: _fits(row, g, g.inputs, size, 1))
+    if ranges is None:
+        return None
+    make = Maker(model, node)
+    source = ir.source(node)
+    parts = [
+        _part(make, source, weight[start:end], number, _bias(make, number, start, end), g, 1)
+        for number, (start, end) in enumerate(ranges)
+    ]
+    _joined(make, parts)
+    return f"{g.outputs} output channels in {len(ranges)} parts side by side", "exact"
 
 
 def _by_inputs(
