@@ -1,4 +1,4 @@
-"""A convolution too large for the chip in parts: by output channels or by groups (exact), or by input channels (a sum).
+"""A convolution too large for the chip in parts: by outputs or groups (exact), or by input channels (a sum).
 
 Too many weights ask for fewer outputs. The rows under the kernel grow with the input channels, so that the slab's limit
 asks for a sum of parts, each of which is rounded. Maps that are too large for the memory are no matter of channels:

@@ -251,7 +251,8 @@ PLACED: Mapping[str, Mapping[str, tuple[Rule, ...]]] = MappingProxyType(
         },
         "venusA": {
             **_LATER, LINEAR.name: (_rows_outside,), "Transpose": (_transpose_broken,),
-            ADD.name: (_add_alone, _add_shift, _add_second, _add_through), CONV_TRANSPOSE2D.name: (_transposed_outside,),
+            ADD.name: (_add_alone, _add_shift, _add_second, _add_through),
+            CONV_TRANSPOSE2D.name: (_transposed_outside,),
             **dict.fromkeys(("Squeeze", "Unsqueeze"), (_back,)),
         },
     }
