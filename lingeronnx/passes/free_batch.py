@@ -6,12 +6,15 @@ Reshape targets and Expand shapes that spell N out are rewritten from a run on N
 one, zero initial states of recurrent layers go. Then the new model must give, on N samples and on single ones, what the
 old one gives. Where it does not: a model for one sample stays as it is; a ModelError for another N.
 
+Where the batch is on axis 0 by default alone and that does not hold, other axes of size 1 are tried out.
+
 A file may leave the batch open and yet hold a Reshape to sizes that only one sample has: where the model runs on one
 sample and not on two, it is taken as one that fixes 1.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +22,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph import ir
-from ..graph.batch_axes import note_batch_axes
+from ..graph.batch_axes import KEY, note_batch_axes, tell_batch_axes
 from ..run.data import InputSpec
 from ..run.runners import FloatRunner, input_specs
 from ._pass import Answer, Reason
@@ -28,11 +31,13 @@ from .zero_states import zero_states
 
 _Feed = dict[str, np.ndarray]
 _LIMIT = 1 << 24  # elements of one input: a larger one is not tried out
+_TRIALS = 8  # places of the batch axes that are tried
 _TOLERANCE = 1e-3  # of the output's range, as for the whole normalisation
 
 
 def free_batch(model: ir.Graph) -> Answer:
     """Make the batch axis of `model` dynamic: one change when it was fixed and is no more."""
+    told = KEY in model.metadata_props
     note_batch_axes(model)
     specs = input_specs(model)
     size = _fixed_size(specs)
@@ -41,23 +46,61 @@ def free_batch(model: ir.Graph) -> Answer:
         specs, size = input_specs(model), 1
     if size is None:
         return Answer(0, _unlike(specs))
-    known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
-    small = known and all(math.prod(int(d or 1) for d in s.shape or ()) <= _LIMIT for s in specs)
+    small = _small(specs)
     trial = ir.clone(model)
-    if not small or not _free(trial, size) or not _same(model, trial, size):
-        if size == 1:
-            what = (
-                "its outputs do not follow the samples"
-                if small
-                else "its inputs have open sizes or are too large to try"
-            )
-            return Answer(0, [Reason("the model", f"made for one sample; {what}")])
-        raise ModelError(
-            f"the model is made for batches of {size} and its samples cannot be told apart; export it with a dynamic "
-            "batch axis, or for one sample"
-        )
-    _free(model, size)
-    return Answer(1)
+    if small and _free(trial, size) and _same(model, trial, size):
+        _free(model, size)
+        return Answer(1)
+    if not told and _freed_elsewhere(model, specs):
+        return Answer(1)
+    if size == 1:
+        open_ones = "its inputs have open sizes or are too large to try"
+        what = "its outputs do not follow the samples" if small else open_ones
+        return Answer(0, [Reason("the model", f"made for one sample; {what}")])
+    raise ModelError(
+        f"the model is made for batches of {size} and its samples cannot be told apart; export it with a dynamic "
+        "batch axis, or for one sample"
+    )
+
+
+def _small(specs: Sequence[InputSpec]) -> bool:
+    """Whether all sizes are known, and small enough to try out."""
+    known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
+    return known and all(math.prod(int(d or 1) for d in s.shape or ()) <= _LIMIT for s in specs)
+
+
+def _freed_elsewhere(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
+    """Free the batch of `model`, which is not on axis 0 of all inputs, where it is found: by trial.
+
+    Unrolled cells take [T, 1, I], or [T, N, I], and nothing in the graph tells which axis is time. Axes of size 1 are
+    tried, and the only open one.
+    """
+    names = [spec.name for spec in specs if spec.axis is not None]
+    choices = [_axes(spec) for spec in specs if spec.axis is not None]
+    if not choices or math.prod(map(len, choices)) > _TRIALS:
+        return False
+    given = tuple(spec.axis for spec in specs if spec.axis is not None)
+    for axes in itertools.product(*choices):
+        if axes == given:
+            continue
+        one = ir.clone(model)
+        tell_batch_axes(one, dict(zip(names, axes, strict=True)))
+        _fix_one(one)
+        trial = ir.clone(one)
+        if _small(input_specs(one)) and _free(trial, 1) and _same(one, trial, 1):
+            tell_batch_axes(model, dict(zip(names, axes, strict=True)))
+            _fix_one(model)
+            _free(model, 1)
+            return True
+    return False
+
+
+def _axes(spec: InputSpec) -> list[int]:
+    """Return the axes of an input that may count its samples where the file fixes one: of size 1, or open alone."""
+    shape = spec.shape or ()
+    if shape.count(None) > 1:
+        return []
+    return [shape.index(None)] if None in shape else [axis for axis, size in enumerate(shape) if size == 1]
 
 
 def _fixed_size(specs: Sequence[InputSpec]) -> int | None:
