@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, InternalError
-from ..fit import Fitted, fit
+from ..errors import ConfigError, ModelError
+from ..fit import Fitted
 from ..graph import ir
 from ..graph.batch_axes import tell_batch_axes
 from ..graph.digests import whole
 from ..graph.fixed_inputs import fix_inputs
-from ..passes import Reason, Record, Step, Watch, accept, normalize, straighten
-from ..passes.shapes import all_traced, trace_shapes
+from ..passes import Reason, Record, accept
 from ..plan.config import QuantConfig
 from ..platforms import Platform
 from ..platforms import platform as platform_row
@@ -32,11 +31,12 @@ from ..run.streaming import Calls, unrolled
 from .improve.ranges import partition_with_clips
 from .partition import Partition
 from .reference import Reference
+from .rewritten import Changed, Rewriter, check_same
 from .selectors import Selectors
 from .states import advice, apart, proposals
 from .taken import defaults
 
-__all__ = ["Prepared", "check_same", "normalised", "prepare", "synthetic"]
+__all__ = ["Prepared", "normalised", "prepare", "synthetic"]
 
 _SYNTHETIC_SAMPLES = 16
 _SYNTHETIC_CALLS = 4  # of a model whose states are fed back
@@ -99,8 +99,8 @@ class Prepared:
 
     @cached_property
     def runner(self) -> FloatRunner:
-        """What runs `graph`: the activations that become integers."""
-        return FloatRunner(self.graph, set(self.parts.activations))
+        """What runs `graph`: the activations that become integers, and the outputs."""
+        return FloatRunner(self.graph, {*self.parts.activations, *_outputs(self.graph)})
 
     def selectors(self, graph: ir.Graph) -> Selectors:
         """Return what finds the nodes and tensors that the user names in `graph`, made from the normalised one."""
@@ -142,18 +142,29 @@ def prepare(
         line = " ".join(f"--state {output}={name}" for output, name in looks.items())
         notes.append(f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}")
     notes += [*came, *_fix_sizes(original, data)]
-    graph = ir.clone(original)
-    selectors = Selectors(original, graph)
     source = FloatRunner(original)
-    fitted = _normalise(graph, source, data, row, conf, selectors, record)
-    skip = {**apart(graph, conf.state, row), **selectors.skipped(conf.skip)}
-    parts = partition_with_clips(graph, row, skip, conf.bits)
-    notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
-    reference = Reference(source, [str(v.name) for v in original.graph.outputs], conf.budget // _REFERENCE)
-    return Prepared(
-        original, parts, source, reference, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
-        record.last_reasons(), None if conf.requantize else found, digest,
-    )  # fmt: skip
+    reference = Reference(source, _outputs(original), conf.budget // _REFERENCE)
+    rewriter = Rewriter(original, source, data.first(), row, conf)
+    while True:
+        graph, selectors, fitted = rewriter.run(record)
+        skip = {**apart(graph, conf.state, row), **selectors.skipped(conf.skip)}
+        parts = partition_with_clips(graph, row, skip, conf.bits)
+        prepared = Prepared(
+            original, parts, source, reference, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
+            record.last_reasons(), None if conf.requantize else found, digest,
+        )  # fmt: skip
+        try:
+            check_same(source, prepared.runner, _outputs(original), data.first())
+        except (Changed, ModelError) as wrong:
+            rewriter.leave_out_wrong(wrong)
+        else:
+            break
+    notes += [*rewriter.notes(), *data.notes, *(record.reasons() if conf.notes == "full" else ())]
+    return prepared
+
+
+def _outputs(model: ir.Graph) -> list[str]:
+    return [str(value.name) for value in model.graph.outputs]
 
 
 def _read(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]]:
@@ -185,9 +196,8 @@ def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, li
     original, notes = accept(model)
     data, _ = _calibration(calib, original, conf, {}, False)
     notes += _fix_sizes(original, data)
-    graph = ir.clone(original)
-    _normalise(graph, FloatRunner(original), data, row, conf, Selectors(original, graph), None)
-    return graph, [*notes, *data.notes]
+    rewriter = Rewriter(original, FloatRunner(original), data.first(), row, conf)
+    return rewriter.run().graph, [*notes, *rewriter.notes(), *data.notes]
 
 
 def _config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> QuantConfig:
@@ -203,29 +213,6 @@ def _row(conf: QuantConfig) -> Platform:
     row = platform_row(conf.platform)
     conf.check_platform(row)
     return row
-
-
-def _normalise(
-    graph: ir.Graph,
-    source: FloatRunner,
-    data: Data,
-    row: Platform,
-    conf: QuantConfig,
-    selectors: Selectors,
-    watch: Watch | None,
-) -> list[Fitted]:
-    """Normalise and fit `graph`, a copy of the user's that `source` runs, in place; return what fitting did."""
-    feed = data.first()
-    straighten(graph, feed, watch, source)
-    normalize(graph, watch)
-    if not all_traced(graph):
-        trace_shapes(graph, feed)
-    if not conf.fit:
-        return []
-    fitted = fit(graph, row, selectors.skipped(conf.skip))
-    if watch is not None:
-        watch(Step("fit", len(fitted)), graph)
-    return fitted
 
 
 # ---- data --------------------------------------------------------------------------------------------------------
@@ -285,26 +272,3 @@ def _fix_sizes(model: ir.Graph, data: Data) -> list[str]:
         )
     data.inputs.update({spec.name: spec for spec in input_specs(model)})
     return notes
-
-
-# ---- the check on what was done to the float graph ---------------------------------------------------------------
-
-
-def check_same(
-    original: FloatRunner, changed: FloatRunner, names: Sequence[str], feed: Mapping[str, np.ndarray]
-) -> None:
-    """Compare the outputs `names` of both graphs; InternalError when they differ by more than float32 rounding."""
-    before = {name: array for name, array, _ in original.run(feed, names)}
-    for name, array, _ in changed.run(feed, names):
-        want, have = before[name].astype(np.float64), array.astype(np.float64)
-        if want.shape != have.shape:
-            raise InternalError(f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}")
-        sound = np.isfinite(want)
-        scale = max(float(np.abs(want[sound]).max(initial=0.0)), 1e-30)
-        off = float(np.abs(want[sound] - have[sound]).max(initial=0.0)) / scale
-        if not np.array_equal(want[~sound], have[~sound], equal_nan=True):
-            raise DataError(
-                f"output '{name}' becomes NaN or infinite on the calibration data; check the model and its inputs"
-            )
-        if not off <= 1e-3:
-            raise InternalError(f"normalisation changed output '{name}' by {off:.2g} of its range")

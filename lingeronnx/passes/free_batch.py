@@ -96,11 +96,11 @@ def _freed_elsewhere(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
 
 
 def _axes(spec: InputSpec) -> list[int]:
-    """Return the axes of an input that may count its samples where the file fixes one: of size 1, or open alone."""
+    """Return the axes of an input that may count its samples: of size 1, or open alone behind a fixed axis 0."""
     shape = spec.shape or ()
-    if shape.count(None) > 1:
-        return []
-    return [shape.index(None)] if None in shape else [axis for axis, size in enumerate(shape) if size == 1]
+    if None in shape:
+        return [shape.index(None)] if shape.count(None) == 1 and shape[0] != 1 else []
+    return [axis for axis, size in enumerate(shape) if size == 1]
 
 
 def _fixed_size(specs: Sequence[InputSpec]) -> int | None:
