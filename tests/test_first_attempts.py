@@ -24,6 +24,16 @@ _SHUFFLED = """g (float[N,4,3,3] x) => (float[N,4,3,3] y) {
 _SHUFFLE = {"w": rand(4, 4, 1, 1), "parts": np.array([1, 2, 2, 3, 3]), "whole": np.array([1, 4, 3, 3])}
 _OVER = "g (float[N,4] x) => (float[N,3] y) { a = MatMul(x, w) r = Sigmoid(a) d = Div(r, k) y = MatMul(d, v) }"
 _POOLED = "g (float[N,4,8] x) => (float[N,3,4] y) { c = Conv(x, w) y = AveragePool<kernel_shape=[2], strides=[2]>(c) }"
+_MINUS = "g (float[-1,4] x) => (float[-1,3] y) <float[-1,3] a> { a = MatMul(x, w) y = Relu(a) }"
+_SPELLED = """g (float[1,6,4] x) => (float[1,T] y) {
+    t = Transpose<perm = [1, 0, 2]>(x) f = Reshape(t, flat) m = MatMul(f, w) y = Reshape(m, back)
+}"""
+_SPELLING = {"flat": np.array([6, 4]), "back": np.array([6, 1, -1])}
+_STATED = """g (float[{0},4] x) => (float[{1}] y) {{
+    t = Transpose<perm = [1, 0, 2]>(x) l = GRU<hidden_size = 3>(t, gw, gr, "", "", start) y = Squeeze(l, one)
+}}"""
+_STATES = {"gw": rand(1, 9, 4), "gr": rand(1, 9, 3), "start": rand(1, 1, 3), "one": np.array([1])}
+_WORDS = "g (string[N,4] s) => (float[N,3] y) { q = Equal(s, word) c = Cast<to = 1>(q) y = MatMul(c, w) }"
 _WEIGHTS = {"w": rand(4, 3)}
 _MANY, _ROW = rand(16, 4), {"x": rand(16, 4)}
 
@@ -50,6 +60,17 @@ TABLE = {
     "division by a constant": (_OVER, {"w": rand(4, 4), "k": np.float32(3), "v": rand(4, 3)}, _ROW, (), None),
     "a pool of lines": (_POOLED, {"w": rand(3, 4, 1)}, {"x": rand(16, 4, 8)}, (), None),
     "NaN in the data": (_LINEAR, _WEIGHTS, {"x": rand(16, 4) * np.nan}, (), "holds NaN or infinity in sample 0"),
+    "sizes of -1": (_MINUS, _WEIGHTS, _ROW, (), None),
+    "a wrong output shape, time first": (_SPELLED, _WEIGHTS | _SPELLING, {"x": rand(16, 6, 4)}, (), None),
+    "states for one sample": (_STATED.format("N,6", "6,N,3"), _STATES, {"x": rand(16, 6, 4)}, (), None),
+    "states for one sample, open steps": (_STATED.format("N,T", "T,N,3"), _STATES, {"x": rand(16, 6, 4)}, (), None),
+    "text": (
+        _WORDS,
+        {"w": rand(4, 3), "word": np.array(["a"], object)},
+        {"s": rand(16, 4)},
+        (),
+        "input 's' takes text (strings, [?, 4]), which no platform computes; its numbers are in 'q' (Equal)",
+    ),
     "made for one sample": (_ONE, _WEIGHTS | {"flat": np.array([4]), "z": np.array([0])}, _ROW, (), None),
 }
 

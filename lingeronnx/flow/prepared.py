@@ -19,6 +19,7 @@ from ..graph.batch_axes import tell_batch_axes
 from ..graph.digests import whole
 from ..graph.fixed_inputs import fix_inputs
 from ..passes import Reason, Record, accept
+from ..passes.free_batch import free_batch
 from ..plan.config import QuantConfig
 from ..platforms import Platform
 from ..platforms import platform as platform_row
@@ -270,5 +271,7 @@ def _fix_sizes(model: ir.Graph, data: Data) -> list[str]:
         notes.append(
             f"input '{value.name}': the file leaves sizes open; {sample} per sample is taken from the calibration data"
         )
+    if notes:  # with all sizes known
+        free_batch(model)
     data.inputs.update({spec.name: spec for spec in input_specs(model)})
     return notes

@@ -8,8 +8,8 @@ old one gives. Where it does not: a model for one sample stays as it is; a Model
 
 Where the batch is on axis 0 by default alone and that does not hold, other axes of size 1 are tried out.
 
-A file may leave the batch open and yet hold a Reshape to sizes that only one sample has: where the model runs on one
-sample and not on two, it is taken as one that fixes 1.
+A file may leave the batch open and yet hold a Reshape to sizes, or states of a recurrent layer, that only one sample
+has: where the model runs on one sample and not on two, it is taken as one that fixes 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph import ir
-from ..graph.batch_axes import KEY, note_batch_axes, tell_batch_axes
+from ..graph.batch_axes import KEY, RECURRENT, note_batch_axes, tell_batch_axes
 from ..run.data import InputSpec
 from ..run.runners import FloatRunner, input_specs
 from ._pass import Answer, Reason
@@ -123,8 +123,10 @@ def _unlike(specs: Sequence[InputSpec]) -> list[Reason]:
 def _spells_one(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
     """Whether `model`, whose inputs leave the number of samples open, runs on one sample and not on two."""
     targets = [ir.const(n.inputs[1]) for n in model.graph if n.op_type == "Reshape" and not n.domain]
-    if not any(target is not None and (target > 0).all() for target in targets):
-        return False  # every Reshape follows what it is given
+    states = (v for n in model.graph if n.op_type in RECURRENT and not n.domain for v in n.inputs[5:7])
+    held = any(v is not None and not v.is_graph_input() for v in states)
+    if not held and not any(target is not None and (target > 0).all() for target in targets):
+        return False  # every Reshape follows what it is given, and no layer begins with states for one sample
     for spec in specs:
         shape = spec.shape or ()
         if any(d is None for i, d in enumerate(shape) if i != spec.axis) or (spec.axis is not None and not shape):
@@ -182,6 +184,8 @@ def _free(model: ir.Graph, size: int) -> bool:
             continue
         if node.op_type == "Reshape":
             _free_reshape(model, node, size, shapes)
+        elif node.op_type in RECURRENT and size == 1:
+            _free_states(model, node)
         elif node.op_type == "Expand":
             _free_expand(model, node, size, shapes)
         elif size > 1:
@@ -211,8 +215,9 @@ def _free_reshape(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str
     if before[0] % size and size in after[1:] or (size == 1 and before[0] == after[0] != 1 and 1 in after[1:]):
         at = after.index(size, 1)
         array = np.array([*after[:at], -1, *after[at + 1 :]], np.int64)
-    else:
-        array = np.array([0 if before[0] == after[0] else -1, *after[1:]], np.int64)
+    else:  # an axis 0 of more than the one sample has the batch folded into it
+        same = before[0] == after[0] and (size > 1 or before[0] == 1)
+        array = np.array([0 if same else -1, *after[1:]], np.int64)
     ir.set_constant(model, node, 1, array, "free")
 
 
@@ -220,6 +225,34 @@ def _free_expand(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str,
     target, source = ir.const(node.inputs[1]), shapes.get(ir.read_name(node), ())
     if target is not None and len(target) == len(source) and target[0] == size == source[0]:
         ir.set_constant(model, node, 1, np.array([1, *target[1:]], np.int64), "free")
+
+
+def _free_states(model: ir.Graph, node: ir.Node) -> None:
+    """Repeat constant initial states [D, 1, H] of a layer that reads [T, N, I] for each of N samples."""
+    if ir.attr(node, "layout", 0):
+        return
+    for index in range(5, min(len(node.inputs), 7)):
+        array = ir.const(node.inputs[index])
+        if array is not None and array.ndim == 3 and array.shape[1] == 1:
+            node.replace_input_with(index, _repeated(model, node, index, array))
+
+
+def _repeated(model: ir.Graph, node: ir.Node, index: int, array: np.ndarray) -> ir.Value:
+    """Return the state `array`, input `index` of `node`, repeated as often as its first input has samples."""
+    name = ir.read_name(node, index)
+
+    def constant(*values: int) -> ir.Value:
+        return ir.add_initializer(model, ir.fresh_name(model, f"{name}_size"), np.array(values, np.int64))
+
+    def add(op_type: str, what: str, inputs: list[ir.Value | None], **attributes: int) -> ir.Value:
+        output = ir.fresh_name(model, f"{name}_{what}")
+        new = ir.make_node(op_type, inputs, attributes, of=node, what=f"{what}{index}", output=output)
+        model.graph.insert_before(node, new)
+        return new.outputs[0]
+
+    samples = add("Gather", "rows", [add("Shape", "sizes", [node.inputs[0]]), constant(1)], axis=0)
+    shape = add("Concat", "all", [constant(array.shape[0]), samples, constant(array.shape[2])], axis=0)
+    return add("Expand", "each", [node.inputs[index], shape])
 
 
 def _one_row(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
