@@ -7,6 +7,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
+import lingeronnx as lo
 from lingeronnx import cli
 from tests.passes.helpers import proto, rand
 from tests.passes.test_layer_norm import FUSED, FUSED_HELD
@@ -53,6 +54,7 @@ TABLE = {
     "a state that is not there": (_STATE, _WEIGHTS, _ROW, ("--state", "h_new=h"), "no output 'h_new'"),
     "a state fed back": (_STATE, _WEIGHTS, _ROW, ("--state", "h_out=h"), None),
     "a single number": (_NUMBER, _WEIGHTS, {**_ROW, "rate": np.array(8)}, (), None),
+    "a number that the data lack": (_NUMBER, _WEIGHTS, _ROW, (), "fix it with --fix rate=VALUE"),
     "a number fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rate=8"), None),
     "a wrong input fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rat=8"), "did you mean 'rate'?"),
     "a layer norm of Keras": (FUSED, FUSED_HELD, {"x": rand(16, 6)}, (), None),
@@ -96,3 +98,17 @@ def test_first_attempt(name, tmp_path, monkeypatch):
         assert not (tmp_path / "m_quant.onnx").exists()
     else:
         assert (tmp_path / "m_quant.onnx").exists()
+
+
+def test_infinities_of_constants_are_the_hosts(tmp_path):
+    """What a mask or a padding of the model makes infinite stays in float; the rest is quantized."""
+    text = """g (float[N,4] x) => (float[N,5] y) { a = MatMul(x, w) r = Relu(a) p = Pad(r, more, low)
+        c = Concat<axis = 1>(p, x) s = Slice(c, from, to, one) t = Transpose<perm = [0, 1]>(s) y = Identity(t) }"""
+    held = {"more": np.array([0, 1, 0, 1]), "low": np.float32(-np.inf), "from": [0], "to": [5], "one": [1]}
+    onnx.save(proto(text, w=rand(4, 3), **{k: np.array(v) for k, v in held.items()}), tmp_path / "m.onnx")
+    for platform in ("generic", "venus"):
+        found = lo.quantize(tmp_path / "m.onnx", {"x": _MANY}, platform=platform)
+        (y,) = lo.Session(found.graph).run(["y"], {"x": rand(2, 4, seed=1)})
+        assert np.isneginf(y[:, 0]).all()
+        assert np.isfinite(y[:, 1:4]).all()
+        assert found.report.integer_macs == 1

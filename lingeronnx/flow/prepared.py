@@ -18,6 +18,7 @@ from ..graph import ir
 from ..graph.batch_axes import tell_batch_axes
 from ..graph.digests import whole
 from ..graph.fixed_inputs import fix_inputs
+from ..graph.tail import Tail, cut
 from ..passes import Reason, Record, accept
 from ..passes.free_batch import free_batch
 from ..plan.config import QuantConfig
@@ -56,7 +57,7 @@ class Prepared:
     skip : {node of the normalised graph: why the user or a state keeps it in float}. calls : of a model that is fed its
     own states.
     reasons : why passes left nodes alone that they are made for.
-    digest : of what the given model computes (`graph.digests`).
+    tail : what was cut off behind `original`, whose sizes the data decide.
     read : what a model that was quantized already holds, whose scales are kept, or what another tool's plan means for
     a float one; else None.
     """
@@ -77,6 +78,7 @@ class Prepared:
     reasons: Sequence[Reason] = ()
     read: Read | None = None
     digest: str = ""
+    tail: Tail | None = None
 
     @property
     def graph(self) -> ir.Graph:
@@ -137,6 +139,13 @@ def prepare(
     tell_batch_axes(given, conf.batch_axis)
     record = Record(conf.debug_dump)
     original, notes = accept(given, record)
+    if (tail := cut(original)) is not None:
+        original = tail.body
+        free_batch(original)
+        notes.append(
+            f"sizes that the data decide: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's; what is "
+            f"measured is what they read: {', '.join(tail.reads)}"
+        )
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
     data, calls = _calibration(calib, original, conf, fixed, hold and calib is not None)
     if not conf.state and (looks := proposals(original)):
@@ -152,7 +161,7 @@ def prepare(
         parts = partition_with_clips(graph, row, skip, conf.bits)
         prepared = Prepared(
             original, parts, source, reference, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
-            record.last_reasons(), None if conf.requantize else found, digest,
+            record.last_reasons(), None if conf.requantize else found, digest, tail,
         )  # fmt: skip
         try:
             check_same(source, prepared.runner, _outputs(original), data.first())
@@ -160,8 +169,27 @@ def prepare(
             rewriter.leave_out_wrong(wrong)
         else:
             break
+    while more := _infinite(prepared):
+        prepared = replace(prepared.with_host(more), skip={**more, **prepared.skip})
     notes += [*rewriter.notes(), *data.notes, *(record.reasons() if conf.notes == "full" else ())]
     return prepared
+
+
+def _infinite(prepared: Prepared) -> dict[str, str]:
+    """Return {node: why} of integer nodes whose tensors hold infinities of a constant: the host's padding and masks."""
+    graph = prepared.graph.graph
+    constants = {name: ir.const(value) for name, value in graph.initializers.items()}
+    reached = {n for n, a in constants.items() if a is not None and a.dtype.kind == "f" and not np.isfinite(a).all()}
+    if not reached:
+        return {}
+    for node in graph:
+        if any(value is not None and value.name in reached for value in node.inputs):
+            reached.update(str(value.name) for value in node.outputs)
+    names = reached.intersection(prepared.parts.activations)
+    tensors = prepared.runner.run(prepared.data.first(prepared.few), names) if names else ()
+    strange = {name for name, array, _ in tensors if array.dtype.kind == "f" and not np.isfinite(array).all()}
+    why = "it reads or writes infinite values, which come from a constant of the model"
+    return dict.fromkeys(prepared.parts.touching(strange), why)
 
 
 def _outputs(model: ir.Graph) -> list[str]:
@@ -195,6 +223,9 @@ def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, li
     """Return `model` normalised as for `row` but without fitting it to the chip, and notes."""
     conf = _config(None, {"platform": row, "fit": False})
     original, notes = accept(model)
+    if (tail := cut(original)) is not None:
+        original = tail.body
+        free_batch(original)
     data, _ = _calibration(calib, original, conf, {}, False)
     notes += _fix_sizes(original, data)
     rewriter = Rewriter(original, FloatRunner(original), data.first(), row, conf)
