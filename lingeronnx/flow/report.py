@@ -15,7 +15,7 @@ from ..chip.part import chip_part, scaled_by_host
 from ..files import chip_file
 from ..fit import Fitted
 from ..graph import ir
-from ..ops.macs import known_macs
+from ..ops.macs import known_macs, macs
 from ..packer.arguments import choose, shell
 from ..packer.cost import Cost
 from ..packer.names import Names, safe_names, written
