@@ -42,6 +42,11 @@ def calib() -> list[dict[str, np.ndarray]]:
     return [{"pictures": draw(64, 1)[0]}]
 
 
+def test() -> list[dict[str, np.ndarray]]:
+    """Return what the detector is measured on."""
+    return [{"pictures": draw(200, 2)[0]}]
+
+
 def overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the intersection over union of boxes [N, 4] and [M, 4], [N, M]."""
     low, high = np.maximum(one[:, None, :2], other[None, :, :2]), np.minimum(one[:, None, 2:4], other[None, :, 2:4])
