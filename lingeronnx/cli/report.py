@@ -141,6 +141,9 @@ def _level(seen: Mapping[str, float]) -> float:
 def _output(report: Report, name: str) -> str:
     seen, doubt = report.outputs[name], report.doubts.get(name)
     text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {decibel_text(seen['sqnr'])} {report.measured_on}"
+    worst = min((p for p in report.parts if p.output == name), key=lambda p: _level(vars(p)), default=None)
+    if worst is not None:
+        text += f"; {worst}: {decibel_text(worst.sqnr)}"
     return f"{text} ({doubt})" if doubt else text
 
 
@@ -152,6 +155,8 @@ def _otherwise(report: Report, most: int) -> list[_Row]:
     if len(host) > most:
         kinds = sorted(Counter(n.op_type for n in report.host_part).items(), key=lambda item: -item[1])
         counts = ", ".join(f"{op} {n}" for op, n in kinds[:_KINDS]) + (" ..." if len(kinds) > _KINDS else "")
+        work = sum(n.macs for n in report.host_part)
+        counts += f"; {work:,} MACs" if work else ""
         host = [f"{len(report.host_part)} nodes before the first or after the last integer one: {counts}"]
     changed = few(rewritten(report.fitted, report.full), most)
     return [("host part", line, "") for line in host] + [("written otherwise", line, "") for line in changed]

@@ -74,6 +74,7 @@ class Compared:
             measured_on=seen.on,
             warnings=[*([SYNTHETIC] if plan.synthetic else []), *seen.warnings],
             doubts=seen.doubts,
+            parts=seen.parts,
             next=next_options(planned, report.float_nodes, seen.lossy),
             full=prepared.conf.notes == "full",
             taken=planned.taken,

@@ -17,6 +17,7 @@ from ..run.metrics import Agreement
 from ..run.runners import FloatRunner, input_specs
 from ..run.session import Session
 from ..run.streaming import Stream
+from .joined import Joined, Part, joined
 from .prepared import Prepared
 
 __all__ = ["Fidelity", "fidelity", "per_tensor"]
@@ -35,6 +36,7 @@ class Fidelity:
     """What `fidelity` found: per output cosine and SQNR, what it was measured on, and warnings.
 
     doubts : {output: why its figures say little}. lossy : whether an output is so far off that something must be done.
+    parts : of outputs that join several tensors (`joined`), how far each part is.
     """
 
     outputs: Mapping[str, Mapping[str, float]]
@@ -42,6 +44,7 @@ class Fidelity:
     warnings: Sequence[str]
     doubts: Mapping[str, str] = field(default_factory=dict)
     lossy: bool = False
+    parts: Sequence[Part] = ()
 
 
 def fidelity(
@@ -55,6 +58,7 @@ def fidelity(
     names = [str(v.name) for v in prepared.original.graph.outputs]
     found = {name: Agreement() for name in names}
     varied = {name: _Varied() for name in names}
+    made_of = {name: Joined(name, ends) for name, ends in joined(prepared.graph).items() if name in found}
     feeds, on = _data(prepared)
     if progress is not None:
         progress("comparing", 0, None)
@@ -70,6 +74,8 @@ def fidelity(
                 )
             found[name].add(want[name], have[name])
             varied[name].add(want[name])
+            if name in made_of:
+                made_of[name].add(want[name], have[name])
         for name, seen in moves.items():
             seen.add(want[name], have[name])
     warnings = [warning for name, seen in moves.items() for warning in seen.warnings(name)]
@@ -79,11 +85,25 @@ def fidelity(
         more = f" (and {len(low) - 1} more below {_LEAST:g} dB)" if len(low) > 1 else ""
         where = _explained(lambda: _breaks(prepared, lowered, exact, session))
         warnings.insert(0, f"output '{worst}' is {_off(low[worst])}{more}{where}")
+    parts = [part for one in made_of.values() for part in one.parts]
+    warnings += _lost(parts, {name: a.sqnr for name, a in found.items()})
     what = "sample" if prepared.calls is None else "call"
     count = len(feeds) if prepared.calls is not None else _count(prepared, feeds)
     doubts = {name: doubt for name, seen in varied.items() if (doubt := seen.doubt(count, what))}
     measures = {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
-    return Fidelity(measures, on, warnings, doubts, bool(low))
+    return Fidelity(measures, on, warnings, doubts, bool(low), parts)
+
+
+def _lost(parts: Sequence[Part], whole: Mapping[str, float]) -> list[str]:
+    """Return a line for the worst part of each output of which a part is far off, though the whole is not."""
+    worst: dict[str, Part] = {}
+    for part in parts:
+        if not part.sqnr >= _LEAST and whole[part.output] >= _LEAST:
+            worst[part.output] = min(worst.get(part.output, part), part, key=lambda p: _order(p.sqnr))
+    return [
+        f"output '{name}': {part} is {_off(part.sqnr)}, which {whole[name]:.1f} dB of the whole do not show"
+        for name, part in worst.items()
+    ]
 
 
 class _Varied:

@@ -2,7 +2,8 @@
 
 A float operator between integer ones is no obstacle when all behind it, or all before it, stays in float as well: of
 both cuts the one is named that leaves more multiply-accumulates to the chip. Where an output is far from the float
-model's, a search for what brings it near.
+model's, a search for what brings it near; and 16 bits, where the platform has them, for tensors whose range a few huge
+values make.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from ..errors import ConfigError
 from ..graph import ir
 from ..ops.macs import macs
+from .massive import Massive, massive
 from .planned import Planned
 from .prepared import Prepared
 from .report import FloatNode, Next, float_nodes
@@ -33,9 +35,18 @@ def next_options(planned: Planned, between: Sequence[FloatNode], lossy: bool) ->
     prepared, found = planned.prepared, []
     if between and prepared.row.packing is not None:
         found += _cut(prepared, {entry.node for entry in between})
+    if lossy and (groups := massive(planned)):
+        found.append(_wider(groups[:_MOST]))
     if lossy and planned.basis.choice is not None and prepared.read is None and not prepared.synthetic:
         found.append(Next((_WISH,), "looks for the cheapest widths and float layers that bring every output so far"))
     return found
+
+
+def _wider(groups: Sequence[Massive]) -> Next:
+    """Return how to give 16 bits to tensors whose range few values make."""
+    options = tuple(f"--override {shlex.quote(f'{group.name}=bits:16')}" for group in groups)
+    rest = f", and {len(groups) - 1} more likewise" if len(groups) > 1 else ""
+    return Next(options, f"16 bits where a few values make the range: {groups[0]}{rest}")
 
 
 def _cut(prepared: Prepared, between: set[str]) -> list[Next]:

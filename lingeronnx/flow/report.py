@@ -15,13 +15,14 @@ from ..chip.part import chip_part, scaled_by_host
 from ..files import chip_file
 from ..fit import Fitted
 from ..graph import ir
-from ..ops.macs import known_macs
+from ..ops.macs import known_macs, macs
 from ..packer.arguments import choose, shell
 from ..packer.cost import Cost
 from ..packer.names import Names, safe_names, written
 from ..packer.net import Finding
 from ..plan import Plan
 from ..platforms import Platform
+from .joined import Part
 from .partition import Partition
 from .taken import Taken
 
@@ -46,11 +47,12 @@ LEVELS = MappingProxyType(
 
 @dataclass(frozen=True)
 class FloatNode:
-    """A node that stays in float, and why."""
+    """A node that stays in float, why, and its multiply-accumulates for one sample."""
 
     node: str
     op_type: str
     why: str
+    macs: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Report:
     taken: Sequence[Taken] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     doubts: Mapping[str, str] = field(default_factory=dict)
+    parts: Sequence[Part] = ()
     next: Sequence[Next] = ()
     full: bool = False
     unknown_macs: Mapping[str, int] = field(default_factory=dict)
@@ -149,6 +152,7 @@ class Report:
             "outputs": {name: dict(values) for name, values in self.outputs.items()},
             "measured_on": self.measured_on,
             "doubts": dict(self.doubts),
+            "parts": [vars(part) for part in self.parts],
             "warnings": list(self.warnings),
             "why_not": self.why_not,
             "next": [{"options": list(n.options), "gives": n.gives} for n in self.next],
@@ -179,6 +183,8 @@ def told_floats(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
     for group in [[n] for n in nodes] if full else grouped(nodes, lambda n: pattern(n.why)):
         kinds = ", ".join(f"{op} {n}" if n > 1 else op for op, n in Counter(n.op_type for n in group).items())
         which = f"{kinds} {group[0].node}" if len(group) == 1 else f"{kinds}, such as {group[0].node}"
+        work = sum(n.macs for n in group)
+        which += f" ({work:,} MACs)" if work else ""
         found.append(f"{which}: {group[0].why}" if group[0].why else which)
     return found
 
@@ -287,6 +293,6 @@ def float_nodes(
     for node in nodes:
         if id(node) in whole:
             continue
-        entry = FloatNode(str(node.name), ir.operator(node), floats.get(str(node.name), ""))
+        entry = FloatNode(str(node.name), ir.operator(node), floats.get(str(node.name), ""), macs(node))
         (islands if id(node) in after_integer and id(node) in before_integer else host).append(entry)
     return islands, host

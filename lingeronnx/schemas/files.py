@@ -105,7 +105,8 @@ def _plan() -> _Schema:
 
 
 def _report() -> _Schema:
-    node = _record({"node": _TEXT, "op_type": _TEXT, "why": _TEXT})
+    node = _record({"node": _TEXT, "op_type": _TEXT, "why": _TEXT, "macs": _COUNT})
+    part = {**dict.fromkeys(("axis", "first", "last"), _COUNT), "cosine": _maybe(_NUMBER), "sqnr": _maybe(_NUMBER)}
     fidelity = {"type": "object", "additionalProperties": _maybe(_NUMBER)}
     return _record(
         {
@@ -133,6 +134,9 @@ def _report() -> _Schema:
             "cost": _told(_maybe(_cost()), "on the chip; sizes in bytes"),
             "names": _told(_named(_TEXT), "tensors with another name in the file"),
             "outputs": _told(_named(fidelity), "of each output: cosine, sqnr in dB (null: infinite) and others"),
+            "parts": _told(
+                _many(_record({"output": _TEXT, **part})), "of outputs that join tensors: each part likewise"
+            ),
             "measured_on": _told(_TEXT, "the data of `outputs`"),
             "doubts": _told(_named(_TEXT), "outputs whose figures say little, and why"),
             "warnings": _many(_TEXT),
