@@ -34,7 +34,8 @@ def _find(view: View) -> list[Finding]:
     kinship = Kinship.of(view)
     kinds = kinship.kinds
     plan = _Plan(view)
-    found = [_judged(node, kinds, kinship, plan) for node in view.order if node in kinds.why]
+    stays = plan.taken - {owner for owner, _ in plan.edits}  # as it is, for other readers: the Dequants behind are told
+    found = [_judged(node, kinds, kinship, plan) for node in view.order if node in kinds.why and node not in stays]
     found += [
         Finding(_NAME, "has no input", node.label, level="fatal")
         for node in view.order

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, note
+from hypothesis import HealthCheck, example, given, note
 from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
@@ -17,7 +17,7 @@ from lingeronnx.repair.engine import mend
 from lingeronnx.repair.view import View
 from tests.examples import examples
 from tests.nets import NETS, Net, quantized, samples
-from tests.repair.damage import DAMAGES, LOSING, same_names, twin_dequant
+from tests.repair.damage import DAMAGES, LOSING, extra_dequant, same_names, twin_dequant
 from tests.repair.helpers import edges, outputs
 
 HERE = Path(__file__).resolve()
@@ -152,6 +152,7 @@ def damaged_quietly(model, damages, seed):
     st.lists(st.sampled_from(DAMAGES), max_size=6),
     st.integers(0, 1 << 30),
 )
+@example(RIGHT[0].parent / "float_output_layer.onnx", [extra_dequant, extra_dequant], 0)
 def test_a_finding_carries_its_edits(path, damages, seed):
     """To look changes nothing; what is done is what the findings say, each edit once; what is wrong has an edit."""
     model, _ = damaged(onnx.load(path), damages, seed)
