@@ -20,6 +20,7 @@ from tests.examples import SIZE
 from tests.selection import chosen
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch and numpy's BLAS; before either is imported
+os.environ.setdefault("LINGERONNX_STRICT", "1")  # a rewrite that changes an output is an error, not a line in a report
 gc.set_threshold(100_000)
 
 

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
+import lingeronnx as lo
 from lingeronnx import cli
 from tests.passes.helpers import proto, rand
 from tests.passes.test_layer_norm import FUSED, FUSED_HELD
@@ -24,6 +25,16 @@ _SHUFFLED = """g (float[N,4,3,3] x) => (float[N,4,3,3] y) {
 _SHUFFLE = {"w": rand(4, 4, 1, 1), "parts": np.array([1, 2, 2, 3, 3]), "whole": np.array([1, 4, 3, 3])}
 _OVER = "g (float[N,4] x) => (float[N,3] y) { a = MatMul(x, w) r = Sigmoid(a) d = Div(r, k) y = MatMul(d, v) }"
 _POOLED = "g (float[N,4,8] x) => (float[N,3,4] y) { c = Conv(x, w) y = AveragePool<kernel_shape=[2], strides=[2]>(c) }"
+_MINUS = "g (float[-1,4] x) => (float[-1,3] y) <float[-1,3] a> { a = MatMul(x, w) y = Relu(a) }"
+_SPELLED = """g (float[1,6,4] x) => (float[1,T] y) {
+    t = Transpose<perm = [1, 0, 2]>(x) f = Reshape(t, flat) m = MatMul(f, w) y = Reshape(m, back)
+}"""
+_SPELLING = {"flat": np.array([6, 4]), "back": np.array([6, 1, -1])}
+_STATED = """g (float[{0},4] x) => (float[{1}] y) {{
+    t = Transpose<perm = [1, 0, 2]>(x) l = GRU<hidden_size = 3>(t, gw, gr, "", "", start) y = Squeeze(l, one)
+}}"""
+_STATES = {"gw": rand(1, 9, 4), "gr": rand(1, 9, 3), "start": rand(1, 1, 3), "one": np.array([1])}
+_WORDS = "g (string[N,4] s) => (float[N,3] y) { q = Equal(s, word) c = Cast<to = 1>(q) y = MatMul(c, w) }"
 _WEIGHTS = {"w": rand(4, 3)}
 _MANY, _ROW = rand(16, 4), {"x": rand(16, 4)}
 
@@ -43,6 +54,7 @@ TABLE = {
     "a state that is not there": (_STATE, _WEIGHTS, _ROW, ("--state", "h_new=h"), "no output 'h_new'"),
     "a state fed back": (_STATE, _WEIGHTS, _ROW, ("--state", "h_out=h"), None),
     "a single number": (_NUMBER, _WEIGHTS, {**_ROW, "rate": np.array(8)}, (), None),
+    "a number that the data lack": (_NUMBER, _WEIGHTS, _ROW, (), "fix it with --fix rate=VALUE"),
     "a number fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rate=8"), None),
     "a wrong input fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rat=8"), "did you mean 'rate'?"),
     "a layer norm of Keras": (FUSED, FUSED_HELD, {"x": rand(16, 6)}, (), None),
@@ -50,6 +62,17 @@ TABLE = {
     "division by a constant": (_OVER, {"w": rand(4, 4), "k": np.float32(3), "v": rand(4, 3)}, _ROW, (), None),
     "a pool of lines": (_POOLED, {"w": rand(3, 4, 1)}, {"x": rand(16, 4, 8)}, (), None),
     "NaN in the data": (_LINEAR, _WEIGHTS, {"x": rand(16, 4) * np.nan}, (), "holds NaN or infinity in sample 0"),
+    "sizes of -1": (_MINUS, _WEIGHTS, _ROW, (), None),
+    "a wrong output shape, time first": (_SPELLED, _WEIGHTS | _SPELLING, {"x": rand(16, 6, 4)}, (), None),
+    "states for one sample": (_STATED.format("N,6", "6,N,3"), _STATES, {"x": rand(16, 6, 4)}, (), None),
+    "states for one sample, open steps": (_STATED.format("N,T", "T,N,3"), _STATES, {"x": rand(16, 6, 4)}, (), None),
+    "text": (
+        _WORDS,
+        {"w": rand(4, 3), "word": np.array(["a"], object)},
+        {"s": rand(16, 4)},
+        (),
+        "input 's' takes text (strings, [?, 4]), which no platform computes; its numbers are in 'q' (Equal)",
+    ),
     "made for one sample": (_ONE, _WEIGHTS | {"flat": np.array([4]), "z": np.array([0])}, _ROW, (), None),
 }
 
@@ -75,3 +98,17 @@ def test_first_attempt(name, tmp_path, monkeypatch):
         assert not (tmp_path / "m_quant.onnx").exists()
     else:
         assert (tmp_path / "m_quant.onnx").exists()
+
+
+def test_infinities_of_constants_are_the_hosts(tmp_path):
+    """What a mask or a padding of the model makes infinite stays in float; the rest is quantized."""
+    text = """g (float[N,4] x) => (float[N,5] y) { a = MatMul(x, w) r = Relu(a) p = Pad(r, more, low)
+        c = Concat<axis = 1>(p, x) s = Slice(c, from, to, one) t = Transpose<perm = [0, 1]>(s) y = Identity(t) }"""
+    held = {"more": np.array([0, 1, 0, 1]), "low": np.float32(-np.inf), "from": [0], "to": [5], "one": [1]}
+    onnx.save(proto(text, w=rand(4, 3), **{k: np.array(v) for k, v in held.items()}), tmp_path / "m.onnx")
+    for platform in ("generic", "venus"):
+        found = lo.quantize(tmp_path / "m.onnx", {"x": _MANY}, platform=platform)
+        (y,) = lo.Session(found.graph).run(["y"], {"x": rand(2, 4, seed=1)})
+        assert np.isneginf(y[:, 0]).all()
+        assert np.isfinite(y[:, 1:4]).all()
+        assert found.report.integer_macs == 1

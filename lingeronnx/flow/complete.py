@@ -13,6 +13,7 @@ from ..emit import Lowered
 from ..errors import ConstraintError
 from ..fit import Fitted
 from ..graph import ir
+from ..graph.tail import with_tail
 from ..ops import Op
 from ..plan.synthetic import SYNTHETIC
 from ..platforms import Platform
@@ -26,7 +27,7 @@ from .lower import lower
 from .model import QuantizedModel
 from .next import next_options
 from .planned import Planned
-from .report import Report, describe
+from .report import FloatNode, Report, describe
 
 __all__ = ["Compared", "compared", "complete"]
 
@@ -60,7 +61,12 @@ class Compared:
             note_inputs(lowered, prepared.data.first(few))
         note_made(lowered, prepared.digest)
         fitted = [*prepared.fitted, *_composed(planned.graph, planned.parts.ops, self.made), *formed, *tiled]
-        report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem)
+        tail = prepared.tail
+        rest = {} if tail is None else {str(n.name): n.op_type for n in tail.model.graph}
+        behind = [FloatNode(name, kind, tail.why[name]) for name, kind in rest.items()] if tail is not None else []
+        report = describe(planned.parts, lowered, plan, row, fitted, notes, prepared.stem, behind)
+        if tail is not None:
+            lowered = with_tail(lowered, tail)
         seen = self.seen
         report = replace(
             report,

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ConfigError, nearest
 from ..graph import ir
 from ..ops import float_op
+from ..passes import left_out, strict
 from ..plan import Plan, Transform
 from ..plan.synthetic import is_synthetic
 from ..platforms import Platform
@@ -33,7 +34,8 @@ from .improve.refine import compared_at, refinable
 from .lower import check_zero_points
 from .observe import TensorStats, observe
 from .partition import Partition
-from .prepared import Prepared, check_same
+from .prepared import Prepared
+from .rewritten import Changed, check_same
 from .states import wide_states
 from .taken import Taken, activation_scales, costs, summary, weight_scales
 
@@ -121,9 +123,27 @@ def plan_for(
         found = take_up(prepared, prepared.read, progress)
     else:
         found = assign_scales(observe_model(prepared, progress, before))
-    outputs = [str(v.name) for v in prepared.original.graph.outputs]
-    check_same(prepared.source, found.runner, outputs, prepared.data.first())
+    try:
+        _check(found)
+    except Changed as wrong:
+        if plan is not None or prepared.read is not None or strict():
+            raise
+        found = _without_factors(prepared, progress, wrong)
     return found
+
+
+def _check(found: Planned) -> None:
+    """Raise `Changed` where the graph that the plan speaks of is another function than the user's."""
+    outputs = [str(v.name) for v in found.prepared.original.graph.outputs]
+    check_same(found.prepared.source, found.runner, outputs, found.prepared.data.first())
+
+
+def _without_factors(prepared: Prepared, progress: Progress | None, wrong: Changed) -> Planned:
+    """Plan again and move no ranges into weights, which gave something `wrong`; the notes say so."""
+    plain = replace(prepared, conf=prepared.conf.model_copy(update={"effort": "fast"}))
+    found = replace(assign_scales(observe_model(plain, progress)), prepared=prepared)
+    _check(found)
+    return replace(found, notes=[left_out("of ranges into weights", f"with it, {wrong}"), *found.notes])
 
 
 def observe_model(prepared: Prepared, progress: Progress | None = None, before: Observed | None = None) -> Observed:

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, InternalError
-from ..fit import Fitted, fit
+from ..errors import ConfigError, ModelError
+from ..fit import Fitted
 from ..graph import ir
 from ..graph.batch_axes import tell_batch_axes
 from ..graph.digests import whole
 from ..graph.fixed_inputs import fix_inputs
-from ..passes import Reason, Record, Step, Watch, accept, normalize, straighten
-from ..passes.shapes import all_traced, trace_shapes
+from ..graph.tail import Tail, cut
+from ..passes import Reason, Record, accept
+from ..passes.free_batch import free_batch
 from ..plan.config import QuantConfig
 from ..platforms import Platform
 from ..platforms import platform as platform_row
@@ -32,11 +33,12 @@ from ..run.streaming import Calls, unrolled
 from .improve.ranges import partition_with_clips
 from .partition import Partition
 from .reference import Reference
+from .rewritten import Changed, Rewriter, check_same
 from .selectors import Selectors
 from .states import advice, apart, proposals
 from .taken import defaults
 
-__all__ = ["Prepared", "check_same", "normalised", "prepare", "synthetic"]
+__all__ = ["Prepared", "normalised", "prepare", "synthetic"]
 
 _SYNTHETIC_SAMPLES = 16
 _SYNTHETIC_CALLS = 4  # of a model whose states are fed back
@@ -55,7 +57,7 @@ class Prepared:
     skip : {node of the normalised graph: why the user or a state keeps it in float}. calls : of a model that is fed its
     own states.
     reasons : why passes left nodes alone that they are made for.
-    digest : of what the given model computes (`graph.digests`).
+    tail : what was cut off behind `original`, whose sizes the data decide.
     read : what a model that was quantized already holds, whose scales are kept, or what another tool's plan means for
     a float one; else None.
     """
@@ -76,6 +78,7 @@ class Prepared:
     reasons: Sequence[Reason] = ()
     read: Read | None = None
     digest: str = ""
+    tail: Tail | None = None
 
     @property
     def graph(self) -> ir.Graph:
@@ -99,8 +102,8 @@ class Prepared:
 
     @cached_property
     def runner(self) -> FloatRunner:
-        """What runs `graph`: the activations that become integers."""
-        return FloatRunner(self.graph, set(self.parts.activations))
+        """What runs `graph`: the activations that become integers, and the outputs."""
+        return FloatRunner(self.graph, {*self.parts.activations, *_outputs(self.graph)})
 
     def selectors(self, graph: ir.Graph) -> Selectors:
         """Return what finds the nodes and tensors that the user names in `graph`, made from the normalised one."""
@@ -136,24 +139,61 @@ def prepare(
     tell_batch_axes(given, conf.batch_axis)
     record = Record(conf.debug_dump)
     original, notes = accept(given, record)
+    if (tail := cut(original)) is not None:
+        original = tail.body
+        free_batch(original)
+        notes.append(
+            f"sizes that the data decide: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's; what is "
+            f"measured is what they read: {', '.join(tail.reads)}"
+        )
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
     data, calls = _calibration(calib, original, conf, fixed, hold and calib is not None)
     if not conf.state and (looks := proposals(original)):
         line = " ".join(f"--state {output}={name}" for output, name in looks.items())
         notes.append(f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}")
     notes += [*came, *_fix_sizes(original, data)]
-    graph = ir.clone(original)
-    selectors = Selectors(original, graph)
     source = FloatRunner(original)
-    fitted = _normalise(graph, source, data, row, conf, selectors, record)
-    skip = {**apart(graph, conf.state, row), **selectors.skipped(conf.skip)}
-    parts = partition_with_clips(graph, row, skip, conf.bits)
-    notes += [*data.notes, *(record.reasons() if conf.notes == "full" else ())]
-    reference = Reference(source, [str(v.name) for v in original.graph.outputs], conf.budget // _REFERENCE)
-    return Prepared(
-        original, parts, source, reference, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
-        record.last_reasons(), None if conf.requantize else found, digest,
-    )  # fmt: skip
+    reference = Reference(source, _outputs(original), conf.budget // _REFERENCE)
+    rewriter = Rewriter(original, source, data.first(), row, conf)
+    while True:
+        graph, selectors, fitted = rewriter.run(record)
+        skip = {**apart(graph, conf.state, row), **selectors.skipped(conf.skip)}
+        parts = partition_with_clips(graph, row, skip, conf.bits)
+        prepared = Prepared(
+            original, parts, source, reference, row, conf, data, fitted, notes, stem, calib is None, skip, calls,
+            record.last_reasons(), None if conf.requantize else found, digest, tail,
+        )  # fmt: skip
+        try:
+            check_same(source, prepared.runner, _outputs(original), data.first())
+        except (Changed, ModelError) as wrong:
+            rewriter.leave_out_wrong(wrong)
+        else:
+            break
+    while more := _infinite(prepared):
+        prepared = replace(prepared.with_host(more), skip={**more, **prepared.skip})
+    notes += [*rewriter.notes(), *data.notes, *(record.reasons() if conf.notes == "full" else ())]
+    return prepared
+
+
+def _infinite(prepared: Prepared) -> dict[str, str]:
+    """Return {node: why} of integer nodes whose tensors hold infinities of a constant: the host's padding and masks."""
+    graph = prepared.graph.graph
+    constants = {name: ir.const(value) for name, value in graph.initializers.items()}
+    reached = {n for n, a in constants.items() if a is not None and a.dtype.kind == "f" and not np.isfinite(a).all()}
+    if not reached:
+        return {}
+    for node in graph:
+        if any(value is not None and value.name in reached for value in node.inputs):
+            reached.update(str(value.name) for value in node.outputs)
+    names = reached.intersection(prepared.parts.activations)
+    tensors = prepared.runner.run(prepared.data.first(prepared.few), names) if names else ()
+    strange = {name for name, array, _ in tensors if array.dtype.kind == "f" and not np.isfinite(array).all()}
+    why = "it reads or writes infinite values, which come from a constant of the model"
+    return dict.fromkeys(prepared.parts.touching(strange), why)
+
+
+def _outputs(model: ir.Graph) -> list[str]:
+    return [str(value.name) for value in model.graph.outputs]
 
 
 def _read(model: ir.Graph, conf: QuantConfig) -> tuple[Read | None, list[str]]:
@@ -183,11 +223,13 @@ def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, li
     """Return `model` normalised as for `row` but without fitting it to the chip, and notes."""
     conf = _config(None, {"platform": row, "fit": False})
     original, notes = accept(model)
+    if (tail := cut(original)) is not None:
+        original = tail.body
+        free_batch(original)
     data, _ = _calibration(calib, original, conf, {}, False)
     notes += _fix_sizes(original, data)
-    graph = ir.clone(original)
-    _normalise(graph, FloatRunner(original), data, row, conf, Selectors(original, graph), None)
-    return graph, [*notes, *data.notes]
+    rewriter = Rewriter(original, FloatRunner(original), data.first(), row, conf)
+    return rewriter.run().graph, [*notes, *rewriter.notes(), *data.notes]
 
 
 def _config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> QuantConfig:
@@ -203,29 +245,6 @@ def _row(conf: QuantConfig) -> Platform:
     row = platform_row(conf.platform)
     conf.check_platform(row)
     return row
-
-
-def _normalise(
-    graph: ir.Graph,
-    source: FloatRunner,
-    data: Data,
-    row: Platform,
-    conf: QuantConfig,
-    selectors: Selectors,
-    watch: Watch | None,
-) -> list[Fitted]:
-    """Normalise and fit `graph`, a copy of the user's that `source` runs, in place; return what fitting did."""
-    feed = data.first()
-    straighten(graph, feed, watch, source)
-    normalize(graph, watch)
-    if not all_traced(graph):
-        trace_shapes(graph, feed)
-    if not conf.fit:
-        return []
-    fitted = fit(graph, row, selectors.skipped(conf.skip))
-    if watch is not None:
-        watch(Step("fit", len(fitted)), graph)
-    return fitted
 
 
 # ---- data --------------------------------------------------------------------------------------------------------
@@ -283,28 +302,7 @@ def _fix_sizes(model: ir.Graph, data: Data) -> list[str]:
         notes.append(
             f"input '{value.name}': the file leaves sizes open; {sample} per sample is taken from the calibration data"
         )
+    if notes:  # with all sizes known
+        free_batch(model)
     data.inputs.update({spec.name: spec for spec in input_specs(model)})
     return notes
-
-
-# ---- the check on what was done to the float graph ---------------------------------------------------------------
-
-
-def check_same(
-    original: FloatRunner, changed: FloatRunner, names: Sequence[str], feed: Mapping[str, np.ndarray]
-) -> None:
-    """Compare the outputs `names` of both graphs; InternalError when they differ by more than float32 rounding."""
-    before = {name: array for name, array, _ in original.run(feed, names)}
-    for name, array, _ in changed.run(feed, names):
-        want, have = before[name].astype(np.float64), array.astype(np.float64)
-        if want.shape != have.shape:
-            raise InternalError(f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}")
-        sound = np.isfinite(want)
-        scale = max(float(np.abs(want[sound]).max(initial=0.0)), 1e-30)
-        off = float(np.abs(want[sound] - have[sound]).max(initial=0.0)) / scale
-        if not np.array_equal(want[~sound], have[~sound], equal_nan=True):
-            raise DataError(
-                f"output '{name}' becomes NaN or infinite on the calibration data; check the model and its inputs"
-            )
-        if not off <= 1e-3:
-            raise InternalError(f"normalisation changed output '{name}' by {off:.2g} of its range")

@@ -200,9 +200,14 @@ def describe(
     fitted: Sequence[Fitted],
     notes: Sequence[str],
     stem: str,
+    behind: Sequence[FloatNode] = (),
 ) -> Report:
-    """Return the report (without outputs and accuracy) on `lowered`, made from `parts` under `plan`."""
+    """Return the report (without outputs and accuracy) on `lowered`, made from `parts` under `plan`.
+
+    behind : what the host does behind `lowered`.
+    """
     islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
+    host += behind
     if row.packing is not None:
         host += [
             FloatNode(str(node.name), node.op_type, "the chip writes more than 8 bits, and the host scales them")

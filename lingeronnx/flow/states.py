@@ -145,6 +145,8 @@ def advice(model: ir.Graph) -> dict[str, str]:
         if len(outputs) == 1:
             line = " ".join(f"--state {output}={given}" for output, given in {**named, outputs[0]: name}.items())
             found[name] = f"is '{outputs[0]}' its next value? feed it back with {line}"
+        elif ir.shape(_inputs(model)[name]) in ((), (1,)):
+            found[name] = f"is it a setting, one number for all samples? fix it with --fix {name}=VALUE"
     return found
 
 

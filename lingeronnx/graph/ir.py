@@ -81,6 +81,7 @@ def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
         onnxfile.check(proto)
         model = oir.from_proto(proto)
         _one_domain_name(model)
+        _open_sizes(model)
         model.ir_version = max(model.ir_version or 0, _FREE_CONSTANTS)
         model.graph.sort()
     except ModelError as error:
@@ -89,6 +90,26 @@ def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
         raise ModelError(f"cannot use {label}: the graph is damaged ({_first_line(error)})") from error
     name_nodes(model)
     return model
+
+
+def _open_sizes(model: Graph) -> None:
+    """Leave the sizes open that the file writes as -1: some exporters know no other word for it."""
+    scopes: list[Any] = [model.graph, *model.functions.values()]
+    held: list[Value] = []
+    for scope in scopes:
+        held.extend(scope.inputs)
+        for node in all_nodes(scope):
+            held.extend(node.outputs)
+            held.extend(value for graph in _bodies(node) for value in graph.inputs)
+    for value in held:
+        if value.shape is not None and any(isinstance(size, int) and size < 0 for size in value.shape):
+            value.shape = oir_shape([None if isinstance(s, int) and s < 0 else s for s in value.shape])
+
+
+def _bodies(node: Node) -> Iterator[Any]:
+    """Yield the graphs that a node holds."""
+    for attribute in node.attributes.values():
+        yield from subgraphs(attribute)
 
 
 def _one_domain_name(model: Graph) -> None:

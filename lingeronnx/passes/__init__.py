@@ -10,13 +10,27 @@ stands beside it as data, which the runner (`_pass`) checks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from ..graph import ir
 from ..run.runners import FloatRunner
-from ._pass import INLINED, PLAIN, SHAPED, STRAIGHT, Answer, Pass, Reason, Step, Watch, run_passes
+from ._pass import (
+    INLINED,
+    PLAIN,
+    SHAPED,
+    STRAIGHT,
+    Answer,
+    Pass,
+    PassError,
+    Reason,
+    Step,
+    Watch,
+    left_out,
+    run_passes,
+    strict,
+)
 from ._record import Record
 from .affine import fold_affine
 from .average_pool import average_pool
@@ -63,15 +77,19 @@ __all__ = [
     "ENTRY",
     "PASSES",
     "STRAIGHTEN",
+    "VITAL",
     "Answer",
     "Pass",
+    "PassError",
     "Reason",
     "Record",
     "Step",
     "Watch",
     "accept",
+    "left_out",
     "normalize",
     "straighten",
+    "strict",
 ]
 
 
@@ -143,31 +161,49 @@ PASSES = (
     Pass("clean", clean, _LINE),
 )
 
+#: What the others cannot do without. Any other pass may be left out: the graph is right then too, and more stays float.
+VITAL = frozenset(
+    ("sound", "inline-functions", "prepare", "refuse", "float32", "raise-opset", "check-control", "clean")
+)
+
 
 def accept(model: ir.Graph, watch: Watch | None = None) -> tuple[ir.Graph, list[str]]:
     """Return a copy of `model` that the other passes can read, and what the user should know about the difference.
 
     watch : called after every pass. Raises ModelError for models that cannot be quantized.
     """
-    copy = ir.clone(model)
-    changes = run_passes(ENTRY, copy, watch)
-    return copy, [step.note for step in ENTRY if step.note and changes[step.name]]
+    without: dict[str, str] = {}
+    while True:
+        copy = ir.clone(model)
+        try:
+            changes = run_passes(ENTRY, copy, watch, without)
+        except PassError as error:
+            if strict() or error.step in VITAL or error.step in without:
+                raise
+            without[error.step] = f"it failed: {error.__cause__ or error}"
+            continue
+        notes = [step.note for step in ENTRY if step.note and changes.get(step.name)]
+        return copy, [*notes, *(left_out(step, why) for step, why in without.items())]
 
 
 def straighten(
-    model: ir.Graph, feed: Mapping[str, np.ndarray], watch: Watch | None = None, runner: FloatRunner | None = None
+    model: ir.Graph,
+    feed: Mapping[str, np.ndarray],
+    watch: Watch | None = None,
+    runner: FloatRunner | None = None,
+    without: Collection[str] = (),
 ) -> None:
     """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place.
 
-    runner : of all tensors of `model` as it is now, where there is one already.
+    runner : of all tensors of `model` as it is now, where there is one already. without : passes to leave out.
     """
     trace_shapes(model, feed, runner)
     while any(ir.holds_graphs(node) for node in model.graph):
-        if not run_passes(STRAIGHTEN, model, watch)["inline-control"]:
+        if not run_passes(STRAIGHTEN, model, watch, without).get("inline-control"):
             break
         trace_shapes(model, feed)
 
 
-def normalize(model: ir.Graph, watch: Watch | None = None) -> dict[str, int]:
-    """Run all passes on `model`, whose shapes are traced, in place; return how many changes each made."""
-    return run_passes(PASSES, model, watch)
+def normalize(model: ir.Graph, watch: Watch | None = None, without: Collection[str] = ()) -> dict[str, int]:
+    """Run all passes but `without` on `model`, whose shapes are traced, in place; return how many changes each made."""
+    return run_passes(PASSES, model, watch, without)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,13 +17,24 @@ __all__ = [
     "STRAIGHT",
     "Answer",
     "Pass",
+    "PassError",
     "Reason",
     "Requirement",
     "Step",
     "Watch",
+    "left_out",
     "refused",
     "run_passes",
+    "strict",
 ]
+
+
+class PassError(InternalError):
+    """The pass called `step` failed, or did not find what it requires."""
+
+    def __init__(self, step: str, message: str) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class Reason(NamedTuple):
@@ -43,6 +55,19 @@ class Answer:
 def refused(node: ir.Node, why: str) -> Reason:
     """Return the reason for which `node` stays."""
     return Reason(f"{node.op_type} {node.name}", why)
+
+
+def strict() -> bool:
+    """Whether a rewrite that fails, or changes what a model computes, is an error: not for users, but in our tests."""
+    return os.environ.get("LINGERONNX_STRICT", "") not in ("", "0")
+
+
+def left_out(step: str, why: str) -> str:
+    """Return what the report says of a rewrite without which the graph is used."""
+    return (
+        f"the rewrite {step} is left out, which may cost accuracy: {why}; this is a bug in lingeronnx, please report "
+        "it with the model"
+    )
 
 
 class Requirement(NamedTuple):
@@ -84,24 +109,28 @@ class Step:
 Watch = Callable[[Step, ir.Graph], None]
 
 
-def run_passes(steps: Sequence[Pass], model: ir.Graph, watch: Watch | None = None) -> dict[str, int]:
+def run_passes(
+    steps: Sequence[Pass], model: ir.Graph, watch: Watch | None = None, without: Collection[str] = ()
+) -> dict[str, int]:
     """Run `steps` on `model` in place, give every node a name; return {pass: number of changes}.
 
-    Raises InternalError, which names the pass and those before it, where a requirement does not hold or a pass fails;
-    errors that are the user's go through.
+    without : names of passes to leave out. Raises PassError, which names the pass and those before it, where a
+    requirement does not hold or a pass fails; errors that are the user's go through.
     """
     changes: dict[str, int] = {}
     for step in steps:
+        if step.name in without:
+            continue
         done = ", ".join(changes) or "none"
         for need in step.requires:
             if (where := need.broken(model)) is not None:
-                raise InternalError(f"pass {step.name} requires {need.name}, after passes {done}: {where}")
+                raise PassError(step.name, f"pass {step.name} requires {need.name}, after passes {done}: {where}")
         try:
             answer = step.run(model)
         except LingerOnnxError:
             raise
         except Exception as error:
-            raise InternalError(f"pass {step.name} failed after passes {done}: {error}") from error
+            raise PassError(step.name, f"pass {step.name} failed after passes {done}: {error}") from error
         if isinstance(answer, int):
             answer = Answer(answer)
         changes[step.name] = changes.get(step.name, 0) + answer.changes

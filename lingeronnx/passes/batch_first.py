@@ -77,7 +77,7 @@ class _Walk:
         self.views: dict[ir.Value, _View] = {}
         self._count = 0
         self._told: list[ir.Node] = []
-        self._made: dict[tuple[int, _Axes | None], ir.Value] = {}
+        self._made: dict[tuple[ir.Value | _Made, _Axes | None], ir.Value] = {}  # keys by identity, and kept alive
         self._nameless: set[ir.Value] = set()
         self._entries: set[Any] = set()
         self._batch: Any = "N"
@@ -338,7 +338,7 @@ class _Walk:
     def _arranged(self, view: _View, target: _Axes, at: ir.Node) -> ir.Value:
         """Return what `view` holds with the axes `target`."""
         value = self._value(view.of, view.held, at)
-        key = (id(view.of), target)
+        key = (view.of, target)
         if key not in self._made:
             self._made[key] = self._moved(value, view.held, target, at)
         return self._made[key]
@@ -346,7 +346,7 @@ class _Walk:
     def _value(self, of: ir.Value | _Made, held: _Axes, at: ir.Node) -> ir.Value:
         if not isinstance(of, _Made):
             return of
-        key = (id(of), None)
+        key = (of, None)
         if key not in self._made:
             inputs = [self._input(of, i, at) for i in range(len(of.inputs))]
             self._made[key] = self._add(of.op_type, inputs, of.attributes, held, of.node, at)

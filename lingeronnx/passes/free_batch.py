@@ -6,12 +6,15 @@ Reshape targets and Expand shapes that spell N out are rewritten from a run on N
 one, zero initial states of recurrent layers go. Then the new model must give, on N samples and on single ones, what the
 old one gives. Where it does not: a model for one sample stays as it is; a ModelError for another N.
 
-A file may leave the batch open and yet hold a Reshape to sizes that only one sample has: where the model runs on one
-sample and not on two, it is taken as one that fixes 1.
+Where the batch is on axis 0 by default alone and that does not hold, other axes of size 1 are tried out.
+
+A file may leave the batch open and yet hold a Reshape to sizes, or states of a recurrent layer, that only one sample
+has: where the model runs on one sample and not on two, it is taken as one that fixes 1.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +22,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph import ir
-from ..graph.batch_axes import note_batch_axes
+from ..graph.batch_axes import KEY, RECURRENT, note_batch_axes, tell_batch_axes
 from ..run.data import InputSpec
 from ..run.runners import FloatRunner, input_specs
 from ._pass import Answer, Reason
@@ -28,11 +31,13 @@ from .zero_states import zero_states
 
 _Feed = dict[str, np.ndarray]
 _LIMIT = 1 << 24  # elements of one input: a larger one is not tried out
+_TRIALS = 8  # places of the batch axes that are tried
 _TOLERANCE = 1e-3  # of the output's range, as for the whole normalisation
 
 
 def free_batch(model: ir.Graph) -> Answer:
     """Make the batch axis of `model` dynamic: one change when it was fixed and is no more."""
+    told = KEY in model.metadata_props
     note_batch_axes(model)
     specs = input_specs(model)
     size = _fixed_size(specs)
@@ -41,23 +46,61 @@ def free_batch(model: ir.Graph) -> Answer:
         specs, size = input_specs(model), 1
     if size is None:
         return Answer(0, _unlike(specs))
-    known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
-    small = known and all(math.prod(int(d or 1) for d in s.shape or ()) <= _LIMIT for s in specs)
+    small = _small(specs)
     trial = ir.clone(model)
-    if not small or not _free(trial, size) or not _same(model, trial, size):
-        if size == 1:
-            what = (
-                "its outputs do not follow the samples"
-                if small
-                else "its inputs have open sizes or are too large to try"
-            )
-            return Answer(0, [Reason("the model", f"made for one sample; {what}")])
-        raise ModelError(
-            f"the model is made for batches of {size} and its samples cannot be told apart; export it with a dynamic "
-            "batch axis, or for one sample"
-        )
-    _free(model, size)
-    return Answer(1)
+    if small and _free(trial, size) and _same(model, trial, size):
+        _free(model, size)
+        return Answer(1)
+    if not told and _freed_elsewhere(model, specs):
+        return Answer(1)
+    if size == 1:
+        open_ones = "its inputs have open sizes or are too large to try"
+        what = "its outputs do not follow the samples" if small else open_ones
+        return Answer(0, [Reason("the model", f"made for one sample; {what}")])
+    raise ModelError(
+        f"the model is made for batches of {size} and its samples cannot be told apart; export it with a dynamic "
+        "batch axis, or for one sample"
+    )
+
+
+def _small(specs: Sequence[InputSpec]) -> bool:
+    """Whether all sizes are known, and small enough to try out."""
+    known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
+    return known and all(math.prod(int(d or 1) for d in s.shape or ()) <= _LIMIT for s in specs)
+
+
+def _freed_elsewhere(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
+    """Free the batch of `model`, which is not on axis 0 of all inputs, where it is found: by trial.
+
+    Unrolled cells take [T, 1, I], or [T, N, I], and nothing in the graph tells which axis is time. Axes of size 1 are
+    tried, and the only open one.
+    """
+    names = [spec.name for spec in specs if spec.axis is not None]
+    choices = [_axes(spec) for spec in specs if spec.axis is not None]
+    if not choices or math.prod(map(len, choices)) > _TRIALS:
+        return False
+    given = tuple(spec.axis for spec in specs if spec.axis is not None)
+    for axes in itertools.product(*choices):
+        if axes == given:
+            continue
+        one = ir.clone(model)
+        tell_batch_axes(one, dict(zip(names, axes, strict=True)))
+        _fix_one(one)
+        trial = ir.clone(one)
+        if _small(input_specs(one)) and _free(trial, 1) and _same(one, trial, 1):
+            tell_batch_axes(model, dict(zip(names, axes, strict=True)))
+            _fix_one(model)
+            _free(model, 1)
+            return True
+    return False
+
+
+def _axes(spec: InputSpec) -> list[int]:
+    """Return the axes of an input that may count its samples: of size 1, or open alone behind a fixed axis 0."""
+    shape = spec.shape or ()
+    if None in shape:
+        return [shape.index(None)] if shape.count(None) == 1 and shape[0] != 1 else []
+    return [axis for axis, size in enumerate(shape) if size == 1]
 
 
 def _fixed_size(specs: Sequence[InputSpec]) -> int | None:
@@ -80,8 +123,10 @@ def _unlike(specs: Sequence[InputSpec]) -> list[Reason]:
 def _spells_one(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
     """Whether `model`, whose inputs leave the number of samples open, runs on one sample and not on two."""
     targets = [ir.const(n.inputs[1]) for n in model.graph if n.op_type == "Reshape" and not n.domain]
-    if not any(target is not None and (target > 0).all() for target in targets):
-        return False  # every Reshape follows what it is given
+    states = (v for n in model.graph if n.op_type in RECURRENT and not n.domain for v in n.inputs[5:7])
+    held = any(v is not None and not v.is_graph_input() for v in states)
+    if not held and not any(target is not None and (target > 0).all() for target in targets):
+        return False  # every Reshape follows what it is given, and no layer begins with states for one sample
     for spec in specs:
         shape = spec.shape or ()
         if any(d is None for i, d in enumerate(shape) if i != spec.axis) or (spec.axis is not None and not shape):
@@ -139,6 +184,8 @@ def _free(model: ir.Graph, size: int) -> bool:
             continue
         if node.op_type == "Reshape":
             _free_reshape(model, node, size, shapes)
+        elif node.op_type in RECURRENT and size == 1:
+            _free_states(model, node)
         elif node.op_type == "Expand":
             _free_expand(model, node, size, shapes)
         elif size > 1:
@@ -168,8 +215,9 @@ def _free_reshape(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str
     if before[0] % size and size in after[1:] or (size == 1 and before[0] == after[0] != 1 and 1 in after[1:]):
         at = after.index(size, 1)
         array = np.array([*after[:at], -1, *after[at + 1 :]], np.int64)
-    else:
-        array = np.array([0 if before[0] == after[0] else -1, *after[1:]], np.int64)
+    else:  # an axis 0 of more than the one sample has the batch folded into it
+        same = before[0] == after[0] and (size > 1 or before[0] == 1)
+        array = np.array([0 if same else -1, *after[1:]], np.int64)
     ir.set_constant(model, node, 1, array, "free")
 
 
@@ -177,6 +225,34 @@ def _free_expand(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str,
     target, source = ir.const(node.inputs[1]), shapes.get(ir.read_name(node), ())
     if target is not None and len(target) == len(source) and target[0] == size == source[0]:
         ir.set_constant(model, node, 1, np.array([1, *target[1:]], np.int64), "free")
+
+
+def _free_states(model: ir.Graph, node: ir.Node) -> None:
+    """Repeat constant initial states [D, 1, H] of a layer that reads [T, N, I] for each of N samples."""
+    if ir.attr(node, "layout", 0):
+        return
+    for index in range(5, min(len(node.inputs), 7)):
+        array = ir.const(node.inputs[index])
+        if array is not None and array.ndim == 3 and array.shape[1] == 1:
+            node.replace_input_with(index, _repeated(model, node, index, array))
+
+
+def _repeated(model: ir.Graph, node: ir.Node, index: int, array: np.ndarray) -> ir.Value:
+    """Return the state `array`, input `index` of `node`, repeated as often as its first input has samples."""
+    name = ir.read_name(node, index)
+
+    def constant(*values: int) -> ir.Value:
+        return ir.add_initializer(model, ir.fresh_name(model, f"{name}_size"), np.array(values, np.int64))
+
+    def add(op_type: str, what: str, inputs: list[ir.Value | None], **attributes: int) -> ir.Value:
+        output = ir.fresh_name(model, f"{name}_{what}")
+        new = ir.make_node(op_type, inputs, attributes, of=node, what=f"{what}{index}", output=output)
+        model.graph.insert_before(node, new)
+        return new.outputs[0]
+
+    samples = add("Gather", "rows", [add("Shape", "sizes", [node.inputs[0]]), constant(1)], axis=0)
+    shape = add("Concat", "all", [constant(array.shape[0]), samples, constant(array.shape[2])], axis=0)
+    return add("Expand", "each", [node.inputs[index], shape])
 
 
 def _one_row(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -18,6 +18,11 @@ LARGEST = 1 << 27
 
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger")
 _VENDOR = ("thinker", "linger")
+#: What makes numbers of text.
+_READS_TEXT = (
+    "LabelEncoder", "CategoryMapper", "DictVectorizer", "OneHotEncoder", "TfIdfVectorizer", "Equal", "Cast",
+    "StringToHashBucket", "StringToHashBucketFast", "WordpieceTokenizer", "BertTokenizer",
+)  # fmt: skip
 _SHAPES_LIMIT = 1 << 28  # bytes of a model whose shapes are inferred here
 
 
@@ -47,8 +52,34 @@ def refuse(model: ir.Graph) -> int:
             )
         if 0 in (ir.shape(value) or ()):
             raise ModelError(f"tensor '{value.name}' has shape {_text(value)}: it holds nothing")
+    for value in model.graph.inputs:
+        if value.dtype == ir.DataType.STRING and value.const_value is None:
+            raise ModelError(
+                f"input '{value.name}' takes text (strings, {_text(value)}), which no platform computes; "
+                f"{_behind_text(value)}"
+            )
     _check_sizes(model)
     return 0
+
+
+def _behind_text(value: ir.Value) -> str:
+    """Return what to do about an input that takes text: where the graph has numbers of it, begin there."""
+    reached, found = {value}, list[str]()
+    for use in value.uses():
+        pending = [use.node]
+        while pending:
+            node = pending.pop()
+            for result in node.outputs:
+                if result in reached or not result.name:
+                    continue
+                reached.add(result)
+                if result.dtype != ir.DataType.STRING and node.op_type in _READS_TEXT:
+                    found.append(f"'{result.name}' ({node.op_type})")
+                else:
+                    pending += [u.node for u in result.uses()]
+    if not found:
+        return "turn the text into numbers before the model, and export it without that part"
+    return f"its numbers are in {', '.join(found)}: cut the model there, and look the words up before it"
 
 
 def every_node(model: ir.Graph) -> Iterator[ir.Node]:

@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import ConfigError, DataError, nearest
 from ..formats import is_quantized_domain
 from ..graph import ir
+from ..graph.tail import Tail, cut
 from ..packer.names import restored
 from ..platforms import PLATFORMS, Platform
 from ..platforms import platform as platform_row
@@ -26,6 +27,7 @@ from .int_runner import IntRunner
 from .runners import FloatRunner, input_specs
 from .runners import Stream as Tensors
 from .streaming import Stream
+from .tail import TailRunner
 
 __all__ = ["NodeArg", "Session", "lowered_session"]
 
@@ -79,9 +81,12 @@ class Session:
         row = None if platform is None else platform_row(platform)
         self._given = arithmetic, row
         self._names = [str(v.name) for v in self.model.graph.outputs]
-        self._runner: Any = IntRunner(self.model, arithmetic, row) if self.is_integer else None
+        self._tail = cut(self.model) if self.is_integer else None
+        body = self.model if self._tail is None else self._tail.body
+        self._runner: Any = IntRunner(body, arithmetic, row) if self.is_integer else None
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[Any, FloatRunner] = {}
+        self._behind: TailRunner | None = None
         self._watches: list[Callable[[str, np.ndarray, float | None], None]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -197,6 +202,8 @@ class Session:
         self, given: Mapping[str, np.ndarray], names: Sequence[str] | None, force: Mapping[str, np.ndarray] | None
     ) -> Tensors:
         """Run feeds that were checked, and yield the tensors."""
+        if self._tail is not None:
+            return self._with_tail(self._tail, given, names, force)
         if self._runner is not None:
             return self._runner.run(given, names, force)
         if force:
@@ -205,6 +212,28 @@ class Session:
         if key not in self._float:
             self._float[key] = FloatRunner(self.model, names)
         return self._float[key].run(given)
+
+    def _with_tail(
+        self,
+        tail: Tail,
+        given: Mapping[str, np.ndarray],
+        names: Sequence[str] | None,
+        force: Mapping[str, np.ndarray] | None,
+    ) -> Tensors:
+        """Run what has sizes that the data decide behind the rest, sample by sample where it is made for one."""
+        inner = {str(v.name) for v in ir.values(tail.model)} - set(tail.reads)
+        wanted = None if names is None else {*(name for name in names if name not in inner), *tail.reads}
+        feeds = {name: array for name, array in given.items() if name in tail.reads}
+        for name, array, scale in self._runner.run(given, wanted, force):
+            if name in tail.reads:
+                feeds[name] = array
+            if names is None or name in names:
+                yield name, array, scale
+        if names is None or inner.intersection(names):
+            if self._behind is None:
+                self._behind = TailRunner(tail)
+            samples = max((spec.count(given[spec.name]) for spec in self.inputs if spec.single), default=1)
+            yield from self._behind.run(feeds, None if names is None else [n for n in names if n in inner], samples)
 
     def _check(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         from .data import Data

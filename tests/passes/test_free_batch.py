@@ -6,7 +6,9 @@ import pytest
 
 from lingeronnx.errors import ModelError
 from lingeronnx.graph import ir
+from lingeronnx.graph.batch_axes import tell_batch_axes
 from lingeronnx.passes.free_batch import free_batch
+from lingeronnx.run.runners import input_specs
 from tests.passes.helpers import changes, graph, interface, ops, outputs, rand, reasons
 
 SIZE_OF_BATCH = """s = Shape(x) z = Constant<value_int = 0>() n = Gather<axis = 0>(s, z)
@@ -126,3 +128,24 @@ def test_open_sizes_are_not_tried():
     assert reasons(free_batch, model) == [
         "the model: made for one sample; its inputs have open sizes or are too large to try"
     ]
+
+
+CELL = "a = Gather<axis=0>(x, zero) b = Gather<axis=0>(x, one) h = Add(a, b) y = Tanh(h)"
+
+
+@pytest.mark.parametrize("size", ("1", "N"))
+def test_steps_in_front_of_the_batch(size):
+    """Time first: no sample is taken for a step, and the only axis of size 1, or the open one, counts the samples."""
+    model = graph(f"g (float[2,{size},4] x) => (float[{size},4] y) {{ {CELL} }}", zero=np.array(0), one=np.array(1))
+    assert changes(free_batch, model) == 1
+    (spec,) = input_specs(model)
+    assert (spec.axis, spec.shape) == (1, (2, None, 4))
+    x = rand(2, 3, 4)
+    np.testing.assert_allclose(outputs(model, {"x": x})["y"], np.tanh(x[0] + x[1]), atol=1e-6)
+
+
+def test_what_the_user_says_of_the_axes_is_not_tried_again():
+    model = graph(f"g (float[2,1,4] x) => (float[1,4] y) {{ {CELL} }}", zero=np.array(0), one=np.array(1))
+    tell_batch_axes(model, {"x": 0})
+    with pytest.raises(ModelError, match="batches of 2"):
+        free_batch(model)

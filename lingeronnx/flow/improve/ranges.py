@@ -166,7 +166,7 @@ def _layers(parts: Partition, index: Mapping[str, int], choice: Choice) -> list[
         for parameter in op.parameters(node):
             values = parameter_values(node, parameter)
             assert values is not None
-            source, result = ir.read_name(node), ir.written_name(node)
+            source, result = ir.read_name(node, op.data(node)[0]), ir.written_name(node)
             bits = choice.weight_width(ir.read_name(node, parameter))
             if np.any(values):
                 found.append(_Layer(index[source], index[result], TensorStats.of(np.asarray(values)), bits))

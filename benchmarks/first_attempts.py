@@ -1,0 +1,247 @@
+"""What a stranger's first attempt gives: `quantize` with defaults on every model of some folders, beside onnxruntime's.
+
+    python benchmarks/first_attempts.py FOLDER ... [--loaders LOADERS.py] [--only NAME ...] [--platforms generic venus]
+        [--timeout SECONDS] [--results FILE.jsonl]
+
+LOADERS.py has MODELS {name: (file, calibration, test, {output: state it feeds})}, FIXED {name: {input: value}} and
+measure(name, quantized) -> {figure: value}. A model that it does not know gets normal random inputs: 32 to calibrate,
+16 others to measure on, sample by sample; figures are dB at finite values of each output, or what is wrong.
+
+onnxruntime is `quantize_static` behind `quant_pre_process`: QDQ, int8, MinMax, a scale per channel, on the same data
+one by one; not for models that are fed their own states. Each attempt is a process of its own, whose processor time
+(without imports) and peak memory are counted. --results keeps every attempt, and a run that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+PEER = "onnxruntime"
+_OPEN = 8  # a size that the file leaves open
+_Feed = dict[str, np.ndarray]
+
+
+def loaders(path: str | None) -> Any:
+    """Return the module of loaders, None without one."""
+    if path is None:
+        return None
+    spec = importlib.util.spec_from_file_location("first_attempts_loaders", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def entry(module: Any, model: Path) -> str | None:
+    """Return the name under which `module` knows the file `model`."""
+    known = {} if module is None else module.MODELS
+    return next((name for name, row in known.items() if row[0] == model.name), None)
+
+
+def random_feeds(model: Path, count: int, seed: int) -> list[_Feed]:
+    """Return `count` feeds of one sample each; whole numbers are 0 to 99, and a mask ends with some zeros."""
+    graph, rng, feeds = onnx.load(model).graph, np.random.default_rng(seed), []
+    held = {tensor.name for tensor in graph.initializer}
+    for _ in range(count):
+        feed: _Feed = {}
+        for value in graph.input:
+            if value.name in held:
+                continue
+            kind = value.type.tensor_type
+            size = [d.dim_value if d.dim_value > 0 else _OPEN if i else 1 for i, d in enumerate(kind.shape.dim)]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            if dtype.kind == "f":
+                feed[value.name] = rng.standard_normal(size).astype(dtype)
+            elif dtype.kind == "O":
+                feed[value.name] = np.full(size, "a", object)
+            elif "mask" in value.name:
+                feed[value.name] = np.ones(size, dtype)
+                feed[value.name][..., int(rng.integers(size[-1] // 2, size[-1] + 1)) :] = 0
+            else:
+                feed[value.name] = rng.integers(0, 100, size).astype(dtype)
+        feeds.append(feed)
+    return feeds
+
+
+def decibels(want: np.ndarray, have: np.ndarray) -> float:
+    """Return the signal to noise ratio of the finite values; below zero where others differ in kind or number."""
+    if want.shape != have.shape or not np.array_equal(np.isfinite(want), np.isfinite(have)):
+        return float("-inf")
+    sound = np.isfinite(want)
+    signal, other = want[sound].astype(np.float64), have[sound].astype(np.float64)
+    return float(10 * np.log10(max((signal**2).sum(), 1e-30) / max(((signal - other) ** 2).sum(), 1e-30)))
+
+
+def measured(module: Any, model: Path, quantized: str, peer: bool) -> dict[str, float]:
+    """Return the figures of a quantized file on data that calibration did not see."""
+    name = entry(module, model)
+    if name is not None:
+        return {key: float(value) for key, value in module.measure(name, quantized).items()}
+    import onnxruntime as ort
+
+    import lingeronnx as lo
+
+    source = ort.InferenceSession(str(model))
+    session = ort.InferenceSession(quantized) if peer else lo.Session(quantized)
+    names = [value.name for value in source.get_outputs()]
+    pairs = [(source.run(names, feed), session.run(names, feed)) for feed in random_feeds(model, 16, 1)]
+    figures = {}
+    for place, output in enumerate(names):
+        sides = [np.concatenate([pair[side][place].reshape(-1) for pair in pairs]) for side in (0, 1)]
+        figures[output] = decibels(sides[0], sides[1])
+    return figures
+
+
+def ours(module: Any, model: Path, platform: str, target: str) -> dict[str, Any]:
+    """Quantize with defaults; return what is said of it."""
+    import lingeronnx as lo
+
+    name, settings = entry(module, model), {}
+    calib: Any = random_feeds(model, 32, 0) if name is None else module.MODELS[name][1]
+    if name is not None and module.MODELS[name][3]:
+        settings["state"] = module.MODELS[name][3]
+    if name is not None and name in module.FIXED:
+        settings["fix"] = {key: value.tolist() for key, value in module.FIXED[name].items()}
+    found = lo.quantize(str(model), calib() if callable(calib) else calib, platform=platform, **settings)
+    found.write(target)
+    return {"integer MACs": found.report.integer_macs, "chip": found.report.chip_ready}
+
+
+class _Reader:
+    """Feeds one by one, as onnxruntime's calibration reads them."""
+
+    def __init__(self, feeds: Iterator[_Feed]) -> None:
+        self._feeds = feeds
+
+    def get_next(self) -> _Feed | None:
+        """Return the next feed."""
+        return next(self._feeds, None)
+
+
+def _singles(module: Any, model: Path) -> Iterator[_Feed]:
+    """Yield the calibration data sample by sample."""
+    name = entry(module, model)
+    if name is None:
+        yield from random_feeds(model, 32, 0)
+        return
+    for item in module.MODELS[name][1]():
+        feed, fixed = item[0] if isinstance(item, tuple) else item, module.FIXED.get(name, {})
+        for i in range(len(next(iter(feed.values())))):
+            yield {**{key: array[i : i + 1] if array.ndim else array for key, array in feed.items()}, **fixed}
+
+
+def theirs(module: Any, model: Path, target: str) -> dict[str, Any]:
+    """Quantize with onnxruntime."""
+    from onnxruntime import quantization as q
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # it leaves files where it stands
+        ready = str(model)
+        try:
+            q.quant_pre_process(ready, f"{folder}/ready.onnx")
+            ready = f"{folder}/ready.onnx"
+        except Exception as error:  # its own words are of no use here: it goes on without
+            print(f"{model.name}: quant_pre_process: {type(error).__name__}", file=sys.stderr)
+        reader = _Reader(_singles(module, model))
+        q.quantize_static(ready, target, reader, q.QuantFormat.QDQ, per_channel=True, activation_type=q.QuantType.QInt8)
+    return {}
+
+
+def one(args: argparse.Namespace) -> None:
+    """Make one attempt and print it as JSON."""
+    warnings.simplefilter("ignore")
+    import onnxruntime as ort
+
+    import lingeronnx  # noqa: F401  (not counted)
+
+    ort.set_default_logger_severity(4)
+    module, model, line = loaders(args.loaders), Path(args.folders[0]).resolve(), {}
+    with tempfile.TemporaryDirectory() as folder:
+        target, start = f"{folder}/q.onnx", time.process_time()
+        try:
+            peer = args.one == PEER
+            line = theirs(module, model, target) if peer else ours(module, model, args.one, target)
+            line["seconds"] = time.process_time() - start
+            line["MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            line["figures"] = measured(module, model, target, peer)
+        except Exception as error:
+            line["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    print(json.dumps(line))
+
+
+def attempt(model: Path, way: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Return what a process of its own says of one model."""
+    command = [sys.executable, __file__, str(model), "--one", way]
+    command += ["--loaders", args.loaders] if args.loaders else []
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout, env=os.environ)
+    except subprocess.TimeoutExpired:
+        return {"error": f"not done after {args.timeout} s"}
+    lines = done.stdout.strip().splitlines()
+    try:
+        return dict(json.loads(lines[-1]))
+    except (IndexError, json.JSONDecodeError):
+        return {"error": f"exit code {done.returncode}: {done.stderr.strip()[-200:]}"}
+
+
+def row(model: str, way: str, found: Mapping[str, Any]) -> str:
+    """Return a line of the table."""
+    if "error" in found:
+        return f"| {model} | {way} | {found['error']} | | | |"
+    figures = ", ".join(f"{name} {value:.1f}" for name, value in found["figures"].items())
+    macs = f"{100 * found['integer MACs']:.1f} %" if "integer MACs" in found else ""
+    return f"| {model} | {way} | {figures} | {macs} | {found['seconds']:.1f} | {found['MB']:.0f} |"
+
+
+def main() -> None:
+    """Make all attempts that --results does not hold yet, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+")
+    parser.add_argument("--loaders")
+    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--platforms", nargs="+", default=["generic", "venus"])
+    parser.add_argument("--timeout", type=float, default=600)
+    parser.add_argument("--results")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        one(args)
+        return
+    module, results = loaders(args.loaders), Path(args.results) if args.results else None
+    done: dict[str, dict[str, Any]] = {}
+    if results is not None and results.exists():
+        done = dict(json.loads(line) for line in results.read_text().splitlines())
+    print("| model | way | dB of each output | integer MACs | CPU s | peak MB |\n|---|---|---|---|---|---|", flush=True)
+    for model in sorted(path for folder in args.folders for path in Path(folder).glob("*.onnx")):
+        if args.only and model.stem not in args.only:
+            continue
+        name = entry(module, model)
+        states = name is not None and bool(module.MODELS[name][3])
+        for way in [*args.platforms, *([] if states else [PEER])]:
+            key = f"{model.stem} {way}"
+            if key not in done:
+                done[key] = attempt(model, way, args)
+                if results is not None:
+                    with results.open("a") as file:
+                        file.write(json.dumps([key, done[key]]) + "\n")
+            print(row(model.stem, way, done[key]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

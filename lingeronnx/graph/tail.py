@@ -1,0 +1,246 @@
+"""What a graph computes in sizes that its data decide, cut off as a model of its own, and put back.
+
+NonMaxSuppression, NonZero and their like give another number of values for every sample. Such nodes and all behind them
+are the host's: nothing is gained by integers there, samples cannot be stacked, and shapes from one run mean nothing.
+So is control flow that the data decide. A size that follows from the sizes of the inputs is none of these. Where more
+layers lie behind than before, nothing is cut.
+
+Works on the protobuf form; knows nothing of data and runners.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+
+from . import ir
+
+__all__ = ["Tail", "cut", "with_tail"]
+
+#: Operators whose outputs have sizes that the data decide.
+_ANYWAY = ("Compress", "NonMaxSuppression", "NonZero", "Scan", "Unique")
+#: The same where one of these inputs is computed from data.
+_SIZED = {
+    "ConstantOfShape": (0,), "Expand": (1,), "If": (0,), "Loop": (0, 1), "OneHot": (1,), "Pad": (1,),
+    "Range": (0, 1, 2), "Reshape": (1,), "Resize": (2, 3), "Slice": (1, 2, 3, 4), "Tile": (1,), "TopK": (1,),
+}  # fmt: skip
+_IR_VERSION = 8  # from which models have functions
+_INFERRED = 1 << 28  # bytes of weights up to which types are inferred
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", "GRU", "LSTM", "MatMul", "RNN")
+#: What tells sizes of a tensor, whatever it holds.
+_TELLS = ("Shape", "Size")
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What was cut off: `model` reads tensors of `body`; `outputs` are those of the whole, in order.
+
+    why : {node: why the host has it}. sizes : {input of the whole: its sizes} where it is written for one sample.
+    """
+
+    body: ir.Graph
+    model: ir.Graph
+    outputs: tuple[str, ...]
+    why: dict[str, str]
+    sizes: dict[str, tuple[int | None, ...]]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors of the body that the tail reads."""
+        return tuple(str(v.name) for v in self.model.graph.inputs)
+
+
+def cut(model: ir.Graph) -> Tail | None:
+    """Return `model` cut in two, None where no size is decided by data; `model` is left as it is."""
+    if not any(node.op_type in (*_ANYWAY, *_SIZED) for node in model.graph):
+        return None
+    why = _nodes(model)
+    behind = {str(v.name) for node in model.graph if str(node.name) in why for v in node.outputs}
+    layers = [str(node.name) in why for node in model.graph if node.op_type in _LAYERS and not node.domain]
+    if not why or 2 * sum(layers) > len(layers) or all(str(node.name) in why for node in model.graph):
+        return None
+    whole = ir.to_proto(model)
+    body, tail = onnx.ModelProto(), onnx.ModelProto()
+    for part in (body, tail):
+        part.CopyFrom(whole)
+        for field in (part.graph.node, part.graph.output, part.graph.initializer):
+            del field[:]
+    known, held = _types(whole), {tensor.name: tensor for tensor in whole.graph.initializer}
+    entries = {value.name for value in whole.graph.input} - held.keys()
+    also = _before(whole.graph, why, behind, known)
+    tail.graph.node.extend(node for node in whole.graph.node if node.name in why or node.name in also)
+    body.graph.node.extend(node for node in whole.graph.node if node.name not in why)
+    inside = {name for node in tail.graph.node for name in node.output}
+    written = entries.union(*(node.output for node in body.graph.node))
+    taken = dict.fromkeys(name for node in tail.graph.node for name in _read(node))
+    reads = [name for name in taken if name in written - inside]
+    for part in (body, tail):
+        used = {name for node in part.graph.node for name in _read(node)}
+        used |= {value.name for value in whole.graph.output}
+        part.graph.initializer.extend(tensor for name, tensor in held.items() if name in used)
+    outputs = [value.name for value in whole.graph.output]
+    body.graph.output.extend(known[name] for name in outputs if name not in behind)
+    more = [name for name in reads if name not in outputs and name not in entries]
+    body.graph.output.extend(known[name] for name in more)
+    if not body.graph.output:
+        return None
+    kept = ir.from_proto(body)
+    ir.remove_unused(kept)
+    del tail.graph.input[:]
+    tail.graph.input.extend(known[name] for name in reads)
+    tail.graph.output.extend(known[name] for name in outputs if name in behind)
+    sizes = {str(v.name): ir.shape(v) or () for v in model.graph.inputs if v.const_value is None}
+    one = {name: shape for name, shape in sizes.items() if shape[:1] == (1,)}
+    told = {**dict.fromkeys(also, "what reads it has sizes that the data decide"), **why}
+    return Tail(kept, ir.from_proto(tail), tuple(outputs), told, one)
+
+
+def with_tail(body: ir.Graph, tail: Tail) -> ir.Graph:
+    """Return `body`, whatever became of it, with the tail behind it, and for one sample where the whole was."""
+    whole, rest = ir.to_proto(body), ir.to_proto(tail.model)
+    kept = {value.name for value in whole.graph.output}
+    own = {name for node in whole.graph.node for name in node.output}
+    own |= {tensor.name for tensor in whole.graph.initializer} | {value.name for value in whole.graph.input}
+    outside = {*tail.reads, *(value.name for value in rest.graph.output)}
+    rename = {name: ir.free_name(name, own) for name in _names(rest.graph) - outside if name in own}
+    _rename(rest.graph, rename)
+    nodes = {node.name for node in whole.graph.node}
+    for node in rest.graph.node:
+        node.name = ir.free_name(node.name, nodes) if node.name in nodes else node.name
+    whole.graph.node.extend(rest.graph.node)
+    whole.graph.initializer.extend(rest.graph.initializer)
+    values = {value.name: value for value in (*whole.graph.output, *rest.graph.output)}
+    del whole.graph.output[:]
+    whole.graph.output.extend(values[name] for name in tail.outputs)
+    whole.graph.value_info.extend(values[name] for name in kept if name not in tail.outputs)
+    have = {entry.domain: entry for entry in whole.opset_import}
+    for entry in rest.opset_import:
+        if entry.domain in have:  # integer operators are the same in all later opsets
+            have[entry.domain].version = max(have[entry.domain].version, entry.version)
+        else:
+            whole.opset_import.append(entry)
+    whole.ir_version = max(whole.ir_version, min(rest.ir_version, _IR_VERSION))
+    functions = {(f.domain, f.name) for f in whole.functions}
+    whole.functions.extend(f for f in rest.functions if (f.domain, f.name) not in functions)
+    found = ir.from_proto(whole)
+    for value in found.graph.inputs:
+        if str(value.name) in tail.sizes:
+            value.shape = ir.oir_shape(tail.sizes[str(value.name)])
+    return found
+
+
+def _nodes(model: ir.Graph) -> dict[str, str]:
+    """Return {node: why} of what gives sizes that data decide, and of all behind it."""
+    data = {v for v in model.graph.inputs if v.const_value is None and ir.shape(v) not in ((), (1,))}
+    behind: set[ir.Value] = set()
+    why: dict[str, str] = {}
+    for node in model.graph:
+        given = list(_values(node))
+        if any(value in behind for value in given):
+            why[str(node.name)] = "it reads what has sizes that the data decide"
+        elif not node.domain and _decided(node, data):
+            why[str(node.name)] = "its sizes are decided by the data, and differ from sample to sample"
+        if str(node.name) in why:
+            behind.update(node.outputs)
+        if (node.domain or node.op_type not in _TELLS) and any(value in data for value in given):
+            data.update(node.outputs)
+    return why
+
+
+def _decided(node: ir.Node, data: set[ir.Value]) -> bool:
+    """Whether sizes of the outputs of `node` follow from what the tensors `data` hold."""
+    if node.op_type in _ANYWAY:
+        return any(value in data for value in node.inputs)
+    places = _SIZED.get(node.op_type, ())
+    if any(index < len(node.inputs) and node.inputs[index] in data for index in places):
+        return True
+    return node.op_type == "Loop" and not _counts(node) and any(value in data for value in _values(node))
+
+
+def _counts(node: ir.Node) -> bool:
+    """Whether the condition of a Loop is what it was in each turn."""
+    body = node.attributes["body"].as_graph()
+    value: ir.Value | None = body.outputs[0]
+    while value is not None and (maker := ir.producer(value)) is not None and maker.op_type == "Identity":
+        value = maker.inputs[0]
+    maker = ir.producer(value)
+    return value is body.inputs[1] or ir.const(value) is not None or (maker is not None and maker.op_type == "Constant")
+
+
+def _values(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield what a node reads, also from within its subgraphs."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        for graph in ir.subgraphs(attribute):
+            yield from (v for inner in ir.all_nodes(graph) for v in inner.inputs if v is not None)
+
+
+# ---- protobuf ----------------------------------------------------------------------------------------------------
+
+
+def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that a node reads, also those that its subgraphs take from around them."""
+    yield from (name for name in node.input if name)
+    for graph in _graphs(node):
+        yield from (name for inner in graph.node for name in _read(inner))
+        yield from (value.name for value in graph.output)
+
+
+def _before(graph: onnx.GraphProto, why: dict[str, str], behind: set[str], known: _Known) -> set[str]:
+    """Return the nodes of the body that the tail computes for itself, from real numbers that have samples."""
+    makers = {name: node for node in graph.node for name in node.output}
+    found: set[str] = set()
+    waiting = [name for node in graph.node if node.name in why for name in _read(node)]
+    while waiting:
+        name = waiting.pop()
+        node = makers.get(name)
+        if node is None or name in behind or node.name in found:
+            continue
+        kind = known[name].type.tensor_type
+        if kind.elem_type != onnx.TensorProto.FLOAT or (kind.HasField("shape") and not kind.shape.dim):
+            found.add(node.name)
+            waiting += _read(node)
+    return found
+
+
+class _Known(dict[str, onnx.ValueInfoProto]):
+    """What is known of tensors by name; of others, that they are real numbers."""
+
+    def __missing__(self, name: str) -> onnx.ValueInfoProto:
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+
+
+def _types(whole: onnx.ModelProto) -> _Known:
+    """Return the types of the tensors of `whole`, as far as the file tells them and they follow from the inputs'."""
+    graph = whole.graph
+    if sum(tensor.ByteSize() for tensor in graph.initializer) < _INFERRED:
+        with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+            graph = onnx.shape_inference.infer_shapes(whole).graph
+    return _Known({v.name: v for v in (*graph.value_info, *graph.input, *graph.output) if v.type.WhichOneof("value")})
+
+
+def _names(graph: onnx.GraphProto) -> set[str]:
+    found = {name for node in graph.node for name in (*node.input, *node.output) if name}
+    return found | {tensor.name for tensor in graph.initializer}
+
+
+def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    for node in graph.node:
+        for field in (node.input, node.output):
+            field[:] = [names.get(name, name) for name in field]
+        for inner in _graphs(node):
+            _rename(inner, names)
+            for value in inner.output:
+                value.name = names.get(value.name, value.name)
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
