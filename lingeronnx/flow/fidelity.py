@@ -166,7 +166,7 @@ def _data(prepared: Prepared) -> tuple[list[dict[str, np.ndarray]], str]:
 
 def _count(prepared: Prepared, feeds: Sequence[_Feed]) -> int:
     data = prepared.data
-    return sum(max(data.inputs[name].count(array) for name, array in feed.items()) for feed in feeds)
+    return sum(max((data.inputs[name].count(array) for name, array in feed.items()), default=1) for feed in feeds)
 
 
 def _single(
