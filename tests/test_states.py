@@ -154,7 +154,7 @@ def test_a_try_that_no_chip_runs_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
     """With require_chip the first result is ready; leaving out a node between integer ones would not be."""
     tried = []
 
-    def middle(model: ir.Graph, lost: bool = False) -> list[dict[str, str]]:
+    def middle(model: ir.Graph, *lost: bool) -> list[dict[str, str]]:
         tried.append([node.op_type for node in model.graph])
         return [{str(node.name): "a try" for node in model.graph if node.op_type == "Relu"}]
 

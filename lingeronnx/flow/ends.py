@@ -46,8 +46,9 @@ def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None
     conf = prepared.conf
     if prepared.read is not None or prepared.synthetic:
         return best
-    lost = _least(best.seen) < _LEAST and not conf.state  # of states that are fed back the cells are tried
-    tries = [(end, _GAIN) for end in ends(prepared.graph, lost)]
+    lost = (_least(best.seen) < _LEAST, any(_level(part.sqnr) < _LEAST for part in best.seen.parts))
+    far, joined = (False, False) if conf.state else lost  # of states that are fed back the cells are tried
+    tries = [(end, _GAIN) for end in ends(prepared.graph, far, joined)]
     tries.append((cells(prepared.graph, prepared.conf.state, prepared.row), _CELL_GAIN))
     tries = [(more, gain) for more, gain in tries if more.keys() - prepared.parts.floats.keys()]
     if conf.effort == "fast" or not prepared.data.rereadable:
@@ -71,15 +72,16 @@ def with_best_ends(prepared: Prepared, best: Compared, progress: Progress | None
     return best
 
 
-def ends(model: ir.Graph, lost: bool = False) -> list[dict[str, str]]:
+def ends(model: ir.Graph, lost: bool = False, joined: bool = False) -> list[dict[str, str]]:
     """Return candidates of the normalised `model`: {node: why it stays in float}.
 
-    lost : whether an output, or a part of one, is so far off that more than the usual is worth a try.
+    lost : whether an output, or a part of one, is so far off that more fronts than the usual are worth a try. joined :
+    whether that is a part of an output that joins tensors: then any tail is.
     """
     found = []
     front = "the host computes the front, up to a spectrum: measured, that is better"
     tail = "the host decodes what the last layers give: measured, that is better"
-    for names, why in (*((names, front) for names in _fronts(model, lost)), (_tail(model, lost), tail)):
+    for names, why in (*((names, front) for names in _fronts(model, lost)), (_tail(model, joined), tail)):
         if names:
             found.append(dict.fromkeys(names, why))
     return found
@@ -196,8 +198,8 @@ def _onwards(nodes: Iterable[ir.Node], front: set[int], kinds: Callable[[ir.Node
 # ---- tails -------------------------------------------------------------------------------------------------------
 
 
-def _tail(model: ir.Graph, lost: bool) -> list[str]:
-    """Return the nodes that no layer is computed from, where some of them decode, or anything where much is `lost`.
+def _tail(model: ir.Graph, joined: bool) -> list[str]:
+    """Return the nodes that no layer is computed from, where some of them decode, or anything that is `joined`.
 
     An expectation, a layer behind a Softmax, decodes: that is how distances are told by a distribution over them.
     """
@@ -206,7 +208,7 @@ def _tail(model: ir.Graph, lost: bool) -> list[str]:
     leads = _leads(nodes, lambda node: macs(node) > 0 and id(node) not in decoding)
     found = [node for node in nodes if id(node) not in leads]
     decode = any(not kinds(node).isdisjoint(_TAIL) or id(node) in decoding for node in found)
-    return [str(node.name) for node in found] if (decode or lost) and leads else []
+    return [str(node.name) for node in found] if (decode or joined) and leads else []
 
 
 def _leads(nodes: Collection[ir.Node], layer: Callable[[ir.Node], bool]) -> set[int]:

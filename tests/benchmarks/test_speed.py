@@ -177,8 +177,8 @@ def test_random_nets_are_sound(model, convolutions, parameters):
 def test_the_models_of_this_repository_are_always_measured():
     """For a quick look they and two with random weights; what has another form on generic is measured there too."""
     titles = [net.title for net in nets(quick=True)]
-    assert titles[:4] == ["digits_attention", "digits_cnn", "digits_gru", "digits_lstm"]
-    assert len(titles) == 6
+    assert titles[:5] == ["digits_attention", "digits_cnn", "digits_gru", "digits_lstm", "shapes_detector"]
+    assert len(titles) == 7
     found = {
         name: [net.platform for net in of_file(ROOT / "models" / f"digits_{name}.onnx")] for name in ("cnn", "gru")
     }

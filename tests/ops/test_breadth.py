@@ -221,7 +221,8 @@ def test_operator(case, platform):
     make, integer = CASES[case]
     model = make()
     feed = samples(model)
-    result = quantize(make(), feed, platform=platform, fit=False)
+    effort = "fast" if case == "concat" else "normal"  # else the host joins, where that is measured to be better
+    result = quantize(make(), feed, platform=platform, fit=False, effort=effort)
     floats = {node.op_type: node.why for node in result.report.float_nodes + result.report.host_part}
     assert (not floats) == (platform in integer), floats
     assert all(floats.values())
