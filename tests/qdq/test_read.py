@@ -173,7 +173,7 @@ def test_requantize_takes_the_weights_alone(tmp_path):
 )
 @pytest.mark.parametrize("net", first(1, NETS), ids=lambda net: net.__name__)
 def test_there_and_back(net, settings, tmp_path):
-    """Law: qdq -> quantize gives the same scales, and the same integers; of what the host shall do a file says nothing."""
+    """Law: qdq -> quantize gives the same scales, and the same integers; a file says nothing of what the host does."""
     made = quantized(net(), **settings, effort="fast")
     lo.convert(made.graph, "qdq").save(tmp_path / "q.onnx")
     again = lo.quantize(tmp_path / "q.onnx", platform=settings["platform"])
