@@ -77,16 +77,25 @@ ZOO |= {f"stress{seed}": functools.partial(stress, seed) for seed in range(12)}
 
 def own(name):
     """Return (model, real samples) of a model of models/."""
+    if name == "shapes_detector":
+        pictures, _ = module(MODELS / "drawn_shapes.py").draw(SAMPLES, 1)
+        return ir.load(MODELS / f"{name}.onnx"), {"pictures": pictures}
     samples = np.load(MODELS / "digits_calib.npz")["input"][:SAMPLES]
     return ir.load(MODELS / f"{name}.onnx"), {"input": samples}
+
+
+def module(path):
+    """Return the module of a file that no package holds."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 @functools.cache
 def shared_feeds(name):
     """Return the first real samples of a model of ../shared/models."""
-    spec = importlib.util.spec_from_file_location("loaders", SHARED / "data" / "loaders.py")
-    loaders = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaders)
+    loaders = module(SHARED / "data" / "loaders.py")
     feeds, _ = getattr(loaders, LOADERS[name])()[0]
     return {key: array[:SAMPLES] for key, array in feeds.items()}
 

@@ -117,7 +117,10 @@ def twin_dequant(model, rng):
 def add_identity(model, rng):
     """Put an Identity on an edge, or before a graph output."""
     made = {name for n in model.graph.node for name in n.output if n.op_type != "Constant"} - {""}
-    node = rng.choice([n for n in model.graph.node if any(name in made for name in n.input)])
+    readers = [n for n in model.graph.node if any(name in made for name in n.input)]
+    if not readers:
+        return False
+    node = rng.choice(readers)
     index = rng.choice([i for i, name in enumerate(node.input) if name in made])
     name = _fresh(model, "same")
     _insert(model, node, helper.make_node("Identity", [node.input[index]], [name], name=f"I{name}"))
