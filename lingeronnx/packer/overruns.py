@@ -230,13 +230,16 @@ def _average_exposed(node: Node, memory: Memory, block: Spot, table: str) -> dic
 def _norm_exposed(node: Node, memory: Memory, block: Spot, table: str) -> dict[str, Span]:
     """Row by row: the scratch of one row is written over the results of those before and the inputs of those behind.
 
-    Constants have been copied from their buffer before the first row. Neither this nor the input is known of venus.
+    Constants have been copied from their buffer before the first row; only the copies may lie over what is still to be
+    copied. Neither this nor the input is known of venus.
     """
     row, source, result = node.inputs[1].elements, memory.spots[node.x.name], memory.spots[node.y.name]
     rows = node.x.elements // row
     found = {node.y.name: (result.offset, result.offset + (rows - 1) * row)}
     if OVERRUNS[table][LAYER_NORM.name] is not _norm_venus:
-        found[memory.buffers.get(node.step.name, "")] = _NOTHING
+        if (name := memory.buffers.get(node.step.name)) is not None:
+            buffer, copies = memory.spots[name], (block.offset + 8 * row + 8, block.offset + 13 * row + 8)
+            found[name] = (max(buffer.offset, copies[0]), min(buffer.offset + buffer.size, copies[1]))
         if not _kept(node, memory):
             found[node.x.name] = (source.offset + row, source.offset + rows * row)
     return found
