@@ -13,7 +13,6 @@ marks of a page. `answers` yields the rows for other programs. The exit code is 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,8 +70,9 @@ class Answers:
 
 def models(shared: Path | None = None) -> list[Model]:
     """Return the models of models/, and those of the folder `shared` that have data there."""
-    calib = str(packable.MODELS / "digits_calib.npz")
-    found = [Model(path.stem, path, calib) for path in sorted(packable.MODELS.glob("*.onnx"))]
+    own = {"shapes_detector": f"{packable.MODELS}/drawn_shapes.py:calib"}
+    digits = str(packable.MODELS / "digits_calib.npz")
+    found = [Model(path.stem, path, own.get(path.stem, digits)) for path in sorted(packable.MODELS.glob("*.onnx"))]
     if shared is None:
         return found
     for name, loader in packable.LOADERS.items():
@@ -84,11 +84,7 @@ def models(shared: Path | None = None) -> list[Model]:
 
 
 def _real(folder: Path, script: Path) -> Iterator[Model]:
-    spec = importlib.util.spec_from_file_location("real_models", script)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = packable.module(script)
     for name, (file, calib, _, state) in made.MODELS.items():
         fix = {key: float(value) for key, value in made.FIXED.get(name, {}).items()}
         yield Model(Path(file).stem, folder / file, f"{script}:{calib.__name__}", {"state": state, "fix": fix})
