@@ -14,7 +14,7 @@ from ..emit import Lowered, Lowering
 from ..errors import ConfigError
 from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
-from ..plan import Plan, QParams, Transform, zero_of
+from ..plan import Affine, PerAxis, PerTensor, Plan, Transform, zero_of
 from ..plan.synthetic import is_synthetic
 from ..platforms import Platform
 from ..run.borders import float_names
@@ -34,19 +34,21 @@ def lower(parts: Partition, plan: Plan, row: Platform) -> Lowered:
 
 def check_zero_points(plan: Plan, parts: Partition, row: Platform) -> None:
     """Raise ConfigError for a zero point in `plan` that an operator of `parts` on `row` does not take."""
-    held = {name: q for name, q in plan.tensors.items() if q.zero_point}
+    held = {name: q for name, q in plan.tensors.items() if q.shifted}
     if not held:
         return
     symmetric, activations = parts.symmetric(row), set(parts.activations)
     for name, q in held.items():
         what = "a weight" if name not in activations else f"{q.bits} bits" if q.bits > 8 else symmetric.get(name)
         if what is not None:
-            raise ConfigError(f"the plan holds '{name}' with zero point {q.zero_point}; {what} takes 0 only")
+            raise ConfigError(
+                f"the plan holds '{name}' with zero point {int(q.zero_points.max())}; {what} takes 0 only"
+            )
 
 
 def plan_of(graph: ir.Graph) -> Plan:
     """Read the plan back from an integer graph: its attributes are the only truth."""
-    tensors: dict[str, QParams] = {}
+    tensors: dict[str, Affine] = {}
     scales: dict[str, float] = {}
     widths: dict[str, int] = {}
     names = float_names(graph)
@@ -65,15 +67,14 @@ def plan_of(graph: ir.Graph) -> Plan:
             scales[name] = scale
             bits = widths[name] = int(form.bits(attrs) or widths.get(str(source.name) if source is not None else "", 8))
             if form is not REQUANT:
-                tensors[names.get(name, name)] = QParams(float(scale), bits, zero_point=zero_of(scale))
+                tensors[names.get(name, name)] = Affine(float(scale), bits, zero_point=zero_of(scale))
         for key, index in form.weight_scales.items():
             if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
                 many = isinstance(attrs[key], Sequence)
-                scale_w = tuple(map(float, attrs[key])) if many else float(attrs[key])
-                axis = form.channel_axis if many else None
-                tensors[ir.read_name(node, index)] = QParams(scale_w, int(attrs["parameter_bits"]), axis)
+                along = PerAxis(form.channel_axis or 0) if many else PerTensor()
+                tensors[ir.read_name(node, index)] = Affine(attrs[key], int(attrs["parameter_bits"]), along)
         if "scale_y" in attrs and (held := ir.const(node.inputs[1])) is not None:  # a constant operand
-            tensors[ir.read_name(node, 1)] = QParams(float(attrs["scale_y"]), 8 * held.dtype.itemsize)
+            tensors[ir.read_name(node, 1)] = Affine(float(attrs["scale_y"]), 8 * held.dtype.itemsize)
     found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
     transforms = {name: Transform(tuple(_factors(entry))) for name, entry in found.items()}
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_format(n) is None}

@@ -20,7 +20,7 @@ from simulator.kernel import Kernel
 
 from ..errors import InternalError, ModelError
 from ..graph import ir
-from ..plan import QParams, counted
+from ..plan import Affine, counted
 from ..platforms.arithmetic import Arithmetic, Left, Rounding
 from .inference import Signature
 from .real import Reals
@@ -71,7 +71,7 @@ def zero_attribute(key: str) -> Attr:
     return Attr(f"zero_point_{key}", "i", 0)
 
 
-def zero_points(**held: QParams | None) -> dict[str, int]:
+def zero_points(**held: Affine | None) -> dict[str, int]:
     """Return the attributes of `zero_attribute` for tensors held so; none for a zero point of 0."""
     return {f"zero_point_{key}": q.zero_point for key, q in held.items() if q is not None and q.zero_point}
 
@@ -378,7 +378,7 @@ class Format:
 class Unary(Format):
     """One tensor in, one out, each with a scale and a width of its own."""
 
-    def scales(self, x: QParams, o: QParams) -> dict[str, Any]:
+    def scales(self, x: Affine, o: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads `x` and writes `o`."""
         held = {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
         return {**held, **zero_points(x=x, o=o)}

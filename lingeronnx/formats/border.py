@@ -9,7 +9,7 @@ from typing import Any, Literal
 from simulator.kernel import Kernel
 
 from ..graph import ir
-from ..plan import QParams, counted
+from ..plan import Affine, counted
 from ..platforms.arithmetic import Quantizer, Real, Requantizer
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, zero_attribute
@@ -19,7 +19,7 @@ from .real import Reals
 __all__ = ["FAMILY", "QUANT", "DEQUANT", "REQUANT"]
 
 
-def _zero(q: QParams) -> dict[str, int]:
+def _zero(q: Affine) -> dict[str, int]:
     return {"zero_point": q.zero_point} if q.zero_point else {}
 
 
@@ -34,7 +34,7 @@ class Quant(Format):
     zero_points = True
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
-    def scales(self, o: QParams) -> dict[str, Any]:
+    def scales(self, o: Affine) -> dict[str, Any]:
         """Return the attributes of a node that writes `o`."""
         return {"data_bits": o.bits, "scale_x": o.scale, **_zero(o)}
 
@@ -85,7 +85,7 @@ class Dequant(Format):
     zero_points = True
     attributes = (Attr("scale_o", "f"), Attr("zero_point", "i", 0))
 
-    def scales(self, x: QParams) -> dict[str, Any]:
+    def scales(self, x: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads `x`."""
         return {"scale_o": x.scale, **_zero(x)}
 

@@ -8,7 +8,7 @@ from typing import Any
 from simulator.kernel import Kernel
 
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..platforms.arithmetic import Concat as Arithmetic
 from . import inference as rules
 from ._base import ALL_OUT, Attr, Bound, Format, scale_at, with_axis, zero_attribute, zero_points
@@ -42,7 +42,7 @@ class Concat(Format):
         """Return all inputs."""
         return list(range(len(node.inputs)))
 
-    def scales(self, inputs: Sequence[QParams], o: QParams) -> dict[str, Any]:
+    def scales(self, inputs: Sequence[Affine], o: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads `inputs` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
         zeros = zero_points(o=o, **{f"x_{i}": x for i, x in enumerate(inputs)})

@@ -28,7 +28,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import QParams, zero_of
+from ..plan import Affine, zero_of
 from ..plan import real as real_values
 from ..platforms.arithmetic import Curve, Gate, Reading
 from . import inference as rules
@@ -79,7 +79,7 @@ GLU = Glu()
 
 
 #: How iqSigmoid and iqTanh write their results.
-Q7 = QParams(2.0**7)
+Q7 = Affine(2.0**7)
 
 
 class Sigmoid(Format):

@@ -22,7 +22,7 @@ import numpy as np
 from simulator.kernel import Kernel, PlainKernel, Spec, require
 
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..platforms.arithmetic import Arithmetic, Layer
 from . import inference as rules
 from ._base import Attr, Bound, Format, scale_at, zero_attribute, zero_points
@@ -60,9 +60,9 @@ class WeightFormat(Format):
     leaves = True
     zero_points = True
 
-    def scales(self, x: QParams, w: QParams, o: QParams | None) -> dict[str, Any]:
+    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, Any]:
         """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`; None: real numbers."""
-        found = {"data_bits": x.bits, "parameter_bits": w.bits, "scale_x": x.scale, "scale_w": w.scale}
+        found = {"data_bits": x.bits, "parameter_bits": w.bits, "scale_x": x.scale, "scale_w": w.attribute}
         found |= zero_points(x=x, o=o)
         return found if o is None else {**found, "o_bits": o.bits, "scale_o": o.scale}
 

@@ -15,7 +15,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..platforms.arithmetic import Division, Layer, Operands, Product, Quotient, Sum
 from . import inference as rules
 from ._base import Attr, Bound, Format, scale_at, zero_attribute, zero_points
@@ -45,7 +45,7 @@ class PairFormat(Format):
         """Return both operands."""
         return [0, 1]
 
-    def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
+    def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads `x` and `y` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
         held = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
@@ -183,7 +183,7 @@ class Bmm(PairFormat):
     attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
                   Attr("o_bits", "i", 8), *_ZEROS)  # fmt: skip
 
-    def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
+    def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, Any]:
         """Return the scales of both factors and the output, and the widths."""
         return {**super().scales(x, y, o), "data_bits": x.bits, "o_bits": o.bits}
 

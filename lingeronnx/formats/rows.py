@@ -20,7 +20,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..platforms.arithmetic import Norm, Row, Rows
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, with_axis
@@ -61,7 +61,7 @@ class LayerNorm(Format):
         held.pop("scale_y_normal", None)
         return held
 
-    def scales(self, x: QParams, w: QParams, o: QParams) -> dict[str, Any]:
+    def scales(self, x: Affine, w: Affine, o: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads `x`, has a factor `w` and writes `o`."""
         return {
             "data_bits": x.bits,

@@ -341,13 +341,13 @@ class Bridge(nn.Module):
     def _rounded(self, name: str, source: Source) -> Any:
         """Return an integer initializer as lowering makes it of the parameter, or by the rule that stands in."""
         rule = self.rounding.get(source.name)
-        wide = source.high >= 1 << 30  # a bias
+        wide = source.held.bits > 16  # a bias
         if rule is not None and not wide:
             return self._viewed(rule(self.parameter_of[source.name], source), name, source)
         parameter = self.parameter_of[source.name]
         probe = None if wide else self.scale_logs.get(source.name)
-        moved = self._viewed(parameter.double() * multiplied(source, parameter), name, source)
-        return rounded(moved, source.low, source.high, probe)
+        moved = self._viewed(parameter.double() * multiplied(source.held, parameter), name, source)
+        return rounded(moved, source.held.low, source.held.high, probe)
 
     def _viewed(self, parameter: Any, name: str, source: Source) -> Any:
         """Return the parameter as `source.view` rearranges it."""
