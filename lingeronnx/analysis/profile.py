@@ -134,7 +134,7 @@ class Recorder:
         session: Session,
         *,
         per_channel: bool = False,
-        on_tensor: Callable[[str, np.ndarray, float | None], None] | None = None,
+        on_tensor: Callable[[str, np.ndarray, Affine | None], None] | None = None,
     ) -> None:
         self.session, self._per_channel, self._on_tensor = session, per_channel, on_tensor
         self._real = Real(session)
@@ -147,12 +147,13 @@ class Recorder:
         """Whether anything was run."""
         return bool(self._seen)
 
-    def add(self, name: str, array: np.ndarray, scale: float | None) -> None:
+    def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
         """Take in one batch of tensor `name`."""
         if self._on_tensor is not None:
-            self._on_tensor(name, array, scale)
+            self._on_tensor(name, array, held)
         if name in self._known and array.dtype.kind in "fiub":
-            self._take(name, self._real(name, array, scale), str(array.dtype), scale, 1)
+            scale = None if held is None else held.scale
+            self._take(name, self._real(name, array, held), str(array.dtype), scale, 1)
 
     def profile(self) -> Profile:
         """Return what was seen so far, constants too; ConfigError where nothing was run."""

@@ -14,7 +14,7 @@ from ..emit import Lowered, Lowering
 from ..errors import ConfigError
 from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
-from ..plan import Affine, PerAxis, PerTensor, Plan, Transform, zero_of
+from ..plan import Affine, PerAxis, PerTensor, Plan, Transform
 from ..plan.synthetic import is_synthetic
 from ..platforms import Platform
 from ..run.borders import float_names
@@ -49,32 +49,31 @@ def check_zero_points(plan: Plan, parts: Partition, row: Platform) -> None:
 def plan_of(graph: ir.Graph) -> Plan:
     """Read the plan back from an integer graph: its attributes are the only truth."""
     tensors: dict[str, Affine] = {}
-    scales: dict[str, float] = {}
-    widths: dict[str, int] = {}
+    known: dict[str, Affine] = {}
     names = float_names(graph)
     chip = graph.metadata_props.get("lingeronnx.platform", "venus")
     for node in graph.graph:
         form = integer_format(node)
         if form is None or not (
-            is_quantized_domain(node) or (node.inputs[0] is not None and node.inputs[0].name in scales)
+            is_quantized_domain(node) or (node.inputs[0] is not None and node.inputs[0].name in known)
         ):
             continue
         attrs = attributes(form, node)
         source = node.inputs[0]
-        scale = form.out_scale(attrs, [scales.get(str(source.name)) if source is not None else None])
-        if scale is not None:
+        before = known.get(str(source.name)) if source is not None else None
+        held = form.out_scale(attrs, [before])
+        if held is not None:
             name = ir.written_name(node)
-            scales[name] = scale
-            bits = widths[name] = int(form.bits(attrs) or widths.get(str(source.name) if source is not None else "", 8))
+            q = known[name] = held.changed(bits=int(form.bits(attrs) or (8 if before is None else before.bits)))
             if form is not REQUANT:
-                tensors[names.get(name, name)] = Affine(float(scale), bits, zero_point=zero_of(scale))
+                tensors[names.get(name, name)] = q
         for key, index in form.weight_scales.items():
             if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
                 many = isinstance(attrs[key], Sequence)
                 along = PerAxis(form.channel_axis or 0) if many else PerTensor()
                 tensors[ir.read_name(node, index)] = Affine(attrs[key], int(attrs["parameter_bits"]), along)
-        if "scale_y" in attrs and (held := ir.const(node.inputs[1])) is not None:  # a constant operand
-            tensors[ir.read_name(node, 1)] = Affine(float(attrs["scale_y"]), 8 * held.dtype.itemsize)
+        if "scale_y" in attrs and (operand := ir.const(node.inputs[1])) is not None:  # a constant operand
+            tensors[ir.read_name(node, 1)] = Affine(float(attrs["scale_y"]), 8 * operand.dtype.itemsize)
     found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
     transforms = {name: Transform(tuple(_factors(entry))) for name, entry in found.items()}
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_format(n) is None}

@@ -20,13 +20,13 @@ from simulator.kernel import Kernel
 
 from ..errors import InternalError, ModelError
 from ..graph import ir
-from ..plan import Affine, counted
+from ..plan import Affine
 from ..platforms.arithmetic import Arithmetic, Left, Rounding
 from .inference import Signature
 from .real import Reals
 
 __all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "attributes", "other_zero",
-           "scale_at", "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
+           "held_at", "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
 
 #: Attribute names of later generations -> the names used here.
 RENAMED: Mapping[str, str] = MappingProxyType(
@@ -81,9 +81,10 @@ def other_zero(attrs: Mapping[str, Any]) -> str | None:
     return next((key for key, value in attrs.items() if key.startswith("zero_point") and value), None)
 
 
-def scale_at(attrs: Mapping[str, Any], key: str) -> float:
-    """Return the attribute `scale_<key>`, which knows the zero point beside it."""
-    return counted(float(attrs[f"scale_{key}"]), int(attrs.get(f"zero_point_{key}") or 0))
+def held_at(attrs: Mapping[str, Any], key: str) -> Affine:
+    """Return what the attribute `scale_<key>` says, with the zero point beside it and the width of the node."""
+    bits = int(attrs.get("o_bits" if key == "o" else "data_bits") or 8)
+    return Affine(float(attrs[f"scale_{key}"]), bits, zero_point=int(attrs.get(f"zero_point_{key}") or 0))
 
 
 @dataclass
@@ -323,11 +324,11 @@ class Format:
         found = attrs.get(self.width)
         return None if found is None else int(found)
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """Return the scale of the output (counts per unit), given the input tensors' scales; None for real numbers."""
-        return scale_at(attrs, "o") if attrs.get("scale_o") is not None else (scales[0] if scales else None)
+        return held_at(attrs, "o") if attrs.get("scale_o") is not None else (scales[0] if scales else None)
 
-    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+    def out_scales(self, bound: Bound, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """Return the scale of every output, the same for all by default."""
         return [self.out_scale(bound.attrs, scales)] * len(bound.node.outputs)
 
@@ -335,9 +336,9 @@ class Format:
         """Return the indices of outputs that the kernel gives as integers and the graph has as real numbers."""
         return []
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scale at which each input is read, by input index, where an attribute says so."""
-        return {} if attrs.get("scale_x") is None else {0: scale_at(attrs, "x")}
+        return {} if attrs.get("scale_x") is None else {0: held_at(attrs, "x")}
 
     # ---- in real numbers -------------------------------------------------------------------------------------------
 

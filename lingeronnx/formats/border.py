@@ -9,7 +9,7 @@ from typing import Any, Literal
 from simulator.kernel import Kernel
 
 from ..graph import ir
-from ..plan import Affine, counted
+from ..plan import Affine
 from ..platforms.arithmetic import Quantizer, Real, Requantizer
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, zero_attribute
@@ -52,9 +52,10 @@ class Quant(Format):
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
         return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule, zero=int(bound.attrs["zero_point"]))
 
-    def scale(self, node: ir.Node) -> float:
-        """Return the scale of the integers that a node writes, which knows their zero point."""
-        return counted(float(ir.attr(node, "scale_x")), int(ir.attr(node, "zero_point", 0)))
+    def held(self, node: ir.Node) -> Affine:
+        """Return how the integers that a node writes are held."""
+        bits = int(ir.attr(node, "data_bits", 8))
+        return Affine(float(ir.attr(node, "scale_x")), bits, zero_point=int(ir.attr(node, "zero_point", 0)))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the real input: what is quantized."""
@@ -64,11 +65,11 @@ class Quant(Format):
         """The width is always told, and a zero point."""
         return {"data_bits": 8, **attrs, "zero_point": 0}
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_x."""
-        return counted(float(attrs["scale_x"]), int(attrs["zero_point"]))
+        return Affine(float(attrs["scale_x"]), int(attrs["data_bits"]), zero_point=int(attrs["zero_point"]))
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return none: the input is real."""
         return {}
 
@@ -103,13 +104,13 @@ class Dequant(Format):
         """Return the attributes unchanged."""
         return dict(attrs)
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """Return none: real values have no scale."""
         return None
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scale of the integer input."""
-        return {0: counted(float(attrs["scale_o"]), int(attrs["zero_point"]))}
+        return {0: Affine(float(attrs["scale_o"]), zero_point=int(attrs["zero_point"]))}
 
 
 DEQUANT = Dequant()

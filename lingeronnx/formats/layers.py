@@ -25,7 +25,7 @@ from ..graph import ir
 from ..plan import Affine
 from ..platforms.arithmetic import Arithmetic, Layer
 from . import inference as rules
-from ._base import Attr, Bound, Format, scale_at, zero_attribute, zero_points
+from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
 from .inference import Signature
 from .real import Reals
 
@@ -66,10 +66,10 @@ class WeightFormat(Format):
         found |= zero_points(x=x, o=o)
         return found if o is None else {**found, "o_bits": o.bits, "scale_o": o.scale}
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scales of input and weight."""
-        scales = {0: scale_at(attrs, "x")}
-        return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: float(attrs["scale_w"])}
+        scales = {0: held_at(attrs, "x")}
+        return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: held_at(attrs, "w")}
 
     def weights(self, real: Reals, groups: int = 1, turned: bool = False) -> list[ir.Value]:
         """Return the real values of the input, the weight and, where there is one, the bias.
@@ -218,9 +218,9 @@ class Linear(WeightFormat):
     third = "QLinear"
     attributes = WEIGHT
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """scale_o; without one the output is float."""
-        return None if attrs["scale_o"] is None else scale_at(attrs, "o")
+        return None if attrs["scale_o"] is None else held_at(attrs, "o")
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the matrix kernel."""

@@ -18,7 +18,7 @@ from ..graph import ir
 from ..plan import Affine
 from ..platforms.arithmetic import Division, Layer, Operands, Product, Quotient, Sum
 from . import inference as rules
-from ._base import Attr, Bound, Format, scale_at, zero_attribute, zero_points
+from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
 from .inference import Signature
 from .real import Reals
 
@@ -59,9 +59,9 @@ class PairFormat(Format):
         """Return the operator itself."""
         return [real(self.standard, real.input(0), real.input(1))]
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scales of both operands."""
-        return {0: scale_at(attrs, "x"), 1: scale_at(attrs, "y")}
+        return {0: held_at(attrs, "x"), 1: held_at(attrs, "y")}
 
     def centered(self, bound: Bound, kernel: Kernel) -> Kernel:
         """Return the kernel, on operands less their zero points."""

@@ -23,7 +23,7 @@ from ..graph import ir
 from ..plan import Affine
 from ..platforms.arithmetic import Norm, Row, Rows
 from . import inference as rules
-from ._base import Attr, Bound, Format, Unary, with_axis
+from ._base import Attr, Bound, Format, Unary, held_at, with_axis
 from .inference import Signature
 from .real import Reals
 
@@ -112,9 +112,9 @@ class LayerNorm(Format):
             held.append(real.held(2, fraction * float(a["scale_w"]), view=rows))
         return [real("LayerNormalization", real.input(), *held, axis=-axes, epsilon=float(a["epsilon"]))]
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scales of input and factor."""
-        return {0: float(attrs["scale_x"]), 1: float(attrs["scale_w"])}
+        return {0: held_at(attrs, "x"), 1: held_at(attrs, "w")}
 
 
 LAYER_NORM = LayerNorm()

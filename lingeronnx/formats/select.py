@@ -156,7 +156,7 @@ class Gather(Format):
         scale = float(real.attrs["scale_o"] or real.attrs["scale_x"])
         return [real("Gather", real.held(0, scale, bits=bits), real.given(1), axis=axis)]
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """The table's, or the input's."""
         return super().out_scale({"scale_o": attrs["scale_o"] or attrs["scale_x"]}, scales)
 

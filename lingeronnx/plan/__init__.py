@@ -2,8 +2,7 @@
 
 from .affine import Affine, Granularity, PerAxis, PerGroup, PerTensor, Rounding
 from .plan import Plan, Transform
-from .scale import Scale, counted, real, zero_of
 from .source import Source, View, accumulator, as_it_is
 
-__all__ = ["Affine", "Granularity", "PerAxis", "PerGroup", "PerTensor", "Plan", "Rounding", "Scale", "Source",
+__all__ = ["Affine", "Granularity", "PerAxis", "PerGroup", "PerTensor", "Plan", "Rounding", "Source",
            "Transform", "View", "accumulator", "as_it_is", "counted", "real", "zero_of"]  # fmt: skip

@@ -272,6 +272,13 @@ class Affine:
             above -= self.centre(integers.ndim)
         return np.asarray(above / self.broadcast(integers.ndim))
 
+    def __rtruediv__(self, integers: npt.ArrayLike) -> np.ndarray:
+        """Return the reals that `integers` stand for, as integers over a scale are where 0 stands for 0."""
+        return self.real(np.asarray(integers))
+
+    #: An array over an `Affine` is left to the method above.
+    __array_ufunc__ = None
+
     def on_grid(self, array: np.ndarray) -> np.ndarray:
         """Return reals, of any float type, as they come back from the integers; the same type.
 

@@ -253,7 +253,7 @@ def scales_read(node: Node) -> dict[int, float]:
             found[int(name[8:])] = value
     if form is not None and all(is_scale(v) for k, v in attrs.items() if k.startswith("scale_") and v is not None):
         with contextlib.suppress(KeyError, TypeError, ValueError):  # a scale is missing: nothing is said then
-            found.update(form.read_scales(attrs))
+            found.update({index: held.scale for index, held in form.read_scales(attrs).items()})
     return {index: float(scale) for index, scale in found.items() if is_scale(scale)}
 
 
