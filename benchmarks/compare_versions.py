@@ -1,20 +1,25 @@
 """What two versions of lingeronnx write and compute for the same models: equal or not, and where they differ.
 
-    PYTHONPATH=OLD python OLD/benchmarks/compare_versions.py --save old.json
+    PYTHONPATH=OLD python NEW/benchmarks/compare_versions.py --save old.json
     PYTHONPATH=NEW python NEW/benchmarks/compare_versions.py --against old.json
+    ... --quick                               a minute or two, for after each step of a refactoring
+    ... --sets real --platform venus --only 'face*'
 
-A refactoring leaves both the same. Every model is quantized with the defaults for every platform, from a few samples,
-and becomes one fingerprint:
+A refactoring leaves both the same. Every model is quantized for every platform, from a few samples, and becomes one
+fingerprint:
 
+    files      hashes of the written files: the graph, the part for the packer, the plan
+    named      one line per node of the graph file with all names, in the order of the file: says which bytes moved
     graph      the integer graph in a form that no name of a tensor or node and no order of writing changes: one line
                per node with its operator, attributes and inputs; an initializer stands as its type, shape and hash
     linger     a hash of the same of the graph converted to domain linger, or that there is none
-    plan       the scales of tensors that the float model has, by name; those of all others, by value
+    packer     the packer's line; cost, notes and findings of the report stand in `report`, as a hash each
+    check      hashes of what check says of the float model and of the written file, each part by itself
     outputs    hashes of what the simulator computes on other samples, on the executor's arithmetic and on the training
-               side's where it is known
+               side's where it is known; of a model with states call by call, with its states fed back
 
-Models are `models/*.onnx`, and where there is such a folder ../shared/models/*.onnx with its data. The exit status is
-1 where anything differs. Both versions run the script of one checkout if the other has none: PYTHONPATH chooses.
+Models and data: see version_models.py. One script serves both versions: PYTHONPATH chooses the package, and this file
+uses nothing but its public names. The exit status is 1 where anything differs.
 """
 
 from __future__ import annotations
@@ -23,59 +28,21 @@ import argparse
 import difflib
 import fnmatch
 import hashlib
-import importlib.util
 import json
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from version_models import SETS, Entry, Feed, entries
 
 import lingeronnx as lo
 
-HERE = Path(__file__).resolve().parents[1]
-SHARED = HERE.parent / "shared"
 PLATFORMS = ("generic", "venus", "arcs", "venusA")
-CALIBRATION, TEST = 32, 16  # samples
-
-#: Shared model -> what its loader's functions are called, where it is not the last word of the name.
-_LOADERS = {"cifar_mobilenetv2_uneven": "mobilenetv2", "cifar_mobilenetv2": "mobilenetv2",
-            "cifar_resnet_bn": "resnet_bn", "fsdd_attention": "sequence", "fsdd_attention_op13": "sequence",
-            "fsdd_gru": "sequence", "fsdd_lstm": "sequence"}  # fmt: skip
-
-
-# ---- models and data ---------------------------------------------------------------------------------------------
-
-
-def models() -> Iterator[tuple[str, Path, Path]]:
-    """Yield (name, model, data) of every model; data is an .npz of this repository or the shared loaders."""
-    for path in sorted((HERE / "models").glob("*.onnx")):
-        yield path.stem, path, HERE / "models"
-    for path in sorted((SHARED / "models").glob("*.onnx")):
-        yield path.stem, path, SHARED / "data" / "loaders.py"
-
-
-def feeds(name: str, data: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return a few samples to calibrate on and a few others to run, by input name."""
-    if data.is_dir():
-        calib, test = (np.load(data / f"digits_{part}.npz")["input"] for part in ("calib", "test"))
-        return {"input": calib[:CALIBRATION]}, {"input": test[:TEST]}
-    spec = importlib.util.spec_from_file_location("loaders", data)
-    assert spec is not None
-    assert spec.loader is not None
-    loaders = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaders)
-    stem = _LOADERS.get(name, name.rpartition("_")[2])
-    found = []
-    for part, count in (("calib", CALIBRATION), ("test", TEST)):
-        ((samples, _),) = getattr(loaders, f"{stem}_{part}")()
-        found.append({key: array[:count] for key, array in samples.items()})
-    return found[0], found[1]
 
 
 # ---- graphs ------------------------------------------------------------------------------------------------------
@@ -149,64 +116,84 @@ def _type(value: onnx.ValueInfoProto) -> str:
     return f"{onnx.TensorProto.DataType.Name(kind.elem_type).lower()}{dims}"
 
 
-def as_proto(thing: Any) -> onnx.ModelProto:
-    """Return what can be saved as a protobuf model."""
-    with tempfile.TemporaryDirectory() as folder:
-        thing.save(Path(folder) / "model.onnx")
-        return onnx.load(Path(folder) / "model.onnx")
+def named(model: onnx.ModelProto) -> list[str]:
+    """Return the nodes as they stand in the file, with all names; and what the file says beside the graph."""
+    metadata = {prop.key: digest(prop.value) for prop in model.metadata_props}
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    head = f"ir {model.ir_version} opsets {opsets} producer {model.producer_name} metadata {metadata}"
+    return [head, *(f"{n.name}: {', '.join(n.output)} = {n.op_type}({', '.join(n.input)})" for n in model.graph.node)]
 
 
 # ---- fingerprints ------------------------------------------------------------------------------------------------
 
 
-def scales(plan: Any, known: set[str]) -> dict[str, Any]:
-    """Return the plan's scales: by name for tensors in `known`, else how often each occurs; and its transforms."""
-    own: dict[str, str] = {}
-    others: Counter[str] = Counter()
-    for name, q in plan.tensors.items():
-        text = f"{np.atleast_1d(q.scale).tolist()} {q.bits}"
-        if name in known:
-            own[name] = text
-        else:
-            others[text] += 1
-    factors = sorted(f"{np.asarray(t.factor).tolist()}" for t in plan.transforms.values())
-    return {"own": dict(sorted(own.items())), "others": dict(sorted(others.items())), "transforms": digest(*factors)}
+def content(path: Path) -> str:
+    """Return a hash of a file without the version of the package that wrote it."""
+    return digest(path.read_bytes().replace(lo.__version__.encode(), b"version"))
 
 
-def outputs(path: Path, run: dict[str, np.ndarray], arithmetic: str) -> dict[str, str] | str:
-    """Return a hash of every output of the graph at `path`, or that the arithmetic is not known."""
+def outputs(path: Path, feeds: Sequence[Feed], states: dict[str, str], arithmetic: str) -> Any:
+    """Return a hash of every output of the graph at `path` on `feeds` in turn, or why it does not run."""
     try:
         session = lo.Session(path, arithmetic)
-        results = session.run(None, run)
-    except lo.LingerOnnxError:
-        return "refused"
-    names = [value.name for value in session.get_outputs()]
-    return {n: f"{a.dtype}{list(a.shape)}:{digest(a.tobytes())}" for n, a in zip(names, results, strict=True)}
+        takes = {value.name: value for value in session.get_inputs()}
+        names = [value.name for value in session.get_outputs()]
+        held = {name: np.zeros([d if isinstance(d, int) else 1 for d in takes[name].shape], np.float32)
+                for name in states.values() if name in takes}  # fmt: skip
+        found: dict[str, list[bytes]] = {name: [] for name in names}
+        for feed in feeds:
+            given = {name: array for name, array in {**feed, **held}.items() if name in takes}
+            results = dict(zip(names, session.run(None, given), strict=True))
+            held = {name: results[source] for source, name in states.items() if name in takes}
+            for name, array in results.items():
+                found[name].append(f"{array.dtype}{list(array.shape)}".encode() + np.ascontiguousarray(array).tobytes())
+    except lo.LingerOnnxError as error:
+        return f"refused: {error}"
+    return {name: digest(*parts) for name, parts in found.items()}
 
 
-def fingerprint(path: Path, platform: str, calibrate: dict[str, np.ndarray], run: dict[str, np.ndarray]) -> Any:
-    """Quantize the model at `path` and return what stands for the result."""
-    quantized = lo.quantize(path, calibrate, platform=platform)
-    proto = as_proto(quantized)
-    user = onnx.load(path, load_external_data=False).graph
-    known = {name for node in user.node for name in node.output} | {value.name for value in user.input}
-    known |= {tensor.name for tensor in user.initializer}
-    report = quantized.report.to_dict()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.onnx"
-        quantized.save(file)
+def checked(path: Path, platform: str) -> Any:
+    """Return what check says of a file: a hash of each part, and the verdict's words."""
+    try:
+        found = lo.check(path, platform=platform)
+    except lo.LingerOnnxError as error:
+        return f"refused: {error}"
+    parts = {key: digest(json.dumps(value, default=str)) for key, value in found.to_dict().items()}
+    return {**parts, "verdict": found.verdict, "findings": [str(finding) for finding in found.findings]}
+
+
+def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
+    """Quantize a model and return what stands for the result."""
+    calib, feeds = entry.data(samples)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source = entry.model
+        if isinstance(source, onnx.ModelProto):
+            source = folder / "float.onnx"
+            onnx.save(entry.model, source)
+        quantized = lo.quantize(source, calib, platform=platform, effort=effort, **entry.settings)
+        target = folder / "out" / "model.onnx"
+        target.parent.mkdir()
+        written = quantized.write(target, plan=target.with_suffix(".json"))
+        proto = onnx.load(target)
         try:
-            linger: Any = digest(*canonical(as_proto(lo.convert(file, "linger"))))
-        except lo.LingerOnnxError:
-            linger = "none"
-        computed = {word: outputs(file, run, word) for word in ("executor", "training")}
-    return {
-        "graph": canonical(proto),
-        "linger": linger,
-        "plan": scales(quantized.plan, known),
-        "ready": [report["chip_ready"], report["integer_macs"], len(report["float_nodes"]), len(report["host_part"])],
-        "outputs": computed,
-    }
+            lo.convert(target, "linger").save(folder / "linger.onnx")
+            linger: Any = content(folder / "linger.onnx")
+        except lo.LingerOnnxError as error:
+            linger = f"none: {error}"
+        report = written.report.to_dict()
+        packer = str(report.pop("packer")).replace(str(folder), "")
+        states = dict(entry.settings.get("state", {}))
+        return {
+            "files": {file.name: content(file) for file in sorted(target.parent.iterdir())},
+            "named": named(proto),
+            "graph": canonical(proto),
+            "linger": linger,
+            "packer": packer,
+            "report": {key: digest(json.dumps(value, default=str)) for key, value in report.items()},
+            "check": {"float": checked(source, platform), "integer": checked(target, platform)},
+            "outputs": {word: outputs(target, feeds, states, word) for word in ("executor", "training")},
+        }
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
@@ -221,44 +208,58 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
         yield f"{where}{old} -> {new}"
 
 
+def parser() -> argparse.ArgumentParser:
+    """Return the options."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--save", type=Path, help="write the fingerprints to this JSON file")
+    made.add_argument("--against", type=Path, help="a file that another version saved")
+    made.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), help="of models")
+    made.add_argument("--only", nargs="*", default=["*"], help="globs over MODEL/PLATFORM, such as '*gru/arcs'")
+    made.add_argument("--platform", nargs="+", choices=PLATFORMS, default=list(PLATFORMS))
+    made.add_argument("--effort", default="fast", help="as of quantize")
+    made.add_argument("--samples", type=int, default=4, help="to calibrate on, and to run")
+    made.add_argument("--every", type=int, default=40, metavar="N", help="of onnx's suite every N-th model; 1: all")
+    made.add_argument("--quick", action="store_true", help="own models, and every 200th of onnx's suite")
+    made.add_argument("--lines", type=int, default=6, help="of differences to print per pair")
+    return made
+
+
 def main() -> int:
     """Take the fingerprints; save them or compare them. Return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", type=Path, help="write the fingerprints to this JSON file")
-    parser.add_argument("--against", type=Path, help="a file that another version saved")
-    parser.add_argument("--only", nargs="*", default=["*"], help="globs over MODEL/PLATFORM, such as '*gru/arcs'")
-    parser.add_argument("--lines", type=int, default=6, help="of differences to print per pair")
-    args = parser.parse_args()
+    args = parser().parse_args()
     print(f"lingeronnx of {Path(lo.__file__).parent}", file=sys.stderr)
+    sets, every = (("own", "suite"), 200) if args.quick else (args.sets, args.every)
+    before = json.loads(args.against.read_text()) if args.against else None
     found: dict[str, Any] = {}
-    for name, path, data in models():
-        pairs = {f"{name}/{row}": row for row in PLATFORMS}
-        chosen = {k: row for k, row in pairs.items() if any(fnmatch.fnmatchcase(k, glob) for glob in args.only)}
-        if not chosen:
-            continue
-        calibrate, run = feeds(name, data)
-        for key, row in chosen.items():
+    bad = 0
+    for entry in entries(sets, every):
+        for row in args.platform:
+            key = f"{entry.name}/{row}"
+            if not any(fnmatch.fnmatchcase(key, glob) for glob in args.only):
+                continue
             start = time.perf_counter()
             try:
-                found[key] = fingerprint(path, row, calibrate, run)
+                found[key] = json.loads(json.dumps(fingerprint(entry, row, args.effort, args.samples)))
             except lo.LingerOnnxError as error:
                 found[key] = {"error": str(error)}
-            print(f"{key:40s} {time.perf_counter() - start:5.1f} s", file=sys.stderr)
-    if args.save:
-        args.save.write_text(json.dumps(found, indent=1) + "\n")
-    if not args.against:
-        return 0
-    before = json.loads(args.against.read_text())
-    bad = 0
-    for key, new in found.items():
-        lines = list(differences(before.get(key), json.loads(json.dumps(new))))
-        bad += bool(lines)
-        for line in lines[: args.lines]:
-            print(f"{key}: {line}")
-        if len(lines) > args.lines:
-            print(f"{key}: and {len(lines) - args.lines} more")
-    print(f"{len(found) - bad} of {len(found)} pairs are the same")
+            print(f"{key:40s} {time.perf_counter() - start:5.1f} s", file=sys.stderr, flush=True)
+            if before is not None:
+                bad += told(key, before.get(key), found[key], args.lines)
+            if args.save:
+                args.save.write_text(json.dumps(found, indent=1) + "\n")
+    if before is not None:
+        print(f"{len(found) - bad} of {len(found)} pairs are the same")
     return int(bad > 0)
+
+
+def told(key: str, old: Any, new: Any, most: int) -> bool:
+    """Print where two fingerprints differ; return whether they do."""
+    lines = list(differences(old, new))
+    for line in lines[:most]:
+        print(f"{key}: {line}", flush=True)
+    if len(lines) > most:
+        print(f"{key}: and {len(lines) - most} more", flush=True)
+    return bool(lines)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from ..formats import QUANT
 from ..graph import ir
 from ..ops import Op, parameter_values, with_parameter
 from ..plan.fake import on_grid
-from ..platforms import Platform
+from ..targets import Platform
 from .trial import Rounding, Setting
 
 __all__ = ["Layer", "given_back", "layers", "option", "rounding"]

@@ -17,9 +17,9 @@ import numpy as np
 from ..graph import ir
 from ..plan import QParams
 from ..plan.config import QuantConfig
-from ..platforms import Platform
 from ..qdq.grid import Grid
 from ..qdq.read import Read
+from ..targets import Platform
 from .partition import Partition
 from .taken import Taken, candidates, parameters
 

@@ -30,7 +30,7 @@ from ..errors import ModelError
 from ..graph import ir
 from ..plan import QParams, zero_of
 from ..plan import real as real_values
-from ..platforms.arithmetic import Curve, Gate, Reading
+from ..targets.arithmetic import Curve, Gate, Reading
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, scale_at, zero_attribute
 from .functions import function_of, written

@@ -14,7 +14,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..platforms.arithmetic import Average, Divisor
+from ..targets.arithmetic import Average, Divisor
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, scale_at, zero_attribute
 from .inference import Signature

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ..graph import ir
-from ..plan import Plan, QParams
+from . import Plan, QParams
 
 __all__ = ["cut", "fake_quantized", "on_grid"]
 
