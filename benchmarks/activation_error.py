@@ -30,8 +30,8 @@ from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.platforms import platform
 from lingeronnx.run.session import Session
+from lingeronnx.targets import platform
 from simulator.fixed import Rescale
 from simulator.kernels import LayerNorm, LogSoftmax, Softmax, softmax_entry
 from simulator.lut import piecewise

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import lingeronnx as lo
-from lingeronnx.chip.part import chip_part
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.files import write_text
 from lingeronnx.graph import ir
-from lingeronnx.packer import judge
-from lingeronnx.platforms import platform
+from lingeronnx.run.part import chip_part
+from lingeronnx.targets import platform
+from lingeronnx.targets.luna.packer import judge
 from tests import packable
 from tests.packer import judge as second_judge
 
@@ -108,7 +108,7 @@ def _answer(model: Model, chip: str, settings: dict[str, Any]) -> Answers:
     if not report.packer_args:
         first = next((f"{n.op_type} {n.node} stays float: {n.why}" for n in report.float_nodes), "no integer part")
         return Answers(model.name, chip, promised, NONE, NONE, first)
-    proto = ir.to_proto(chip_part(made.graph))
+    proto = ir.to_proto(chip_part(made.graph, made.platform))
     ours = judge.judge(proto, platform(chip), report.packer_args)
     theirs = second_judge(proto, chip, packable.printed(report))
     ours_say = NO if not ours.chip_ready else PAST if ours.warned else YES

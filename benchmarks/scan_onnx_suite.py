@@ -32,7 +32,7 @@ from lingeronnx.api import quantize
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.graph import ir
 from lingeronnx.ops import float_op
-from lingeronnx.platforms import PLATFORMS, Platform
+from lingeronnx.targets import PLATFORMS, Platform
 
 _REAL = ("BFLOAT16", "DOUBLE", "FLOAT", "FLOAT16")
 

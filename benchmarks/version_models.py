@@ -30,7 +30,8 @@ Feed = Mapping[str, np.ndarray]
 
 #: Shared model -> what its loader's functions are called, where it is not the last word of the name.
 _LOADERS = {"cifar_mobilenetv2_uneven": "mobilenetv2", "cifar_mobilenetv2": "mobilenetv2",
-            "cifar_resnet_bn": "resnet_bn", "fsdd_attention": "sequence", "fsdd_attention_op13": "sequence",
+            "cifar_resnet_bn": "resnet_bn", "mlperf_tiny_resnet8_fix": "resnet8",
+            "fsdd_attention": "sequence", "fsdd_attention_op13": "sequence",
             "fsdd_gru": "sequence", "fsdd_lstm": "sequence"}  # fmt: skip
 
 

@@ -38,11 +38,8 @@ from .flow import (
 )
 from .graph import ir
 from .ops import Violation
-from .packer.names import restored, written
 from .plan import Plan
 from .plan.config import QuantConfig
-from .platforms import Platform
-from .platforms import platform as platform_row
 from .qdq.encodings import Encodings
 from .qdq.read import is_quantized
 from .qdq.write import PLATFORM
@@ -52,6 +49,9 @@ from .run.evaluation import Evaluation, evaluate
 from .run.session import is_integer_graph
 from .run.simulation import Simulation, simulate
 from .search import Goal, search
+from .targets import Platform
+from .targets import platform as platform_row
+from .targets.luna.packer.names import restored, written
 from .tuning import finetune
 
 if TYPE_CHECKING:

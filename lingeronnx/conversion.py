@@ -36,17 +36,17 @@ from .formats import (
 )
 from .formats.rows import FRACTION, THIRD_FRACTION
 from .graph import ir
-from .packer.names import written
 from .plan import Affine
 from .plan.synthetic import warnings_of
-from .platforms import Platform
-from .platforms.arithmetic import Curve, Reading
 from .qdq.difference import lines
 from .qdq.qoperator import to_qoperator
 from .qdq.write import write
 from .run.generations import generation
 from .run.int_runner import row_of
 from .run.made import made_of, note_made
+from .targets import Platform
+from .targets.arithmetic import Curve, Reading
+from .targets.luna.packer.names import written
 
 __all__ = ["STANDARD", "TARGETS", "Converted", "convert"]
 

@@ -22,12 +22,11 @@ from .graph.batch_axes import KEY
 from .plan import Affine, Plan, Source, View, accumulator, as_it_is
 from .plan.synthetic import KEY as CALIBRATION
 from .plan.synthetic import VALUE
-from .platforms import Platform
+from .targets import Platform
 
-__all__ = ["OPSET", "Lowered", "Lowering", "Rule", "integer_type"]
+__all__ = ["Lowered", "Lowering", "Rule", "integer_type"]
 
 #: The opset and IR versions of the vendor's graphs: Squeeze carries its axes as an attribute.
-OPSET, IR_VERSION = 12, 6
 
 _TYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: ir.DataType.INT32}
 
@@ -410,7 +409,8 @@ class Lowering:
         self._floats.update({str(v.name): v for v in results if v.name})
 
     def _finish(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Graph:
-        version = max(OPSET, self.model.opset_imports.get("", OPSET)) if self._copied else OPSET
+        least = self.row.opset
+        version = max(least, self.model.opset_imports.get("", least)) if self._copied else least
         opsets = {"": version, "thinker": 1}
         functions = list(self.model.functions.values()) if any(n.domain == ir.DOMAIN for n in self._nodes) else []
         if functions:
@@ -436,7 +436,7 @@ class Lowering:
             )
         return ir.Graph(
             graph,
-            ir_version=8 if functions else IR_VERSION,
+            ir_version=8 if functions else self.row.ir_version,
             producer_name="lingeronnx",
             functions=functions,
             metadata_props=props,

@@ -10,37 +10,37 @@ from pathlib import Path
 import pytest
 
 from lingeronnx.formats import FORMATS, TRAINED_ONLY
-from lingeronnx.platforms import PLATFORMS
+from lingeronnx.targets import PLATFORMS
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT / package).rglob("*.py"))
 
 # A part of the package -> the parts it may import besides its own. Data flows to the right:
-# cli -> api -> {tuning, repair} -> {search, torch} -> analysis -> flow -> {passes, fit, chip} -> run -> ops -> emit
+# cli -> api -> {tuning, repair} -> {search, torch} -> analysis -> flow -> {passes, fit, finish} -> run -> ops -> emit
 # -> formats -> graph
-BASE = {"alike", "errors", "files", "plan", "platforms", "formats", "packer", "graph", "emit", "ops", "run"}
-FLOW = BASE | {"qdq", "conversion", "passes", "fit", "chip", "flow"}
+BASE = {"alike", "errors", "files", "plan", "targets", "formats", "packer", "graph", "emit", "ops", "run"}
+FLOW = BASE | {"qdq", "conversion", "passes", "fit", "finish", "flow"}
 ALLOWED = {
     "alike": set(),
     "errors": set(),
     "files": {"errors"},
-    "platforms": {"errors"},
+    "targets": {"errors"},
     "graph": {"errors", "files"},
-    "plan": {"errors", "files", "graph", "platforms"},
-    "formats": {"errors", "graph", "plan", "platforms"},
-    "packer": {"errors", "graph", "platforms", "formats"},
-    "emit": {"errors", "graph", "plan", "platforms", "formats"},
-    "ops": {"errors", "graph", "plan", "platforms", "packer", "formats", "emit"},
+    "plan": {"errors", "files", "graph", "targets"},
+    "formats": {"errors", "graph", "plan", "targets"},
+    "packer": {"errors", "graph", "targets", "formats"},
+    "emit": {"errors", "graph", "plan", "targets", "formats"},
+    "ops": {"errors", "graph", "plan", "targets", "packer", "formats", "emit"},
     "run": BASE - {"emit"},
     "qdq": BASE,
     "conversion": BASE | {"qdq"},
     "passes": BASE,
     "fit": BASE | {"passes"},
-    "chip": BASE | {"passes", "fit"},
+    "finish": BASE | {"passes", "fit"},
     "flow": FLOW,
     "analysis": FLOW,
     "repair": BASE | {"schemas"},
-    "reference": {"platforms"},  # an oracle: no operator, no runner
+    "reference": {"targets"},  # an oracle: no operator, no runner
     "schemas": {"errors", "graph", "formats", "plan"},
     "deployment": FLOW,
     "search": FLOW | {"analysis"},
@@ -59,7 +59,7 @@ ALLOWED = {
 #: too. ALLOWED says which of these it needs.
 LAYERS = (
     ("alike", "errors"),
-    ("files", "platforms"),
+    ("files", "targets"),
     ("graph", "reference"),  # the one adapter to onnx_ir
     ("plan",),
     ("formats",),  # the integer operators
@@ -70,7 +70,7 @@ LAYERS = (
     ("qdq",),
     ("conversion", "passes", "repair"),
     ("fit",),
-    ("chip",),
+    ("finish",),
     ("flow",),
     ("analysis", "deployment"),
     ("search", "torch"),
@@ -91,7 +91,14 @@ HOMES = {
 
 def part(path):
     """Return the part of lingeronnx that a file belongs to: its module, or its folder."""
-    return path.relative_to(ROOT / "lingeronnx").parts[0].removesuffix(".py")
+    return part_of(path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"))
+
+
+def part_of(module):
+    """Return the part that a module below lingeronnx belongs to; those of a target have names of their own."""
+    names = module.split(".")[1:] or ["__init__"]
+    inner = [name for name in ("packer", "finish") if names[:3] == ["targets", "luna", name]]
+    return inner[0] if inner else names[0]
 
 
 @functools.cache
@@ -123,7 +130,7 @@ def parts_imported(path):
         if module == "lingeronnx":
             found += [(name, ast.unparse(node)) for name in names]
         elif module.startswith("lingeronnx."):
-            found.append((module.split(".")[1], ast.unparse(node)))
+            found += [(part_of(f"{module}.{name}"), ast.unparse(node)) for name in names or [""]]
     return found
 
 
@@ -220,9 +227,9 @@ def test_simulator_is_a_leaf(path):
 
 @of_each(FILES)
 def test_no_platform_by_name(path):
-    """Only `platforms` compares a platform's name; everybody else asks the row."""
+    """Only `targets` compares a platform's name; everybody else asks the row."""
     names = {row.name for row in PLATFORMS} | {"venus", "arcs", "venusA", "generic", "mars", "jupiter"}
-    if {"platforms", "simulator"} & set(path.relative_to(ROOT).parts[:-1]):
+    if {"targets", "simulator"} & set(path.relative_to(ROOT).parts[:-1]):
         return
     for node in nodes(path):
         if isinstance(node, ast.Compare):
@@ -234,7 +241,7 @@ def test_no_platform_by_name(path):
 #: Where integer operators are called by name, and why. Everybody else asks the format, and so does the rule (`ops`).
 CALLED_BY_NAME = {
     "lingeronnx/formats/": "their home",
-    "lingeronnx/platforms/": "stands below the formats: a row is keyed by the names",
+    "lingeronnx/targets/": "stands below the formats: a row is keyed by the names",
     "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
     "lingeronnx/passes/refuse.py": "QLinear begins the names of onnxruntime's own operators",
 }
@@ -242,7 +249,7 @@ CALLED_BY_NAME = {
 
 @of_each(OURS)
 def test_no_operator_by_name(path):
-    """Only formats, platforms and the oracle write the name of an integer operator, in any generation."""
+    """Only formats, targets and the oracle write the name of an integer operator, in any generation."""
     if path.relative_to(ROOT).as_posix().startswith(tuple(CALLED_BY_NAME)):
         return
     names = {name for form in (*FORMATS, *TRAINED_ONLY) for name in form.names if form.domain or name != form.name}
@@ -261,7 +268,7 @@ def test_names_mean_one_operator():
 
 
 #: Where "@" is a rule of the packer's, not a mark in a name of ours.
-ABOUT_AT = ("lingeronnx/packer/",)
+ABOUT_AT = ("lingeronnx/targets/luna/packer/",)
 
 #: What takes a string apart, and where it is a name of somebody else's making: torch's exporter writes module paths
 #: into names, parameters are matched by the ends of theirs, functions carry their kind before an underscore.

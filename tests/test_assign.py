@@ -15,7 +15,7 @@ from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.ops.pool import is_mean
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.platforms import GENERIC, VENUS
+from lingeronnx.targets import GENERIC, VENUS
 from tests import nets
 from tests.examples import examples
 from tests.nets import prepared, single

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from lingeronnx import platforms
+from lingeronnx import targets as platforms
 from lingeronnx.api import quantize
 from lingeronnx.errors import ConstraintError
-from lingeronnx.packer.judge import judge
 from lingeronnx.run.runners import FloatRunner
+from lingeronnx.targets.luna.packer.judge import judge
 from tests import packable
 from tests.examples import first
 from tests.nets import Net
@@ -301,7 +301,7 @@ def test_what_lies_behind_a_work_area_is_moved_away(monkeypatch):
 
     That is without the BatchNorm2dInt for which it plans more.
     """
-    monkeypatch.setattr("lingeronnx.chip.area._sound", lambda graph, row: True)
+    monkeypatch.setattr("lingeronnx.targets.luna.finish.area._sound", lambda graph, row: True)
     result, _, _ = outcome(form(**FORMS["no mask"]), "venusA", "q-value")
     assert result.report.chip_ready
     assert not [said for said in packable.judged(result, "venusA").problems if said.startswith("LinearInt")]

@@ -16,7 +16,7 @@ from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.ops import float_op
 from lingeronnx.plan import Affine, PerAxis, Plan
-from lingeronnx.platforms import GENERIC
+from lingeronnx.targets import GENERIC
 from tests import nets
 from tests.nets import Net, line
 

@@ -17,11 +17,11 @@ from lingeronnx import cli
 from lingeronnx.analysis import check as checks
 from lingeronnx.analysis import rules
 from lingeronnx.analysis.check import check_integer
-from lingeronnx.chip.form import REMEDIED
 from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
 from lingeronnx.ops import rule_text
-from lingeronnx.platforms import ARCS, PLATFORMS, VENUS, Fault
+from lingeronnx.targets import ARCS, PLATFORMS, VENUS, Fault
+from lingeronnx.targets.luna.finish.form import REMEDIED
 from tests import nets
 
 GOLDEN = Path(__file__).parent / "golden" / "luna"

@@ -9,9 +9,9 @@ import pytest
 from onnx import helper
 
 from lingeronnx.api import quantize
-from lingeronnx.chip.nodes import joined
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
+from lingeronnx.targets.luna.finish.nodes import joined
 from tests import nets
 from tests.packer import judge
 

@@ -16,8 +16,8 @@ import pytest
 
 from lingeronnx.errors import LingerOnnxError
 from lingeronnx.formats import FORMATS
-from lingeronnx.platforms import PLATFORMS
 from lingeronnx.run.session import Session
+from lingeronnx.targets import PLATFORMS
 
 HERE = Path(__file__).resolve()
 

@@ -8,8 +8,8 @@ from onnx import TensorProto, helper
 
 from lingeronnx import api
 from lingeronnx.analysis.packed import check_packed
-from lingeronnx.chip.part import chip_part
 from lingeronnx.graph import ir
+from lingeronnx.run.part import chip_part
 from lingeronnx.run.session import Session
 from tests import nets
 from tests.packer import judge
@@ -54,7 +54,7 @@ def test_the_part_for_the_chip(platform, cast, softmax):
         *(["Cast"] if cast else []),
         *(["Softmax"] if softmax else []),
     }
-    chip = chip_part(result.graph)
+    chip = chip_part(result.graph, result.platform)
     (index,) = chip.graph.inputs
     assert (index.name == "x") == (not cast)
     assert index.dtype.name == "INT64"

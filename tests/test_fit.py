@@ -11,7 +11,7 @@ from lingeronnx.fit import REWRITES, fit
 from lingeronnx.graph import ir
 from lingeronnx.ops import float_op
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.platforms import ARCS, GENERIC, VENUS, VENUSA
+from lingeronnx.targets import ARCS, GENERIC, VENUS, VENUSA
 from tests import nets
 from tests.passes.helpers import feeds, interface, ops, outputs, taps
 

@@ -9,7 +9,7 @@ from lingeronnx.fit import fit
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.platforms import GENERIC, PLATFORMS, VENUS
+from lingeronnx.targets import GENERIC, PLATFORMS, VENUS
 from tests.examples import examples
 from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand
 

@@ -11,8 +11,8 @@ from lingeronnx.api import quantize
 from lingeronnx.fit import fit
 from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.platforms import GENERIC, PLATFORMS, VENUS
 from lingeronnx.run.runners import FloatRunner
+from lingeronnx.targets import GENERIC, PLATFORMS, VENUS
 from tests import nets
 from tests.examples import examples
 

@@ -9,8 +9,8 @@ from lingeronnx.api import quantize
 from lingeronnx.fit import fit
 from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.platforms import ARCS, VENUS, VENUSA
 from lingeronnx.run.session import Session
+from lingeronnx.targets import ARCS, VENUS, VENUSA
 from tests import nets
 from tests.passes.helpers import feeds
 from tests.test_fit import broken, conv, mends, pool, refuses
@@ -76,7 +76,7 @@ def test_tiles_keep_every_integer(platform, monkeypatch):
     feed = nets.samples(model)
     whole = quantize(model, feed, platform=platform, effort="fast")
     small = tight(row, slab=8 * 16 * 3, inner_slab=8 * 16 * 3)
-    monkeypatch.setattr("lingeronnx.platforms.PLATFORMS", (small,))
+    monkeypatch.setattr("lingeronnx.targets.PLATFORMS", (small,))
     cut = quantize(model, feed, platform=platform, effort="fast")
     assert cut.report.chip_ready
     assert [n.op_type for n in cut.graph.graph].count("iqCat") == 2

@@ -12,8 +12,8 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.errors import InternalError
 from lingeronnx.graph import ir
-from lingeronnx.platforms import Fault, Platform, packing, platform, rows
-from lingeronnx.platforms.arithmetic import (
+from lingeronnx.targets import Fault, Platform, platform, rows
+from lingeronnx.targets.arithmetic import (
     Arithmetic,
     Average,
     Concat,
@@ -30,7 +30,8 @@ from lingeronnx.platforms.arithmetic import (
     Sum,
     Table,
 )
-from lingeronnx.platforms.limits import RowLimits
+from lingeronnx.targets.limits import RowLimits
+from lingeronnx.targets.luna import packing
 from tests.nets import Net, plain, residual, samples
 from tests.ops.test_recurrent import classifier, inputs
 

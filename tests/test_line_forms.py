@@ -9,9 +9,9 @@ from lingeronnx.api import quantize
 from lingeronnx.fit import fit
 from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.platforms import ARCS, VENUS, VENUSA
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
+from lingeronnx.targets import ARCS, VENUS, VENUSA
 from tests import nets
 from tests.examples import examples
 from tests.packer import judge

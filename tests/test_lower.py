@@ -14,9 +14,9 @@ from lingeronnx.flow.lower import lower, plan_of
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.platforms import GENERIC, VENUS
 from lingeronnx.run.borders import float_names
 from lingeronnx.run.session import Session
+from lingeronnx.targets import GENERIC, VENUS
 from tests import nets
 from tests.examples import first
 from tests.packer.form import needed

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.platforms import PLATFORMS
-from lingeronnx.platforms.arithmetic import Curve, Norm, Reading, Rows, Shares
+from lingeronnx.targets import PLATFORMS
+from lingeronnx.targets.arithmetic import Curve, Norm, Reading, Rows, Shares
 from tests.naive import curves as naive
 from tests.naive.fixed import multiplier_of, rsh, sat
 from tests.simulator.helpers import SEEDS, few, integers

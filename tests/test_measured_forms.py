@@ -13,9 +13,9 @@ from onnx import helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.packer.judge import judge
-from lingeronnx.platforms import platform as platform_row
 from lingeronnx.run.session import Session
+from lingeronnx.targets import platform as platform_row
+from lingeronnx.targets.luna.packer.judge import judge
 from tests import measured, nets
 from tests.packable import CHIPS, judged, printed
 

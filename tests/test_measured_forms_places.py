@@ -1,7 +1,7 @@
 """What was wrong only as it was placed, quantized again: the printed arguments place it another way.
 
 Each net is the float net behind wrong measured rows. Both judges call the graph right with what is printed, and the
-place that was wrong is not in it. The rules for places are the judge's (`lingeronnx/packer`).
+place that was wrong is not in it. The rules for places are the judge's (`lingeronnx/targets/luna/packer`).
 """
 
 import numpy as np
@@ -9,8 +9,8 @@ import pytest
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.packer.judge import judge
-from lingeronnx.platforms import platform as platform_row
+from lingeronnx.targets import platform as platform_row
+from lingeronnx.targets.luna.packer.judge import judge
 from tests import measured, nets, packable
 from tests.packable import CHIPS, judged, printed
 

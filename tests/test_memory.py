@@ -11,10 +11,10 @@ from lingeronnx.flow.improve.equalize import equalize
 from lingeronnx.flow.improve.fields import moments
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
-from lingeronnx.platforms import VENUS
 from lingeronnx.run.data import Data
 from lingeronnx.run.memory import bytes_per_sample, piece
 from lingeronnx.run.runners import FloatRunner, input_specs
+from lingeronnx.targets import VENUS
 from tests import nets
 from tests.examples import examples, first
 

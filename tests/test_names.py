@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import lingeronnx as lo
 from lingeronnx.flow.lower import plan_of
 from lingeronnx.graph import ir
-from lingeronnx.packer.names import KEY, is_safe, restored, safe_names, written
 from lingeronnx.run.borders import float_names
+from lingeronnx.targets.luna.packer.names import KEY, is_safe, restored, safe_names, written
 from tests.examples import examples
 
 CHIPS = ("venus", "arcs", "venusA")

@@ -22,9 +22,9 @@ from lingeronnx.formats._base import Unary
 from lingeronnx.formats.inference import Signature
 from lingeronnx.graph import ir
 from lingeronnx.ops import Op
-from lingeronnx.platforms import PLATFORMS, rows
-from lingeronnx.platforms.arithmetic import Arithmetic, Requantize
 from lingeronnx.reference._base import Integer
+from lingeronnx.targets import PLATFORMS, rows
+from lingeronnx.targets.arithmetic import Arithmetic, Requantize
 from simulator.kernel import PlainKernel, Spec
 from tests.nets import Net, samples
 from tests.test_invented_chip import chip

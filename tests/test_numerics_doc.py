@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
-from lingeronnx.platforms import PLATFORMS, Fault
+from lingeronnx.targets import PLATFORMS, Fault
 from tests.test_reference import single
 
 ROOT = Path(__file__).parents[1]

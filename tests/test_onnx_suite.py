@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lingeronnx.platforms import GENERIC, VENUS
+from lingeronnx.targets import GENERIC, VENUS
 
 _FILE = Path(__file__).resolve().parents[1] / "benchmarks" / "scan_onnx_suite.py"
 _SAMPLE = (

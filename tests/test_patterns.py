@@ -9,7 +9,7 @@ import pytest
 
 from lingeronnx.api import check, quantize
 from lingeronnx.graph import ir
-from lingeronnx.platforms import PLATFORMS
+from lingeronnx.targets import PLATFORMS
 from tests.packable import judged
 from tests.passes.helpers import positive, proto, rand
 

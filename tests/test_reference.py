@@ -18,9 +18,9 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
-from lingeronnx.platforms import PLATFORMS
-from lingeronnx.platforms.arithmetic import Curve, Reading
 from lingeronnx.reference import STOCK, _arithmetic
+from lingeronnx.targets import PLATFORMS
+from lingeronnx.targets.arithmetic import Curve, Reading
 from tests.examples import first
 from tests.naive import fixed
 from tests.nets import NETS, Net, quantized, samples

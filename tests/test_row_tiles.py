@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.chip.row_tiles.emit import emit
-from lingeronnx.chip.row_tiles.runs import runs_from
 from lingeronnx.flow import complete as last_stage
 from lingeronnx.graph import ir
-from lingeronnx.packer.limits import TILED
-from lingeronnx.platforms import ARCS, VENUS, VENUSA
 from lingeronnx.run.session import Session
+from lingeronnx.targets import ARCS, VENUS, VENUSA
+from lingeronnx.targets.luna.finish.row_tiles.emit import emit
+from lingeronnx.targets.luna.finish.row_tiles.runs import runs_from
+from lingeronnx.targets.luna.packer.limits import TILED
 from tests import nets
 from tests.packable import judged
 from tests.packer import judge
@@ -59,7 +59,7 @@ def both(model, platform, monkeypatch, row=None):
     feed = nets.samples(model, 2)
     with monkeypatch.context() as patch:
         if row is not None:
-            patch.setattr("lingeronnx.platforms.PLATFORMS", (row,))
+            patch.setattr("lingeronnx.targets.PLATFORMS", (row,))
         tiled = quantize(model, feed, platform=platform, effort="fast")
         patch.setattr(LAST_STAGE, "row_tiles", lambda graph, row: (graph, []))
         whole = quantize(model, feed, platform=platform, effort="fast")

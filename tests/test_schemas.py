@@ -12,8 +12,8 @@ from onnx import TensorProto, defs, helper
 import lingeronnx as lo
 from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
-from lingeronnx.platforms import PLATFORMS
 from lingeronnx.schemas import DOMAIN, EXEMPT, VERSION, as_thinker
+from lingeronnx.targets import PLATFORMS
 from tests.examples import first
 from tests.nets import NETS, quantized
 

@@ -9,8 +9,8 @@ from lingeronnx.fit.unroll import STEPS
 from lingeronnx.graph import ir
 from lingeronnx.passes import accept, normalize, straighten
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.platforms import PLATFORMS, platform
 from lingeronnx.run.runners import input_specs
+from lingeronnx.targets import PLATFORMS, platform
 from tests.examples import first
 from tests.ops import test_recurrent_forms as forms
 from tests.ops.test_recurrent_forms import WIDTH, H, Recurrent, T, data, float_outputs

@@ -12,8 +12,8 @@ from lingeronnx.deployment.host import host_parts
 from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.platforms import PLATFORMS
 from lingeronnx.run.runners import FloatRunner
+from lingeronnx.targets import PLATFORMS
 from tests import nets
 from tests.naive.curves import curve
 from tests.naive.fixed import rsh, sat

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lingeronnx import api, cli, platforms
+from lingeronnx import api, cli
+from lingeronnx import targets as platforms
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.run.cluster import spread

@@ -20,7 +20,7 @@ from lingeronnx.flow.observe import TensorStats
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.platforms import GENERIC
+from lingeronnx.targets import GENERIC
 from tests import nets
 from tests.examples import first
 from tests.nets import Net, line

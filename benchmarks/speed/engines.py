@@ -31,7 +31,7 @@ def integer_graph(net: Net) -> Any:
     from lingeronnx.flow import normalised
     from lingeronnx.graph import ir
     from lingeronnx.ops.macs import macs
-    from lingeronnx.platforms import platform
+    from lingeronnx.targets import platform
 
     graph = ir.from_proto(net.model)
     made = lo.quantize(graph, net.calib, platform=net.platform, effort="fast", state=dict(net.state) or None)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from ..chip.form import chip_form
-from ..chip.part import chip_part
-from ..chip.row_tiles import row_tiles
 from ..errors import ConstraintError, ModelError
 from ..fit import Fitted
 from ..flow.assign import Choice as Setting
@@ -15,10 +12,13 @@ from ..flow.partition import Partition, partition
 from ..flow.report import float_nodes
 from ..formats import CLIP
 from ..graph import ir
-from ..packer.arguments import Choice, choose
-from ..packer.names import safe_names, written
 from ..plan.config import QuantConfig
-from ..platforms import Platform
+from ..run.part import chip_part
+from ..targets import Platform
+from ..targets.luna.finish.form import chip_form
+from ..targets.luna.finish.row_tiles import row_tiles
+from ..targets.luna.packer.arguments import Choice, choose
+from ..targets.luna.packer.names import safe_names, written
 
 __all__ = ["packed_ahead"]
 
@@ -43,7 +43,7 @@ def packed_ahead(model: ir.Graph, row: Platform) -> tuple[Choice | None, list[Fi
         return None, []
     formed = chip_form(lowered, row)
     lowered, tiled = row_tiles(lowered, row)
-    return choose(chip_part(written(lowered, safe_names(lowered))), row), [*formed, *tiled]
+    return choose(chip_part(written(lowered, safe_names(lowered)), row), row), [*formed, *tiled]
 
 
 def _saturating(model: ir.Graph, parts: Partition) -> ir.Graph:

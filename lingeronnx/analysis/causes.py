@@ -16,8 +16,8 @@ import numpy as np
 
 from ..graph import ir
 from ..graph.modules import called, module
-from ..platforms import platform
 from ..run.moments import noted_inputs
+from ..targets import platform
 from .closer import Closer
 from .join import Join, Row
 

@@ -23,12 +23,12 @@ from ..ops import Violation, float_op, rule_of, rule_text
 from ..ops.layer_norm import as_lines, short_line
 from ..ops.macs import macs
 from ..ops.pool import is_mean
-from ..packer.arguments import Choice
-from ..packer.cost import Cost
-from ..packer.net import Finding
 from ..plan import Affine
-from ..platforms import Fault, Platform, platform
 from ..run.sizes import sizes
+from ..targets import Fault, Platform, platform
+from ..targets.luna.packer.arguments import Choice
+from ..targets.luna.packer.cost import Cost
+from ..targets.luna.packer.net import Finding
 from .ahead import packed_ahead
 from .rules import RULES, Seen
 

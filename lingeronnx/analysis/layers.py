@@ -20,7 +20,7 @@ from ..flow.selectors import select
 from ..formats import QUANT
 from ..graph import ir
 from ..ops import Op, parameter_values, with_parameter
-from ..platforms import Platform
+from ..targets import Platform
 from .trial import Rounding, Setting
 
 __all__ = ["Layer", "given_back", "layers", "option", "rounding"]

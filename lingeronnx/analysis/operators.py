@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from ..formats import FORMATS
 from ..ops import OPS, Op, rule_of, rule_text
 from ..ops._base import Constraint
-from ..platforms import PLATFORMS, Platform
+from ..targets import PLATFORMS, Platform
 
 __all__ = ["BEGIN", "END", "applies", "operators_markdown"]
 

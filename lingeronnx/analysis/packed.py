@@ -9,19 +9,19 @@ from dataclasses import replace
 
 import onnx
 
-from ..chip.part import chip_part, scaled_by_host
 from ..errors import ModelError
 from ..flow.report import float_nodes
 from ..formats import DEQUANT, is_quantized_domain
 from ..graph import ir, onnxfile
-from ..packer.arguments import Choice, choose
-from ..packer.form import REQUIRED
-from ..packer.judge import judge
-from ..packer.names import restored
 from ..plan.synthetic import warnings_of
-from ..platforms import Platform, platform
-from ..platforms.packing import UNNAMED
 from ..run.int_runner import row_of
+from ..run.part import chip_part, scaled_by_host
+from ..targets import Platform, platform
+from ..targets.luna.packer.arguments import Choice, choose
+from ..targets.luna.packer.form import REQUIRED
+from ..targets.luna.packer.judge import judge
+from ..targets.luna.packer.names import restored
+from ..targets.luna.packing import UNNAMED
 from .check import Check, check_integer
 
 __all__ = ["check_packed", "is_packable", "read_packable"]
@@ -62,7 +62,7 @@ def check_packed(
         found = replace(found, notes=[*(f"WARNING: {warning}" for warning in warnings_of(seen)), *found.notes])
     if row.packing is None:
         return found
-    part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph))
+    part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph, row))
     if packer_args is None:
         return replace(found, choice=choose(part, row))
     words = tuple(shlex.split(packer_args) if isinstance(packer_args, str) else packer_args)

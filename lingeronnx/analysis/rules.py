@@ -33,9 +33,9 @@ from ..formats import (
 from ..graph import ir
 from ..ops import rule_of
 from ..plan import Affine
-from ..platforms import Fault, Platform
-from ..platforms.arithmetic import Concat, Curve, Division, Quotient, Reading
-from ..platforms.limits import PadLimits, SliceLimits
+from ..targets import Fault, Platform
+from ..targets.arithmetic import Concat, Curve, Division, Quotient, Reading
+from ..targets.limits import PadLimits, SliceLimits
 
 __all__ = ["RULES", "Rule", "Seen"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..platforms import PLATFORMS
+from ..targets import PLATFORMS
 from .show import plain
 
 __all__ = [

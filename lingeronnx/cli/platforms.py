@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..platforms import PLATFORMS
-from ..platforms import platform as platform_row
+from ..targets import PLATFORMS
+from ..targets import platform as platform_row
 from ._shared import examples, json_option, print_json
 from .show import console_for, plain, show_platform, show_platforms
 

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..platforms import Platform
+from ..targets import Platform
 
 if TYPE_CHECKING:
     from rich.console import Console

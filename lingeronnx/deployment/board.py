@@ -22,14 +22,14 @@ from typing import Any
 
 import onnx
 
-from ..chip.part import chip_part, on_chip
 from ..errors import ConfigError, ConstraintError, DataError
 from ..flow import synthetic
 from ..flow.report import float_nodes
 from ..graph import ir, onnxfile
-from ..packer.arguments import Choice, choose, shell
-from ..packer.names import written
 from ..plan.synthetic import warnings_of
+from ..run.part import chip_part, on_chip
+from ..targets.luna.packer.arguments import Choice, choose, shell
+from ..targets.luna.packer.names import written
 from .golden import write_golden
 from .header import header
 from .host import HostParts, host_parts
@@ -148,7 +148,7 @@ def _parts(graph: Graph) -> _Parts:
             f"({len(islands)} such); quantize with --require-chip to see why"
         )
     whole = written(model)
-    chip = chip_part(whole)
+    chip = chip_part(whole, row)
     choice = choose(chip, row)
     if not choice.verdict.chip_ready:
         finding = next(f for f in choice.verdict.findings if f.level != "plan")

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..chip.part import chip_part
 from ..errors import ConfigError, DataError
 from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
-from ..packer.arguments import choose
-from ..packer.judge import judge
+from ..run.part import chip_part
+from ..targets.luna.packer.arguments import choose
+from ..targets.luna.packer.judge import judge
 from .dumps import Dumped, raw, read_folder, read_log, read_outputs, short
 from .layer import Layer, layer_of
 from .patterns import pattern
@@ -253,7 +253,7 @@ def _findings(graph: Graph, nodes: Sequence[str], packer_args: str | None) -> li
     """Return what the packer's rules have against one of the `nodes`, and what writes past its plan anywhere."""
     if graph.row.packing is None:
         return []
-    chip = chip_part(graph.session.model)
+    chip = chip_part(graph.session.model, graph.row)
     found = choose(chip, graph.row).verdict if packer_args is None else judge(chip, graph.row, packer_args)
     return [Cause("packer", str(f), False) for f in found.findings if f.node in nodes or f.level == "plan"]
 

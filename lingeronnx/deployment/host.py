@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from ..chip.part import on_chip
 from ..errors import ModelError
 from ..formats import DEQUANT, QUANT
 from ..graph import ir
 from ..graph.readback import with_inner
+from ..run.part import on_chip
 
 __all__ = ["HostParts", "host_parts"]
 

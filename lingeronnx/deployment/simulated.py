@@ -17,12 +17,12 @@ import onnx
 from ..errors import ModelError
 from ..formats import DEQUANT, QUANT, integer_format
 from ..graph import ir
-from ..packer.names import restored, written
 from ..plan import Affine
-from ..platforms import Platform
 from ..run.data import Data
 from ..run.session import Session, is_integer_graph
 from ..run.streaming import zeros
+from ..targets import Platform
+from ..targets.luna.packer.names import restored, written
 from .moves import moved_from
 
 __all__ = ["Graph", "Run", "read_graph", "runs"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..platforms import PLATFORMS
+from ..targets import PLATFORMS
 from .layer import Layer
 from .simulated import Graph, Run
 from .sums import sums_of

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from ..graph import ir
 from ..ops import float_op
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Fitted, Rewrite
 from .affine import normalize_constant
 from .average import split_average

@@ -12,7 +12,7 @@ from ..graph import ir
 from ..graph.builder import Builder
 from ..ops.concat import mark_parts
 from ..ops.conv import Geometry, known
-from ..platforms import Platform
+from ..targets import Platform
 
 __all__ = [
     "Fitted", "Maker", "Rewrite", "by", "chained", "chunks", "conv_of", "known", "sum_cost",

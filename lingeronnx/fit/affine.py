@@ -18,7 +18,7 @@ import numpy as np
 from ..formats import BATCH_NORM2D
 from ..graph import ir
 from ..ops.macs import macs
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Maker
 
 __all__ = ["normalize_constant"]

@@ -6,8 +6,8 @@ For windows that tile the map without padding. Costs one more rounding, half a s
 from __future__ import annotations
 
 from ..graph import ir
-from ..packer.pool_limits import average_area
-from ..platforms import Platform
+from ..targets import Platform
+from ..targets.luna.packer.pool_limits import average_area
 
 __all__ = ["split_average"]
 

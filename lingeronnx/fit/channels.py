@@ -15,7 +15,7 @@ import numpy as np
 from ..graph import ir
 from ..graph.loose import loose_node, loose_tensor
 from ..ops.conv import CONV2D, Geometry
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Maker, chained, chunks, conv_of, sum_cost
 
 __all__ = ["split_channels"]

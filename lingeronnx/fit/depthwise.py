@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..graph import ir
-from ..packer.conv_limits import depthwise_multiplier
-from ..platforms import Platform
+from ..targets import Platform
+from ..targets.luna.packer.conv_limits import depthwise_multiplier
 from ._base import Maker, conv_of
 
 __all__ = ["split_depthwise"]

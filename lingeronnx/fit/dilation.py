@@ -9,8 +9,8 @@ import numpy as np
 
 from ..graph import ir
 from ..ops import float_op
-from ..packer.conv_limits import dilation_values, line_dilation
-from ..platforms import Platform
+from ..targets import Platform
+from ..targets.luna.packer.conv_limits import dilation_values, line_dilation
 from ._base import by, conv_of
 
 __all__ = ["expand_dilation"]

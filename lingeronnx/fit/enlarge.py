@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import ir
-from ..packer.conv_limits import stride_within_kernel
-from ..platforms import Platform
+from ..targets import Platform
+from ..targets.luna.packer.conv_limits import stride_within_kernel
 from ._base import by, conv_of
 
 __all__ = ["enlarge_kernel"]

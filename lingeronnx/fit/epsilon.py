@@ -16,7 +16,7 @@ from ..graph import ir
 from ..ops.layer_norm import LayerNorm, epsilon_fixed
 from ..passes.affine import fold_factor
 from ..passes.layer_norm import call
-from ..platforms import Platform
+from ..targets import Platform
 
 __all__ = ["smaller_input"]
 

@@ -17,9 +17,9 @@ import numpy as np
 from ..formats import CONV1D
 from ..graph import ir
 from ..ops.conv import Geometry
-from ..packer.conv_limits import kernel_dilated, kernel_side
-from ..platforms import Platform
-from ..platforms.packing import ConvPacking
+from ..targets import Platform
+from ..targets.luna.packer.conv_limits import kernel_dilated, kernel_side
+from ..targets.luna.packing import ConvPacking
 from ._base import Maker, by, chained, conv_of, sum_cost
 
 __all__ = ["split_kernel"]

@@ -7,8 +7,8 @@ one of b with ``a + b - 1 = k`` and the stride. Padding never wins a maximum, so
 from __future__ import annotations
 
 from ..graph import ir
-from ..packer.pool_limits import pool_sides
-from ..platforms import Platform
+from ..targets import Platform
+from ..targets.luna.packer.pool_limits import pool_sides
 from ._base import Maker, by
 
 __all__ = ["split_max_pool"]

@@ -10,8 +10,8 @@ import numpy as np
 from ..formats import PAD
 from ..graph import ir
 from ..ops import float_op
-from ..packer.conv_limits import input_below_kernel, pad_side
-from ..platforms import Platform
+from ..targets import Platform
+from ..targets.luna.packer.conv_limits import input_below_kernel, pad_side
 from ._base import Maker, conv_of
 
 __all__ = ["explicit_pad"]

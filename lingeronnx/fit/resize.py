@@ -16,7 +16,7 @@ import numpy as np
 
 from ..formats.spread import nearest_places
 from ..graph import ir
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Maker
 
 __all__ = ["repeat_elements"]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..graph import ir
 from ..ops.conv import Geometry
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Maker, by, conv_of
 
 __all__ = ["other_stride"]

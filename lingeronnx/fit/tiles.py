@@ -16,7 +16,7 @@ from typing import Any
 from ..graph import ir
 from ..graph.loose import loose_node, loose_tensor
 from ..ops import float_op
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Maker, by, chunks
 
 __all__ = ["split_map"]

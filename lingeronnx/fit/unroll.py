@@ -27,7 +27,7 @@ from ..ops import float_op
 from ..ops.lut import SIGMOID, TANH
 from ..ops.recurrent import given
 from ..passes.linear import declare
-from ..platforms import Platform
+from ..targets import Platform
 
 __all__ = ["STEPS", "unroll"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..graph import ir
 from ..ops.conv import Conv1d
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Maker
 
 __all__ = ["phases_of_lines"]

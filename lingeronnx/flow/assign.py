@@ -21,7 +21,7 @@ from ..graph.disjoint import DisjointSets
 from ..ops import Op, parameter_values
 from ..ops.activation import bounds
 from ..plan import Affine, PerAxis, Plan
-from ..platforms import Platform
+from ..targets import Platform
 from .calibrate import best_scale, best_window
 from .observe import Curve, Stats, TensorStats
 from .partition import Partition

@@ -17,8 +17,8 @@ import numpy as np
 from ..graph import ir
 from ..plan import Affine, PerAxis
 from ..plan.config import QuantConfig
-from ..platforms import Platform
 from ..qdq.read import Read
+from ..targets import Platform
 from .partition import Partition
 from .taken import Taken, candidates, parameters
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..chip.form import chip_form
-from ..chip.row_tiles import row_tiles
 from ..emit import Lowered
 from ..errors import ConstraintError
 from ..fit import Fitted
@@ -16,12 +14,14 @@ from ..graph import ir
 from ..graph.tail import with_tail
 from ..ops import Op
 from ..plan.synthetic import SYNTHETIC
-from ..platforms import Platform
 from ..run.data import Progress
 from ..run.made import note_made
 from ..run.memory import piece, release
 from ..run.moments import note_inputs
 from ..run.session import lowered_session
+from ..targets import Platform
+from ..targets.luna.finish.form import chip_form
+from ..targets.luna.finish.row_tiles import row_tiles
 from .fidelity import Fidelity, fidelity
 from .lower import lower
 from .model import QuantizedModel

@@ -16,8 +16,8 @@ from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
 from ..plan import Affine, PerAxis, PerTensor, Plan, Transform
 from ..plan.synthetic import is_synthetic
-from ..platforms import Platform
 from ..run.borders import float_names
+from ..targets import Platform
 from .partition import Partition
 
 __all__ = ["check_zero_points", "lower", "plan_of"]

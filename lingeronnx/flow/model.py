@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from ..chip.part import chip_part
 from ..conversion import convert
 from ..errors import ConstraintError
 from ..files import chip_file, write_text
 from ..graph import ir
-from ..packer.names import safe_names, written
 from ..passes import Reason
 from ..plan import Plan
-from ..platforms import Platform
+from ..run.part import chip_part
 from ..run.session import Session, lowered_session
+from ..targets import Platform
+from ..targets.luna.packer.names import safe_names, written
 from .fidelity import per_tensor
 from .notebook import notebook_html
 from .planned import Basis
@@ -89,7 +89,7 @@ class QuantizedModel:
     @cached_property
     def chip(self) -> ir.Graph | None:
         """The part the packer takes, without the host part; None where the graph is not chip-ready or has none."""
-        return chip_part(self.graph) if self.report.chip_ready and self.report.host_part else None
+        return chip_part(self.graph, self.platform) if self.report.chip_ready and self.report.host_part else None
 
     def write(
         self, path: str | os.PathLike[str], to: str = "thinker", *, plan: str | os.PathLike[str] | None = None

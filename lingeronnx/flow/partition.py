@@ -12,7 +12,7 @@ from ..errors import ConstraintError
 from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops import Op, float_op, parameter_values
-from ..platforms import Platform
+from ..targets import Platform
 
 __all__ = ["Partition", "partition"]
 

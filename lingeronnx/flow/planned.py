@@ -15,11 +15,11 @@ from ..ops import float_op
 from ..passes import left_out, strict
 from ..plan import Plan, Transform
 from ..plan.synthetic import is_synthetic
-from ..platforms import Platform
 from ..qdq.read import Read
 from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece, release
 from ..run.runners import FloatRunner
+from ..targets import Platform
 from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes, tops
 from .borrowed import Borrowed, borrowed_weights, follow, refusals, told
 from .chosen import chosen

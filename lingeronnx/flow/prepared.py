@@ -22,14 +22,14 @@ from ..graph.tail import Tail, cut
 from ..passes import Reason, Record, accept
 from ..passes.free_batch import free_batch
 from ..plan.config import QuantConfig
-from ..platforms import Platform
-from ..platforms import platform as platform_row
 from ..qdq.encodings import Encodings
 from ..qdq.read import Read, is_quantized, read
 from ..run.data import Data, InputSpec
 from ..run.memory import bytes_per_sample, piece
 from ..run.runners import FloatRunner, input_specs
 from ..run.streaming import Calls, unrolled
+from ..targets import Platform
+from ..targets import platform as platform_row
 from .improve.ranges import partition_with_clips
 from .partition import Partition
 from .reference import Reference

@@ -11,17 +11,17 @@ from types import MappingProxyType
 from typing import Any
 
 from ..alike import grouped, pattern, told
-from ..chip.part import chip_part, scaled_by_host
 from ..files import chip_file
 from ..fit import Fitted
 from ..graph import ir
 from ..ops.macs import known_macs, macs
-from ..packer.arguments import choose, shell
-from ..packer.cost import Cost
-from ..packer.names import Names, safe_names, written
-from ..packer.net import Finding
 from ..plan import Plan
-from ..platforms import Platform
+from ..run.part import chip_part, scaled_by_host
+from ..targets import Platform
+from ..targets.luna.packer.arguments import choose, shell
+from ..targets.luna.packer.cost import Cost
+from ..targets.luna.packer.names import Names, safe_names, written
+from ..targets.luna.packer.net import Finding
 from .joined import Part
 from .partition import Partition
 from .taken import Taken
@@ -232,7 +232,7 @@ def describe(
     renamed = safe_names(lowered) if row.packing is not None else Names()
     packed = None
     if row.packing is not None and parts.ops and not islands:
-        packed = choose(chip_part(written(lowered, renamed)), row)
+        packed = choose(chip_part(written(lowered, renamed), row), row)
     ready = packed is not None and packed.verdict.chip_ready
     words = "" if packed is None else packed.line
     file = Path(f"{stem}.onnx")

@@ -18,8 +18,8 @@ from ..graph import ir
 from ..passes import VITAL, PassError, Step, Watch, left_out, normalize, straighten, strict
 from ..passes.shapes import all_traced, trace_shapes
 from ..plan.config import QuantConfig
-from ..platforms import Platform
 from ..run.runners import FloatRunner
+from ..targets import Platform
 from .selectors import Selectors
 
 __all__ = ["Changed", "Rewriter", "Rewritten", "check_same"]

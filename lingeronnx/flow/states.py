@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from ..graph import ir
 from ..ops import float_op
 from ..ops.macs import macs
-from ..platforms import Platform
 from ..run.runners import reads
+from ..targets import Platform
 from .partition import Partition
 
 __all__ = ["advice", "apart", "cells", "into_states", "proposals", "wide_states"]

@@ -23,8 +23,8 @@ from ..graph import ir
 from ..ops import Op, parameter_values
 from ..plan import Affine, PerAxis
 from ..plan.config import QuantConfig
-from ..platforms import Platform
 from ..qdq.read import Read
+from ..targets import Platform
 from .assign import TieClass
 from .observe import Stats, TensorStats
 from .partition import Partition

@@ -21,7 +21,7 @@ from simulator.kernel import Kernel
 from ..errors import InternalError, ModelError
 from ..graph import ir
 from ..plan import Affine
-from ..platforms.arithmetic import Arithmetic, Left, Rounding
+from ..targets.arithmetic import Arithmetic, Left, Rounding
 from .inference import Signature
 from .real import Reals
 

@@ -10,7 +10,7 @@ from simulator.kernel import Kernel
 
 from ..graph import ir
 from ..plan import Affine
-from ..platforms.arithmetic import Quantizer, Real, Requantizer
+from ..targets.arithmetic import Quantizer, Real, Requantizer
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, zero_attribute
 from .inference import Signature

@@ -9,7 +9,7 @@ from simulator.kernel import Kernel
 
 from ..graph import ir
 from ..plan import Affine
-from ..platforms.arithmetic import Concat as Arithmetic
+from ..targets.arithmetic import Concat as Arithmetic
 from . import inference as rules
 from ._base import ALL_OUT, Attr, Bound, Format, held_at, with_axis, zero_attribute, zero_points
 from .inference import Signature

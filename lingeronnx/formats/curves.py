@@ -29,7 +29,7 @@ from simulator.kernel import Kernel
 from ..errors import ModelError
 from ..graph import ir
 from ..plan import Affine
-from ..platforms.arithmetic import Curve, Gate, Reading
+from ..targets.arithmetic import Curve, Gate, Reading
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, held_at, zero_attribute
 from .functions import function_of, written

@@ -23,7 +23,7 @@ from simulator.kernel import Kernel, PlainKernel, Spec, require
 
 from ..graph import ir
 from ..plan import Affine
-from ..platforms.arithmetic import Arithmetic, Layer
+from ..targets.arithmetic import Arithmetic, Layer
 from . import inference as rules
 from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
 from .inference import Signature

@@ -16,7 +16,7 @@ from simulator.kernel import Kernel
 from ..errors import ModelError
 from ..graph import ir
 from ..plan import Affine
-from ..platforms.arithmetic import Division, Layer, Operands, Product, Quotient, Sum
+from ..targets.arithmetic import Division, Layer, Operands, Product, Quotient, Sum
 from . import inference as rules
 from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
 from .inference import Signature

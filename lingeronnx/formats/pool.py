@@ -15,7 +15,7 @@ from simulator.kernel import Kernel
 from ..errors import ModelError
 from ..graph import ir
 from ..plan import Affine
-from ..platforms.arithmetic import Average, Divisor
+from ..targets.arithmetic import Average, Divisor
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, held_at, zero_attribute
 from .inference import Signature

@@ -20,7 +20,7 @@ from simulator.kernel import Kernel
 from ..errors import ModelError
 from ..graph import ir
 from ..plan import Affine
-from ..platforms import arithmetic as kinds
+from ..targets import arithmetic as kinds
 from . import inference as rules
 from . import recurrent_trained
 from ._base import Attr, Bound, Format

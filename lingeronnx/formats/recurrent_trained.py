@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ModelError
-from ..platforms.arithmetic import Gru, GruForm, Lstm, LstmForm, Recurrent
+from ..targets.arithmetic import Gru, GruForm, Lstm, LstmForm, Recurrent
 from ._base import Bound
 
 __all__ = ["cell_scale", "gru", "lstm", "state_scale"]

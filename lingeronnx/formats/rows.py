@@ -21,7 +21,7 @@ from simulator.kernel import Kernel
 from ..errors import ModelError
 from ..graph import ir
 from ..plan import Affine
-from ..platforms.arithmetic import Norm, Row, Rows
+from ..targets.arithmetic import Norm, Row, Rows
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, held_at, with_axis
 from .inference import Signature

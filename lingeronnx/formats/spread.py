@@ -11,7 +11,7 @@ from simulator.kernel import Kernel
 from ..errors import ModelError
 from ..graph import ir
 from ..plan import Affine
-from ..platforms.arithmetic import Padding
+from ..targets.arithmetic import Padding
 from . import inference as rules
 from ._base import Attr, Bound, Format, zero_attribute, zero_points
 from .inference import Signature

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..formats import Format
 from ..graph import ir
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Op, Tie, Violation, rule_text
 from .activation import Clip, Relu, is_relu
 from .concat import Concat

@@ -13,7 +13,7 @@ from typing import Any
 from ..emit import Lowering
 from ..formats import Format
 from ..graph import ir
-from ..platforms import Platform
+from ..targets import Platform
 
 __all__ = ["Constraint", "Op", "Tie", "Violation", "fixed_batch", "rule_text"]
 

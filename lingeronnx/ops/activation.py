@@ -13,7 +13,7 @@ import numpy as np
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Op, Tie, Violation
 
 __all__ = ["Clip", "Relu", "bounds", "is_relu"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
-from ..platforms import Platform
-from ..platforms.arithmetic import Concat as Arithmetic
+from ..targets import Platform
+from ..targets.arithmetic import Concat as Arithmetic
 from ._base import Op, Tie
 
 __all__ = ["Concat", "copied", "mark_parts"]

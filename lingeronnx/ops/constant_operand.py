@@ -20,8 +20,8 @@ from ..emit import Lowering
 from ..formats.pairs import PairFormat
 from ..graph import ir
 from ..plan import Affine
-from ..platforms import Platform
-from ..platforms.limits import OperandLimits
+from ..targets import Platform
+from ..targets.limits import OperandLimits
 from ._base import Tie
 from .elementwise import Binary
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time, masked_row

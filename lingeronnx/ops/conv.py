@@ -14,8 +14,8 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.layers import WeightFormat, sum_scale
 from ..graph import ir
-from ..packer.limits import limits
-from ..platforms import Platform
+from ..targets import Platform
+from ..targets.luna.packer.limits import limits
 from ._base import Constraint, Op, Tie, Violation
 
 __all__ = ["Conv1d", "Conv2d", "Geometry", "known"]

@@ -10,7 +10,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.layers import sum_scale
 from ..graph import ir
-from ..packer.limits import limits
+from ..targets.luna.packer.limits import limits
 from ._base import Constraint
 from .conv import Conv2d, Geometry, WeightLayer
 

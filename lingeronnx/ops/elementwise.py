@@ -15,10 +15,10 @@ from ..emit import Lowering
 from ..formats.pairs import PairFormat
 from ..graph import ir
 from ..plan import Affine
-from ..platforms import Platform
-from ..platforms.arithmetic import Operands, Sum
-from ..platforms.faults import Fault
-from ..platforms.limits import OperandLimits
+from ..targets import Platform
+from ..targets.arithmetic import Operands, Sum
+from ..targets.limits import OperandLimits
+from ..targets.luna.faults import Fault
 from ._base import Op, Tie
 from .concat import copied
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time

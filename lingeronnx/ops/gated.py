@@ -19,7 +19,7 @@ from ..emit import Lowering
 from ..formats.curves import Q7
 from ..graph import ir
 from ..plan import Affine
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Op, Tie
 from .lut import SIGMOID, gated_axis
 from .table import TABLE

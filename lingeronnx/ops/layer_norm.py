@@ -17,8 +17,8 @@ from ..emit import Lowering
 from ..formats.rows import EPSILON, FRACTION
 from ..graph import ir
 from ..plan import Affine
-from ..platforms import Fault, Platform
-from ..platforms.arithmetic import Norm
+from ..targets import Fault, Platform
+from ..targets.arithmetic import Norm
 from ._base import Op, Tie
 
 __all__ = ["LayerNorm", "as_lines", "short_line"]

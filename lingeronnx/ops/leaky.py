@@ -15,7 +15,7 @@ from .. import formats
 from ..emit import Lowering
 from ..graph import ir
 from ..plan import Affine
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Op, Tie
 from .norm import as_image, emit_from_image, image_shape, scaled_channels
 

@@ -10,8 +10,8 @@ import numpy as np
 from .. import formats
 from ..formats.layers import sum_scale
 from ..graph import ir
-from ..packer.limits import limits
-from ..platforms import Platform
+from ..targets import Platform
+from ..targets.luna.packer.limits import limits
 from ._base import Violation
 from .conv import WeightLayer
 

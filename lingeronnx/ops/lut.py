@@ -17,9 +17,9 @@ from ..formats import Format
 from ..formats.curves import Q7
 from ..graph import ir
 from ..plan import Affine
-from ..platforms import Platform
-from ..platforms.arithmetic import Curve, Reading
-from ..platforms.faults import Fault
+from ..targets import Platform
+from ..targets.arithmetic import Curve, Reading
+from ..targets.luna.faults import Fault
 from ._base import Constraint, Op, Tie
 from .table import TABLE
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from .. import formats
 from ..graph import ir
-from ..platforms import Platform
-from ..platforms.limits import MatrixLimits
+from ..targets import Platform
+from ..targets.limits import MatrixLimits
 from .elementwise import Binary
 
 __all__ = ["Bmm"]

@@ -21,11 +21,11 @@ from .. import formats
 from ..emit import Lowering
 from ..graph import ir
 from ..graph.loose import loose_node, loose_tensor
-from ..packer.limits import limits
-from ..packer.pool_limits import whole_map_area
 from ..plan import Affine
-from ..platforms import Platform
-from ..platforms.faults import Fault
+from ..targets import Platform
+from ..targets.luna.faults import Fault
+from ..targets.luna.packer.limits import limits
+from ..targets.luna.packer.pool_limits import whole_map_area
 from ._base import Op, Tie, Violation
 from .conv import CONV2D
 

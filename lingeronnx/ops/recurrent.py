@@ -22,10 +22,10 @@ from ..emit import Lowering
 from ..formats.recurrent import GIVEN, Recurrent
 from ..graph import ir
 from ..plan import Affine
-from ..platforms import Platform
-from ..platforms import arithmetic as kinds
-from ..platforms.faults import Fault
-from ..platforms.limits import RecurrentLimits
+from ..targets import Platform
+from ..targets import arithmetic as kinds
+from ..targets.limits import RecurrentLimits
+from ..targets.luna.faults import Fault
 from ._base import Op, Tie
 
 __all__ = ["LSTM", "Gru", "Lstm", "directions", "full_length", "given", "obstacle"]

@@ -16,8 +16,8 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.select import slices
 from ..graph import ir
-from ..platforms import Platform
-from ..platforms.limits import SliceLimits
+from ..targets import Platform
+from ..targets.limits import SliceLimits
 from ._base import Op, Tie
 
 __all__ = ["Gather", "Slice"]

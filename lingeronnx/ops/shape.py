@@ -17,7 +17,7 @@ from ..emit import Lowering
 from ..errors import InternalError
 from ..formats import Format
 from ..graph import ir
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Op, fixed_batch
 
 __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "moves_batch"]

@@ -12,8 +12,8 @@ from typing import Any
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
-from ..platforms import Platform
-from ..platforms.faults import Fault
+from ..targets import Platform
+from ..targets.luna.faults import Fault
 from ._base import Op, Tie
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
 

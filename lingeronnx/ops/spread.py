@@ -11,8 +11,8 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.spread import COORDINATES
 from ..graph import ir
-from ..platforms import Platform
-from ..platforms.limits import PadLimits
+from ..targets import Platform
+from ..targets.limits import PadLimits
 from ._base import Op
 from .shape import moves_batch
 

@@ -20,7 +20,7 @@ from .. import formats
 from ..emit import Lowering
 from ..errors import InternalError
 from ..graph import ir
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Op, Tie
 
 __all__ = ["ARITHMETIC", "TABLE", "UNARY", "Table", "evaluate", "table_of"]

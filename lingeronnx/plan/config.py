@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from ..errors import ConfigError, nearest
-from ..platforms import Platform
+from ..targets import Platform
 
 __all__ = ["Override", "QuantConfig", "merge_overrides", "parse_override"]
 

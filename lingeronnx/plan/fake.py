@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ..graph import ir
-from ..plan import Affine, Plan
+from . import Affine, Plan
 
 __all__ = ["cut", "fake_quantized"]
 

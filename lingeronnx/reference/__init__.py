@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..platforms import Platform
-from ..platforms import platform as row_of
+from ..targets import Platform
+from ..targets import platform as row_of
 from . import border, curves, elementwise, layers, move, pool, recurrent, rows
 
 __all__ = ["reference_ops"]

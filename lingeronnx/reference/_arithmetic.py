@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..platforms.arithmetic import Left, Requantize, Rounding
+from ..targets.arithmetic import Left, Requantize, Rounding
 
 __all__ = ["divide", "log2", "multiplier", "requantize", "round_shift", "saturate", "stored"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from ..platforms import Platform, platform
+from ..targets import Platform, platform
 from ._arithmetic import requantize
 
 __all__ = ["Integer", "Standard"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..platforms.arithmetic import Real
+from ..targets.arithmetic import Real
 from ._arithmetic import requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer
 

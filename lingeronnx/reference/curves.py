@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..platforms.arithmetic import Reading
+from ..targets.arithmetic import Reading
 from ._arithmetic import log2, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..platforms.arithmetic import Operands, Quotient
+from ..targets.arithmetic import Operands, Quotient
 from ._arithmetic import INT32, divide, log2, multiplier, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer, Standard
 

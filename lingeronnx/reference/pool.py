@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..platforms.arithmetic import Divisor
+from ..targets.arithmetic import Divisor
 from ._arithmetic import INT32, divide, log2, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer, Standard
 

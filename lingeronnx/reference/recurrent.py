@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..platforms.arithmetic import GruForm, LstmForm, Requantize
+from ..targets.arithmetic import GruForm, LstmForm, Requantize
 from ._arithmetic import log2, multiplier, requantize, round_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer
 from .curves import curve

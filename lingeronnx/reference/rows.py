@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..platforms.arithmetic import Row, Shares
+from ..targets.arithmetic import Row, Shares
 from ._arithmetic import log2, multiplier, requantize, round_shift, saturate
 from ._base import Attributes, Integer
 

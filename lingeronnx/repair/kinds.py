@@ -21,7 +21,7 @@ from onnx import ModelProto, TensorProto
 from ..errors import LingerOnnxError
 from ..formats import SHUFFLE_CHANNEL, Bound, Format
 from ..plan import Affine
-from ..platforms import GENERIC, Platform, platform
+from ..targets import GENERIC, Platform, platform
 from .nodes import (
     FLOAT,
     INTEGERS,

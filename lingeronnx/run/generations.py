@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ..errors import ConfigError, ModelError
 from ..formats import FORMATS, Format
 from ..graph import ir
-from ..platforms import Platform
-from ..platforms.arithmetic import Arithmetic
+from ..targets import Platform
+from ..targets.arithmetic import Arithmetic
 
 __all__ = ["ARITHMETICS", "Side", "generation"]
 

@@ -19,8 +19,8 @@ from ..formats import QUANT
 from ..graph import ir
 from ..graph.batch_axes import open_axis
 from ..plan import Affine
-from ..platforms import Platform, platform
-from ..platforms.arithmetic import Quantizer
+from ..targets import Platform, platform
+from ..targets.arithmetic import Quantizer
 from .bind import Binder, Steps
 from .generations import Side
 from .runners import Stream, input_specs, reads

@@ -18,10 +18,10 @@ from ..errors import ConfigError, DataError, nearest
 from ..formats import is_quantized_domain
 from ..graph import ir
 from ..graph.tail import Tail, cut
-from ..packer.names import restored
 from ..plan import Affine
-from ..platforms import PLATFORMS, Platform
-from ..platforms import platform as platform_row
+from ..targets import PLATFORMS, Platform
+from ..targets import platform as platform_row
+from ..targets.luna.packer.names import restored
 from .borders import float_names
 from .data import InputSpec
 from .int_runner import IntRunner

@@ -11,7 +11,7 @@ from simulator.kernel import Spec
 from ..errors import ModelError
 from ..formats import Format
 from ..graph import ir
-from ..platforms import GENERIC
+from ..targets import GENERIC
 from .bind import Binder
 from .generations import Side
 from .int_runner import IntRunner

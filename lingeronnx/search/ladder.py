@@ -25,7 +25,7 @@ from ..formats import QUANT
 from ..graph.disjoint import DisjointSets
 from ..ops.macs import macs
 from ..plan.config import Override, QuantConfig
-from ..platforms import Platform
+from ..targets import Platform
 
 __all__ = ["EFFORTS", "MOST_FLOAT", "Attempt", "Group", "groups", "rungs"]
 

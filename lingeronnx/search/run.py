@@ -25,8 +25,8 @@ from ..flow import (
     with_best_effort,
 )
 from ..graph import ir
-from ..platforms import Platform
 from ..run.data import Progress
+from ..targets import Platform
 from .cost import Cost, cost_of
 from .goal import Goal, Measured
 from .ladder import EFFORTS, MOST_FLOAT, Attempt, rungs

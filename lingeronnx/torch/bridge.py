@@ -27,9 +27,9 @@ from ..flow.lower import lower
 from ..flow.partition import Partition
 from ..graph import ir
 from ..plan import Plan, Source
-from ..platforms import Platform
 from ..run.int_runner import IntRunner
 from ..run.runners import FloatIsland, input_specs
+from ..targets import Platform
 from .fake_common import At, counts
 from .fake_quant import fake_quantizer, held_by
 from .floats import TorchIsland

@@ -23,8 +23,8 @@ from torch import nn
 
 from ..errors import ConfigError
 from ..plan.config import QuantConfig
-from ..platforms import Platform
-from ..platforms import platform as platform_row
+from ..targets import Platform
+from ..targets import platform as platform_row
 from .marks import Clamp, Widths, dress, marked, marks_of
 from .traced import Settings, exported
 from .trained import initialise

@@ -16,7 +16,7 @@ import torch
 from ..flow.assign import legalize, tie_classes
 from ..flow.partition import Partition
 from ..plan import Affine, Plan
-from ..platforms import Platform
+from ..targets import Platform
 
 __all__ = ["Scales"]
 

@@ -29,8 +29,8 @@ from ..graph import ir
 from ..ops import float_op
 from ..plan import Plan
 from ..plan.config import QuantConfig
-from ..platforms import Platform
 from ..run.runners import input_specs
+from ..targets import Platform
 from ._call import Call
 from .bridge import Bridge
 from .checkpoint import state_dict

@@ -28,8 +28,8 @@ from ..flow.assign import assign, tie_classes
 from ..flow.observe import TensorStats
 from ..graph import ir
 from ..plan import Plan
-from ..platforms import platform
 from ..run.runners import FloatIsland
+from ..targets import platform
 from .derived import Parameters
 from .fake_common import At
 from .floats import TorchIsland

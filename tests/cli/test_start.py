@@ -16,8 +16,8 @@ from lingeronnx import __version__, cli
 from lingeronnx.cli._shared import how_far, progress_bar
 from lingeronnx.conversion import STANDARD, TARGETS
 from lingeronnx.plan.config import QuantConfig
-from lingeronnx.platforms import PLATFORMS
 from lingeronnx.run import pictures
+from lingeronnx.targets import PLATFORMS
 from tests.cli.helpers import ROOT, Here
 
 HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "numba", "pydantic", "yaml", "rich", "torch")

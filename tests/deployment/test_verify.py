@@ -13,8 +13,8 @@ from lingeronnx.cli import main
 from lingeronnx.deployment import verify
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
-from lingeronnx.packer.names import written
 from lingeronnx.run.session import Session
+from lingeronnx.targets.luna.packer.names import written
 from tests.deployment.faults import Device, relu
 from tests.naive import recurrent as naive
 from tests.naive.elementwise import add_shift

@@ -6,7 +6,7 @@ from onnx import helper, numpy_helper
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.platforms import PLATFORMS
+from lingeronnx.targets import PLATFORMS
 from tests.examples import examples
 
 CHIPS = [row.name for row in PLATFORMS if row.packing is not None]

@@ -7,9 +7,9 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.formats import FORMATS, integer_format
-from lingeronnx.platforms import PLATFORMS
-from lingeronnx.platforms.arithmetic import Arithmetic, Recurrent, Requantize
 from lingeronnx.run.generations import generation
+from lingeronnx.targets import PLATFORMS
+from lingeronnx.targets.arithmetic import Arithmetic, Recurrent, Requantize
 from tests.generations.helpers import ADD, THIRD, model, run, some
 from tests.test_conformance import golden
 

@@ -13,8 +13,8 @@ from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.platforms import platform
 from lingeronnx.run.runners import FloatRunner
+from lingeronnx.targets import platform
 from tests.nets import Net
 
 VENUS = platform("venus")

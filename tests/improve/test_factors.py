@@ -13,9 +13,9 @@ from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.platforms import platform
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.runners import FloatRunner
+from lingeronnx.targets import platform
 from tests import nets
 from tests.nets import Net
 

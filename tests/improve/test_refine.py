@@ -3,13 +3,13 @@
 import numpy as np
 
 from lingeronnx.api import quantize
-from lingeronnx.chip.part import chip_part
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
-from lingeronnx.platforms import VENUS
 from lingeronnx.run.metrics import Agreement
+from lingeronnx.run.part import chip_part
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
+from lingeronnx.targets import VENUS
 from tests.nets import Net
 
 
@@ -71,7 +71,7 @@ def test_the_chip_part_computes_the_same():
     y = n.conv(c, (4, 8, 1, 1), out="logits")
     n.node("Softmax", y, axis=1, out="p")
     result = quantize(n.graph("p"), {"x": smooth(16, 0)[:, :, :8, :8]}, effort="fast")
-    part = Session(chip_part(result.graph))
+    part = Session(chip_part(result.graph, result.platform))
     source, target = part.get_inputs()[0].name, part.get_outputs()[0].name
     assert target == "logits"
     assert {node.op_type for node in part.model.graph} == {

@@ -20,8 +20,8 @@ from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.plan import Plan
-from lingeronnx.platforms import platform
 from lingeronnx.run.runners import FloatRunner
+from lingeronnx.targets import platform
 from tests.nets import Net, samples
 from tests.passes.helpers import ops, outputs
 

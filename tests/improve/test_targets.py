@@ -11,8 +11,8 @@ from lingeronnx.flow.partition import partition
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.platforms import platform
 from lingeronnx.run.runners import FloatRunner
+from lingeronnx.targets import platform
 from tests.nets import Net
 
 PIECES = 3

@@ -9,8 +9,8 @@ import pytest
 from onnx import helper
 
 from lingeronnx.api import quantize
-from lingeronnx.platforms import PLATFORMS
 from lingeronnx.run.session import Session
+from lingeronnx.targets import PLATFORMS
 from tests.examples import first
 from tests.nets import NETS, Net, samples
 

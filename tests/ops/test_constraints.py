@@ -8,7 +8,7 @@ from lingeronnx.analysis.operators import applies
 from lingeronnx.graph import ir
 from lingeronnx.ops import OPS, rule_text
 from lingeronnx.ops.activation import Clip
-from lingeronnx.platforms import ARCS, GENERIC, PLATFORMS, VENUS, VENUSA, Fault
+from lingeronnx.targets import ARCS, GENERIC, PLATFORMS, VENUS, VENUSA, Fault
 
 CONSTRAINTS = [(op, constraint) for op in OPS for constraint in op.constraints]
 

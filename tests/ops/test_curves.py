@@ -247,7 +247,7 @@ def test_layer_norm_needs_its_placement(monkeypatch, platform):
 
     That is without the BatchNorm2dInt for which it plans more.
     """
-    monkeypatch.setattr("lingeronnx.chip.area._sound", lambda graph, row: True)
+    monkeypatch.setattr("lingeronnx.targets.luna.finish.area._sound", lambda graph, row: True)
     graph = one("LayerNormalization", np.ones(8, np.float32), np.zeros(8, np.float32), axis=-1)
     found = quantize(graph, samples((6, 8)), platform=platform, effort="fast")
     assert found.report.chip_ready

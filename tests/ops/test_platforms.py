@@ -13,8 +13,8 @@ from lingeronnx.errors import ModelError
 from lingeronnx.formats import FORMATS, TRAINED_ONLY
 from lingeronnx.graph import ir
 from lingeronnx.ops.pool import mean_weights
-from lingeronnx.platforms import ARCS, PLATFORMS, VENUS, VENUSA, platform
 from lingeronnx.run.session import Session
+from lingeronnx.targets import ARCS, PLATFORMS, VENUS, VENUSA, platform
 from tests.nets import Net, samples
 from tests.ops.test_breadth import CASES
 

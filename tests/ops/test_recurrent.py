@@ -11,9 +11,9 @@ from lingeronnx.flow.lower import plan_of
 from lingeronnx.formats import integer_format
 from lingeronnx.graph import ir
 from lingeronnx.ops import rule_of
-from lingeronnx.platforms import PLATFORMS, VENUS, Fault, platform
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
+from lingeronnx.targets import PLATFORMS, VENUS, Fault, platform
 from tests.naive import recurrent as naive
 from tests.nets import Net
 

@@ -8,11 +8,11 @@ from onnx.reference import ReferenceEvaluator
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
 from lingeronnx.passes import accept
-from lingeronnx.platforms import PLATFORMS, platform
 from lingeronnx.reference import reference_ops
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from lingeronnx.schemas import check_model
+from lingeronnx.targets import PLATFORMS, platform
 from tests.examples import first
 from tests.nets import Net
 

@@ -15,15 +15,15 @@ from onnx import TensorProto, helper, numpy_helper
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.loose import loose_node, loose_tensor
-from lingeronnx.packer import conv_limits
-from lingeronnx.packer.areas import Node
-from lingeronnx.packer.arguments import choose
-from lingeronnx.packer.judge import judge, make_ready
-from lingeronnx.packer.memory import places_of
-from lingeronnx.packer.options import parse
-from lingeronnx.packer.overruns import PERHAPS, written_past
-from lingeronnx.packer.unmeasured import UNMEASURED
-from lingeronnx.platforms import platform
+from lingeronnx.targets import platform
+from lingeronnx.targets.luna.packer import conv_limits
+from lingeronnx.targets.luna.packer.areas import Node
+from lingeronnx.targets.luna.packer.arguments import choose
+from lingeronnx.targets.luna.packer.judge import judge, make_ready
+from lingeronnx.targets.luna.packer.memory import places_of
+from lingeronnx.targets.luna.packer.options import parse
+from lingeronnx.targets.luna.packer.overruns import PERHAPS, written_past
+from lingeronnx.targets.luna.packer.unmeasured import UNMEASURED
 from tests import nets
 
 HERE = Path(__file__).resolve()
@@ -219,7 +219,7 @@ def test_what_is_not_measured():
     assert all(len(belief) > 20 for belief in UNMEASURED.values())
 
 
-#: Wrong graphs that no arguments make right: they are rewritten before (`lingeronnx.chip`).
+#: Wrong graphs that no arguments make right: they are rewritten before (`lingeronnx.targets.luna.finish`).
 REWRITTEN = ("twice_", "ln_rank2_", "ln_venus_t", "lstm_h5", "lstm_h7")
 
 

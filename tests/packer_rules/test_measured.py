@@ -10,12 +10,12 @@ from pathlib import Path
 import onnx
 import pytest
 
-from lingeronnx.packer.areas import Node
-from lingeronnx.packer.judge import make_ready
-from lingeronnx.packer.measured import RIGHT, places_read
-from lingeronnx.packer.memory import places_of
-from lingeronnx.packer.options import parse
-from lingeronnx.platforms import platform
+from lingeronnx.targets import platform
+from lingeronnx.targets.luna.packer.areas import Node
+from lingeronnx.targets.luna.packer.judge import make_ready
+from lingeronnx.targets.luna.packer.measured import RIGHT, places_read
+from lingeronnx.targets.luna.packer.memory import places_of
+from lingeronnx.targets.luna.packer.options import parse
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "golden"
 WHOLE = (BESIDE / "packer" / "index.json").is_file()

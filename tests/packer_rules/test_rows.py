@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from lingeronnx.packer.judge import judge
-from lingeronnx.platforms import platform
+from lingeronnx.targets import platform
+from lingeronnx.targets.luna.packer.judge import judge
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = next(

@@ -9,12 +9,12 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
-from lingeronnx.packer.arguments import choose
-from lingeronnx.packer.judge import Limits, judge, make_ready
-from lingeronnx.packer.memory import plan_memory
-from lingeronnx.packer.net import Net, Step, Tensor
-from lingeronnx.packer.options import PSRAM, SHARE, parse
-from lingeronnx.platforms import platform
+from lingeronnx.targets import platform
+from lingeronnx.targets.luna.packer.arguments import choose
+from lingeronnx.targets.luna.packer.judge import Limits, judge, make_ready
+from lingeronnx.targets.luna.packer.memory import plan_memory
+from lingeronnx.targets.luna.packer.net import Net, Step, Tensor
+from lingeronnx.targets.luna.packer.options import PSRAM, SHARE, parse
 from tests import nets
 from tests.packable import stress
 from tests.packer import judge as oracle

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, example, given, note
 from hypothesis import strategies as st
 
 from lingeronnx.graph import ir
-from lingeronnx.platforms import PLATFORMS
 from lingeronnx.repair import REPAIRS, fix_dequant, repair
 from lingeronnx.repair.engine import mend
 from lingeronnx.repair.view import View
+from lingeronnx.targets import PLATFORMS
 from tests.examples import examples
 from tests.nets import NETS, Net, quantized, samples
 from tests.repair.damage import DAMAGES, LOSING, extra_dequant, same_names, twin_dequant

@@ -17,10 +17,10 @@ from lingeronnx.api import quantize
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.platforms import PLATFORMS, platform
 from lingeronnx.run.int_runner import IntRunner
 from lingeronnx.run.runners import FloatIsland
 from lingeronnx.run.session import Session
+from lingeronnx.targets import PLATFORMS, platform
 from tests.examples import first
 from tests.nets import NETS, Net, residual, samples
 from tests.ops import test_recurrent as recurrent

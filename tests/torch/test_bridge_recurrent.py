@@ -8,8 +8,8 @@ import pytest
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.platforms import platform
 from lingeronnx.run.int_runner import IntRunner
+from lingeronnx.targets import platform
 from simulator import kernels as k
 from tests.examples import in_turn
 from tests.ops import test_recurrent as recurrent

@@ -10,7 +10,7 @@ import lingeronnx as lo
 from lingeronnx.flow.lower import lower, plan_of
 from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
-from lingeronnx.platforms import GENERIC
+from lingeronnx.targets import GENERIC
 from simulator import kernels as k
 from tests import nets
 from tests.simulator.helpers import SEEDS, few, integers

@@ -12,10 +12,10 @@ import lingeronnx.formats
 from lingeronnx.errors import ModelError
 from lingeronnx.formats.layers import FloatLinear
 from lingeronnx.graph import ir
-from lingeronnx.platforms import PLATFORMS, arithmetic
 from lingeronnx.run.int_runner import IntRunner
 from lingeronnx.run.runners import FloatIsland
 from lingeronnx.run.session import Session
+from lingeronnx.targets import PLATFORMS, arithmetic
 from lingeronnx.torch.bridge import Network
 from lingeronnx.torch.fake_quant import FAKE_QUANTIZERS, OUT_OF_REACH, fake_quantizer, held_by
 from simulator import kernels as k

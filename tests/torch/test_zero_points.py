@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import lingeronnx as lo
 from lingeronnx.flow.lower import lower, plan_of
 from lingeronnx.formats.layers import FloatLinear
-from lingeronnx.platforms import GENERIC
+from lingeronnx.targets import GENERIC
 from simulator import kernels as k
 from simulator.channels import ChannelRescale
 from simulator.fixed import Rescale

@@ -11,8 +11,8 @@ import numpy as np
 
 from ...graph import ir
 from ...ops.recurrent import LSTM, given
-from ...platforms import Platform
 from ...run.runners import FloatRunner
+from ...targets import Platform
 from ..partition import Partition
 
 __all__ = ["cell_notes", "kept_cells"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...plan import Plan
-from ...platforms import Platform
+from ...targets import Platform
 from ..assign import TieClass, UnheldScale, legalize
 from ..partition import Partition
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from ...graph import ir
-from ...platforms import Platform
+from ...targets import Platform
 from ..assign import Choice, TieClass
 from ..calibrate import best_scale
 from ..observe import Stats

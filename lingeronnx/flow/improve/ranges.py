@@ -26,7 +26,7 @@ from ...formats import CLIP
 from ...graph import ir
 from ...ops import parameter_values
 from ...ops.activation import bounds
-from ...platforms import Platform
+from ...targets import Platform
 from ..assign import Choice, TieClass
 from ..calibrate import best_scale
 from ..observe import Stats, TensorStats

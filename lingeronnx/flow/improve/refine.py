@@ -22,11 +22,11 @@ import numpy as np
 
 from ...graph import ir
 from ...plan import Affine, Plan
-from ...platforms import Platform
 from ...run.data import Progress
 from ...run.int_runner import IntRunner
 from ...run.memory import release
 from ...run.runners import FloatRunner
+from ...targets import Platform
 from ..lower import lower
 from ..partition import Partition
 from .aim import aimed

@@ -1,0 +1,74 @@
+"""The row of arcs."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from .._target import Platform, rows
+from ..arithmetic import Curve, Division, Gru, GruForm, Layer, Lstm, LstmForm, Reading, Row, Rows, Shares, Table
+from ..limits import RecurrentLimits, TransposeLimits
+from . import packing
+from .common import (
+    ALSO,
+    EXECUTOR,
+    EXPONENTS,
+    LATER_FAULTS,
+    LATER_MODES,
+    LEFT,
+    PLAIN,
+    ROWS,
+    ZERO,
+    common,
+    later_average,
+    layers,
+    norm,
+    sums,
+)
+from .faults import Fault
+from .trained import trained
+
+__all__ = ["ARCS"]
+
+
+ARCS = Platform(
+    name="arcs",
+    executor=EXECUTOR,
+    title="LISTENAI arcs (LUNA NPU)",
+    modes=("q-value",),
+    bits=(8,),
+    ops=MappingProxyType(
+        {
+            **common(TransposeLimits(max_rank=4)),
+            **layers(ZERO),
+            **sums(LEFT),
+            **later_average(),
+            **rows(Layer(ZERO), "Conv1dInt"),
+            **rows(Division(PLAIN), "iqDiv"),
+            **rows(Curve(PLAIN, Table.ARCS, Reading.SATURATED), "iqSigmoid"),
+            **rows(Rows(PLAIN, Shares.DIVIDE, Row.FROM_FIRST), "SoftmaxInt", limits=ROWS),
+            **rows(Lstm(PLAIN, Table.ARCS, from_zero=True, form=LstmForm.Q27), "LSTMInt", limits=RecurrentLimits()),
+            **rows(
+                Gru(PLAIN, Table.ARCS, from_zero=True, form=GruForm.HALVED),
+                "GRUInt",
+                limits=RecurrentLimits(),
+                right=False,
+            ),
+            **norm(),
+        }
+    ),
+    also=ALSO,
+    single_sample=True,
+    out_bits=(8, 32),
+    exponents=EXPONENTS,
+    shared_memory=384 * 1024,
+    external_memory=8 * 1024 * 1024,
+    packing=packing.ARCS,
+    node_attributes=MappingProxyType(
+        {
+            "": MappingProxyType({"platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
+            **LATER_MODES,
+        }
+    ),
+    faults=(*LATER_FAULTS, Fault.TANH, Fault.LOG_SOFTMAX),
+    training=trained(Table.ARCS),
+)

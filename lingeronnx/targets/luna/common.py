@@ -1,0 +1,150 @@
+"""What the vendor's chips have in common: three NPUs of one family with the executor 3.0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from .._target import OpRow, rows
+from ..arithmetic import (
+    Arithmetic,
+    Average,
+    Concat,
+    Curve,
+    Division,
+    Divisor,
+    Gate,
+    Layer,
+    Left,
+    Norm,
+    Operands,
+    Padding,
+    Product,
+    Quantizer,
+    Real,
+    Requantize,
+    Requantizer,
+    Rows,
+    Sum,
+)
+from ..limits import (
+    MatrixLimits,
+    NormLimits,
+    OperandLimits,
+    RowLimits,
+    SliceLimits,
+    TransposeLimits,
+)
+from .faults import Fault
+
+__all__ = [
+    "ALSO", "COMMON_FAULTS", "EXECUTOR", "EXPONENTS", "LATER_FAULTS", "LATER_MODES", "LEFT", "MODES",
+    "PLAIN", "REFUSE", "ROWS", "ZERO", "common", "later_average", "layers", "norm", "sums",
+]  # fmt: skip
+
+EXECUTOR = "3.0.4"
+EXPONENTS = (-3, 16)
+
+#: What becomes of a shift to the left, which the quantizer never writes.
+PLAIN = Requantize(shifts=True, left=Left.UNSHIFTED)
+LEFT = Requantize(shifts=True)
+REFUSE = Requantize(shifts=True, left=Left.REFUSED)
+ZERO = Requantize(shifts=True, left=Left.ZERO)
+
+#: A row of T numbers: T^2 * 128^2 has to stay below 2^31.
+_NORM = NormLimits(max_length=361, max_axes=2, epsilon=1e-5)
+ROWS = RowLimits(max_length=2048)
+
+
+def common(transposes: TransposeLimits, *, raises_only: bool = False) -> dict[str, OpRow]:
+    """Return what runs right on all three alike. raises_only : of iqCat, whether it cannot shift right."""
+    return {
+        **rows(Quantizer(PLAIN, Real.PRODUCT, widest=16), "Quant"),
+        **rows(
+            Arithmetic(),
+            "Dequant",
+            "Relu",
+            "Reshape",
+            "Flatten",
+            "Squeeze",
+            "Unsqueeze",
+            "Split",
+            "Gather",
+            "Tile",
+            "Expand",
+            "ArgMax",
+        ),
+        **rows(Requantizer(LEFT, wraps=True), "Requant"),
+        **rows(Concat(LEFT, raises_only=raises_only), "iqCat"),
+        **rows(Arithmetic(), "Transpose", limits=transposes),
+        **rows(Arithmetic(), "Slice", limits=SliceLimits(steps=(1,))),
+        **rows(Layer(REFUSE), "LinearInt"),
+        **rows(Layer(REFUSE), "BmmInt", limits=MatrixLimits(rank=3)),
+        **rows(Product(REFUSE), "iqMul", limits=OperandLimits(per_channel=True)),
+    }
+
+
+def layers(requantize: Requantize) -> dict[str, OpRow]:
+    """Return layers of two dimensions; a 2-D convolution writes saturated int8, whatever o_bits says."""
+    return {
+        **rows(Layer(replace(requantize, bits=8)), "Conv2dInt"),
+        **rows(Layer(requantize), "ConvTranspose2dInt"),
+        **rows(Layer(requantize), "BatchNorm2dInt"),
+        **rows(Arithmetic(), "MaxPool"),
+    }
+
+
+def sums(requantize: Requantize) -> dict[str, OpRow]:
+    """Return sums and differences."""
+    return rows(Sum(requantize, Operands.BYTES), "iqAdd", "iqSub", limits=OperandLimits())
+
+
+def later_average() -> dict[str, OpRow]:
+    """Return the average of arcs and venusA."""
+    return rows(Average(PLAIN, Divisor.AREA), "AvgPool2dInt")
+
+
+#: Operators that are not on a chip's list, as a graph that has them is computed. Nothing here was measured.
+ALSO: Mapping[str, Arithmetic] = MappingProxyType(
+    {
+        "Conv1dInt": Layer(PLAIN),
+        **dict.fromkeys(("Clip", "Resize", "ShuffleChannel", "iqTable"), Arithmetic()),
+        "iqPad": Padding(PLAIN),
+        "iqDiv": Division(PLAIN),
+        "iqTanh": Curve(PLAIN),
+        "GluInt": Gate(PLAIN),
+        "LogSoftmaxInt": Rows(PLAIN),
+    }
+)
+
+_MODE = MappingProxyType({"mode": "Non_t710_mode"})
+MODES = {"iqAdd": _MODE, "iqSub": _MODE}
+LATER_MODES = {**MODES, "LSTMInt": MappingProxyType({"batch_first": 0})}  # [1, T, I] is what these take for it
+
+COMMON_FAULTS = (
+    Fault.CLIP,
+    Fault.SUB_PLACEMENT,
+    Fault.AVGPOOL_SCALE,
+    Fault.NORM_PLACEMENT,
+    Fault.NORM_RANK,
+    Fault.NORM_AREA,
+    Fault.PRELU,
+    Fault.UNUSED_INPUT,
+    Fault.INPUT_TWICE,
+    Fault.NO_CONSTANT,
+    Fault.SHARED_CONSTANTS,
+)
+LATER_FAULTS = (
+    *COMMON_FAULTS,
+    Fault.AVGPOOL_GLOBAL,
+    Fault.GRU_FORMAT,
+    Fault.ADD_EXTERNAL,
+    Fault.AFFINE_PLACEMENT,
+    Fault.BATCH,
+)
+
+
+def norm(factor_bits: int | None = None) -> dict[str, OpRow]:
+    """Return the row of LayerNormInt; factor_bits : width in which the packer wants the factor."""
+    return rows(Norm(PLAIN, factor_bits), "LayerNormInt", limits=_NORM)

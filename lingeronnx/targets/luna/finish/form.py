@@ -1,0 +1,291 @@
+"""The same integers in the form that a chip's packer wants: exact rewrites of an integer graph.
+
+What a platform's row calls a fault is what the packer does to a graph that is right; each has its remedy here:
+
+    unused-input      it wants every graph input read
+    input-twice       it takes no node that reads a graph input in several operands: they read a copy
+    no-constant       it wants a weight in the graph: an identity convolution is one
+    pad-readers       an iqPad that several nodes read pads one of them twice: one iqPad for each
+    pre-pad           it moves the padding of a convolution to the tensor that it reads, for all readers: such a
+                      convolution reads a copy, made by an identity convolution
+    lstm-odd          an LSTMInt of an odd number of units is wrong: it gets one more
+    lstm-area         the work area of an LSTMInt is not large enough: a LinearInt that changes nothing plans more
+    lstm-state        nor is the place of its last state: two Slices and an iqCat behind it leave room
+    softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a time, of a tensor that an iqCat has made
+                      large enough
+    linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
+                      need no more than the iqCat behind them plans
+    affine-placement  a BatchNorm2dInt reads shared memory, where the rows of a LinearInt may not be written: an iqCat
+                      of its parts moves them
+    linear-rows       a mean over the steps of a sequence is a convolution instead of a LinearInt of several rows
+    shared-constants  it prefetches the constants of a node together: of nodes that share some of theirs but not all,
+                      each gets its own
+    norm-area         where no argument makes the work area large enough, for a LayerNormInt or for what the remedies
+                      above leave, a BatchNorm2dInt that changes nothing plans more
+
+An identity convolution is depthwise, of size 1x1, its weight 64 at scale 64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from ....fit import Fitted
+from ....formats import CONV2D, PAD, QUANT, SOFTMAX, is_quantized_domain
+from ....graph import ir
+from ... import Fault, Platform
+from .area import SOFTMAX_BYTES, work_area
+from .linear import LARGEST_AREA, means_as_convolutions, parted_rows, rows_joined
+from .lstm import lstm_area, lstm_even, lstm_state
+from .nodes import ONE, free, joined, part
+from .twice import read_once
+
+__all__ = ["REMEDIED", "chip_form"]
+
+
+def chip_form(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Rewrite the integer `graph`, in place, as the packer of `row` wants it; return what was done.
+
+    Every tensor that was there keeps its name and its integers.
+    """
+    return [done for fault, remedy in _REMEDIES if fault in row.faults for done in remedy(graph, row)]
+
+
+def _read_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Drop the graph inputs that nobody reads."""
+    unused = [v for v in graph.graph.inputs if not v.uses() and not v.is_graph_output() and v.const_value is None]
+    if len(unused) == len(graph.graph.inputs):
+        return []
+    for value in unused:
+        graph.graph.inputs.remove(value)
+    return [Fitted(str(v.name), "a graph input that nobody reads is left out", "exact") for v in unused]
+
+
+def _some_constant(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Put an identity convolution behind the first Quant of a graph without weights."""
+    if any(_weights(node) for node in graph.graph):
+        return []
+    for node in graph.graph:
+        shape = ir.shape(node.outputs[0]) or ()
+        if node.op_type != QUANT.name or not 2 <= len(shape) <= 4 or None in shape[1:]:
+            continue
+        source, scale = node.outputs[0], float(ir.attr(node, "scale_x"))
+        readers = list(source.uses())
+        image, where = source, list(range(1, 5 - len(shape)))
+        if where:
+            full = [1] * (5 - len(shape)) + [int(d or 1) for d in shape[1:]]
+            image = _after(graph, node, "Unsqueeze", [source], {"axes": where}, "image", full)
+            node = image.producer() or node
+        same = identity(graph, node, image, scale, row, "kept")
+        if where:
+            same = _after(graph, ir.producer(same) or node, "Squeeze", [same], {"axes": where}, "flat", list(shape))
+        for reader, index in readers:
+            reader.replace_input_with(index, same)
+        what = "an identity convolution behind it: the packer takes no graph without a weight"
+        return [Fitted(str(source.name), what, "exact")]
+    return []
+
+
+def _own_pads(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Give every reader of an iqPad one of its own."""
+    done = []
+    for node in list(graph.graph):
+        if node.op_type != PAD.name:
+            continue
+        uses = list(node.outputs[0].uses())
+        for number, (reader, index) in enumerate(uses[1:], start=2):
+            copy = ir.Node(
+                node.domain,
+                node.op_type,
+                node.inputs,
+                dict(node.attributes),
+                name=f"{node.name}_{number}",
+                outputs=[_like(graph, node.outputs[0], f"{node.outputs[0].name}_{number}")],
+            )
+            graph.graph.insert_after(node, copy)
+            reader.replace_input_with(index, copy.outputs[0])
+        if len(uses) > 1:
+            done.append(Fitted(str(node.name), f"{len(uses)} equal iqPad, one for each reader", "exact"))
+    return done
+
+
+def _own_inputs(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Let every convolution whose padding would be moved read a tensor that nobody else reads."""
+    done = []
+    for node in list(graph.graph):
+        source = node.inputs[0] if node.inputs else None
+        if source is None or not moves_its_padding(node) or len(source.uses()) == 1 and not source.is_graph_output():
+            continue
+        copy = identity(graph, node, source, float(ir.attr(node, "scale_x")), row, f"for_{node.name}", before=True)
+        node.replace_input_with(0, copy)
+        what = (
+            "it reads a copy of its input, made by an identity convolution: the packer pads the tensor for all readers"
+        )
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+def moves_its_padding(node: ir.Node) -> bool:
+    """Whether the packer makes the padding of the integer `node` an iqPad in front of it."""
+    if node.op_type != CONV2D.name or not any(ir.attr(node, "pads") or [0]):
+        return False
+    weight, source = ir.shape(node.inputs[1]) or (), ir.shape(node.inputs[0]) or ()
+    if len(weight) != 4 or len(source) != 4:
+        return False
+    return int(weight[1] or 0) < int(weight[2] or 0) or int(source[2] or 0) < int(weight[3] or 0)
+
+
+def _softmax_in_parts(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Give every SoftmaxInt, which writes 22 bytes per element, a work area of that size.
+
+    An iqCat of five equal tensors plans five bytes per element; so the rows are taken in five parts or a few more.
+    """
+    done = []
+    for node in list(graph.graph):
+        shape = [int(d or 1) for d in (ir.shape(node.inputs[0]) if node.inputs else None) or ()]
+        if node.op_type != SOFTMAX.name or len(shape) < 3:
+            continue
+        size, lines, axis = math.prod(shape), shape[-2], len(shape) - 2
+        copies = min(_COPIES, LARGEST_AREA // size)
+        each = copies * lines // SOFTMAX_BYTES
+        if copies < 2 or not each:
+            continue
+        scale, written = float(ir.attr(node, "scale_x")), float(ir.attr(node, "scale_o"))
+        long = joined(graph, node, [ir.source(node)] * copies, axis, scale, f"{ir.read_name(node)}_repeated")
+        parts = []
+        for start in range(0, lines, each):
+            end = min(start + each, lines)
+            parts.append(_softmax_of(graph, node, long, axis, start, end))
+        join = joined(graph, node, parts, axis, written, "").producer()
+        assert join is not None
+        graph.graph.remove(join)
+        ir.replace(graph, [node], [join])
+        what = f"{lines} rows in {len(parts)} parts: the packer plans too small a work area"
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+#: More inputs than these were not measured.
+_COPIES = 5
+
+
+def _softmax_of(graph: ir.Graph, node: ir.Node, long: ir.Value, axis: int, start: int, end: int) -> ir.Value:
+    """Insert a copy of the SoftmaxInt `node` on start .. end-1 of `long` along `axis`; return its output."""
+    taken, base = ir.names(graph), f"{node.outputs[0].name}"
+    rows = part(graph, long, axis, start, end, f"{base}_rows{start}", taken)
+    some = ir.make_node(
+        node.op_type,
+        [rows.outputs[0]],
+        name=f"{node.name}_part{start}",
+        domain=node.domain,
+        output=free(f"{base}_part{start}", taken),
+        like=node.outputs[0],
+    )
+    some.attributes.update(node.attributes)
+    some.outputs[0].shape = rows.outputs[0].shape
+    graph.graph.insert_before(node, [rows, some])
+    return some.outputs[0]
+
+
+def _own_constants(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Copy the constants that several nodes share in part; those that share all go on doing so."""
+    owner: dict[ir.Value, tuple[ir.Value, ...]] = {}
+    copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}
+    for node in graph.graph:
+        held = _weights(node)
+        group = tuple(held.values())
+        for index, value in held.items():
+            if owner.setdefault(value, group) == group:
+                continue
+            if (value, group) not in copies:
+                array = ir.const(value)
+                assert array is not None
+                name = ir.fresh_name(graph, f"{value.name}_copy")
+                copies[value, group] = ir.add_initializer(graph, name, array)
+            node.replace_input_with(index, copies[value, group])
+    counts = Counter(str(value.name) for value, _ in copies)
+    what = "copied {} for nodes that share it but not all the constants beside it"
+    return [Fitted(name, what.format("once" if n == 1 else f"{n} times"), "exact") for name, n in counts.items()]
+
+
+def _weights(node: ir.Node) -> dict[int, ir.Value]:
+    """Return {input index: constant} of what the packer treats as the weights of `node`."""
+    if not is_quantized_domain(node):
+        return {}
+    return {
+        index: value for index, value in enumerate(node.inputs) if value is not None and ir.const(value) is not None
+    }
+
+
+def identity(
+    graph: ir.Graph, node: ir.Node, source: ir.Value, scale: float, row: Platform, what: str, before: bool = False
+) -> ir.Value:
+    """Insert an identity convolution of `source` [1, C, H, W], held at `scale`, next to `node`; return its output."""
+    channels = int((ir.shape(source) or (1, 1))[1] or 1)
+    name = ir.fresh_name(graph, f"{source.name}_{what}")
+    weight = ir.add_initializer(
+        graph, ir.fresh_name(graph, f"{name}_weight"), np.full((channels, 1, 1, 1), ONE, np.int8)
+    )
+    attrs = {
+        "kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": channels,
+        "data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE), "scale_o": scale,
+        **row.node_attributes.get("", {}),
+    }  # fmt: skip
+    made = ir.make_node(
+        CONV2D.name,
+        [source, weight],
+        dict(sorted(attrs.items())),
+        name=f"{CONV2D.name}_{name}",
+        output=name,
+        domain="thinker",
+        like=source,
+    )
+    (graph.graph.insert_before if before else graph.graph.insert_after)(node, made)
+    return made.outputs[0]
+
+
+def _after(
+    graph: ir.Graph,
+    node: ir.Node,
+    op_type: str,
+    inputs: list[ir.Value],
+    attributes: dict[str, object],
+    what: str,
+    shape: list[int | None] | list[int],
+) -> ir.Value:
+    """Insert a node behind `node`; return its output, a tensor of `shape`."""
+    name = ir.fresh_name(graph, f"{inputs[0].name}_{what}")
+    made = ir.make_node(op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0])
+    made.outputs[0].shape = ir.oir_shape([1, *shape[1:]])
+    graph.graph.insert_after(node, made)
+    return made.outputs[0]
+
+
+def _like(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
+    return ir.Value(name=ir.fresh_name(graph, name), shape=value.shape, type=value.type)
+
+
+#: Fault -> what is done about it, in this order.
+_REMEDIES: tuple[tuple[Fault, Callable[[ir.Graph, Platform], list[Fitted]]], ...] = (
+    (Fault.UNUSED_INPUT, _read_inputs),
+    (Fault.NO_CONSTANT, _some_constant),
+    (Fault.PAD_READERS, _own_pads),
+    (Fault.PRE_PAD, _own_inputs),
+    (Fault.LSTM_ODD, lstm_even),
+    (Fault.LSTM_AREA, lstm_area),
+    (Fault.LSTM_STATE, lstm_state),
+    (Fault.LINEAR_ROWS, means_as_convolutions),
+    (Fault.SOFTMAX_AREA, _softmax_in_parts),
+    (Fault.LINEAR_AREA, parted_rows),  # after it: a SoftmaxInt in parts plans less
+    (Fault.AFFINE_PLACEMENT, rows_joined),
+    (Fault.INPUT_TWICE, read_once),  # after the softmax: its parts read what it reads several times
+    (Fault.SHARED_CONSTANTS, _own_constants),
+    (Fault.NORM_AREA, work_area),  # last: it asks what becomes of the graph
+)
+
+#: The faults that a rewrite here takes care of.
+REMEDIED = frozenset(fault for fault, _ in _REMEDIES)

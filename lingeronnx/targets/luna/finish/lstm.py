@@ -1,0 +1,141 @@
+"""Exact rewrites of LSTMInt: an even number of units, and room for what it writes beyond its plan."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....fit import Fitted
+from ....formats import LINEAR, LSTM
+from ....graph import ir
+from ... import Platform
+from .nodes import ONE, cut, joined, part
+
+__all__ = ["lstm_area", "lstm_even", "lstm_state"]
+
+#: Steps that take the place of a state in 32 bits.
+_STEPS = 4
+
+#: The gates of an LSTMInt, and where the weight of its state stands among its inputs.
+_GATES, _STATE_WEIGHT = 4, 2
+
+
+def lstm_even(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Give every LSTMInt of an odd number of units one more, whose weights are zero.
+
+    What the layer gives for it is cut off again. No other unit reads it, whatever its state is.
+    """
+    done = []
+    for node in list(graph.graph):
+        units = int(ir.attr(node, "hidden_size", 0))
+        if node.op_type != LSTM.name or units % 2 == 0:
+            continue
+        for index, value in enumerate(node.inputs):
+            array = ir.const(value)
+            if value is None or array is None:
+                continue
+            gates = array.reshape(_GATES, units, *array.shape[1:])
+            wide = np.pad(gates, [(0, 0), (0, 1), *[(0, 0)] * (array.ndim - 1)])
+            wide = wide.reshape(-1, *array.shape[1:])
+            if index == _STATE_WEIGHT:
+                wide = np.pad(wide, ((0, 0), (0, 1)))
+            name = ir.fresh_name(graph, f"{value.name}_even")
+            node.replace_input_with(index, ir.add_initializer(graph, name, wide))
+            if not value.uses():
+                del graph.graph.initializers[str(value.name)]
+        ir.set_attr(node, "hidden_size", units + 1)
+        for value in node.outputs:
+            _cut_back(graph, node, value, units)
+        what = f"{units + 1} units, of which one has weights of zero: the chip computes an odd number wrong"
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+def _cut_back(graph: ir.Graph, node: ir.Node, value: ir.Value, units: int) -> None:
+    """Let `value`, an output of `node`, have one unit more than `units`, and let its readers read the first `units`."""
+    name, shape, readers = str(value.name), list(ir.shape(value) or ()), list(value.uses())
+    value.name = ir.fresh_name(graph, f"{name}_even")
+    value.shape = ir.oir_shape([*shape[:-1], units + 1])
+    if not readers:
+        return
+    slices = part(graph, value, len(shape) - 1, 0, units, name, ir.names(graph))
+    graph.graph.insert_after(node, slices)
+    for reader, index in readers:
+        reader.replace_input_with(index, slices.outputs[0])
+
+
+def lstm_area(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Put a LinearInt that changes nothing behind an LSTMInt of H units, which writes 40*H bytes and plans 32*H.
+
+    A LinearInt with a bias plans four bytes per output; some outputs are cut off again where the rows are too few.
+    """
+    done = []
+    areas = [
+        math.prod(int(d or 1) for d in ir.shape(n.outputs[0]) or ())
+        for n in graph.graph
+        if n.op_type == LINEAR.name and len(n.inputs) > 2
+    ]
+    for node in list(graph.graph):
+        y = node.outputs[0] if node.outputs else None
+        shape = [int(d or 1) for d in ir.shape(y) or ()]
+        if node.op_type != LSTM.name or y is None or len(shape) != 3 or max(areas, default=0) >= 10 * shape[-1]:
+            continue
+        units, readers = shape[-1], list(y.uses())
+        wide = units * -(-10 // shape[1])
+        name = ir.fresh_name(graph, f"{y.name}_same")
+        scale = float(ir.attr(node, "scale_o"))
+        held = [
+            ir.add_initializer(graph, ir.fresh_name(graph, f"{name}_{what}"), array)
+            for what, array in (
+                ("weight", np.eye(wide, units, dtype=np.int8) * ONE),
+                ("bias", np.zeros(wide, np.int32)),
+            )
+        ]
+        attrs = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": scale, "scale_w": float(ONE),
+                 "scale_o": scale, **row.node_attributes.get("", {})}  # fmt: skip
+        made = ir.make_node(
+            LINEAR.name,
+            [y, *held],
+            dict(sorted(attrs.items())),
+            name=f"{LINEAR.name}_{name}",
+            output=name,
+            domain="thinker",
+            like=y,
+        )
+        made.outputs[0].shape = ir.oir_shape([*shape[:2], wide])
+        graph.graph.insert_after(node, made)
+        same = made.outputs[0] if wide == units else cut(graph, made, 2, 0, units)
+        for reader, index in readers:
+            reader.replace_input_with(index, same)
+        areas.append(shape[1] * wide)
+        what = "a fully connected layer behind it that changes nothing: the packer plans too small a work area"
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done
+
+
+def lstm_state(graph: ir.Graph, row: Platform) -> list[Fitted]:
+    """Cut what an LSTMInt of H units gives into two halves and join them again.
+
+    Its last state takes 4*H bytes and H are planned. The halves live when the LSTMInt is done, both at a time, and with
+    four steps or more each is as large as a state: the packer puts the two states into their places, the largest
+    that are free.
+    """
+    done = []
+    for node in list(graph.graph):
+        y = node.outputs[0] if node.outputs else None
+        shape = [int(d or 1) for d in ir.shape(y) or ()]
+        if node.op_type != LSTM.name or y is None or len(shape) != 3 or len(node.outputs) < 2:
+            continue
+        readers, half = list(y.uses()), shape[1] // 2
+        if not readers or half < _STEPS:
+            continue
+        parts = [cut(graph, node, 1, start, end) for start, end in ((0, half), (half, shape[1]))]
+        scale = float(ir.attr(node, "scale_o"))
+        first = next(n for n in graph.graph if any(n is reader for reader, _ in readers))
+        whole = joined(graph, node, parts, 1, scale, f"{y.name}_whole", before=first)
+        for reader, index in readers:
+            reader.replace_input_with(index, whole)
+        what = "its steps are cut in two and joined again: the packer plans too small a place for its last state"
+        done.append(Fitted(str(node.name), what, "exact"))
+    return done

@@ -1,0 +1,230 @@
+"""Which run of layers is cut into how many tiles: tried out with the packer's rules and its memory plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import onnx
+
+from .....fit import Fitted
+from .....fit._base import chunks
+from .....formats import ADD, AVG_POOL2D, CONCAT, CONV2D
+from .....graph import ir
+from .....run.part import chip_part
+from .... import Platform
+from ...packer.arguments import Choice, chosen, plain_options
+from ...packer.judge import Limits, Ready, Verdict, make_ready, verdict
+from ...packer.limits import TILED
+from ...packer.names import safe_names, written
+from ...packer.options import PSRAM, Options
+from .emit import emit
+from .runs import Rows, Run, Tile, runs_from, size
+
+__all__ = ["row_tiles"]
+
+#: Numbers of tiles to try, few first: every tile computes its halo again.
+_COUNTS = (2, 4, 8, 16, 32)
+_TRIALS = 32  # of one run, under few arguments
+_PASSED = 2  # of these, under all arguments
+_ROUNDS = 8  # runs of one graph
+_LAYERS = (CONV2D.name, "MaxPool", AVG_POOL2D.name, ADD.name, "Relu")
+_STARTS = 4  # nodes to go back from the one that is too large, and of those that are merely crowded
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A run and its tiles."""
+
+    run: Run
+    tiles: tuple[tuple[Rows, Tile], ...]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that one layer of one tile reads and writes, results that wait to be joined aside."""
+        most = 0
+        for _, tile in self.tiles:
+            for node in self.run.nodes:
+                values = {v for v in (*node.inputs, *node.outputs) if v is not None and v in tile.wanted}
+                most = max(most, sum(map(tile.bytes, values)))
+        return most
+
+    def text(self) -> Fitted:
+        """Return what is done, for the report."""
+        names = [str(node.name) for node in self.run.nodes]
+        which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
+        rows = max(last - first for (first, last), _ in self.tiles)
+        more = self._halo()
+        cost = "exact" if more < 0.005 else f"exact; {100 * more:.0f} % more rows are computed, where tiles overlap"
+        what = f"{which} in {len(self.tiles)} tiles of {rows} rows, one after the other, so that shared memory suffices"
+        return Fitted(names[0], what, cost)
+
+    def _halo(self) -> float:
+        """Return the share of elements that are computed more than once."""
+        whole = sum(size(node.outputs[0]) for node in self.run.nodes)
+        done = sum(tile.bytes(node.outputs[0]) for _, tile in self.tiles for node in self.run.nodes)
+        return done / whole - 1
+
+
+def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
+    """Return the integer `graph` for the chip `row` with runs of layers cut until it fits, and what was done.
+
+    The same graph where it fits as it is, or where no cut helps.
+    """
+    done: list[Fitted] = []
+    if row.packing is None or row.shared_memory is None:
+        return graph, done
+    work, now, limits = graph, None, Limits(row)
+    whole = {node.name for node in graph.graph}
+    for _ in range(_ROUNDS):
+        if now is not None and now.verdict.chip_ready:
+            break
+        large = _too_large(work, row)
+        wanted = _crowded(work, row, whole, now, limits) if large is None else [large] if large.name in whole else []
+        found = next((best for node in wanted if (best := _best(work, row, node, limits)) is not None), None)
+        if found is None:
+            break
+        work, now, cut = found
+        whole -= {node.name for node in cut.run.nodes}
+        done.append(cut.text())
+    return (work, done) if now is not None and _helped(now, whole) else (graph, [])
+
+
+def _helped(found: Choice, whole: Collection[str | None]) -> bool:
+    """Whether the graph fits now, and nothing stands against what was made."""
+    said = found.verdict
+    made = [f for f in said.findings if f.level != "plan" and f.node not in whole]
+    return said.chip_ready or (said.memory is not None and said.memory.fits and not made)
+
+
+def _too_large(graph: ir.Graph, row: Platform) -> ir.Node | None:
+    """Return the first layer whose input and output exceed the shared memory, or what its operator can take."""
+    for node in graph.graph:
+        if node.op_type not in _LAYERS:
+            continue
+        both = {v for v in (*node.inputs, *node.outputs) if v is not None and ir.const(v) is None}
+        if sum(map(size, both)) > (row.shared_memory or 0) or (
+            node.op_type == CONV2D.name and any(limit(node, row) for limit in TILED)
+        ):
+            return node
+    return None
+
+
+def _crowded(
+    graph: ir.Graph, row: Platform, whole: Collection[str | None], now: Choice | None, limits: Limits
+) -> list[ir.Node]:
+    """Return a few layers of `whole` to cut where the plan exceeds the shared memory.
+
+    First those that something stands against where `now` was chosen, then those at which most bytes live at once. None
+    where the packer takes the graph as it is or with tensors in psram, as it does not where `now` was chosen; and where
+    it refuses the graph for another reason.
+    """
+    proto, names = _written(graph, row)
+    ready, base = _ready(proto, row, limits)
+    said = verdict(ready, row, base)
+    if said.memory is None or said.memory.fits or (now is None and chosen(ready, row, base).verdict.chip_ready):
+        return []
+    against = [] if now is None else [f.node for f in now.verdict.findings if f.level != "plan"]
+    written_as = {
+        names.get(str(node.name), str(node.name)): node
+        for node in graph.graph
+        if node.name in whole and node.op_type in _LAYERS
+    }
+    order = dict.fromkeys([*against, *_fullest(said)])
+    return [written_as[name] for name in order if name in written_as][:_STARTS]
+
+
+def _fullest(said: Verdict) -> list[str]:
+    """Return the nodes by the bytes of shared memory that are in use, most first."""
+    assert said.memory is not None
+    assert said.net is not None
+    steps = said.net.steps
+    living = {step.origin: size for step, size in zip(steps, said.memory.living(len(steps)), strict=True)}
+    return sorted(living, key=lambda origin: -living[origin])
+
+
+def _written(graph: ir.Graph, row: Platform) -> tuple[onnx.ModelProto, Mapping[str, str]]:
+    """Return what the packer gets, and {node: its name there} of those renamed."""
+    names = safe_names(graph)
+    return ir.to_proto(chip_part(written(graph, names), row)), names.nodes
+
+
+def _ready(proto: onnx.ModelProto, row: Platform, limits: Limits) -> tuple[Ready, Options]:
+    base = plain_options(proto, row)
+    return make_ready(proto, row, base, limits), base
+
+
+def _best(graph: ir.Graph, row: Platform, large: ir.Node, limits: Limits) -> tuple[ir.Graph, Choice, _Cut] | None:
+    """Return the first cut around `large` with which the graph is ready, else the first against which nothing stands.
+
+    The latter may be one of several that are needed.
+    """
+    first: tuple[ir.Graph, Choice, _Cut] | None = None
+    passed = 0
+    for cut in itertools.islice(_cuts(graph, row, large), _TRIALS):
+        copy = ir.clone(graph)
+        twins = dict(zip(graph.graph, copy.graph, strict=True))
+        run = Run(tuple(twins[node] for node in cut.run.nodes))
+        emit(copy, run, [(rows, tile) for rows, _ in cut.tiles if (tile := run.tile(rows)) is not None])
+        proto, names = _written(copy, row)
+        left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
+        ready, base = _ready(proto, row, limits)
+        if not _possible(ready, row, base, {names.get(str(name), name) for name in left}):
+            continue
+        found = chosen(ready, row, base)
+        first = first or (copy, found, cut)
+        if found.verdict.chip_ready:
+            return copy, found, cut
+        passed += 1
+        if passed == _PASSED:
+            break
+    return first
+
+
+def _possible(ready: Ready, row: Platform, base: Options, left: Collection[str | None]) -> bool:
+    """Whether nothing stands against the tiles with the arguments that were measured right: only what is in `left`."""
+    if ready.net is None:
+        return False
+    net = ready.net
+    joins = [s for s in net.steps if s.op == CONCAT.name]
+    cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
+    ends = {*net.inputs, *(s.outputs[0] for s in joins), *(s.inputs[0] for s in net.steps if s.op == "Slice")} - cuts
+    for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):
+        said = verdict(ready, row, replace(base, places=dict.fromkeys(moved, PSRAM)))
+        against = {f.node for f in said.findings if f.level != "plan"} - {"shared memory"}
+        fits = said.memory is not None and (said.memory.fits or _fullest(said)[0] in left)
+        if fits and against <= set(left):
+            return True
+    return False
+
+
+def _cuts(graph: ir.Graph, row: Platform, large: ir.Node) -> Iterator[_Cut]:
+    """Yield the cuts worth trying: from `large` on, or a little before it; up to where the maps are small, else long.
+
+    Of each run few tiles first, as far as a single layer of a tile fits.
+    """
+    nodes = list(graph.graph)
+    where, limit = nodes.index(large), row.shared_memory or 0
+    for first in range(where, max(where - _STARTS, 0) - 1, -1):
+        runs = runs_from(nodes, first, large)
+        small = [run for run in runs if 3 * size(run.result) <= limit][:1]
+        for run in [*small, *(run for run in reversed(runs) if run not in small)]:
+            for count in _COUNTS:
+                cut = _cut(run, count)
+                if cut is not None and cut.peak <= limit:
+                    yield cut
+
+
+def _cut(run: Run, count: int) -> _Cut | None:
+    """Return the run in `count` tiles; None where they would be too thin."""
+    rows = (ir.shape(run.result) or (1, 1, 1))[2] or 1
+    if rows < count:
+        return None
+    tiles = []
+    for first, last in chunks(rows, count):
+        tile = run.tile((first, last))
+        if tile is None:
+            return None
+        tiles.append(((first, last), tile))
+    return _Cut(run, tuple(tiles))

@@ -1,0 +1,164 @@
+"""Runs of layers that can be computed tile by tile, and the rows that each layer of a tile needs.
+
+A run is some layers of an integer graph of which only the last one's output is read outside. The rows a .. b-1 of that
+output need the rows ``a*s - p .. (b-1)*s - p + (k-1)*d`` of what a window of k rows slides over (stride s, padding p,
+dilation d), and the same rows of what is computed element by element; what lies outside of the map is the tile's own
+padding. So every integer of a tile is that of the layer in one piece.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .....formats import ADD, AVG_POOL2D, CONCAT, CONV2D, MUL, SIGMOID, SUB, TANH, integer_format
+from .....graph import ir
+
+__all__ = ["Rows", "Run", "Tile", "runs_from", "size"]
+
+#: What slides a window over the rows, and what is computed element by element.
+_WINDOWS = (CONV2D.name, "MaxPool", AVG_POOL2D.name)
+_ROWWISE = ("Slice", CONCAT.name)  # along another axis than the rows
+_ELEMENTWISE = ("Relu", "Prelu", "Clip", ADD.name, SUB.name, MUL.name, SIGMOID.name, TANH.name)
+
+Rows = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Layers in graph order; the last one writes the only tensor that others read."""
+
+    nodes: tuple[ir.Node, ...]
+
+    @property
+    def result(self) -> ir.Value:
+        """What the run is for."""
+        return self.nodes[-1].outputs[0]
+
+    @property
+    def entries(self) -> list[ir.Value]:
+        """The tensors that are read from outside."""
+        made = {node.outputs[0] for node in self.nodes}
+        return list(dict.fromkeys(v for node in self.nodes for v in _data(node) if v not in made))
+
+    def tile(self, rows: Rows) -> Tile | None:
+        """Return what the rows of the result need; None where a window would lie in the padding alone."""
+        wanted: dict[ir.Value, Rows] = {self.result: rows}
+        reads: dict[tuple[ir.Node, int], Rows] = {}
+        pads: dict[ir.Node, tuple[int, int]] = {}
+        for node in reversed(self.nodes):
+            need, pads[node] = _needed(node, wanted[node.outputs[0]])
+            for index, value in enumerate(_data(node)):
+                if not 0 <= need[0] < need[1]:
+                    return None
+                reads[node, index] = need
+                first, last = wanted.get(value, need)
+                wanted[value] = (min(first, need[0]), max(last, need[1]))
+        return Tile(wanted, reads, pads)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows of one tile.
+
+    wanted : {tensor: rows of it that are held}. reads : {(node, data input): rows of it that are read}
+    pads : {node: padding above and below}
+    """
+
+    wanted: Mapping[ir.Value, Rows]
+    reads: Mapping[tuple[ir.Node, int], Rows]
+    pads: Mapping[ir.Node, tuple[int, int]]
+
+    def bytes(self, value: ir.Value) -> int:
+        """Return the bytes of what is held of a tensor."""
+        first, last = self.wanted[value]
+        return size(value) // _height(value) * (last - first)
+
+
+def size(value: ir.Value | None) -> int:
+    """Return the bytes of one sample of a tensor of int8; 0 where its shape is not known."""
+    shape = ir.shape(value)
+    return 0 if shape is None or None in shape[1:] else math.prod(int(d or 1) for d in shape[1:])
+
+
+def runs_from(nodes: Sequence[ir.Node], first: int, must: ir.Node) -> list[Run]:
+    """Return the runs that begin with node `first` of `nodes` (graph order) and hold the node `must`, shortest first.
+
+    A run grows by what reads from it; it ends where nothing but its last tensor is read outside.
+    """
+    found = []
+    inside: list[ir.Node] = []
+    made: set[ir.Value] = set()
+    for node in nodes[first:]:
+        if inside and not any(v in made for v in node.inputs):
+            continue
+        if not _tileable(node):
+            if not inside:
+                break
+            continue
+        inside.append(node)
+        made.add(node.outputs[0])
+        if must in inside and _ends(inside):
+            found.append(Run(tuple(inside)))
+    return found
+
+
+def _ends(nodes: Sequence[ir.Node]) -> bool:
+    """Whether only the last of `nodes` writes something that is read outside."""
+    members = set(nodes)
+    for node in nodes[:-1]:
+        value = node.outputs[0]
+        if value.is_graph_output() or any(use.node not in members for use in value.uses()):
+            return False
+    return _height(nodes[-1].outputs[0]) > 1
+
+
+def _tileable(node: ir.Node) -> bool:
+    """Whether rows of the output can be computed from rows of the inputs, all of them known and of 8 bits."""
+    known = node.op_type in (*_WINDOWS, *_ELEMENTWISE, *_ROWWISE) and integer_format(node) is not None
+    if not known or len(node.outputs) != 1:
+        return False
+    shapes = [ir.shape(v) for v in (*_data(node), node.outputs[0])]
+    if any(s is None or len(s) != 4 or None in s[1:] for s in shapes):
+        return False
+    if any(v.dtype is not None and v.dtype.name not in ("INT8", "UINT8") for v in (*_data(node), node.outputs[0])):
+        return False
+    if node.op_type in _ROWWISE:
+        return len({s[2] for s in shapes if s is not None}) == 1 and _axis(node) in (1, 3)
+    if node.op_type in _ELEMENTWISE:
+        held = [v for v in node.inputs[1:] if v is not None and ir.const(v) is not None]
+        return len(set(shapes)) == 1 and all(size(v) <= 1 for v in held)
+    weight = ir.shape(node.inputs[1]) if node.op_type == CONV2D.name else (1, 1, *(ir.attr(node, "kernel_shape") or ()))
+    return not ir.attr(node, "ceil_mode", 0) and weight is not None and len(weight) == 4
+
+
+def _axis(node: ir.Node) -> int | None:
+    """Return the one axis along which a Slice or an iqCat works; None for several."""
+    if node.op_type == CONCAT.name:
+        return int(ir.attr(node, "dim", ir.attr(node, "axis", 1))) % 4
+    axes = ir.const(node.inputs[3]) if len(node.inputs) > 3 else None
+    return int(axes[0]) % 4 if axes is not None and axes.size == 1 else None
+
+
+def _data(node: ir.Node) -> list[ir.Value]:
+    """Return the inputs of a node that are computed at run time."""
+    return [v for v in node.inputs if v is not None and ir.const(v) is None]
+
+
+def _height(value: ir.Value) -> int:
+    return int((ir.shape(value) or (1, 1, 1))[2] or 1)
+
+
+def _needed(node: ir.Node, rows: Rows) -> tuple[Rows, tuple[int, int]]:
+    """Return the rows of the inputs that `rows` of the output need, and how many above and below are padding."""
+    if node.op_type not in _WINDOWS:
+        return rows, (0, 0)
+    height = _height(_data(node)[0])
+    kernel = ir.attr(node, "kernel_shape") or (ir.shape(node.inputs[1]) or ())[2:]
+    side = int(kernel[0] or 1)
+    stride = (ir.attr(node, "strides") or [1, 1])[0]
+    dilation = (ir.attr(node, "dilations") or [1, 1])[0]
+    begin = rows[0] * stride - (ir.attr(node, "pads") or [0])[0]
+    end = begin + (rows[1] - rows[0] - 1) * stride + (side - 1) * dilation + 1
+    return (max(begin, 0), min(end, height)), (max(-begin, 0), max(end - height, 0))

@@ -1,0 +1,101 @@
+"""The packer's arguments for a graph: the cheapest that the verdict calls right, over the whole graph at once.
+
+The candidates are those that were measured to help; each is a set of tensors to be placed in PSRAM, with or without
+prefetching, and what else helps single operators. Where none does, tensors are moved one after the other. None is taken
+on trust: the verdict decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx
+
+from ....graph import ir
+from ... import Platform
+from .candidates import Candidate, candidates
+from .judge import Ready, Verdict, make_ready, verdict
+from .memory import Memory, plan_memory, room
+from .mending import BELIEVED, PAST, REFUSED, WRONG, cleared, mended, rank, spilled
+from .options import Options
+
+__all__ = ["Choice", "arguments", "choose", "chosen", "plain_options", "shell"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Arguments and what becomes of the graph under them.
+
+    words : the packer's arguments, without files. verdict : that of the graph packed with them.
+    """
+
+    words: tuple[str, ...]
+    verdict: Verdict
+
+    @property
+    def line(self) -> str:
+        """The words, quoted for a shell."""
+        return shlex.join(self.words)
+
+
+def arguments(graph: ir.Graph | onnx.ModelProto, row: Platform) -> list[str]:
+    """Return the words to pack `graph` with, without files; ConfigError for a row without a packer."""
+    return list(choose(graph, row).words)
+
+
+def choose(graph: ir.Graph | onnx.ModelProto, row: Platform) -> Choice:
+    """Return the cheapest arguments under which `graph` is right, and the verdict."""
+    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
+    base = plain_options(proto, row)
+    return chosen(make_ready(proto, row, base), row, base)
+
+
+def plain_options(proto: onnx.ModelProto, row: Platform) -> Options:
+    """Return the arguments that a graph needs whatever is chosen: the chip, and 1 for every open size."""
+    sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
+    return Options(platform=row.packing.name if row.packing is not None else None, sizes=sizes)
+
+
+def chosen(ready: Ready, row: Platform, base: Options) -> Choice:
+    """Return the cheapest arguments under which a graph that was read with `base` is right, and the verdict.
+
+    A verdict without a warning goes before one with; where nothing is right, the one with the fewest findings is given.
+    """
+    best: tuple[tuple[int, int, int], Choice] | None = None
+    start = Candidate()  # of the best
+    late: list[tuple[int, Candidate]] = []  # what does not fit is judged where nothing else packs
+
+    def judged(number: int, candidate: Candidate, memory: Memory | None = None) -> tuple[tuple[int, int, int], Choice]:
+        found = Choice(candidate.words(base), verdict(ready, row, candidate.options(base), memory))
+        return (rank(found.verdict), len(found.verdict.findings), number), found
+
+    for number, candidate in enumerate(itertools.chain(candidates(ready, row), spilled(ready, row, base))):
+        memory = None
+        if ready.net is not None:
+            memory = plan_memory(ready.net, row, candidate.options(base), room(row, base) + 1)
+            if memory is None:
+                late.append((number, candidate))
+                continue
+        tried = judged(number, candidate, memory)
+        if best is None or tried[0] < best[0]:
+            best, start = tried, candidate
+        if tried[0][0] == 0:
+            break
+    if best is None or best[0][0] == REFUSED:
+        known = [] if best is None else [best]
+        best = min([*known, *(judged(*one) for one in late)], key=lambda pair: pair[0])
+    for further in (cleared, mended):
+        if best[0][0] in (PAST, BELIEVED, WRONG):
+            for number, one in enumerate(further(ready, row, base, start)):
+                tried = judged(number, one)
+                if tried[0] < best[0]:
+                    best, start = tried, one
+    return best[1]
+
+
+def shell(words: Iterable[str], graph: str, package: str, program: str = "tpacker") -> str:
+    """Return the packer's call for the files `graph` and `package`, quoted for a shell."""
+    return shlex.join([program, "-g", graph, *words, "-o", package])

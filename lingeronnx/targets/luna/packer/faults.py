@@ -1,0 +1,194 @@
+"""What packs and is not computed right: by operator, by place, by constants that are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....formats import (
+    ADD,
+    BMM,
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    DEQUANT,
+    LAYER_NORM,
+    LINEAR,
+    LSTM,
+    MUL,
+    QUANT,
+    SUB,
+)  # fmt: skip
+from .memory import BUFFERS
+from .net import Finding, Step
+from .options import FLASH, SHARE
+from .placed import PLACED
+from .planned import Plan, refused, wrong
+from .unmeasured import unmeasured
+
+__all__ = ["faults", "placement_refused"]
+
+
+def placement_refused(plan: Plan) -> Iterator[Finding]:
+    """Yield what the packer refuses because of a place."""
+    for step in plan.net.steps:
+        node, kind = plan.node(step), plan.row.packing
+        assert kind is not None
+        if step.op == CONV1D.name and node.outside():
+            yield refused(step, "the input of a Conv1dInt lies in shared memory", "psram", "leave it there")
+        if step.op == CONV_TRANSPOSE2D.name and kind.transposed_shared:
+            if node.outside() or node.away:
+                yield refused(
+                    step, "input and output of a ConvTranspose2dInt lie in shared memory", "psram", "leave them there"
+                )
+            elif kind.transposed_weights and plan.places[step.inputs[1]] != SHARE:
+                yield refused(
+                    step, "the weight of a ConvTranspose2dInt lies in shared memory", "psram", "-m params:share-mem"
+                )
+
+
+def faults(plan: Plan) -> Iterator[Finding]:
+    """Yield what is not computed right under this plan, work areas apart."""
+    kind = plan.row.packing
+    assert kind is not None
+    yield from _names(plan)
+    yield from _shared(plan)
+    yield from _inputs(plan)
+    for step in plan.net.steps:
+        yield from _operator(plan, step)
+        for name in dict.fromkeys((*step.outputs, *step.inputs)):
+            if plan.options.places.get(name) == FLASH:
+                yield wrong(step, "tensors of a run lie in memory that can be written", "flash", "choose psram")
+        rules = (*PLACED.get("", {}).get(step.op, ()), *PLACED.get(kind.areas, {}).get(step.op, ()))
+        for rule in rules:
+            yield from rule(plan, step, plan.node(step))
+
+
+def _names(plan: Plan) -> Iterator[Finding]:
+    kind = plan.row.packing
+    assert kind is not None
+    for tensor in plan.net.values():
+        what = ""
+        if "workspace" in tensor.name and plan.memory.areas and kind.reserved_workspace:
+            what = "no tensor has 'workspace' in its name"
+        elif tensor.name in BUFFERS and plan.options.parameters != SHARE:
+            what = "no tensor is named dma_buffer"
+        if what:
+            at = plan.net.maker(tensor.name) or plan.net.readers(tensor.name)[0]
+            yield wrong(at, what, f"'{tensor.name}'", "rename it")
+
+
+def _shared(plan: Plan) -> Iterator[Finding]:
+    """Constants that several nodes read while their other constants differ, and that are fetched ahead.
+
+    A weight is stored in the form that its first reader wants: one of another operator reads it wrong, fetched or not.
+    """
+    users = _users(plan)
+    for name, steps in users.items():
+        kinds = {s.op for s in steps if s.op in (LINEAR.name, BMM.name, CONV2D.name, CONV1D.name)}
+        if len(kinds) > 1:
+            value = f"'{name}' by {' and '.join(sorted(kinds))}"
+            yield wrong(steps[-1], "a constant is read by operators of one kind", value, "copy the constant")
+    if not plan.memory.prefetched:
+        return
+    for name, steps in users.items():
+        if len(steps) == 1:
+            continue
+        sets = {tuple(t.name for t in plan.net.constants(s)) for s in steps}
+        if len(sets) > 1 and all(len(one) > 1 for one in sets):
+            yield wrong(
+                steps[-1],
+                "nodes that share a constant share all, where they are fetched ahead",
+                f"'{name}'",
+                "copy the constant, or --dma_prefetch False",
+            )
+
+
+def _users(plan: Plan) -> dict[str, list[Step]]:
+    users: dict[str, list[Step]] = {}
+    for step in plan.net.steps:
+        for tensor in plan.net.constants(step):
+            users.setdefault(tensor.name, []).append(step)
+    return users
+
+
+def _inputs(plan: Plan) -> Iterator[Finding]:
+    kind = plan.row.packing
+    assert kind is not None
+    for name in plan.net.inputs:
+        if plan.net.tensors[name].scale is None and kind.needs_scale:
+            for step in plan.net.readers(name):
+                if step.get("scale_x") is None and step.get("scale_x_0") is None:
+                    yield wrong(
+                        step, "the first reader of an integer graph input tells its scale", step.op, "write a Quant"
+                    )
+
+
+def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
+    kind, node = plan.row.packing, plan.node(step)
+    assert kind is not None
+    if step.op in (QUANT.name, DEQUANT.name):
+        yield wrong(step, "no float operator stands between integers", step.op, "quantize it, or cut the graph")
+    elif step.made == "pad":
+        others = plan.net.readers(step.outputs[0])
+        if len(others) > 1 or any(other.made == "group" for other in others):
+            yield wrong(
+                others[0],
+                "a convolution over a map smaller than its kernel, whose pads the packer moves, "
+                "reads a tensor of its own",
+                f"{len(others)} readers, group or not",
+                "copy the tensor, or split the groups by Slice",
+            )
+    elif step.op in kind.unmeasured:
+        yield wrong(step, f"{step.op} could be measured on {plan.row.name}", "it could not", "leave it in float")
+    elif not plan.row.runs(step.op):
+        yield wrong(step, f"the executor of {plan.row.name} computes this operator right", step.op, "replace it")
+    if step.op in kind.curve_bits and 8 * node.x.width != kind.curve_bits[step.op]:
+        yield wrong(step, f"{step.op} reads {kind.curve_bits[step.op]} bits", 8 * node.x.width, "add a Requant")
+    if step.op == LINEAR.name and step.get("o_bits") not in kind.linear_bits:
+        yield wrong(step, f"o_bits of a LinearInt is one of {kind.linear_bits}", step.get("o_bits"), "write 8 or 32")
+    if step.op == LAYER_NORM.name:
+        yield from _norm(plan, step)
+    if step.op == LSTM.name and kind.even_hidden and int(step.get("hidden_size")) % 2:
+        yield wrong(
+            step, "the hidden size of an LSTMInt is even", step.get("hidden_size"), "add a unit with zero weights"
+        )
+    if step.op == LAYER_NORM.name and node.inputs[1].width != kind.norm_width:
+        yield wrong(
+            step,
+            f"the weight of a LayerNormInt has {8 * kind.norm_width} bits",
+            8 * node.inputs[1].width,
+            "quantize for this chip",
+        )
+    if step.op in (CONV2D.name, CONV1D.name) and node.x.shape[0] > 1 and not kind.batches:
+        yield wrong(step, "the batch is 1", node.x.shape[0], "write the graph for one sample")
+    yield from _output_scale(plan, step)
+
+
+def _norm(plan: Plan, step: Step) -> Iterator[Finding]:
+    kind, node = plan.row.packing, plan.node(step)
+    assert kind is not None
+    row = node.inputs[1].elements
+    if row < kind.min_norm:
+        yield wrong(step, f"a LayerNormInt has lines of {kind.min_norm} elements or more", row, "leave it in float")
+    if len(node.x.shape) == 2 and not kind.flat_norm:
+        yield wrong(step, "the input of a LayerNormInt has three axes or more", 2, "reshape it before and after")
+    elif len(node.x.shape) == 2:
+        yield from _flat_norm(step, node.x.elements // row)
+
+
+@unmeasured("of a LayerNormInt with two axes, two lines are computed, however many there are; one was measured")
+def _flat_norm(step: Step, rows: int) -> Iterator[Finding]:
+    if rows > 2:
+        yield wrong(step, "a LayerNormInt of two axes has at most two lines", rows, "reshape it before and after")
+
+
+def _output_scale(plan: Plan, step: Step) -> Iterator[Finding]:
+    scale, x, y = (step.get(k) for k in ("scale_o", "scale_x", "scale_y"))
+    if scale is None or x is None:
+        return
+    if step.op in (ADD.name, SUB.name) and y is not None and scale > min(x, y):
+        yield wrong(step, "the output's scale is not above those of the inputs", f"{scale:g}", "lower scale_o")
+    if step.op in (MUL.name, BMM.name) and scale > x * (y or 1):
+        yield wrong(
+            step, "the output's scale is not above the product of the inputs' scales", f"{scale:g}", "lower scale_o"
+        )

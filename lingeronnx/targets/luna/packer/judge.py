@@ -1,0 +1,215 @@
+"""The verdict on an integer graph: whether the packer takes it, and whether the chip then computes our integers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+
+from ....errors import ConfigError
+from ....graph import ir
+from ....graph.loose import loose_node, loose_tensor
+from ... import PLATFORMS, Platform
+from .cost import Cost, cost_of
+from .faults import faults, placement_refused
+from .form import check_file, check_net
+from .limits import REFUSED, WRONG, rule_text
+from .measured import beliefs
+from .memory import Memory, places_of, plan_memory
+from .net import Finding, Net, Step
+from .options import SHARE, Options, parse
+from .overruns import outputs_past, overruns
+from .planned import Plan
+from .prepare import prepare
+from .read import raw_steps, read
+
+__all__ = ["Limits", "Ready", "Verdict", "judge", "make_ready", "verdict"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a graph under the packer's arguments.
+
+    packs : the packer takes it. runs_right : the chip gives the integers of the simulator. memory : the plan, of the
+    graph net; None where it does not get that far. findings : what speaks against it, and as a warning of level "plan"
+    what is right and writes past its plan. beliefs : what a verdict of right hangs on and nobody measured.
+    """
+
+    packs: bool
+    runs_right: bool
+    findings: tuple[Finding, ...]
+    memory: Memory | None
+    net: Net | None = field(default=None, repr=False, compare=False)
+    beliefs: tuple[Finding, ...] = ()
+
+    @property
+    def chip_ready(self) -> bool:
+        """Whether it packs and is right; a write past the plan is a warning."""
+        return self.packs and self.runs_right
+
+    @property
+    def warned(self) -> bool:
+        """Whether it is right and writes past its plan, which may do harm on a chip."""
+        return self.chip_ready and any(f.level == "plan" for f in self.findings)
+
+    @property
+    def believed(self) -> str:
+        """What a verdict of right hangs on and nobody measured, as a line; empty where all was."""
+        nodes = ", ".join(f"{f.node} ({f.value})" for f in self.beliefs[:3])
+        more = f" and {len(self.beliefs) - 3} more" if len(self.beliefs) > 3 else ""
+        return f"right as far as is known, but not measured: {self.beliefs[0].rule}: {nodes}{more}" if nodes else ""
+
+    def cost(self, row: Platform) -> Cost | None:
+        """Return what the graph costs; None where it has no plan."""
+        return None if self.net is None or self.memory is None else cost_of(self.net, self.memory, row)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A graph that was read once, to be judged under several argument lists that differ in places and prefetching.
+
+    net : what is planned, None where the packer does not get that far. findings : what no such argument changes.
+    """
+
+    net: Net | None
+    findings: tuple[Finding, ...]
+
+
+def judge(graph: ir.Graph | onnx.ModelProto, row: Platform, args: str | Iterable[str] = ()) -> Verdict:
+    """Return the verdict on `graph` for the chip `row`.
+
+    args : the packer's arguments, words or one line. ConfigError for a row without a packer, or for arguments that
+    the packer does not have.
+    """
+    options = parse(args)
+    return verdict(make_ready(graph, row, options), row, options)
+
+
+def make_ready(
+    graph: ir.Graph | onnx.ModelProto, row: Platform, options: Options, limits: Limits | None = None
+) -> Ready:
+    """Read and prepare a graph; ConfigError for a row without a packer.
+
+    limits : those of `row`, which know what was asked of other graphs.
+    """
+    if row.packing is None:
+        raise ConfigError(f"{row.name} has no packer; choose a chip")
+    proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
+    found = [*options.problems, *check_file(proto.graph, raw_steps(proto.graph), row, options)]
+    if found:
+        return Ready(None, tuple(found))
+    net, found = read(proto, row, options)
+    if net is None:
+        return Ready(None, tuple(found))
+    limits = Limits(row) if limits is None else limits
+    found = [*check_net(net, row), *(broken for step in net.steps for broken in limits.broken(net, step))]
+    if any(f.level == "packs" for f in found):
+        return Ready(None, tuple(found))
+    return Ready(prepare(net, row, options), tuple(found))
+
+
+def verdict(ready: Ready, row: Platform, options: Options, memory: Memory | None = None) -> Verdict:
+    """Plan a prepared graph under `options` and judge the plan; memory : the plan, where it was made already."""
+    if ready.net is None or row.packing is None:
+        return _verdict(list(ready.findings), None, None)
+    memory = plan_memory(ready.net, row, options) if memory is None else memory
+    plan = Plan(ready.net, memory, row, options, places_of(ready.net, options))
+    found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, row), *faults(plan)]
+    found += overruns(ready.net, memory, row.packing.areas, plan.places)
+    found += outputs_past(ready.net, memory, row.packing)
+    said = _verdict(found, memory, ready.net)
+    return replace(said, beliefs=tuple(dict.fromkeys(beliefs(plan)))) if said.chip_ready else said
+
+
+def _verdict(found: list[Finding], memory: Memory | None, net: Net | None) -> Verdict:
+    packs = all(f.level != "packs" for f in found)
+    right = packs and all(f.level != "right" for f in found)
+    return Verdict(packs, right, tuple(dict.fromkeys(found)), memory, net)
+
+
+def _room(net: Net, memory: Memory, row: Platform) -> Iterator[Finding]:
+    if not memory.fits:
+        yield Finding(
+            "packs",
+            "shared memory",
+            f"at most {memory.limit} bytes are needed",
+            _fullest(net, memory),
+            _more_room(memory),
+        )
+    most = row.external_memory
+    outside = memory.psram + (0 if memory.constants_in == "share-mem" else memory.constants)
+    if most is not None and outside > most:
+        yield Finding("packs", "psram", f"at most {most} bytes are needed", f"{outside} bytes", "use a smaller network")
+
+
+def _fullest(net: Net, memory: Memory) -> str:
+    """Return the bytes that are needed, and what lies there at the node where most is in use."""
+    living = memory.living(len(net.steps))
+    index = living.index(max(living))
+    there = [(n, s.size) for n, s in memory.spots.items() if s.place == SHARE and s.first <= index <= s.last]
+    largest = sorted(there, key=lambda item: -item[1])[:3]
+    at = f"{living[index]} at {net.steps[index].origin} ({', '.join(f'{n} {s}' for n, s in largest)})"
+    return f"{memory.need} bytes; {at}"
+
+
+def _more_room(memory: Memory) -> str:
+    """Return what would help: another chip where one has enough."""
+    larger = [row for row in PLATFORMS if row.packing is not None and (row.shared_memory or 0) >= memory.need]
+    chips = "".join(f", or another chip: {row.name} ({row.shared_memory} bytes)" for row in larger[:1])
+    return f"quantize cuts maps into tiles of rows where that helps; else take fewer channels or smaller maps{chips}"
+
+
+class Limits:
+    """The limits of single nodes on a chip; nodes that are alike are asked once, in however many graphs they stand."""
+
+    def __init__(self, row: Platform) -> None:
+        self._row = row
+        self._known: dict[Hashable, list[tuple[str, str, str, str]]] = {}
+
+    def broken(self, net: Net, step: Step) -> Iterator[Finding]:
+        """Yield the limits that a step breaks."""
+        if step.op not in REFUSED and step.op not in WRONG:
+            return
+        key = _asked(net, step)
+        if key not in self._known:
+            self._known[key] = list(self._ask(_as_node(net, step)))
+        for level, *words in self._known[key]:
+            yield Finding(level, step.origin, *words)
+
+    def _ask(self, node: ir.Node) -> Iterator[tuple[str, str, str, str]]:
+        """Yield level, rule, value and remedy."""
+        for level, table in (("packs", REFUSED), ("right", WRONG)):
+            for limit in table.get(node.op_type, ()):
+                value = limit(node, self._row)
+                if value is not None:
+                    rule, remedy = rule_text(limit, self._row)
+                    yield level, rule, str(value), remedy
+
+
+def _asked(net: Net, step: Step) -> Hashable:
+    """Return all that `_as_node` takes of a step but for names."""
+    inputs = []
+    for name in step.inputs:
+        tensor = net.tensors[name]
+        held = _content(net.arrays[name]) if tensor.constant else name in net.inputs
+        inputs.append((tensor.shape, held))
+    return step.op, repr(sorted(step.attributes.items())), tuple(inputs), net.tensors[step.outputs[0]].shape
+
+
+def _content(array: np.ndarray) -> tuple[str, bytes]:
+    return array.dtype.str, hashlib.blake2b(array.tobytes(), digest_size=16).digest()
+
+
+def _as_node(net: Net, step: Step) -> ir.Node:
+    """Return a step as a node that the limits read."""
+    inputs = []
+    for name in step.inputs:
+        tensor = net.tensors[name]
+        computed = not tensor.constant and name not in net.inputs
+        array = net.arrays[name] if tensor.constant else None
+        inputs.append(loose_tensor(tensor.shape, name=name, constant=array, computed=computed))
+    result = net.tensors[step.outputs[0]]
+    return loose_node(step.op, inputs, result.shape, step.attributes, name=step.name, output=result.name)

@@ -1,0 +1,129 @@
+"""An integer graph as the packer sees it: steps over named tensors, without Quant and Dequant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ....formats import PAD
+from .window import rounded
+
+__all__ = ["Finding", "Net", "Step", "Tensor"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What speaks against a graph, as a sentence.
+
+    level : "packs" where the packer refuses, "right" where the chip would give other integers or none, "plan" where
+        it gives the right ones and writes past the memory planned for them.
+    """
+
+    level: str
+    node: str
+    rule: str
+    value: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.rule}; here {self.value}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor: shape, bytes of one element, constant or not; the scale where it is known."""
+
+    name: str
+    shape: tuple[int, ...]
+    width: int = 1
+    constant: bool = False
+    scale: float | None = None
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """What it takes, not rounded."""
+        return self.elements * self.width
+
+    @property
+    def planned(self) -> int:
+        """What the packer reserves for it."""
+        return rounded(self.bytes, 16)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node.
+
+    origin : the node of the user's graph that it comes from. made : what the packer made it as, "pad" in front of a
+    convolution, "group" or "part" of one; empty for a node of the graph.
+    """
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = ""
+    made: str = ""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return attribute `name`, or `default`."""
+        return self.attributes.get(name, default)
+
+    def but(self, **changes: Any) -> Step:
+        """Return the step with other fields."""
+        return replace(self, **changes)
+
+
+@dataclass
+class Net:
+    """Steps in order, graph inputs and outputs by name, tensors and constant arrays by name."""
+
+    steps: list[Step]
+    inputs: list[str]
+    outputs: list[str]
+    tensors: dict[str, Tensor]
+    arrays: dict[str, np.ndarray]
+    results: list[tuple[str, str, float]] = field(default_factory=list)  # (Dequant, tensor, scale_o) of what vanished
+
+    def readers(self, name: str) -> list[Step]:
+        """Return the steps that read a tensor."""
+        return [step for step in self.steps if name in step.inputs]
+
+    def maker(self, name: str) -> Step | None:
+        """Return the step that writes a tensor; None for graph inputs and constants."""
+        return next((step for step in self.steps if name in step.outputs), None)
+
+    def data(self, step: Step) -> list[Tensor]:
+        """Return the inputs of a step that are computed at run time."""
+        return [t for t in (self.tensors[n] for n in step.inputs) if not t.constant]
+
+    def constants(self, step: Step) -> list[Tensor]:
+        """Return the constants of a step that take memory: not shapes, positions and the like."""
+        keep = KEPT.get(step.op)
+        names = step.inputs if keep is None else [n for i, n in enumerate(step.inputs) if i in keep]
+        return [t for t in (self.tensors[n] for n in names) if t.constant]
+
+    def values(self) -> Iterator[Tensor]:
+        """Yield the tensors of a run: graph inputs, then every step's outputs."""
+        for name in self.inputs:
+            yield self.tensors[name]
+        for step in self.steps:
+            for name in step.outputs:
+                yield self.tensors[name]
+
+
+#: The inputs of an operator that may be constants which are kept; of all others any may.
+KEPT: Mapping[str, Sequence[int]] = {
+    "Reshape": (), "Slice": (), "Squeeze": (), "Unsqueeze": (), PAD.name: (), "Resize": (), "Tile": (), "Expand": (),
+    "Gather": (0,),
+}  # fmt: skip

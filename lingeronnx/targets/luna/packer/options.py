@@ -1,0 +1,113 @@
+"""The packer's command line, as far as it decides what is packed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ....errors import ConfigError
+from .net import Finding
+
+__all__ = ["FLASH", "PSRAM", "SHARE", "Options", "parse"]
+
+SHARE, PSRAM, FLASH = "share-mem", "psram", "flash"
+
+#: Option -> field of `Options`, or None for what does not change the plan.
+_KNOWN = {
+    "-p": "platform", "--platform": "platform", "-m": "memory", "--memory": "memory", "-r": "limit",
+    "--ramsize": "limit", "-c": "constants", "-d": None, "--dump": None, "-g": None, "--graph_path": None, "-o": None,
+    "--output": None, "--threshold1": "threshold1", "--threshold2": "threshold2", "--threshold3": "threshold3",
+    "--threshold4": "threshold4", "--dma_prefetch": "prefetch", "--psramsize": None, "--strategy": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for; sizes in bytes.
+
+    thresholds : 1 of convolution weights, 2 of outputs, 3 of LinearInt weights, 4 of tensors that go to PSRAM
+    places : {tensor: place}, by the names that tensors keep. parameters : the place of all constants, None for psram
+    sizes : {symbol of a dimension: size}. limit : of the shared memory, None for the chip's own
+    problems : what the packer would refuse
+    """
+
+    platform: str | None = None
+    thresholds: tuple[int, int, int, int] = (655360, 655360, 655360, 655360)
+    prefetch: bool = True
+    places: dict[str, str] = field(default_factory=dict)
+    parameters: str = PSRAM
+    sizes: dict[str, int] = field(default_factory=dict)
+    limit: int | None = None
+    problems: tuple[Finding, ...] = ()
+
+
+def parse(args: str | Iterable[str]) -> Options:
+    """Read the packer's arguments: words, or one line for a shell; ConfigError for an option it does not have."""
+    words = shlex.split(args) if isinstance(args, str) else [str(a) for a in args]
+    found: dict[str, str] = {}
+    position = 0
+    while position < len(words):
+        word, _, value = (
+            words[position].partition("=") if words[position].startswith("--") else (words[position], "", "")
+        )
+        if word not in _KNOWN:
+            if position == 0 and not word.startswith("-"):  # the program's own name
+                position += 1
+                continue
+            raise ConfigError(f"unknown packer argument '{word}'; known: {', '.join(sorted(_KNOWN))}")
+        if not value:
+            position += 1
+            if position >= len(words):
+                raise ConfigError(f"the packer's argument {word} needs a value")
+            value = words[position]
+        if _KNOWN[word]:
+            found[str(_KNOWN[word])] = value
+        position += 1
+    return _options(found)
+
+
+def _options(found: dict[str, str]) -> Options:
+    places, problems = _places(found.get("memory", ""))
+    thresholds = [_number(f"--threshold{i}", found.get(f"threshold{i}", "655360")) for i in (1, 2, 3, 4)]
+    limit = found.get("limit")
+    return Options(
+        platform=found.get("platform"),
+        thresholds=(thresholds[0], thresholds[1], thresholds[2], thresholds[3]),
+        prefetch=found.get("prefetch", "True").lower() not in ("false", "0", "no"),
+        places={name: place for name, place in places.items() if name != "params"},
+        parameters=places.get("params", PSRAM),
+        sizes=_sizes(found.get("constants", "")),
+        limit=None if limit is None else _number("-r", limit),
+        problems=tuple(problems),
+    )
+
+
+def _number(option: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"the packer's argument {option} is a number of bytes, not '{text}'") from None
+
+
+def _places(text: str) -> tuple[dict[str, str], list[Finding]]:
+    """Split ``a:place,b:place``; what does not split so, the packer refuses."""
+    places: dict[str, str] = {}
+    problems: list[Finding] = []
+    for entry in text.split(",") if text else []:
+        parts: Sequence[str] = entry.split(":")
+        if len(parts) != 2 or parts[1].lower() not in (SHARE, PSRAM, FLASH):
+            rule = f"-m takes name:place, separated by commas; a place is {SHARE}, {PSRAM} or {FLASH}"
+            problems.append(Finding("packs", "-m", rule, f"'{entry}'", "rename the tensor or correct the place"))
+            continue
+        places[parts[0]] = parts[1].lower()
+    return places, problems
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Read ``N=1`` or ``N=1:1:1``, several separated by commas."""
+    sizes: dict[str, int] = {}
+    for entry in text.split(",") if text else []:
+        name, _, value = entry.partition("=")
+        sizes[name] = _number("-c", value.split(":")[0])
+    return sizes

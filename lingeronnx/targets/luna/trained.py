@@ -1,0 +1,105 @@
+"""What networks are trained with: how that software computes the operators of each generation of graphs.
+
+Both generations compute most operators alike on every chip: exact sums, one rounding, which the node may choose. The
+first generation knew one chip; for others it has no curves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ..arithmetic import (
+    Arithmetic,
+    Average,
+    Concat,
+    Curve,
+    Division,
+    Divisor,
+    Gate,
+    Gru,
+    GruForm,
+    Layer,
+    Lstm,
+    LstmForm,
+    Norm,
+    Operands,
+    Padding,
+    Product,
+    Quantizer,
+    Quotient,
+    Reading,
+    Real,
+    Requantize,
+    Requantizer,
+    Row,
+    Rows,
+    Shares,
+    Sum,
+    Table,
+)
+
+__all__ = ["trained"]
+
+_TOLD = Requantize(shifts=True, rounding=None)
+
+_COMMON: Mapping[str, Arithmetic] = {
+    "Quant": Quantizer(_TOLD, Real.SINGLE),
+    **dict.fromkeys(
+        ("Dequant", "Relu", "MaxPool", "Clip", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice",
+         "Split", "Gather", "Tile", "Expand"), Arithmetic(),
+    ),
+    **dict.fromkeys(
+        ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "BatchNorm2dInt"), Layer(_TOLD),
+    ),
+    "iqMul": Product(_TOLD),
+    "iqAdd": Sum(_TOLD, Operands.WIDE),
+    "iqCat": Concat(_TOLD),
+    "AvgPool2dInt": Average(_TOLD, Divisor.COUNTED),
+    "LayerNormInt": Norm(_TOLD),
+}  # fmt: skip
+
+_FIRST: Mapping[str, Arithmetic] = {
+    **_COMMON,
+    "Requant": Requantizer(Requantize(shifts=True)),
+    "iqPad": Padding(_TOLD),
+    "iqDiv": Division(_TOLD, Quotient.SINGLE),
+    "ShuffleChannel": Arithmetic(),
+}
+
+#: Chip's tables -> what its first generation had besides.
+_FIRST_MORE: Mapping[Table, Mapping[str, Arithmetic]] = {
+    Table.VENUS: {
+        **dict.fromkeys(("iqSigmoid", "iqTanh"), Curve(_TOLD, Table.VENUS, Reading.WRAPPED, as_told=True)),
+        "SoftmaxInt": Rows(_TOLD, Shares.NEWTON, Row.AXIS),
+        "LSTMInt": Lstm(_TOLD, Table.VENUS, trained=True, form=LstmForm.Q7),
+        "GRUInt": Gru(_TOLD, Table.VENUS, trained=True, form=GruForm.Q7),
+    }
+}
+
+#: Chip's tables -> how the third generation computes its softmax, LSTM and GRU.
+_FORMS = {
+    Table.VENUS: (Shares.NEWTON, LstmForm.Q15, GruForm.Q15),
+    Table.ARCS: (Shares.DIVIDE, LstmForm.Q27, GruForm.BEFORE),
+    Table.VENUSA: (Shares.FUSED, LstmForm.Q27, GruForm.COMMON),
+}
+
+
+def _third(table: Table, curves: tuple[str, ...]) -> dict[str, Arithmetic]:
+    shares, lstm, gru = _FORMS[table]
+    reading = Reading.WRAPPED if table.fraction == 11 else Reading.SATURATED
+    return {
+        **_COMMON,
+        "QGlobalAveragePool2d": Average(_TOLD, Divisor.COUNTED),
+        **dict.fromkeys(curves, Curve(_TOLD, table, reading, as_told=True)),
+        "SoftmaxInt": Rows(_TOLD, shares, Row.AXIS),
+        "GluInt": Gate(_TOLD, table, any_axis=True),
+        "LSTMInt": Lstm(_TOLD, table, trained=True, form=lstm),
+        "GRUInt": Gru(_TOLD, table, trained=True, form=gru),
+    }
+
+
+def trained(table: Table, curves: tuple[str, ...] = ("iqSigmoid", "iqTanh")) -> Mapping[int, Mapping[str, Arithmetic]]:
+    """Return the column `training` of a chip with these tables and curves."""
+    first = MappingProxyType({**_FIRST, **_FIRST_MORE.get(table, {})})
+    return MappingProxyType({1: first, 3: MappingProxyType(_third(table, curves))})

@@ -1,0 +1,89 @@
+"""The row of venus."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from .._target import Platform, rows
+from ..arithmetic import (
+    Arithmetic,
+    Average,
+    Curve,
+    Divisor,
+    Gru,
+    GruForm,
+    Layer,
+    Lstm,
+    LstmForm,
+    Padding,
+    Reading,
+    Rows,
+    Shares,
+    Table,
+)
+from ..limits import PadLimits, RecurrentLimits, TransposeLimits
+from . import packing
+from .common import ALSO, COMMON_FAULTS, EXECUTOR, EXPONENTS, MODES, PLAIN, REFUSE, ROWS, common, layers, norm, sums
+from .faults import Fault
+from .trained import trained
+
+__all__ = ["VENUS"]
+
+
+VENUS = Platform(
+    name="venus",
+    executor=EXECUTOR,
+    title="LISTENAI venus (LUNA NPU)",
+    modes=("q-value",),
+    bits=(8,),
+    ops=MappingProxyType(
+        {
+            **common(TransposeLimits(max_rank=4)),
+            **layers(PLAIN),
+            **rows(Layer(PLAIN), "Conv1dInt"),
+            **sums(REFUSE),
+            **rows(Average(PLAIN, Divisor.AREA_IN_A_BYTE), "AvgPool2dInt"),
+            **rows(Padding(PLAIN, swapped=True), "iqPad", limits=PadLimits(rank=4, modes=("constant",))),
+            **rows(Curve(PLAIN, Table.VENUS, Reading.RIGHT_ONLY), "iqSigmoid", "iqTanh"),
+            **rows(Rows(PLAIN, Shares.NEWTON), "SoftmaxInt", limits=ROWS, right=False),
+            **rows(
+                Lstm(PLAIN, Table.VENUS, from_zero=True, form=LstmForm.Q11),
+                "LSTMInt",
+                limits=RecurrentLimits(square=True),
+            ),
+            **rows(
+                Gru(PLAIN, Table.VENUS, from_zero=True, form=GruForm.HALVED),
+                "GRUInt",
+                limits=RecurrentLimits(),
+                right=False,
+            ),
+            **norm(factor_bits=16),
+            **rows(Arithmetic(), "ShuffleChannel"),
+        }
+    ),
+    also=ALSO,
+    single_sample=True,
+    out_bits=(8, 32),
+    curve_bits=(16,),
+    exponents=EXPONENTS,
+    shared_memory=640 * 1024,
+    external_memory=8 * 1024 * 1024,
+    packing=packing.VENUS,
+    node_attributes=MappingProxyType({"": MappingProxyType({"platform_quant": "luna_quant"}), **MODES}),
+    faults=(
+        *COMMON_FAULTS,
+        Fault.AVGPOOL_AREA,
+        Fault.LSTM_SQUARE,
+        Fault.LSTM_ODD,
+        Fault.LSTM_AREA,
+        Fault.NORM_SHORT,
+        Fault.PAD_READERS,
+        Fault.PRE_PAD,
+        Fault.GRU_HALVED,
+        Fault.DEPTHWISE_MULTIPLIER,
+        Fault.SOFTMAX,
+        Fault.LUT_SCALE,
+        Fault.PAD_MODES,
+    ),
+    training=trained(Table.VENUS),
+)

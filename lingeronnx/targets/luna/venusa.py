@@ -1,0 +1,90 @@
+"""The row of venusA."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from .._target import Platform, rows
+from ..arithmetic import Curve, Division, Gate, Gru, GruForm, Lstm, LstmForm, Quotient, Reading, Rows, Shares, Table
+from ..limits import CurveLimits, RecurrentLimits, TransposeLimits
+from . import packing
+from .common import (
+    ALSO,
+    EXECUTOR,
+    EXPONENTS,
+    LATER_FAULTS,
+    LATER_MODES,
+    LEFT,
+    PLAIN,
+    ROWS,
+    ZERO,
+    common,
+    later_average,
+    layers,
+    norm,
+    sums,
+)
+from .faults import Fault
+from .trained import trained
+
+__all__ = ["VENUSA"]
+
+VENUSA = Platform(
+    name="venusA",
+    executor=EXECUTOR,
+    title="LISTENAI venusA (LUNA NPU)",
+    modes=("q-value",),
+    bits=(8,),
+    ops=MappingProxyType(
+        {
+            **common(TransposeLimits(max_rank=4), raises_only=True),
+            **layers(ZERO),
+            **sums(LEFT),
+            **later_average(),
+            **rows(Division(PLAIN, Quotient.UNSCALED), "iqDiv", right=False),
+            **rows(Gate(PLAIN, Table.VENUSA), "GluInt"),
+            **rows(
+                Curve(PLAIN, Table.VENUSA, Reading.NOTHING),
+                "iqSigmoid",
+                right=False,
+                limits=CurveLimits(ranks=(2, 3), max_length=128),
+            ),
+            **rows(Rows(PLAIN, Shares.FUSED), "SoftmaxInt", "LogSoftmaxInt", limits=ROWS),
+            **rows(Lstm(PLAIN, Table.VENUSA, from_zero=True, form=LstmForm.Q27), "LSTMInt", limits=RecurrentLimits()),
+            **rows(
+                Gru(PLAIN, Table.VENUSA, from_zero=True, form=GruForm.HALVED_APART),
+                "GRUInt",
+                limits=RecurrentLimits(),
+                right=False,
+            ),
+            **norm(),
+        }
+    ),
+    also=ALSO,
+    single_sample=True,
+    out_bits=(8, 32),
+    exponents=EXPONENTS,
+    shared_memory=384 * 1024,
+    external_memory=8 * 1024 * 1024,
+    packing=packing.VENUSA,
+    node_attributes=MappingProxyType(
+        {
+            "": MappingProxyType({"platform": "venusA", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
+            **LATER_MODES,
+        }
+    ),
+    faults=(
+        *LATER_FAULTS,
+        Fault.LUT_CONSTANT,
+        Fault.TANH,
+        Fault.CONV1D,
+        Fault.CAT_SCALE,
+        Fault.TRANSPOSE,
+        Fault.LINEAR_ROWS,
+        Fault.LSTM_STATE,
+        Fault.SOFTMAX_AREA,
+        Fault.LINEAR_AREA,
+        Fault.DIV_SCALE,
+    ),
+    training=trained(Table.VENUSA, ("iqSigmoid", "iqTanh", "QGelu", "QSwish")),
+)
