@@ -25,8 +25,8 @@ from ..targets.arithmetic import Arithmetic, Left, Rounding
 from .inference import Signature
 from .real import Reals
 
-__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "attributes", "other_zero",
-           "held_at", "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
+__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "affine", "attributes", "held_at",
+           "other_zero", "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
 
 #: Attribute names of later generations -> the names used here.
 RENAMED: Mapping[str, str] = MappingProxyType(
@@ -84,7 +84,15 @@ def other_zero(attrs: Mapping[str, Any]) -> str | None:
 def held_at(attrs: Mapping[str, Any], key: str) -> Affine:
     """Return what the attribute `scale_<key>` says, with the zero point beside it and the width of the node."""
     bits = int(attrs.get("o_bits" if key == "o" else "data_bits") or 8)
-    return Affine(float(attrs[f"scale_{key}"]), bits, zero_point=int(attrs.get(f"zero_point_{key}") or 0))
+    return affine(float(attrs[f"scale_{key}"]), bits, int(attrs.get(f"zero_point_{key}") or 0))
+
+
+def affine(scale: float, bits: int, zero_point: int) -> Affine:
+    """Return how attributes of a node say that a tensor is held; ModelError where no integers are held so."""
+    try:
+        return Affine(scale, bits, zero_point=zero_point)
+    except ValueError as error:
+        raise ModelError(f"attributes of a node say how integers are held: {error}") from error
 
 
 @dataclass

@@ -12,7 +12,7 @@ from ..graph import ir
 from ..plan import Affine
 from ..targets.arithmetic import Quantizer, Real, Requantizer
 from . import inference as rules
-from ._base import Attr, Bound, Format, Unary, zero_attribute
+from ._base import Attr, Bound, Format, Unary, affine, zero_attribute
 from .inference import Signature
 from .real import Reals
 
@@ -55,7 +55,7 @@ class Quant(Format):
     def held(self, node: ir.Node) -> Affine:
         """Return how the integers that a node writes are held."""
         bits = int(ir.attr(node, "data_bits", 8))
-        return Affine(float(ir.attr(node, "scale_x")), bits, zero_point=int(ir.attr(node, "zero_point", 0)))
+        return affine(float(ir.attr(node, "scale_x")), bits, int(ir.attr(node, "zero_point", 0)))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the real input: what is quantized."""
@@ -67,7 +67,7 @@ class Quant(Format):
 
     def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_x."""
-        return Affine(float(attrs["scale_x"]), int(attrs["data_bits"]), zero_point=int(attrs["zero_point"]))
+        return affine(float(attrs["scale_x"]), int(attrs["data_bits"]), int(attrs["zero_point"]))
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return none: the input is real."""
@@ -110,7 +110,7 @@ class Dequant(Format):
 
     def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scale of the integer input."""
-        return {0: Affine(float(attrs["scale_o"]), zero_point=int(attrs["zero_point"]))}
+        return {0: affine(float(attrs["scale_o"]), 32, int(attrs["zero_point"]))}  # the node names no width
 
 
 DEQUANT = Dequant()

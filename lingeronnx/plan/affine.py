@@ -66,7 +66,7 @@ class Affine:
 
     scales : float64, counts per unit, of the shape that `granularity` says; positive. zero_points : int64 of the same
     shape, the integers that stand for 0. bits : the width. signed : of the integers. rounding : of `integers`.
-    ValueError for arrays that do not fit the granularity, and zero points that are no integers of the width.
+    ValueError for arrays that do not fit the granularity, a width that no type has, and zero points beyond it.
     """
 
     scales: np.ndarray
@@ -86,6 +86,8 @@ class Affine:
         rounding: Rounding = Rounding.HALF_UP,
     ) -> None:
         """Make one of a scale (or an array of scales) and a zero point (or an array of them)."""
+        if not 1 <= bits <= 64:
+            raise ValueError(f"integers of {bits} bits: 1 to 64 are held")
         scales = _frozen(scale, np.float64)
         wanted = {PerTensor: 0, PerAxis: 1}.get(type(granularity), scales.ndim or 1)
         if scales.ndim != wanted or (isinstance(granularity, PerAxis) and scales.size < 2):

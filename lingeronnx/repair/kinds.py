@@ -268,7 +268,7 @@ class Kinship:
         try:
             held = form.out_scale(attrs, before)
             scale = None if held is None else held.scale
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except (LingerOnnxError, KeyError, TypeError, ValueError, OverflowError):
             scale = None
         return Kind("integer", scale if is_scale(scale) else None, width)
 
@@ -298,7 +298,7 @@ class Kinship:
         try:
             held = form.out_scales(bound, [None] * len(node.inputs))[index]
             scale = None if held is None else held.scale
-        except (KeyError, TypeError, ValueError, IndexError):
+        except (LingerOnnxError, KeyError, TypeError, ValueError, IndexError):
             scale = None
         if scale is None or not is_scale(scale):  # packed by the executor: no plain tensor
             return Kind("other", elem=TensorProto.INT32)
