@@ -29,7 +29,7 @@ from lingeronnx.files import write_text
 from lingeronnx.flow.lower import lower
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.plan import Plan, QParams
+from lingeronnx.plan import Affine, Plan
 from lingeronnx.run.session import Session
 from lingeronnx.targets import platform
 from simulator.fixed import Rescale
@@ -145,7 +145,7 @@ def operator(name: str, where: str, q: int) -> tuple[str, np.ndarray]:
     ends = [helper.make_tensor_value_info(end, 1, ["N", 4]) for end in "xy"]
     graph = helper.make_graph([node], "g", ends[:1], ends[1:])
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", it.opset)], ir_version=10))
-    scales = {"x": QParams(2.0**q), "y": QParams(it.scale(q))}
+    scales = {"x": Affine(2.0**q), "y": Affine(it.scale(q))}
     plan = Plan(platform=row.name, executor=row.executor, mode="q-value", tensors=scales)
     lowered = lower(Partition.of(model, {}, row), plan, row).graph
     steps = [n.op_type for n in lowered.graph if n.op_type not in ("Quant", "Dequant", "Reshape", "Requant")]

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from .errors import RepairError as RepairError
     from .flow import QuantizedModel as QuantizedModel
     from .ops import Violation as Violation
+    from .plan import Affine as Affine
     from .plan import Plan as Plan
-    from .plan import QParams as QParams
     from .plan.config import QuantConfig as QuantConfig
     from .qdq.encodings import Encodings as Encodings
     from .qdq.encodings import read_plan as read_plan
@@ -83,7 +83,7 @@ _HOME = {
     "ModelProfiler": "compat",
     "Pictures": "run.pictures",
     "Plan": "plan",
-    "QParams": "plan",
+    "Affine": "plan",
     "QuantAnalysis": "compat",
     "QuantConfig": "plan.config",
     "QuantizedModel": "flow",

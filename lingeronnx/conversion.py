@@ -36,7 +36,7 @@ from .formats import (
 )
 from .formats.rows import FRACTION, THIRD_FRACTION
 from .graph import ir
-from .plan import QParams
+from .plan import Affine
 from .plan.synthetic import warnings_of
 from .qdq.difference import lines
 from .qdq.qoperator import to_qoperator
@@ -333,7 +333,7 @@ def _put_requant_before(work: _Work, form: Format, node: ir.Node, attrs: dict[st
         known = ir.make_node(REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker")
         known.outputs[0].shape, known.outputs[0].type = source.shape, ir.tensor_type(np.dtype(np.int16))
         packer = work.row.node_attributes.get("", {})
-        told = REQUANT.scales(QParams(scale), QParams(scale * 256, 16))
+        told = REQUANT.scales(Affine(scale), Affine(scale * 256, 16))
         _write(known, "thinker", REQUANT.name, {**told, **packer})
         work.model.graph.insert_before(node, known)
         work.note(f"{form.name} {node.name} reads int16: Requant {known.name} is put before it")

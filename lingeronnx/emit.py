@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from .errors import InternalError, ModelError
 from .formats import DEQUANT, QUANT, REQUANT, Format
 from .graph import ir
 from .graph.batch_axes import KEY
-from .plan import Plan, QParams, Source, View, accumulator, as_it_is
+from .plan import Affine, Plan, Source, View, accumulator, as_it_is
 from .plan.synthetic import KEY as CALIBRATION
 from .plan.synthetic import VALUE
 from .targets import Platform
@@ -89,7 +90,7 @@ class Lowering:
         self._taken = ir.names(model)
         self._taken_by_nodes = {str(node.name) for node in model.graph}
         self._floats: dict[str, ir.Value] = {}
-        self._integers: dict[tuple[str, QParams], ir.Value] = {}
+        self._integers: dict[tuple[str, Affine], ir.Value] = {}
         self._copied = False
         lowered = {id(node): rules[str(node.name)] for node in model.graph if str(node.name) in rules}
         self._lowered = lowered
@@ -104,15 +105,15 @@ class Lowering:
 
     # ---- what operators ask --------------------------------------------------------------------------------------
 
-    def read(self, node: ir.Node, index: int) -> QParams:
+    def read(self, node: ir.Node, index: int) -> Affine:
         """Return how `node` reads input `index`."""
         return self._qparams(ir.read_name(node, index))
 
-    def written(self, node: ir.Node) -> QParams:
+    def written(self, node: ir.Node) -> Affine:
         """Return how `node`'s output is held."""
         return self._qparams(ir.written_name(node))
 
-    def _qparams(self, name: str) -> QParams:
+    def _qparams(self, name: str) -> Affine:
         if name not in self.plan.tensors:
             raise ModelError(f"the plan has no scale for tensor '{name}'; was it made for another model or skip list?")
         return self.plan.tensors[name]
@@ -121,7 +122,7 @@ class Lowering:
         """Return input `index` of `node` in integers, inserting Quant or Requant where it is needed."""
         return self.integer_as(node, index, self.read(node, index))
 
-    def integer_as(self, node: ir.Node, index: int, wanted: QParams) -> ir.Value:
+    def integer_as(self, node: ir.Node, index: int, wanted: Affine) -> ir.Value:
         """Return input `index` of `node` held as `wanted`, however the plan has it read."""
         name = ir.read_name(node, index)
         own = self._qparams(name)
@@ -130,7 +131,7 @@ class Lowering:
             value = self._integers.get((name, wanted)) or self._requantize(name, value, own, wanted)
         return value
 
-    def integer_at(self, node: ir.Node, index: int, q: QParams) -> ir.Value:
+    def integer_at(self, node: ir.Node, index: int, q: Affine) -> ir.Value:
         """Return input `index` of `node` held as `q`, which the operator fixes and the plan does not speak of."""
         name = ir.read_name(node, index)
         return self._integers.get((name, q)) or self._quantize(name, q)
@@ -153,33 +154,29 @@ class Lowering:
         """Return constant input `index`, rearranged by `view`, quantized at the plan's scale."""
         return self.constant(node, index, self.read(node, index), view)
 
-    def constant(self, node: ir.Node, index: int, q: QParams, view: View = as_it_is, name: str = "") -> ir.Value:
+    def constant(self, node: ir.Node, index: int, q: Affine, view: View = as_it_is, name: str = "") -> ir.Value:
         """Return constant input `index`, rearranged by `view`, held as `q`, under `name` or its own."""
-        source = Source(ir.read_name(node, index), view, q.scale, q.low, q.high, integer_type(q.bits).numpy(), q.axis)
+        source = Source(ir.read_name(node, index), view, q, q.dtype)
         return self._parameter(node, index, source, name)
 
-    def bias(self, node: ir.Node, index: int, scale: Any, view: View = as_it_is, name: str = "") -> list[ir.Value]:
+    def bias(
+        self, node: ir.Node, index: int, scale: npt.ArrayLike, view: View = as_it_is, name: str = ""
+    ) -> list[ir.Value]:
         """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias.
 
-        scale : one, or a tuple with one for each element.
+        scale : one, or one for each element.
         """
         if len(node.inputs) <= index or ir.const(node.inputs[index]) is None:
             return []
-        source = Source(
-            ir.read_name(node, index),
-            view,
-            scale,
-            *accumulator(self.is_wide(node)),
-            axis=0 if isinstance(scale, tuple) else None,
-        )
-        return [self._parameter(node, index, source, name)]
+        held = accumulator(scale, self.is_wide(node))
+        return [self._parameter(node, index, Source(ir.read_name(node, index), view, held, held.dtype), name)]
 
     def widened(self, value: ir.Value) -> ir.Value:
         """Return the integer initializer `value` in int16."""
         held = ir.const(value)
         assert held is not None
         wide = self.array(f"{value.name}_wide", held.astype(np.int16))
-        self._sources[str(wide.name)] = replace(self._sources[str(value.name)], dtype=np.int16)
+        self._sources[str(wide.name)] = replace(self._sources[str(value.name)], dtype=np.dtype(np.int16))
         return wide
 
     def _parameter(self, node: ir.Node, index: int, source: Source, name: str) -> ir.Value:
@@ -195,7 +192,7 @@ class Lowering:
 
     def integers(self, name: str, values: np.ndarray, scale: float, wide: bool = False) -> ir.Value:
         """Return `values`, which no initializer holds as they are, at `scale` in int32, or int64 where `wide`."""
-        return self.array(name, Source(name, as_it_is, scale, *accumulator(wide)).quantized(values))
+        return self.array(name, accumulator(scale, wide).integers(values))
 
     def array(self, name: str, array: np.ndarray, own: bool = False) -> ir.Value:
         """Return an initializer called `name`, or `name` with a number when that holds something else.
@@ -255,7 +252,7 @@ class Lowering:
         inputs: Sequence[ir.Value | None],
         attrs: Mapping[str, Any],
         shape: Sequence[int | None],
-        q: QParams,
+        q: Affine,
         also: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:
         """Append a node on the way to the float `node`'s output; return its output, `<node's output>_<what>`."""
@@ -274,7 +271,7 @@ class Lowering:
         source = self._made[ir.written_name(node), what]
         value = node.outputs[index]
         name = str(value.name)
-        self._floats[name] = self._at_border(DEQUANT, name, source, DEQUANT.scales(QParams(scale)), name, value)
+        self._floats[name] = self._at_border(DEQUANT, name, source, DEQUANT.scales(Affine(scale)), name, value)
 
     def further_output(self, node: ir.Node, index: int, what: str) -> None:
         """Make the output `what` of the integer nodes output `index` of the float `node`, held as the plan says."""
@@ -294,7 +291,7 @@ class Lowering:
 
     # ---- borders -------------------------------------------------------------------------------------------------
 
-    def _integer_name(self, name: str, q: QParams, what: str = "q") -> str:
+    def _integer_name(self, name: str, q: Affine, what: str = "q") -> str:
         """Return a name for the float tensor `name` in integers, and note which tensor that is."""
         found = self._free(f"{name}_{what}" if q.bits == 8 else f"{name}_{what}{q.bits}")
         self._float_names[found] = name
@@ -308,13 +305,13 @@ class Lowering:
         attrs: Mapping[str, Any],
         output: str,
         like: ir.Value,
-        q: QParams | None = None,
+        q: Affine | None = None,
     ) -> ir.Value:
         """Append a Quant, Dequant or Requant of the float tensor `name`; return what it writes."""
         title = ir.free_name(f"{form.name}_{name}", self._taken_by_nodes)
         return self._append(form, [source], attrs, title, output, like, q)
 
-    def _quantize(self, name: str, q: QParams) -> ir.Value:
+    def _quantize(self, name: str, q: Affine) -> ir.Value:
         source = self._floats.get(name)
         if source is None:
             raise InternalError(f"tensor '{name}' is read in integers before it exists")
@@ -323,7 +320,7 @@ class Lowering:
         self._integers[name, q] = value
         return value
 
-    def _requantize(self, name: str, value: ir.Value, own: QParams, q: QParams) -> ir.Value:
+    def _requantize(self, name: str, value: ir.Value, own: Affine, q: Affine) -> ir.Value:
         output = self._integer_name(name, q, "requant")
         result = self._at_border(REQUANT, name, value, REQUANT.scales(own, q), output, value, q)
         self._integers[name, q] = result
@@ -344,7 +341,7 @@ class Lowering:
         name: str,
         output: str,
         like: ir.Value,
-        q: QParams | None,
+        q: Affine | None,
         domain: str | None = None,
     ) -> ir.Value:
         extra: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from lingeronnx.flow.assign import legalize, tie_classes
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.ops.pool import is_mean
-from lingeronnx.plan import Plan, QParams
+from lingeronnx.plan import Affine, Plan
 from lingeronnx.targets import GENERIC, VENUS
 from tests import nets
 from tests.examples import examples
@@ -130,12 +130,12 @@ def test_legalize(net, seed):
     rng = np.random.default_rng(seed)
     parameters = {str(n.inputs[i].name) for n, op in Partition.of(model, {}, VENUS).nodes for i in op.parameters(n)}
     tensors = {
-        name: QParams(2.0 ** int(rng.integers(2, 20)))
+        name: Affine(2.0 ** int(rng.integers(2, 20)))
         for name in sorted({*Partition.of(model, {}, VENUS).activations, *parameters})
     }
     for node in model.graph:
         if node.op_type == "Mul":  # keeps the result above the chip's smallest scale
-            tensors.update({str(v.name): QParams(8.0) for v in node.inputs})
+            tensors.update({str(v.name): Affine(8.0) for v in node.inputs})
     before = Plan("venus", "q-value", tensors=tensors)
     after, notes = legal(before, model, VENUS)
     assert inequalities(model, after.tensors) == []
@@ -151,9 +151,9 @@ def test_legalize(net, seed):
 def test_legal_plan_is_left_alone():
     """What holds already is not touched and not reported."""
     model = prepared(nets.plain())
-    tensors = {name: QParams(16.0) for name in Partition.of(model, {}, VENUS).activations}
+    tensors = {name: Affine(16.0) for name in Partition.of(model, {}, VENUS).activations}
     tensors |= {
-        str(n.inputs[1].name): QParams(64.0) for n, op in Partition.of(model, {}, VENUS).nodes if op.parameters(n)
+        str(n.inputs[1].name): Affine(64.0) for n, op in Partition.of(model, {}, VENUS).nodes if op.parameters(n)
     }
     plan = Plan("venus", "q-value", tensors=tensors)
     assert legal(plan, model, VENUS) == (plan, [])
@@ -162,9 +162,9 @@ def test_legal_plan_is_left_alone():
 def test_generic_keeps_free_scales():
     """A platform that multiplies has no inequality, only ties."""
     model = prepared(nets.plain())
-    tensors = {name: QParams(17.5) for name in Partition.of(model, {}, GENERIC).activations}
+    tensors = {name: Affine(17.5) for name in Partition.of(model, {}, GENERIC).activations}
     tensors |= {
-        str(n.inputs[1].name): QParams(1.5) for n, op in Partition.of(model, {}, GENERIC).nodes if op.parameters(n)
+        str(n.inputs[1].name): Affine(1.5) for n, op in Partition.of(model, {}, GENERIC).nodes if op.parameters(n)
     }
     plan = Plan("generic", "max-value", tensors=tensors)
     assert legal(plan, model, GENERIC) == (plan, [])
@@ -173,9 +173,9 @@ def test_generic_keeps_free_scales():
 def test_legalize_refuses_free_scales_on_a_chip():
     """A plan from a file may hold anything: the tensor is named."""
     model = prepared(nets.plain())
-    tensors = {name: QParams(17.5) for name in Partition.of(model, {}, VENUS).activations}
+    tensors = {name: Affine(17.5) for name in Partition.of(model, {}, VENUS).activations}
     tensors |= {
-        str(n.inputs[1].name): QParams(64.0) for n, op in Partition.of(model, {}, VENUS).nodes if op.parameters(n)
+        str(n.inputs[1].name): Affine(64.0) for n, op in Partition.of(model, {}, VENUS).nodes if op.parameters(n)
     }
     with pytest.raises(ConstraintError, match="has scale 17.5; venus takes powers of two only"):
         legal(Plan("venus", "q-value", tensors=tensors), model, VENUS)

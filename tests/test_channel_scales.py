@@ -15,7 +15,7 @@ from lingeronnx.flow.lower import plan_of
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.ops import float_op
-from lingeronnx.plan import Plan, QParams
+from lingeronnx.plan import Affine, PerAxis, Plan
 from lingeronnx.targets import GENERIC
 from tests import nets
 from tests.nets import Net, line
@@ -87,7 +87,7 @@ def test_plan_graph_and_integers(build, settings):
     result = by_channel(build, **settings)
     weights = {name: q for name, q in result.plan.tensors.items() if q.axis is not None}
     assert len(weights) == (5 if build is layers else 3)
-    assert all(len(set(q.scale)) > 1 for q in weights.values())
+    assert all(len(set(q.scales.tolist())) > 1 for q in weights.values())
     assert plan_of(ir.from_proto(ir.to_proto(result.graph))).tensors == result.plan.tensors
     assert Plan.from_json(result.plan.to_json()) == result.plan
     if settings["mode"] == "q-value":
@@ -169,7 +169,7 @@ def test_dead_channels():
         got = lo.Session(result.graph).run(None, x)[0]
         step = 1 / result.plan.tensors["y"].scale
         assert np.abs(got - want)[:, 1:3].max() < 1.01 * step
-        assert np.isfinite(result.plan.tensors["k0"].scale).all()
+        assert np.isfinite(result.plan.tensors["k0"].scales).all()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -178,22 +178,20 @@ def test_biases_fit(seed):
     rng = np.random.default_rng(seed)
     graph = nets.prepared(layers())
     parts = Partition.of(graph, {}, GENERIC)
-    tensors = {name: QParams(float(2.0 ** rng.uniform(0, 8))) for name in parts.activations}
+    tensors = {name: Affine(float(2.0 ** rng.uniform(0, 8))) for name in parts.activations}
     weights = {}
     for node, op in parts.nodes:
         for index in op.parameters(node):
             axis, shape = op.format.channel_axis, ir.shape(node.inputs[index])
             scales = tuple(float(s) for s in 2.0 ** rng.uniform(0, 40, shape[axis]))
-            weights[ir.read_name(node, index)] = node, QParams(scales, 8, axis)
+            weights[ir.read_name(node, index)] = node, Affine(scales, 8, PerAxis(axis))
     tensors |= {name: q for name, (_, q) in weights.items()}
     plan, _ = legalize(Plan("generic", "max-value", tensors=tensors), parts, tie_classes(parts, GENERIC), GENERIC)
     for name, (node, q) in weights.items():
         held, x = plan.tensors[name], plan.tensors[ir.read_name(node)]
-        assert all(new <= np.float32(old) for new, old in zip(held.scale, q.scale, strict=True))
+        assert all(new <= np.float32(old) for new, old in zip(held.scales, q.scales, strict=True))
         bias = ir.const(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1)
-        counts = (
-            np.abs(bias.reshape(-1, *([len(held.scale)] if bias.size > 1 else []))) * x.scale * np.array(held.scale)
-        )
+        counts = np.abs(bias.reshape(-1, *([held.scales.size] if bias.size > 1 else []))) * x.scale * held.scales
         assert counts.max() <= 2.0**29 * 1.0001
 
 
@@ -206,7 +204,7 @@ def test_a_plan_of_version_1():
             "tensors": {"x": {"scale": 64.0, "bits": 8}}, "floats": {"n": "why"},
             "transforms": {"x": {"factor": [1.5], "offset": 0.0}}}  # fmt: skip
     plan = Plan.from_json(json.dumps(body))
-    assert plan.tensors == {"x": QParams(64.0)}
+    assert plan.tensors == {"x": Affine(64.0)}
     assert plan.transforms["x"].factor == (1.5,)
     assert Plan.from_json(plan.to_json()) == plan
     body["transforms"]["x"]["offset"] = 2.0
@@ -241,10 +239,10 @@ def test_a_plan_is_taken_over():
     again = nets.quantized(line(), platform="generic", plan=result.plan, effort="fast")
     assert ir.to_proto(again.graph).graph.node == ir.to_proto(result.graph).graph.node
     for name, q, message in (
-        ("k0", QParams((1.0, 2.0), 8, 0), "2 scales along axis 0 for 'k0'; it has 8 along axis 0"),
-        ("k0", QParams((1.0,) * 6, 8, 1), "6 scales along axis 1 for 'k0'; it has 8 along axis 0"),
-        ("x", QParams((1.0,) * 6, 8, 1), "6 scales along axis 1 for 'x'; it takes one scale"),
-        ("k0", QParams(1.0, 8, None, 3), "the plan holds 'k0' with zero point 3; a weight takes 0 only"),
+        ("k0", Affine((1.0, 2.0), 8, PerAxis(0)), "2 scales along axis 0 for 'k0'; it has 8 along axis 0"),
+        ("k0", Affine((1.0,) * 6, 8, PerAxis(1)), "6 scales along axis 1 for 'k0'; it has 8 along axis 0"),
+        ("x", Affine((1.0,) * 6, 8, PerAxis(1)), "6 scales along axis 1 for 'x'; it takes one scale"),
+        ("k0", Affine(1.0, zero_point=3), "the plan holds 'k0' with zero point 3; a weight takes 0 only"),
     ):
         changed = result.plan.with_tensors({**result.plan.tensors, name: q})
         with pytest.raises(lo.ConfigError, match=message):

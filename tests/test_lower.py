@@ -13,7 +13,7 @@ from lingeronnx.errors import ModelError
 from lingeronnx.flow.lower import lower, plan_of
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.plan import Plan, QParams
+from lingeronnx.plan import Affine, Plan
 from lingeronnx.run.borders import float_names
 from lingeronnx.run.session import Session
 from lingeronnx.targets import GENERIC, VENUS
@@ -182,7 +182,7 @@ def test_huge_bias_saturates():
     bias = np.array([1e9, -1e9], np.float32)
     net.node("Conv", "x", net.const(np.full((2, 1, 1, 1), 1e-3, np.float32)), net.const(bias), out="c")
     model = nets.prepared(net.graph("c"))
-    plan = Plan("venus", "q-value", tensors={"x": QParams(64.0), "k0": QParams(2.0**16), "c": QParams(0.125)})
+    plan = Plan("venus", "q-value", tensors={"x": Affine(64.0), "k0": Affine(2.0**16), "c": Affine(0.125)})
     (conv,) = nodes(lower(Partition.of(model, plan.floats, VENUS), plan, VENUS).graph, "Conv2dInt")
     np.testing.assert_array_equal(ir.const(conv.inputs[2]), [2**31 - 1, -(2**31)])
 

@@ -37,7 +37,7 @@ FILES = (
     "formats/curves.py",  # the format, in FAMILY
     "ops/lut.py",  # the rule
     "ops/__init__.py",  # its line in OPS
-    "platforms/venusa.py",  # the row that has it
+    "targets/luna/venusa.py",  # the row that has it
     "reference/curves.py",  # the plain class, in FAMILY
     "torch/fake_values.py",  # the fake quantizer of its kernel, in VALUES
 )

@@ -11,7 +11,7 @@ import lingeronnx as lo
 from lingeronnx.deployment.host import host_parts
 from lingeronnx.errors import ConfigError, ConstraintError
 from lingeronnx.graph import ir
-from lingeronnx.plan import Plan, QParams
+from lingeronnx.plan import Affine, Plan
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import PLATFORMS
 from tests import nets
@@ -135,7 +135,7 @@ def test_a_curve_reads_16_bits_of_the_sums(op, tmp_path):
     model = curved(op)
     feed = nets.samples(model, 6)
     result = lo.quantize(model, feed, overrides=FINE)
-    assert result.plan.tensors["z"] == QParams(2.0**11, 16)
+    assert result.plan.tensors["z"] == Affine(2.0**11, 16)
     assert [n for n in result.graph.graph if n.op_type == "Requant"] == []
     taps = {name: array for name, array, _ in result.session().taps(feed)}
     node = next(n for n in result.graph.graph if ir.written_name(n) == "z")

@@ -19,7 +19,7 @@ from lingeronnx.flow.lower import lower, plan_of
 from lingeronnx.flow.observe import TensorStats
 from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
-from lingeronnx.plan import Plan, QParams
+from lingeronnx.plan import Affine, Plan
 from lingeronnx.targets import GENERIC
 from tests import nets
 from tests.examples import first
@@ -80,7 +80,7 @@ SETTINGS = [
 def test_plan_graph_and_integers(build, settings):
     """The graph holds the plan, and the plain classes compute the simulator's integers from it."""
     result = asymmetric(build, **settings)
-    zeros = {name: q.zero_point for name, q in result.plan.tensors.items() if q.zero_point}
+    zeros = {name: q.zero_point for name, q in result.plan.tensors.items() if q.shifted}
     assert len(zeros) >= 4
     assert plan_of(ir.from_proto(ir.to_proto(result.graph))).tensors == result.plan.tensors
     assert Plan.from_json(result.plan.to_json()) == result.plan
@@ -170,7 +170,7 @@ def test_tied_tensors_share_the_zero_point():
     graph = nets.prepared(line())
     parts = Partition.of(graph, {}, GENERIC)
     ties = tie_classes(parts, GENERIC)
-    tensors = {name: QParams(2.0 ** (i % 5), zero_point=i) for i, name in enumerate(parts.activations)}
+    tensors = {name: Affine(2.0 ** (i % 5), zero_point=i) for i, name in enumerate(parts.activations)}
     plan, _ = legalize(Plan("generic", "max-value", tensors=tensors), parts, ties, GENERIC)
     assert any(len(group.tensors) > 1 for group in ties)
     for group in ties:
@@ -191,7 +191,7 @@ def test_who_keeps_symmetric_integers():
     }
     assert not any(q.zero_point for q in asymmetric(line, bits=16, weight_bits=8).plan.tensors.values())
     held = asymmetric(line, overrides={"x": {"scale": 50.0}, "t1": {"bits": 16}}).plan.tensors
-    assert held["x"] == QParams(50.0)
+    assert held["x"] == Affine(50.0)
     assert held["t1"].zero_point == 0
 
 
@@ -246,9 +246,9 @@ def test_operators_without_refuse_a_plan():
     (softmax,) = [node for node in graph.graph if node.op_type == "Softmax"]
     result = nets.quantized(pairs(), platform="generic", mode="max-value", effort="fast")
     for name, q, why in (
-        (softmax.inputs[0].name, QParams(9.0, zero_point=3), f"Softmax {softmax.name}"),
-        ("x", QParams(9.0, 16, zero_point=3), "16 bits"),
-        ("k0", QParams(9.0, zero_point=3), "a weight"),
+        (softmax.inputs[0].name, Affine(9.0, zero_point=3), f"Softmax {softmax.name}"),
+        ("x", Affine(9.0, 16, zero_point=3), "16 bits"),
+        ("k0", Affine(9.0, zero_point=3), "a weight"),
     ):
         plan = result.plan.with_tensors({**result.plan.tensors, name: q})
         message = f"the plan holds '{name}' with zero point 3; {why} takes 0 only"

@@ -12,7 +12,6 @@ import numpy as np
 from ..errors import ConfigError, DataError, nearest
 from ..files import replacing
 from ..graph.batch_axes import open_axis
-from ..plan import real
 from ..run.data import Data, InputSpec, Progress, load_function
 from ..run.metrics import called
 from .measures import worse_first
@@ -148,8 +147,8 @@ def _run(side: Source, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray
     if session is not None:
         if name not in (known := [str(v.name) for v in session.model.graph.outputs]):
             raise ConfigError(f"the second model has no output '{name}'{nearest(name, known)}")
-        ((_, array, scale),) = session.taps(feeds, [name])
-        return array if scale is None else real(array, scale).astype(np.float32)
+        ((_, array, held),) = session.tensors(feeds, [name])
+        return array if held is None else held.real(array).astype(np.float32)
     for user, array, held in side.run(feeds):
         if user == name:
             return array if held is None else held.real(array)

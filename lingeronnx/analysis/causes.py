@@ -73,7 +73,7 @@ class Finding:
 
 def same_scale(one: Row, other: Row) -> bool:
     """Whether two tensors are integers of one scale."""
-    return one.held is not None and other.held is not None and one.held.scale == other.held.scale
+    return one.held is not None and other.held is not None and one.held.q.scale == other.held.q.scale
 
 
 # ---- the data ------------------------------------------------------------------------------------------------------
@@ -195,15 +195,15 @@ def _scale(row: Row) -> str:
     """Return the override that gives the tensor the largest power of two that holds its range."""
     held, x = row.held, row.judged.x
     assert held is not None
-    reach = max(x.high / held.high, x.low / held.low, 1e-30) * max(held.factor)
+    reach = max(x.high / held.q.high, x.low / held.q.low, 1e-30) * max(held.factor)
     return _override(row, f"scale:2^{math.floor(-math.log2(reach))}")
 
 
 def _range(row: Row) -> str:
     held, x = row.held, row.judged.x
     assert held is not None
-    factor = held.scale * max(held.factor)
-    low, high = ((end - held.zero) / factor for end in (held.low, held.high))
+    factor = held.q.scale * max(held.factor)
+    low, high = ((end - held.q.zero_point) / factor for end in (held.q.low, held.q.high))
     return f"[{x.low:.4g}, {x.high:.4g}] in integers of [{low:.4g}, {high:.4g}]"
 
 
@@ -231,7 +231,7 @@ def _strange(row: Row) -> bool:
 def _counts(row: Row) -> np.ndarray:
     """Return the root mean square error of every channel in counts."""
     assert row.held is not None
-    return np.sqrt(row.channels.error) * row.held.scale * np.array(row.held.factor)
+    return np.sqrt(row.channels.error) * row.held.q.scale * np.array(row.held.factor)
 
 
 def broken(row: Row, closer: Closer, explained: bool) -> Finding | None:
@@ -395,7 +395,7 @@ def costs_little(row: Row, join: Join, explained: bool) -> Finding | None:
         return replace(finding, weight=share / 100 if row.kinds[0] in ("Relu", "Clip") else share)
     graph = join.base.graph
     outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
-    if row.name in outputs and row.held is not None and row.held.bits == 8 and row.judged.sqnr < _UNEVEN:
+    if row.name in outputs and row.held is not None and row.held.q.bits == 8 and row.judged.sqnr < _UNEVEN:
         return _finding(
             row,
             "output in 8 bits",

@@ -23,6 +23,7 @@ from ..ops import Violation, float_op, rule_of, rule_text
 from ..ops.layer_norm import as_lines, short_line
 from ..ops.macs import macs
 from ..ops.pool import is_mean
+from ..plan import Affine
 from ..run.sizes import sizes
 from ..targets import Fault, Platform, platform
 from ..targets.luna.packer.arguments import Choice
@@ -330,7 +331,7 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
     for value, size in sizes(model).items():
         value.shape = ir.oir_shape(size)
     found: list[Violation] = []
-    scales: dict[str, float] = {}
+    known: dict[str, Affine] = {}
     integers = {str(v.name) for v in model.graph.inputs if v.dtype is not None and v.dtype.name in _INTEGERS}
     islands = _islands(model, integers)
     for node in model.graph:
@@ -349,7 +350,7 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
         if form is not DEQUANT and not leaves:
             integers.update(str(v.name) for v in node.outputs)
         try:
-            seen = Seen(node, form, attributes(form, node), scales)
+            seen = Seen(node, form, attributes(form, node), known)
         except ModelError as error:
             if not missing:
                 found.append(_violation(node, "attributes have values that make sense", str(error), "export again"))
@@ -361,7 +362,7 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
                 found.append(_violation(node, text, str(value), remedy))
         found += _constraints(seen, row)
         if seen.writes is not None:
-            scales.update({str(v.name): seen.writes for v in node.outputs if v.name})
+            known.update({str(v.name): seen.writes for v in node.outputs if v.name})
     if "platform" in row.node_attributes.get("", {}) and not any("platform" in node.attributes for node in model.graph):
         found.append(
             _violation(

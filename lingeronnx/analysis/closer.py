@@ -214,7 +214,7 @@ def _else(row: Row, x: np.ndarray, y: np.ndarray) -> Answer | None:
     a, b = _flat(x), _flat(y)
     if a is None or b is None or row.held is None:
         return None
-    counts = np.sqrt(np.square(a - b).mean(axis=1)) * row.held.scale * np.array(row.held.factor)
+    counts = np.sqrt(np.square(a - b).mean(axis=1)) * row.held.q.scale * np.array(row.held.factor)
     if counts.max() < 8:
         return None
     worst = int(counts.argmax())

@@ -18,7 +18,7 @@ from ..files import replacing
 from ..flow import Planned
 from ..graph import ir
 from ..ops import parameter_values
-from ..plan import QParams
+from ..plan import Affine
 from .layers import Layer
 
 __all__ = ["check_matplotlib", "cut_off", "draw", "figure"]
@@ -27,7 +27,7 @@ _BINS = 200
 _SEEN = 300  # lines of a grid that a page can show apart
 
 #: (title, values, how they are held)
-Tensor = tuple[str, np.ndarray, QParams]
+Tensor = tuple[str, np.ndarray, Affine]
 
 
 def check_matplotlib() -> None:
@@ -70,20 +70,20 @@ def _outputs(planned: Planned, layer: Layer, seen: Mapping[str, np.ndarray]) -> 
             yield f"{layer.op_type} {layer.name}: {name}", seen[name], planned.plan.tensors[name]
 
 
-def cut_off(values: np.ndarray, q: QParams) -> float:
+def cut_off(values: np.ndarray, q: Affine) -> float:
     """Return the share of `values` that the grid does not reach, by more than half a step."""
-    counts = values.astype(np.float64) * q.factor(values.ndim) + q.zero_point
+    counts = q.counts(values) + q.centre(values.ndim)
     return float(np.mean((counts < q.low - 0.5) | (counts >= q.high + 0.5))) if values.size else 0.0
 
 
-def figure(title: str, values: np.ndarray, q: QParams) -> Any:
+def figure(title: str, values: np.ndarray, q: Affine) -> Any:
     """Return a matplotlib figure of one tensor: in real units, or with a scale for each channel in counts."""
     from matplotlib.figure import Figure
 
-    counts = q.axis is not None
-    shown = values.astype(np.float64) * (q.factor(values.ndim) if counts else 1.0)
-    step = 1.0 if counts else 1.0 / float(q.scale)
-    low, high = ((bound - q.zero_point) * step for bound in (q.low, q.high))
+    counts = not q.single
+    shown = values.astype(np.float64) if not counts else q.counts(values)
+    step = 1.0 if counts else 1.0 / q.scale
+    low, high = ((bound - (0 if counts else q.zero_point)) * step for bound in (q.low, q.high))
     page = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = page.subplots()
     axes.hist(shown.reshape(-1), bins=_BINS, log=True, color="#4472a8", zorder=3)

@@ -81,7 +81,7 @@ class Row:
         if self.window is not None:
             low, high = self.window
             x = np.clip(x, low, high)
-            zero = held.zero if held is not None and y.dtype.kind in "iu" else 0
+            zero = held.q.zero_point if held is not None and y.dtype.kind in "iu" else 0
             y = np.maximum(y, y.dtype.type(zero)) if held is not None else np.clip(y, low, high)
             self.seen = self.seen or Pair()
             self.seen.add(x, y, held)

@@ -20,7 +20,6 @@ from ..flow.selectors import select
 from ..formats import QUANT
 from ..graph import ir
 from ..ops import Op, parameter_values, with_parameter
-from ..plan.fake import on_grid
 from ..targets import Platform
 from .trial import Rounding, Setting
 
@@ -151,6 +150,6 @@ def _rounded(planned: Planned, node: ir.Node, op: Op) -> Mapping[str, np.ndarray
     for index in op.parameters(node):
         q, values = planned.plan.tensors.get(ir.read_name(node, index)), parameter_values(node, index)
         if q is not None and values is not None:
-            held = on_grid(np.asarray(values, np.float64), q)
+            held = q.on_grid(np.asarray(values, np.float64))
             found.update({ir.read_name(node, i): array for i, array in with_parameter(node, index, held).items()})
     return found

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..plan import real, zero_of
+from ..plan import Affine
 from ..run.metrics import decibel
 from .histogram import BINS, Histogram
 
@@ -44,30 +44,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Held:
-    """How a tensor is held: integers of signed `bits`, ``scale * factor`` counts per real unit of the user's tensor.
+    """What integers say of the user's tensor: they hold, as `q`, `factor` times that tensor.
 
-    scale : a `plan.Scale` where another integer than 0 stands for 0.
     factor : what the stored tensor is multiplied by against the user's: one value, or one per channel (axis 1).
     """
 
-    scale: float
-    bits: int = 8
+    q: Affine
     factor: tuple[float, ...] = (1.0,)
-
-    @property
-    def low(self) -> int:
-        """The most negative integer."""
-        return -(1 << (self.bits - 1))
-
-    @property
-    def high(self) -> int:
-        """Return the largest integer of the tensor's width."""
-        return (1 << (self.bits - 1)) - 1
-
-    @property
-    def zero(self) -> int:
-        """The integer that stands for 0."""
-        return zero_of(self.scale)
 
     def factors(self, rank: int) -> np.ndarray:
         """Return the factor, float64, so that it multiplies an array of `rank` axes."""
@@ -79,16 +62,16 @@ class Held:
 
         ValueError where a factor per channel does not fit.
         """
-        stored = _float32(real(array, self.scale)) if array.dtype.kind in "iu" else array.astype(np.float32)
+        stored = _float32(self.q.real(array)) if array.dtype.kind in "iu" else array.astype(np.float32)
         return stored if self.factor == (1.0,) else _float32(stored / self.factors(array.ndim))
 
     def counts(self, real: np.ndarray) -> np.ndarray:
         """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
-        return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * float(self.scale)) + self.zero)
+        return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * self.q.scale) + self.q.zero_point)
 
     def integers(self, real: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         """Return the user's tensor as it would be held, rounded half up."""
-        return np.clip(np.floor(self.counts(real) + 0.5), self.low, self.high).astype(dtype)
+        return self.q.integers(real.astype(np.float64) * self.factors(real.ndim)).astype(dtype)
 
 
 class Spread:
@@ -206,8 +189,9 @@ class Pair:
         real, counts, wanted = y, None, None
         if held is not None:
             real, wanted = held.real(y), held.counts(x).reshape(-1)
-            flat = y.reshape(-1)
-            counts = flat if y.dtype.kind in "iu" else np.rint(flat.astype(np.float64) * held.scale) + held.zero
+            counts = y.reshape(-1)
+            if y.dtype.kind not in "iu":
+                counts = np.rint(held.q.counts(counts)) + held.q.zero_point
         for start in range(0, x.size, _CHUNK):
             piece = slice(start, start + _CHUNK)
             a, b = (array.reshape(-1)[piece].astype(np.float64) for array in (x, real))
@@ -259,7 +243,7 @@ class Pair:
         """Look where in the integers' range y lies, in counts, and where x ought to."""
         if self.held is None or not counts.size:
             return
-        low, high = self.held.low, self.held.high
+        low, high = self.held.q.low, self.held.q.high
         least, most = float(counts.min()), float(counts.max())
         self._used = max(self._used, most / high, least / low)
         self._full += int(np.count_nonzero((counts <= low) | (counts >= high)))

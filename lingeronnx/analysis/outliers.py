@@ -24,6 +24,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..files import write_text
 from ..graph import ir
+from ..plan import Affine
 from ..run.data import Data, Progress
 from ..run.session import Session
 from .metrics import Spread
@@ -147,12 +148,12 @@ class Outputs:
         self._real = None if session is None else Real(session)
         self._seen: dict[str, Spread] = {}
 
-    def add(self, name: str, array: np.ndarray, scale: float | None) -> None:
-        """Take in one batch of tensor `name`, as `Session.taps` yields it."""
+    def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
+        """Take in one batch of tensor `name`, as `Session.tensors` yields it."""
         layer = name if self.layers is None else self.layers.get(name)
         if layer is None or array.dtype.kind not in "fiub" or not array.size:
             return
-        real = array if self._real is None else self._real(name, array, scale)
+        real = array if self._real is None else self._real(name, array, held)
         self._seen.setdefault(layer, Spread()).add(np.abs(real.astype(np.float64)))
 
     def rows(self) -> list[Row]:
@@ -216,8 +217,8 @@ def analyse_outputs(
     source = Data(data, session.inputs, limit=limit, what="data")
     done = 0
     for feeds, _ in source.batches(batch):
-        for name, array, scale in session.taps(feeds, list(layers)):
-            outputs.add(name, array, scale)
+        for name, array, held in session.tensors(feeds, list(layers)):
+            outputs.add(name, array, held)
         done += min((len(array) for array in feeds.values()), default=1)
         if progress is not None:
             progress("analysing", done, None)

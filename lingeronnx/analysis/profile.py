@@ -20,7 +20,7 @@ from ..errors import ConfigError
 from ..files import write_text
 from ..formats import attributes, integer_format, is_quantized_domain
 from ..graph import ir
-from ..plan.source import along
+from ..plan import Affine, PerAxis, PerTensor, accumulator
 from ..run.session import Session
 from .events import write_histograms
 from .metrics import Spread
@@ -134,7 +134,7 @@ class Recorder:
         session: Session,
         *,
         per_channel: bool = False,
-        on_tensor: Callable[[str, np.ndarray, float | None], None] | None = None,
+        on_tensor: Callable[[str, np.ndarray, Affine | None], None] | None = None,
     ) -> None:
         self.session, self._per_channel, self._on_tensor = session, per_channel, on_tensor
         self._real = Real(session)
@@ -147,24 +147,25 @@ class Recorder:
         """Whether anything was run."""
         return bool(self._seen)
 
-    def add(self, name: str, array: np.ndarray, scale: float | None) -> None:
+    def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
         """Take in one batch of tensor `name`."""
         if self._on_tensor is not None:
-            self._on_tensor(name, array, scale)
+            self._on_tensor(name, array, held)
         if name in self._known and array.dtype.kind in "fiub":
-            self._take(name, self._real(name, array, scale), str(array.dtype), scale, 1)
+            scale = None if held is None else held.scale
+            self._take(name, self._real(name, array, held), str(array.dtype), scale, 1)
 
     def profile(self) -> Profile:
         """Return what was seen so far, constants too; ConfigError where nothing was run."""
         if not self._seen:
             raise ConfigError("nothing to profile: the model was not called")
-        scales = _constant_scales(self.session.model)
+        constants = _constants_held(self.session.model)
         for entry in self.entries:
             if entry.attr in ("weight", "bias") and entry.tensor not in self._seen:
                 array = ir.const(self.session.model.graph.initializers[entry.tensor])
                 if array is not None and array.size:
-                    scale, axis = scales.get(entry.tensor, (None, 0))
-                    real = array if scale is None else array / along(scale, axis, array.ndim)
+                    held = constants.get(entry.tensor)
+                    real, scale = (array, None) if held is None else (held.real(array), held.attribute)
                     self._take(entry.tensor, real, str(array.dtype), scale, 0)
         seen = [entry for entry in self.entries if entry.tensor in self._seen]
         return Profile(seen, self._seen, ir.digest(self.session.model))
@@ -182,12 +183,12 @@ class Recorder:
                 channel.add(part)
 
 
-def _constant_scales(model: ir.Graph) -> dict[str, tuple[_SCALES, int]]:
-    """Return (counts per real unit, axis of a tuple) of the integer weights and biases of `model`.
+def _constants_held(model: ir.Graph) -> dict[str, Affine]:
+    """Return how the values are held of the integer weights and biases of `model`.
 
     A bias has the scale of what is summed up: the input's times the weight's.
     """
-    found: dict[str, tuple[_SCALES, int]] = {}
+    found: dict[str, Affine] = {}
     for node in model.graph:
         form = integer_format(node) if is_quantized_domain(node) else None
         if form is None:
@@ -201,14 +202,10 @@ def _constant_scales(model: ir.Graph) -> dict[str, tuple[_SCALES, int]]:
         for (key, index), sums in zip(form.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
             if key not in attrs:
                 continue
-            held = attrs[key]
-            many = isinstance(held, Sequence)
-            own: _SCALES = tuple(map(float, held)) if many else float(held)
-            found[ir.read_name(node, index)] = own, form.channel_axis or 0
+            along = PerAxis(form.channel_axis or 0) if isinstance(attrs[key], Sequence) else PerTensor()
+            own = found[ir.read_name(node, index)] = Affine(attrs[key], granularity=along)
             if biases and attrs.get(sums):
-                read = float(attrs[sums])
-                sums_at = tuple(read * scale for scale in held) if many else read * float(held)
-                found[ir.read_name(node, biases.pop(0))] = sums_at, 0
+                found[ir.read_name(node, biases.pop(0))] = accumulator(float(attrs[sums]) * own.scales, False)
     return found
 
 

@@ -23,8 +23,9 @@ import numpy as np
 
 from ..errors import ConfigError, DataError
 from ..graph import ir
+from ..plan import Affine
 from ..run.data import Data, Progress
-from ..run.dump import INDEX, Folder, scale_of
+from ..run.dump import INDEX, Folder, held_of
 from ..run.runners import Stream
 from ..run.session import Session
 from .compare import compare
@@ -69,8 +70,8 @@ def profile(
     with contextlib.nullcontext() if home is None or not keep else Folder(home / TENSORS) as kept:
         recorder = Recorder(session, per_channel=per_channel, on_tensor=None if kept is None else kept.add)
         for feeds, _ in source.batches(batch):
-            for name, array, scale in session.taps(feeds):
-                recorder.add(name, array, scale)
+            for name, array, held in session.tensors(feeds):
+                recorder.add(name, array, held)
             done += min((len(array) for array in feeds.values()), default=1)
             if progress is not None:
                 progress("profiling", done, None)
@@ -112,7 +113,7 @@ class Recorded(Session):
         for start in range(0, self.samples, size):
             yield {spec.name: np.asarray(self._kept[spec.name][0][start : start + size]) for spec in self.inputs}
 
-    def taps(
+    def tensors(
         self,
         feeds: Mapping[str, Any],
         names: Sequence[str] | None = None,
@@ -127,11 +128,11 @@ class Recorded(Session):
         places = [self._places.get(digest) for digest in self._digests(feeds)]
         if None in places:
             raise DataError(f"sample {places.index(None)} of the batch is not among those of the profile {self._home}")
-        for name, (array, scale) in self._kept.items():
+        for name, (array, held) in self._kept.items():
             rows, rest = divmod(len(array), self.samples)
             if not rest and (names is None or name in names):
                 pieces = [array[place * rows : (place + 1) * rows] for place in places if place is not None]
-                yield name, np.concatenate(pieces), scale
+                yield name, np.concatenate(pieces), held
 
     @property
     def _fed(self) -> list[str]:
@@ -182,13 +183,13 @@ def compare_kept(
     return compare(base, other, list(recorded.batches()), out, **settings)
 
 
-def _read(home: Path) -> dict[str, tuple[np.ndarray, float | None]]:
-    """Return {tensor: (all samples, mapped from disk; scale)} of a profile's folder."""
+def _read(home: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
+    """Return {tensor: (all samples, mapped from disk; how it is held)} of a profile's folder."""
     found = {}
     try:
         for entry in json.loads((home / TENSORS / INDEX).read_text(encoding="utf-8")):
             array = np.load(home / TENSORS / entry["file"], mmap_mode="r", allow_pickle=False)
-            found[str(entry["name"])] = array, scale_of(entry)
+            found[str(entry["name"])] = array, held_of(entry, array.dtype)
     except FileNotFoundError as error:
         raise DataError(f"the profile {home} has no tensors: make it with --keep, or by ModelProfiler") from error
     except (OSError, ValueError, KeyError, TypeError) as error:

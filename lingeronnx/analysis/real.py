@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..flow.lower import plan_of
+from ..plan import Affine
 from ..run.session import Session
 from .metrics import Held
 
@@ -12,7 +13,7 @@ __all__ = ["Real"]
 
 
 class Real:
-    """Turns tensors as `Session.taps` yields them into the user's real values."""
+    """Turns tensors as `Session.tensors` yields them into the user's real values."""
 
     def __init__(self, session: Session) -> None:
         moved = plan_of(session.model).transforms if session.is_integer else {}
@@ -21,10 +22,10 @@ class Real:
         #: {tensor of the graph: what its channels were multiplied by}
         self._factors = {names.get(user, user): transform.factor for user, transform in moved.items()}
 
-    def __call__(self, name: str, array: np.ndarray, scale: float | None) -> np.ndarray:
+    def __call__(self, name: str, array: np.ndarray, held: Affine | None) -> np.ndarray:
         """Return the real values of a batch of tensor `name`, of the same shape."""
-        if scale is None:
+        if held is None:
             return array
         factor = self._factors.get(name, (1.0,))
         fits = len(factor) == 1 or (array.ndim > 1 and array.shape[1] == len(factor))
-        return Held(scale, 8, tuple(factor) if fits else (1.0,)).real(array)
+        return Held(held, tuple(factor) if fits else (1.0,)).real(array)

@@ -32,6 +32,7 @@ from ..formats import (
 )
 from ..graph import ir
 from ..ops import rule_of
+from ..plan import Affine
 from ..targets import Fault, Platform
 from ..targets.arithmetic import Concat, Curve, Division, Quotient, Reading
 from ..targets.limits import PadLimits, SliceLimits
@@ -43,28 +44,26 @@ __all__ = ["RULES", "Rule", "Seen"]
 class Seen:
     """An integer node with what is known around it.
 
-    attrs : by current names with defaults. scales : of the tensors before it, as their producers write them.
+    attrs : by current names with defaults. held : the tensors before it, as their producers write them.
     """
 
     node: ir.Node
     form: Format
     attrs: Mapping[str, Any]
-    scales: Mapping[str, float]
+    held: Mapping[str, Affine]
 
     def reads(self) -> dict[int, float]:
         """Return the scale at which each input is read, as the node says, else as its producer says."""
         found = {
-            i: self.scales[str(v.name)]
-            for i, v in enumerate(self.node.inputs)
-            if v is not None and v.name in self.scales
+            i: self.held[str(v.name)] for i, v in enumerate(self.node.inputs) if v is not None and v.name in self.held
         }
-        return {**found, **self.form.read_scales(self.attrs)}
+        return {i: held.scale for i, held in {**found, **self.form.read_scales(self.attrs)}.items()}
 
     @property
-    def writes(self) -> float | None:
-        """The scale of the output."""
+    def writes(self) -> Affine | None:
+        """How the output is held."""
         first = self.node.inputs[0] if self.node.inputs else None
-        return self.form.out_scale(self.attrs, [self.scales.get(str(first.name)) if first is not None else None])
+        return self.form.out_scale(self.attrs, [self.held.get(str(first.name)) if first is not None else None])
 
 
 Rule = Callable[[Seen, Platform], Any]
@@ -113,18 +112,24 @@ def cat_scale(seen: Seen, row: Platform) -> Any:
     how = row.computes(CONCAT.name, Concat)
     if seen.form is not CONCAT or how is None or not how.raises_only or seen.attrs.get("scale_o") is None:
         return None
-    over = [f"scale_x_{i} = {s:g}" for i, s in seen.form.read_scales(seen.attrs).items() if s > seen.attrs["scale_o"]]
+    over = [
+        f"scale_x_{i} = {held.scale:g}"
+        for i, held in seen.form.read_scales(seen.attrs).items()
+        if held.scale > seen.attrs["scale_o"]
+    ]
     return f"{', '.join(over)}, scale_o = {seen.attrs['scale_o']:g}" if over else None
 
 
 def agreement(seen: Seen, row: Platform) -> Any:
     """a node reads a tensor at the scale its producer writes | repair the graph with fix-dequant."""
     wrong = []
-    for index, scale in seen.form.read_scales(seen.attrs).items():
+    for index, read in seen.form.read_scales(seen.attrs).items():
         value = seen.node.inputs[index] if index < len(seen.node.inputs) else None
-        own = seen.scales.get(str(value.name)) if value is not None else None
-        if own is not None and own != scale:
-            wrong.append(f"'{value.name if value is not None else ''}' read at {scale:g}, written at {own:g}")
+        own = seen.held.get(str(value.name)) if value is not None else None
+        if own is not None and own.scale != read.scale:
+            wrong.append(
+                f"'{value.name if value is not None else ''}' read at {read.scale:g}, written at {own.scale:g}"
+            )
     return ", ".join(wrong) or None
 
 

@@ -19,11 +19,10 @@ from ..errors import ConfigError, DataError
 from ..flow import QuantizedModel
 from ..flow.lower import plan_of
 from ..graph import ir
-from ..plan import Plan, counted
-from ..plan import real as real_of
+from ..plan import Affine, Plan
 from ..plan.fake import cut, fake_quantized
 from ..run.data import InputSpec
-from ..run.dump import INDEX, scale_of
+from ..run.dump import INDEX, held_of
 from ..run.runners import FloatRunner
 from ..run.session import Session
 from .metrics import Held
@@ -85,7 +84,7 @@ class Float:
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor of a batch."""
-        for name, array, _ in self.session.taps(feeds):
+        for name, array, _ in self.session.tensors(feeds):
             yield name, array, None
 
     def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
@@ -137,11 +136,11 @@ class Integer:
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor of a batch."""
         self._kinds = {}
-        for name, array, scale in self.session.taps(feeds):
+        for name, array, q in self.session.tensors(feeds):
             user = self.users.get(name)
             if user is None:
                 continue
-            held = self._held(user, array, scale)
+            held = self._held(user, array, q)
             self._kinds[name] = array.shape, array.dtype, held
             yield user, array, held
 
@@ -160,18 +159,17 @@ class Integer:
         return self._forced(feeds, force)
 
     def _forced(self, feeds: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        for name, array, scale in self.session.taps(feeds, force=force):
+        for name, array, q in self.session.tensors(feeds, force=force):
             if name in self.users:
                 user = self.users[name]
-                yield user, array, self._held(user, array, scale)
+                yield user, array, self._held(user, array, q)
 
-    def _held(self, user: str, array: np.ndarray, scale: float | None) -> Held | None:
-        if scale is None:
+    def _held(self, user: str, array: np.ndarray, q: Affine | None) -> Held | None:
+        if q is None:
             return None
-        q, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
-        bits = q.bits if q is not None else 8 * array.dtype.itemsize
+        own, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
         factor = (1.0,) if moved is None or not _fits(moved.factor, array) else tuple(moved.factor)
-        return Held(scale, bits, factor)
+        return Held(q if own is None else q.changed(bits=own.bits), factor)
 
 
 def _fits(factor: Sequence[float], array: np.ndarray) -> bool:
@@ -202,7 +200,7 @@ class Planned:
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor of a batch that the plan knows, and the floats between."""
-        for name, array, _ in self._session.taps(feeds):
+        for name, array, _ in self._session.tensors(feeds):
             if name in self.users:
                 yield self.users[name], array, self._held(self.users[name])
 
@@ -216,14 +214,14 @@ class Planned:
         for name, user in reads.items():
             held = self._held(user)
             assert held is not None
-            given[name] = real_of(held.integers(real[user], np.dtype(np.int64)), held.scale).astype(np.float32)
+            given[name] = held.q.real(held.integers(real[user], np.dtype(np.int64))).astype(np.float32)
         return ((writes[name], array, self._held(writes[name])) for name, array, _ in runner.run(given))
 
     def _held(self, user: str) -> Held | None:
         q, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
         if q is None:
             return None
-        return Held(counted(q.scale, q.zero_point), q.bits, (1.0,) if moved is None else tuple(moved.factor))
+        return Held(q, (1.0,) if moved is None else tuple(moved.factor))
 
 
 def _planned(content: bytes, plan: Plan) -> Planned:
@@ -233,7 +231,8 @@ def _planned(content: bytes, plan: Plan) -> Planned:
 class Dump:
     """Tensors on disk, as `simulate --dump` writes them, or by name: the samples one after another on axis 0.
 
-    path : a folder with its index. A device's or another simulator's arrays come as {name: (array, scale or None)}.
+    path : a folder with its index. A device's or another simulator's arrays come as {name: (array, how it
+    is held or None)}.
     """
 
     kind = "dump"
@@ -241,8 +240,8 @@ class Dump:
     graph = None
     inputs: Sequence[InputSpec] = ()
 
-    def __init__(self, given: str | os.PathLike[str] | Mapping[str, tuple[np.ndarray, float | None]]) -> None:
-        self._arrays: dict[str, tuple[np.ndarray, float | None]] = {}
+    def __init__(self, given: str | os.PathLike[str] | Mapping[str, tuple[np.ndarray, Affine | None]]) -> None:
+        self._arrays: dict[str, tuple[np.ndarray, Affine | None]] = {}
         self._moved: dict[str, tuple[float, ...]] = {}
         self._next = 0
         if isinstance(given, Mapping):
@@ -252,7 +251,7 @@ class Dump:
         try:
             for entry in json.loads((folder / INDEX).read_text(encoding="utf-8")):
                 array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
-                self._arrays[str(entry["name"])] = array, scale_of(entry)
+                self._arrays[str(entry["name"])] = array, held_of(entry, array.dtype)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder} is no dump with a readable {INDEX}: {error}") from error
 
@@ -270,12 +269,12 @@ class Dump:
         """Yield the next samples, as many as `feeds` has; DataError where there are fewer."""
         count = max((len(array) for array in feeds.values() if array.ndim), default=1)
         start, self._next = self._next, self._next + count
-        for name, (array, scale) in self._arrays.items():
+        for name, (array, q) in self._arrays.items():
             if len(array) < self._next:
                 raise DataError(f"the dump holds {len(array)} samples of '{name}', the data more; give --limit")
             piece = np.asarray(array[start : self._next])
             factor = self._moved.get(name, (1.0,))
-            yield name, piece, None if scale is None else Held(scale, 8 * piece.dtype.itemsize, factor)
+            yield name, piece, None if q is None else Held(q, factor)
 
     def forced(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield nothing: this source computes no tensor again."""

@@ -22,7 +22,7 @@ from ..flow.lower import plan_of
 from ..formats import BATCH_NORM2D, DEQUANT, QUANT, REQUANT, integer_format
 from ..graph import ir
 from ..ops import Violation
-from ..plan import Plan, QParams
+from ..plan import Affine, Plan
 from .suspicions import LIMITED, Suspicion, in_integers, in_model
 from .text import framed
 
@@ -132,21 +132,21 @@ def _readers(value: ir.Value, alive: set[int]) -> int:
 # ---- 3, 4: how each tensor is held ---------------------------------------------------------------------------------
 
 
-def _kind(q: QParams | None) -> str:
+def _kind(q: Affine | None) -> str:
     return "float32" if q is None else f"int{q.bits}"
 
 
-def _scales(q: QParams | None) -> str:
+def _scales(q: Affine | None) -> str:
     """Return a scale, counts per real unit, as people read it."""
     if q is None:
         return "-"
-    return f"{min(q.scale):g} to {max(q.scale):g}" if q.axis is not None else q.text
+    return q.text if q.single else f"{q.scales.min():g} to {q.scales.max():g}"
 
 
-def _observer(choice: Choice | None) -> Callable[[str, QParams | None], str]:
+def _observer(choice: Choice | None) -> Callable[[str, Affine | None], str]:
     """Return what says how the scale of a tensor was chosen."""
 
-    def said(name: str, q: QParams | None) -> str:
+    def said(name: str, q: Affine | None) -> str:
         if q is None:
             return "-"
         if choice is None:
@@ -164,7 +164,7 @@ def _observer(choice: Choice | None) -> Callable[[str, QParams | None], str]:
 def _rows(
     graph: ir.Graph,
     plan: Plan,
-    observer: Callable[[str, QParams | None], str],
+    observer: Callable[[str, Affine | None], str],
     users: Mapping[str, str],
     ranges: Mapping[str, tuple[float, float]],
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
@@ -172,7 +172,7 @@ def _rows(
     outputs: list[tuple[str, ...]] = []
     weights: list[tuple[str, ...]] = []
 
-    def held(value: ir.Value | None) -> QParams | None:
+    def held(value: ir.Value | None) -> Affine | None:
         return None if value is None else plan.tensors.get(users.get(str(value.name), str(value.name)))
 
     for node in graph.graph:
@@ -203,7 +203,7 @@ def _rows(
     return outputs, weights
 
 
-def _axis(q: QParams | None) -> str:
+def _axis(q: Affine | None) -> str:
     return "-" if q is None or q.axis is None else str(q.axis)
 
 

@@ -235,9 +235,9 @@ def _read_scales(graph: ir.Graph) -> Iterator[Suspicion]:
         if op is None or op is not CONCAT:
             continue
         attrs = attributes(op, node)
-        for index, scale in op.read_scales(attrs).items():
-            if scale >= _APART * attrs["scale_o"]:
-                measured = f"'{ir.read_name(node, index)}' has scale {scale:g}, the output {attrs['scale_o']:g}"
+        for index, held in op.read_scales(attrs).items():
+            if held.scale >= _APART * attrs["scale_o"]:
+                measured = f"'{ir.read_name(node, index)}' has scale {held.scale:g}, the output {attrs['scale_o']:g}"
                 yield Suspicion(
                     str(node.name),
                     "scales at a concat",

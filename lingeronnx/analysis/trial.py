@@ -18,8 +18,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..graph import ir
-from ..plan import QParams
-from ..plan.fake import on_grid
+from ..plan import Affine
 from ..run.data import Data
 from ..run.runners import input_specs
 from ..run.segments import Segments
@@ -53,7 +52,7 @@ class Rounding:
 
     model: bytes
     outputs: tuple[str, ...]
-    tensors: Mapping[str, QParams]
+    tensors: Mapping[str, Affine]
     weights: Mapping[str, Mapping[str, np.ndarray]]
 
     def engine(self) -> Engine:
@@ -157,7 +156,7 @@ class Engine:
         return self.segments.run(index, tensors, changed)
 
     def _rounded(self, setting: Setting, name: str, array: np.ndarray) -> np.ndarray:
-        return on_grid(array, self._given.tensors[name]) if name in setting.tensors else array
+        return self._given.tensors[name].on_grid(array) if name in setting.tensors else array
 
 
 class TrialModel:

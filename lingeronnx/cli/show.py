@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..api import Comparison, Deployment, Evaluation, Simulation, Verification
     from ..deployment import Difference
+    from ..plan import Affine
     from ..run.dump import Summary
 
 __all__ = [
@@ -109,7 +110,7 @@ def show_simulation(console: Console, result: Simulation, output: Path, dump: Pa
     rows = []
     for name, array in result.arrays.items():
         role = "" if name not in made_of else "output" if made_of[name] == name else f"output {made_of[name]}"
-        rows.append((name, role, str(array.dtype), _shape(array.shape), _scale(result.scales[name])))
+        rows.append((name, role, str(array.dtype), _shape(array.shape), _scale(result.held[name])))
     print_table(console, "", ["tensor", "role", "type", "shape", "scale"], rows, right="scale")
     if result.at is not None:
         _show_at(console, result.at)
@@ -123,17 +124,17 @@ def show_simulation(console: Console, result: Simulation, output: Path, dump: Pa
 
 def _show_at(console: Console, at: Summary) -> None:
     def both(value: float) -> str:
-        return f"{value:g}" if at.scale is None else f"{value:g}  = {real(value)}"
+        return f"{value:g}" if at.held is None else f"{value:g}  = {real(value)}"
 
     def real(value: float) -> str:
         return f"{at.real(value):g}"
 
     console.print()
-    rows = [("at", at.name), ("type", f"{at.dtype} {_shape(at.shape)}"), ("scale", _scale(at.scale)),
+    rows = [("at", at.name), ("type", f"{at.dtype} {_shape(at.shape)}"), ("scale", _scale(at.held)),
             ("min", both(at.low)), ("max", both(at.high)), ("mean", both(at.mean)),
             ("first", "  ".join(f"{value:g}" for value in at.first)),
             ("as real", "  ".join(map(real, at.first)))]  # fmt: skip
-    print_facts(console, [(*row, "") for row in rows if at.scale is not None or row[0] not in ("scale", "as real")])
+    print_facts(console, [(*row, "") for row in rows if at.held is not None or row[0] not in ("scale", "as real")])
     console.print()
 
 
@@ -261,13 +262,12 @@ def decibel_text(value: float) -> str:
     return f"{value:.2f} dB" if math.isfinite(value) else "infinite (equal)" if value > 0 else "-infinite"
 
 
-def _scale(scale: float | None) -> str:
-    if scale is None:
+def _scale(held: Affine | None) -> str:
+    if held is None:
         return ""
-    mantissa, exponent = math.frexp(scale)
-    text = f"2^{exponent - 1}" if mantissa == 0.5 else f"{float(scale):.6g}"
-    zero = getattr(scale, "zero_point", 0)
-    return f"{text} from {zero}" if zero else text
+    mantissa, exponent = math.frexp(held.scale)
+    text = f"2^{exponent - 1}" if mantissa == 0.5 else f"{held.scale:.6g}"
+    return f"{text} from {held.zero_point}" if held.shifted else text
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -73,7 +73,7 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
                 "output": made_of.get(name),
                 "dtype": str(array.dtype),
                 "shape": list(array.shape),
-                **described(result.scales[name]),
+                **described(result.held[name]),
             }
             for name, array in result.arrays.items()
         ]

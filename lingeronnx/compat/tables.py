@@ -151,7 +151,7 @@ class InfoManager:
         if force_per_channel:  # from the tensors that were kept: nobody asked for channels before
             again = Recorder(recorded := Recorded(self._recorder.session, self._out_dir), per_channel=True)
             for feeds in recorded.batches():
-                for name, array, scale in recorded.taps(feeds):
-                    again.add(name, array, scale)
+                for name, array, held in recorded.tensors(feeds):
+                    again.add(name, array, held)
             found = again.profile()
         return found.tensorboard(out_dir or self._out_dir, prefixes, types, force_per_channel)

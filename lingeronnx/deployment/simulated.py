@@ -17,6 +17,7 @@ import onnx
 from ..errors import ModelError
 from ..formats import DEQUANT, QUANT, integer_format
 from ..graph import ir
+from ..plan import Affine
 from ..run.data import Data
 from ..run.session import Session, is_integer_graph
 from ..run.streaming import zeros
@@ -119,7 +120,7 @@ def runs(graph: Graph, data: Any, start: int, stop: int, state: Mapping[str, str
         if number < start and stream is None:
             continue
         held = {} if stream is None else stream.state
-        taps = list(graph.session.taps({**feeds, **first, **held}))
+        taps = list(graph.session.tensors({**feeds, **first, **held}))
         if stream is not None:
             arrays = {name: array for name, array, _ in taps}
             stream.reset({name: arrays[output] for output, name in (state or {}).items()})
@@ -132,7 +133,7 @@ def _name(value: ir.Value) -> str:
     return str(value.name)
 
 
-def _run(taps: list[tuple[str, np.ndarray, float | None]]) -> Run:
+def _run(taps: list[tuple[str, np.ndarray, Affine | None]]) -> Run:
     whole = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "i"}
     floats = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "f"}
-    return Run(whole, floats, {name: scale for name, _, scale in taps if scale is not None})
+    return Run(whole, floats, {name: held.scale for name, _, held in taps if held is not None})

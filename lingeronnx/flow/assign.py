@@ -20,7 +20,7 @@ from ..graph import ir
 from ..graph.disjoint import DisjointSets
 from ..ops import Op, parameter_values
 from ..ops.activation import bounds
-from ..plan import Plan, QParams
+from ..plan import Affine, PerAxis, Plan
 from ..targets import Platform
 from .calibrate import best_scale, best_window
 from .observe import Curve, Stats, TensorStats
@@ -162,7 +162,7 @@ class Choice:
     own: Mapping[str, Mapping[str, Any]]
     weight_scales: str = "tensor"
     asymmetric: bool = False
-    held: Mapping[str, QParams] = field(default_factory=dict)
+    held: Mapping[str, Affine] = field(default_factory=dict)
 
     def of(self, names: Iterable[str], bits: int) -> Setting:
         """Return the settings of a class of tensors, `bits` wide by default: the first with an override wins."""
@@ -265,16 +265,16 @@ def _around_zero(parts: Partition, plan: Plan, row: Platform) -> str:
     """Return a note on the activations that have no zero point."""
     held = [plan.tensors[name] for name in parts.activations if name in plan.tensors]
     why = sorted({reason.partition(" ")[0] for reason in parts.symmetric(row).values()})
-    moved = sum(q.zero_point != 0 for q in held)
+    moved = sum(q.shifted for q in held)
     text = f"{moved} of {len(held)} activations have a zero point other than 0"
     return f"{text}; {', '.join(why)} take integers around 0 only" if why else text
 
 
 def wishes(
     parts: Partition, ties: Sequence[TieClass], stats: Stats, row: Platform, choice: Choice, notes: list[str]
-) -> dict[str, QParams]:
+) -> dict[str, Affine]:
     """Return how the calibrators would hold each activation, before `legalize`; what they guess goes to `notes`."""
-    tensors: dict[str, QParams] = {}
+    tensors: dict[str, Affine] = {}
     pinned = tops(parts, row)
     for group in ties:
         if group.tensors[0] in choice.held:
@@ -284,36 +284,36 @@ def wishes(
         top = min((pinned[name] for name in group.tensors if name in pinned), default=None)
         held = _class_window(group, stats, setting)
         if held is None:
-            held = QParams(_class_scale(group, top, stats, setting, notes), setting.bits)
+            held = Affine(_class_scale(group, top, stats, setting, notes), setting.bits)
         tensors.update(dict.fromkeys(group.tensors, held))
     return tensors
 
 
-def _class_window(group: TieClass, stats: Stats, setting: Setting) -> QParams | None:
+def _class_window(group: TieClass, stats: Stats, setting: Setting) -> Affine | None:
     """Return how a class is held that has a zero point, None for one that has none."""
     seen = group.stats(stats)
     free = setting.zero_point and group.zero_point and setting.scale is None and setting.bits <= 8
     if not free or seen is None or seen.squares == 0:
         return None
     scale, zero = setting.window(seen, group.through)
-    return QParams(scale, setting.bits, zero_point=zero)
+    return Affine(scale, setting.bits, zero_point=zero)
 
 
-def _weight_scales(values: np.ndarray, axis: int | None, setting: Setting) -> QParams:
+def _weight_scales(values: np.ndarray, axis: int | None, setting: Setting) -> Affine:
     """Return the scale of a weight, or one for each element along `axis`; a channel of zeros has its neighbours' best.
 
     A bias is held at the same scale as its channel's sums, so a channel of next to nothing must not get a huge one:
     `legalize` sees to that.
     """
     if axis is None or values.shape[axis] == 1 or not np.any(values):
-        return QParams(setting.scale or setting.best(TensorStats.of(values)), setting.bits)
+        return Affine(setting.scale or setting.best(TensorStats.of(values)), setting.bits)
     channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
     scales = [setting.best(TensorStats.of(channel)) if channel.any() else math.inf for channel in channels]
     least = min(scales)
-    return QParams(tuple(least if math.isinf(scale) else scale for scale in scales), setting.bits, axis)
+    return Affine([least if math.isinf(scale) else scale for scale in scales], setting.bits, PerAxis(axis))
 
 
-def widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: Choice, row: Platform) -> None:
+def widen(tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: Choice, row: Platform) -> None:
     """Give outputs that leave the integers the width the user wants; "float": no integers at all.
 
     A wide output needs no scale beyond its accumulator's, which loses nothing. One that a curve alone reads, in 16
@@ -323,7 +323,7 @@ def widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: C
     fine = parts.fine_inputs(row)
     for name, bits in choice.out_bits.items():
         if name in fine and bits in row.curve_bits:
-            tensors[name] = QParams(2.0 ** fine[name], int(bits))
+            tensors[name] = Affine(2.0 ** fine[name], int(bits))
             continue
         if name not in able:
             more = f", or in {row.curve_bits[0]} bits that a sigmoid or tanh alone reads," if row.curve_bits else ""
@@ -341,10 +341,10 @@ def widen(tensors: dict[str, QParams], parts: Partition, stats: Stats, choice: C
             del tensors[name]
             continue
         node = nodes[name]
-        exact = tensors[ir.read_name(node)].scale * min(tensors[ir.read_name(node, 1)].scales)
+        exact = tensors[ir.read_name(node)].scale * float(tensors[ir.read_name(node, 1)].scales.min())
         seen, setting = stats.get(name), choice.of([name], int(bits))
         best = setting.scale or (exact if seen is None or seen.squares == 0 else setting.best(seen))
-        tensors[name] = QParams(setting.scale or min(best, exact), int(bits))
+        tensors[name] = Affine(setting.scale or min(best, exact), int(bits))
 
 
 def _class_scale(group: TieClass, top: float | None, stats: Stats, setting: Setting, notes: list[str]) -> float:
@@ -375,7 +375,7 @@ def _stored(scale: float) -> float:
     return float(np.float32(scale))
 
 
-def _hold_biases(tensors: dict[str, QParams], parts: Partition, power: bool) -> None:
+def _hold_biases(tensors: dict[str, Affine], parts: Partition, power: bool) -> None:
     """Lower the scales of single channels, in place, at which the bias of the channel would fill its integer type.
 
     A quarter is left free for what refinement does to a bias. A channel whose weights are that small beside its bias
@@ -386,14 +386,14 @@ def _hold_biases(tensors: dict[str, QParams], parts: Partition, power: bool) -> 
             continue
         x, name = tensors.get(ir.read_name(node)), ir.read_name(node, 1)
         w, bias = tensors.get(name), ir.const(node.inputs[2])
-        if x is None or w is None or bias is None or w.axis is None:
+        if x is None or w is None or bias is None or w.single:
             continue
         top = 2.0 ** (29 if max(x.bits, w.bits) <= 8 else 58)
-        reach = np.abs(bias.astype(np.float64)).reshape(-1, len(w.scale)).max(axis=0) * x.scale
+        reach = np.abs(bias.astype(np.float64)).reshape(-1, w.scales.size).max(axis=0) * x.scale
         most = [top / size if size > 0 else math.inf for size in reach]
         if power:
             most = [size if math.isinf(size) else 2.0 ** math.floor(math.log2(size)) for size in most]
-        tensors[name] = replace(w, scale=tuple(_stored(min(pair)) for pair in zip(w.scale, most, strict=True)))
+        tensors[name] = w.changed([_stored(min(pair)) for pair in zip(w.scales.tolist(), most, strict=True)])
 
 
 def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platform) -> tuple[Plan, list[str]]:
@@ -408,7 +408,7 @@ def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platfo
     for name, group in owner.items():
         least = min((tensors[n] for n in group.tensors), key=lambda q: q.scale)
         if (tensors[name].scale, tensors[name].zero_point) != (least.scale, least.zero_point):
-            tensors[name] = replace(tensors[name], scale=least.scale, zero_point=least.zero_point)
+            tensors[name] = tensors[name].changed(least.scale, zero_point=least.zero_point)
     _hold_biases(tensors, parts, plan.mode == "q-value")
     if not row.power_of_two:
         return plan.with_tensors(tensors), []
@@ -426,7 +426,7 @@ def legalize(plan: Plan, parts: Partition, ties: Sequence[TieClass], row: Platfo
             return False
         for member in owner[name].tensors:
             moved.setdefault(member, (tensors[member].scale, why))
-            tensors[member] = replace(tensors[member], scale=2.0**most)
+            tensors[member] = tensors[member].changed(2.0**most)
         return True
 
     fine, changed = parts.fine_inputs(row), True

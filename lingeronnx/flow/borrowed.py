@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine, PerAxis
 from ..plan.config import QuantConfig
-from ..qdq.grid import Grid
 from ..qdq.read import Read
 from ..targets import Platform
 from .partition import Partition
@@ -37,7 +36,7 @@ class Borrowed:
     that the file has for them, whose scales were looked at.
     """
 
-    held: dict[str, QParams] = field(default_factory=dict)
+    held: dict[str, Affine] = field(default_factory=dict)
     taken: list[Taken] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
@@ -58,44 +57,44 @@ def borrowed_weights(read: Read, parts: Partition, row: Platform, conf: QuantCon
             continue
         q, grid = max(made, key=lambda pair: _sqnr(values, pair[0]))
         top = ((1 << (q.bits - 1)) - 1) / max(float(np.abs(values).max()), 1e-30)
-        plain, got = _sqnr(values, QParams(_fitting(top, values, q.bits, conf), q.bits)), _sqnr(values, q)
+        plain, got = _sqnr(values, Affine(_fitting(top, values, q.bits, conf), q.bits)), _sqnr(values, q)
         if got < plain - _WORSE:
             found.refused[name] = (
                 f"its scale was made for other numbers: {got:.1f} dB, where that of the largest gives {plain:.1f}"
             )
             continue
-        same = len(q.scales) == len(grid.scale) and np.allclose(q.scales, grid.scale, rtol=1e-6)
+        same = q.scales.size == grid.scales.size and np.allclose(q.scales, grid.scales, rtol=1e-6)
         found.held[name] = q
-        found.taken.append(Taken(name, min(grid.scale), 0, grid.bits, q, None, None if same else got))
+        found.taken.append(Taken(name, float(grid.scales.min()), 0, grid.bits, q, None, None if same else got))
     return found
 
 
-def _why(grid: Grid, values: np.ndarray, row: Platform) -> str:
+def _why(grid: Affine, values: np.ndarray, row: Platform) -> str:
     if grid.bits > max(row.bits):
         return f"{grid.bits} bits; {row.name} computes in {' or '.join(map(str, row.bits))}"
-    return f"{len(grid.scale)} scales do not fit the shape {list(values.shape)} that the weight has here"
+    return f"{grid.scales.size} scales do not fit the shape {list(values.shape)} that the weight has here"
 
 
-def _held(grid: Grid, values: np.ndarray, axis: int | None, row: Platform, conf: QuantConfig) -> QParams | None:
+def _held(grid: Affine, values: np.ndarray, axis: int | None, row: Platform, conf: QuantConfig) -> Affine | None:
     """Return how `values` are held at the scales of `grid`, None where the platform does not have its form."""
     bits = min((width for width in row.bits if width >= grid.bits), default=0)
-    many = len(grid.scale) > 1
-    if not bits or (many and (axis is None or values.shape[axis] != len(grid.scale))):
+    many = not grid.single
+    if not bits or (many and (axis is None or values.shape[axis] != grid.scales.size)):
         return None
     scales = _symmetric(grid)
     if many and conf.weight_scales == "channel":
         rows = np.moveaxis(values, axis or 0, 0)
         held = tuple(_fitting(scale, part, bits, conf) for scale, part in zip(scales, rows, strict=True))
-        return QParams(held, bits, axis)
-    return QParams(_fitting(min(scales), values, bits, conf), bits)
+        return Affine(held, bits, PerAxis(axis or 0))
+    return Affine(_fitting(min(scales), values, bits, conf), bits)
 
 
-def _symmetric(grid: Grid) -> list[float]:
+def _symmetric(grid: Affine) -> list[float]:
     """Return the scales of a grid around 0 that holds the same range: weights have no zero points here."""
     middle, top = grid.low + (1 << (grid.bits - 1)), (1 << (grid.bits - 1)) - 1
     return [
         scale if zero == middle else scale * top / max(zero - grid.low, grid.high - zero)
-        for scale, zero in zip(grid.scale, grid.zero, strict=True)
+        for scale, zero in zip(grid.scales.flat, grid.zero_points.flat, strict=True)
     ]
 
 
@@ -104,23 +103,23 @@ def _fitting(scale: float, values: np.ndarray, bits: int, conf: QuantConfig) -> 
     lower = 2.0 ** math.floor(math.log2(scale) + 1e-6)
     if conf.mode != "q-value" or math.isclose(lower, scale, rel_tol=1e-5):
         return float(np.float32(scale)) if conf.mode != "q-value" else lower
-    return max((lower, 2 * lower), key=lambda tried: _sqnr(values, QParams(tried, bits)))
+    return max((lower, 2 * lower), key=lambda tried: _sqnr(values, Affine(tried, bits)))
 
 
-def _sqnr(values: np.ndarray, q: QParams) -> float:
+def _sqnr(values: np.ndarray, q: Affine) -> float:
     """Return the SQNR in dB of `values` rounded to integers."""
-    factor = q.factor(values.ndim)
+    factor = q.broadcast(values.ndim)
     noise = float(((np.clip(np.rint(values * factor), q.low, q.high) / factor - values) ** 2).sum())
     power = float((values**2).sum())
     return math.inf if noise == 0 else -math.inf if power == 0 else 10 * math.log10(power / noise)
 
 
-def follow(taken: Sequence[Taken], tensors: Mapping[str, QParams]) -> list[Taken]:
+def follow(taken: Sequence[Taken], tensors: Mapping[str, Affine]) -> list[Taken]:
     """Return `taken` as the finished plan holds them: rules of the platform may have moved scales since."""
     found = []
     for one in taken:
         new = tensors.get(one.tensor, one.held)
-        moved = math.log2(min(one.held.scales) / min(new.scales))
+        moved = math.log2(float(one.held.scales.min() / new.scales.min()))
         found.append(replace(one, held=new, lost=None if one.lost is None else one.lost + moved))
     return found
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import real
 from ..run.borders import float_names
 from ..run.data import Progress
 from ..run.metrics import Agreement
@@ -279,10 +278,10 @@ def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed
     floats = float_names(lowered)
     known = {str(v.name) for v in ir.values(exact)}
     have: dict[str, np.ndarray] = {}
-    for name, array, scale in session.taps({n: a for n, a in feed.items() if n in takes}):
+    for name, array, held in session.tensors({n: a for n, a in feed.items() if n in takes}):
         user = floats.get(name, name)
-        if user in known and array.dtype.kind in "fi" and (scale is not None or array.dtype.kind == "f"):
-            have[user] = array if scale is None else np.clip(real(array, scale), -_MOST, _MOST).astype(np.float32)
+        if user in known and array.dtype.kind in "fi" and (held is not None or array.dtype.kind == "f"):
+            have[user] = array if held is None else np.clip(held.real(array), -_MOST, _MOST).astype(np.float32)
     found = {}
     for name, want, _ in FloatRunner(exact, set(have)).run(feed):
         if want.dtype.kind == "f" and want.shape == have[name].shape and np.any(want):

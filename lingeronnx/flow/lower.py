@@ -14,7 +14,7 @@ from ..emit import Lowered, Lowering
 from ..errors import ConfigError
 from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
-from ..plan import Plan, QParams, Transform, zero_of
+from ..plan import Affine, PerAxis, PerTensor, Plan, Transform
 from ..plan.synthetic import is_synthetic
 from ..run.borders import float_names
 from ..targets import Platform
@@ -34,46 +34,46 @@ def lower(parts: Partition, plan: Plan, row: Platform) -> Lowered:
 
 def check_zero_points(plan: Plan, parts: Partition, row: Platform) -> None:
     """Raise ConfigError for a zero point in `plan` that an operator of `parts` on `row` does not take."""
-    held = {name: q for name, q in plan.tensors.items() if q.zero_point}
+    held = {name: q for name, q in plan.tensors.items() if q.shifted}
     if not held:
         return
     symmetric, activations = parts.symmetric(row), set(parts.activations)
     for name, q in held.items():
         what = "a weight" if name not in activations else f"{q.bits} bits" if q.bits > 8 else symmetric.get(name)
         if what is not None:
-            raise ConfigError(f"the plan holds '{name}' with zero point {q.zero_point}; {what} takes 0 only")
+            raise ConfigError(
+                f"the plan holds '{name}' with zero point {int(q.zero_points.max())}; {what} takes 0 only"
+            )
 
 
 def plan_of(graph: ir.Graph) -> Plan:
     """Read the plan back from an integer graph: its attributes are the only truth."""
-    tensors: dict[str, QParams] = {}
-    scales: dict[str, float] = {}
-    widths: dict[str, int] = {}
+    tensors: dict[str, Affine] = {}
+    known: dict[str, Affine] = {}
     names = float_names(graph)
     chip = graph.metadata_props.get("lingeronnx.platform", "venus")
     for node in graph.graph:
         form = integer_format(node)
         if form is None or not (
-            is_quantized_domain(node) or (node.inputs[0] is not None and node.inputs[0].name in scales)
+            is_quantized_domain(node) or (node.inputs[0] is not None and node.inputs[0].name in known)
         ):
             continue
         attrs = attributes(form, node)
         source = node.inputs[0]
-        scale = form.out_scale(attrs, [scales.get(str(source.name)) if source is not None else None])
-        if scale is not None:
+        before = known.get(str(source.name)) if source is not None else None
+        held = form.out_scale(attrs, [before])
+        if held is not None:
             name = ir.written_name(node)
-            scales[name] = scale
-            bits = widths[name] = int(form.bits(attrs) or widths.get(str(source.name) if source is not None else "", 8))
+            q = known[name] = held.changed(bits=int(form.bits(attrs) or (8 if before is None else before.bits)))
             if form is not REQUANT:
-                tensors[names.get(name, name)] = QParams(float(scale), bits, zero_point=zero_of(scale))
+                tensors[names.get(name, name)] = q
         for key, index in form.weight_scales.items():
             if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
                 many = isinstance(attrs[key], Sequence)
-                scale_w = tuple(map(float, attrs[key])) if many else float(attrs[key])
-                axis = form.channel_axis if many else None
-                tensors[ir.read_name(node, index)] = QParams(scale_w, int(attrs["parameter_bits"]), axis)
-        if "scale_y" in attrs and (held := ir.const(node.inputs[1])) is not None:  # a constant operand
-            tensors[ir.read_name(node, 1)] = QParams(float(attrs["scale_y"]), 8 * held.dtype.itemsize)
+                along = PerAxis(form.channel_axis or 0) if many else PerTensor()
+                tensors[ir.read_name(node, index)] = Affine(attrs[key], int(attrs["parameter_bits"]), along)
+        if "scale_y" in attrs and (operand := ir.const(node.inputs[1])) is not None:  # a constant operand
+            tensors[ir.read_name(node, 1)] = Affine(float(attrs["scale_y"]), 8 * operand.dtype.itemsize)
     found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
     transforms = {name: Transform(tuple(_factors(entry))) for name, entry in found.items()}
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_format(n) is None}

@@ -383,19 +383,21 @@ def _check_kinds(plan: Plan, graph: ir.Graph, row: Platform) -> None:
         for index in op.parameters(node)
     }
     for name, q in plan.tensors.items():
-        if q.zero_point and not row.zero_points:
-            raise ConfigError(f"the plan holds '{name}' with zero point {q.zero_point}; {row.name} takes 0 only")
-        if q.axis is None:
+        if q.shifted and not row.zero_points:
+            raise ConfigError(
+                f"the plan holds '{name}' with zero point {int(q.zero_points.max())}; {row.name} takes 0 only"
+            )
+        if q.single:
             continue
         if "channel" not in row.weight_scales:
             raise ConfigError(
-                f"the plan has {len(q.scale)} scales for '{name}'; on {row.name} a weight has one scale per "
+                f"the plan has {q.scales.size} scales for '{name}'; on {row.name} a weight has one scale per "
                 f"{' or '.join(row.weight_scales)}"
             )
         axis, shape = axes.get(name, (None, None))
-        if axis != q.axis or shape is None or shape[axis] != len(q.scale):
+        if axis is None or shape is None or axis != q.axis or shape[axis] != q.scales.size:
             raise ConfigError(
-                f"the plan has {len(q.scale)} scales along axis {q.axis} for '{name}'; "
+                f"the plan has {q.scales.size} scales along axis {q.axis} for '{name}'; "
                 + ("it takes one scale" if axis is None or shape is None else f"it has {shape[axis]} along axis {axis}")
             )
 

@@ -21,9 +21,8 @@ import numpy as np
 
 from ..graph import ir
 from ..ops import Op, parameter_values
-from ..plan import QParams
+from ..plan import Affine, PerAxis
 from ..plan.config import QuantConfig
-from ..qdq.grid import Grid
 from ..qdq.read import Read
 from ..targets import Platform
 from .assign import TieClass
@@ -57,7 +56,7 @@ class Taken:
     scale: float
     zero_point: int
     bits: int
-    held: QParams
+    held: Affine
     lost: float | None = None
     sqnr: float | None = None
 
@@ -67,9 +66,9 @@ class Taken:
         return self.sqnr is None if self.lost is None else self.lost == 0 and self.held.zero_point == self.zero_point
 
     def __str__(self) -> str:
-        new = min(self.held.scales)
+        new = float(self.held.scales.min())
         what = f"{self.lost:.2f} bits of resolution" if self.lost is not None else f"{self.sqnr:.1f} dB"
-        centre = f" (zero point {self.zero_point})" if self.zero_point and not self.held.zero_point else ""
+        centre = f" (zero point {self.zero_point})" if self.zero_point and not self.held.shifted else ""
         return f"'{self.tensor}': scale {self.scale:.6g}{centre} is held as {new:.6g}: {what}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,8 +76,9 @@ class Taken:
         held = self.held
         return {
             "tensor": self.tensor, "scale": self.scale, "zero_point": self.zero_point, "bits": self.bits,
-            "held_scale": list(held.scales) if held.axis is not None else held.scale, "held_bits": held.bits,
-            "held_zero_point": held.zero_point, "bits_lost": self.lost, "sqnr": self.sqnr, "kept": self.kept,
+            "held_scale": held.scales.tolist(), "held_bits": held.bits,
+            "held_zero_point": int(held.zero_points.flat[0]), "bits_lost": self.lost, "sqnr": self.sqnr,
+            "kept": self.kept,
         }  # fmt: skip
 
 
@@ -86,10 +86,10 @@ def defaults(conf: QuantConfig, row: Platform, read: Read) -> QuantConfig:
     """Return `conf` with a mode and weight scales that keep what `read` holds, where the user has named none."""
     change: dict[str, Any] = {}
     grids = [*read.activations.values(), *read.weights.values()]
-    free = any(math.frexp(scale)[0] != 0.5 for grid in grids for scale in grid.scale)
+    free = any(math.frexp(scale)[0] != 0.5 for grid in grids for scale in grid.scales.flat)
     if "mode" not in conf.model_fields_set and free and "max-value" in row.modes:
         change["mode"] = "max-value"
-    by_channel = any(grid.axis is not None for grid in read.weights.values())
+    by_channel = any(not grid.single for grid in read.weights.values())
     if "weight_scales" not in conf.model_fields_set and by_channel and "channel" in row.weight_scales:
         change["weight_scales"] = "channel"
     return conf.model_copy(update=change)
@@ -98,41 +98,41 @@ def defaults(conf: QuantConfig, row: Platform, read: Read) -> QuantConfig:
 def activation_scales(
     read: Read, ties: Sequence[TieClass], row: Platform, conf: QuantConfig, stats: Stats,
     factors: Mapping[str, np.ndarray],
-) -> tuple[dict[str, QParams], list[Taken]]:  # fmt: skip
+) -> tuple[dict[str, Affine], list[Taken]]:  # fmt: skip
     """Return how the tensors that `read` has scales for are held, all of a tie class alike, and what that cost.
 
     stats : of real data, empty without. factors : {tensor: what it is multiplied by in the graph to be lowered}.
     """
-    held: dict[str, QParams] = {}
+    held: dict[str, Affine] = {}
     taken = []
     for group in ties:
         known = {name: read.activations[name] for name in group.tensors if name in read.activations}
         if not known:
             continue
         governing = {name: grid for name, grid in known.items() if name in group.governing} or known
-        widest = max(governing.values(), key=lambda grid: max(map(abs, grid.range)))
+        widest = max(governing.values(), key=lambda grid: max(map(abs, grid.ends)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
         q = _activation(widest, row, conf, group, stats, factor)
         held.update(dict.fromkeys(group.tensors, q))
         for name, grid in known.items():
             levels = 2.0 ** (grid.bits - q.bits)
-            lost = math.log2(grid.scale[0] / (q.scale * factor)) if levels else 0.0
-            exact = math.isclose(grid.scale[0], q.scale * factor, rel_tol=1e-6)
-            taken.append(Taken(name, grid.scale[0], grid.shifted, grid.bits, q, 0.0 if exact else lost))
+            lost = math.log2(grid.scale / (q.scale * factor)) if levels else 0.0
+            exact = math.isclose(grid.scale, q.scale * factor, rel_tol=1e-6)
+            taken.append(Taken(name, grid.scale, grid.signed_zero, grid.bits, q, 0.0 if exact else lost))
     return held, taken
 
 
-def _activation(grid: Grid, row: Platform, conf: QuantConfig, group: TieClass, stats: Stats, factor: float) -> QParams:
+def _activation(grid: Affine, row: Platform, conf: QuantConfig, group: TieClass, stats: Stats, factor: float) -> Affine:
     bits = max((width for width in row.bits if width <= grid.bits), default=min(row.bits))
     top = (1 << (bits - 1)) - 1
-    scale, zero = grid.scale[0], grid.shifted
+    scale, zero = grid.scale, grid.signed_zero
     if bits != grid.bits or (zero and (bits > 8 or not group.zero_point)):
-        scale, zero = top / max(map(abs, grid.range)), 0
+        scale, zero = top / max(map(abs, grid.ends)), 0
     scale /= factor
     if conf.mode == "q-value":
         zero = 0 if row.power_of_two else zero
         scale = _power(scale, group.stats(stats), bits, zero)
-    return QParams(float(np.float32(scale)), bits, zero_point=zero)
+    return Affine(float(np.float32(scale)), bits, zero_point=zero)
 
 
 def _power(scale: float, seen: TensorStats | None, bits: int, zero: int) -> float:
@@ -148,10 +148,10 @@ def _power(scale: float, seen: TensorStats | None, bits: int, zero: int) -> floa
 
 def weight_scales(
     read: Read, parts: Partition, row: Platform, conf: QuantConfig
-) -> tuple[dict[str, QParams], dict[str, Grid]]:
+) -> tuple[dict[str, Affine], dict[str, Affine]]:
     """Return the weights whose numbers lie on a grid that came along and that the platform holds, and all grids."""
-    held: dict[str, QParams] = {}
-    grids: dict[str, Grid] = {}
+    held: dict[str, Affine] = {}
+    grids: dict[str, Affine] = {}
     for node, op, name, values in parameters(parts):
         for grid in candidates(read, node, name, values):
             grids.setdefault(name, grid)
@@ -162,7 +162,7 @@ def weight_scales(
     return held, grids
 
 
-def candidates(read: Read, node: ir.Node, name: str, values: np.ndarray) -> list[Grid]:
+def candidates(read: Read, node: ir.Node, name: str, values: np.ndarray) -> list[Affine]:
     """Return the grids that `read` may have meant for the weight `name` of `node`, which holds `values` now."""
     grid = read.weights.get(name)
     named = [] if grid is None else [grid]
@@ -179,49 +179,49 @@ def parameters(parts: Partition) -> Iterator[tuple[ir.Node, Op, str, np.ndarray]
                 yield node, op, ir.read_name(node, index), np.asarray(values, np.float64)
 
 
-def _multiplied(grid: Grid, old: np.ndarray, values: np.ndarray) -> list[Grid]:
+def _multiplied(grid: Affine, old: np.ndarray, values: np.ndarray) -> list[Affine]:
     """Return the grid of a weight whose channels were multiplied by something: a batch normalisation folded in."""
     if old.shape != values.shape or old.ndim < 2 or grid.axis not in (None, 0):
         return []
     before, after = (np.abs(array.reshape(len(array), -1)).max(axis=1) for array in (old.astype(np.float64), values))
     if not (before > 0).all() or not (after > 0).all():
         return []
-    scales = np.asarray(grid.scale) * before / after
-    return [Grid(tuple(map(float, scales)), (0,) * len(scales), grid.low, grid.high, 0)]
+    scales = grid.broadcast(1) * before / after
+    return [Affine(scales, grid.bits, PerAxis(0), signed=grid.signed)] if len(scales) > 1 else []
 
 
-def _weight(grid: Grid, values: np.ndarray, axis: int | None, row: Platform, conf: QuantConfig) -> QParams | None:
+def _weight(grid: Affine, values: np.ndarray, axis: int | None, row: Platform, conf: QuantConfig) -> Affine | None:
     """Return how `values` are held on `grid`, None where the platform or the numbers do not fit it."""
     bits = (
         max((width for width in row.bits if width >= grid.bits), default=0) if grid.bits not in row.bits else grid.bits
     )
-    many = grid.axis is not None
+    many = not grid.single
     if not bits or (
-        many and (axis is None or conf.weight_scales != "channel" or values.shape[axis] != len(grid.scale))
+        many and (axis is None or conf.weight_scales != "channel" or values.shape[axis] != grid.scales.size)
     ):
         return None
-    q = QParams(grid.scale, bits, axis) if many else QParams(grid.scale[0], bits)
+    q = Affine(grid.scales, bits, PerAxis(axis)) if axis is not None and many else Affine(grid.scale, bits)
     if conf.mode == "q-value" and not q.power_of_two:
         return None
-    counts = values * q.factor(values.ndim)
+    counts = values * q.broadcast(values.ndim)
     near = np.rint(counts)
     inside = q.low <= near.min(initial=0.0) and near.max(initial=0.0) <= q.high
     return q if inside and np.abs(counts - near).max(initial=0.0) < _ON_GRID else None
 
 
-def costs(parts: Partition, held: Mapping[str, QParams], grids: Mapping[str, Grid]) -> list[Taken]:
+def costs(parts: Partition, held: Mapping[str, Affine], grids: Mapping[str, Affine]) -> list[Taken]:
     """Return what became of the weights: those on their grid, and those that were quantized anew."""
     found = {}
     for _, _, name, values in parameters(parts):
         if name not in grids or name not in held:
             continue
         q, grid = held[name], grids[name]
-        factor = q.factor(values.ndim)
+        factor = q.broadcast(values.ndim)
         off = np.clip(np.rint(values * factor), q.low, q.high) / factor - values
         noise, power = float((off**2).sum()), float((values**2).sum())
         exact = noise <= power * 1e-8
         sqnr = None if exact else 10 * math.log10(power / noise)
-        found[name] = Taken(name, min(grid.scale), grid.zero[0], grid.bits, q, None, sqnr)
+        found[name] = Taken(name, float(grid.scales.min()), int(grid.zero_points.flat[0]), grid.bits, q, None, sqnr)
     return list(found.values())
 
 
@@ -231,7 +231,7 @@ def summary(taken: Sequence[Taken], missing: Sequence[str], synthetic: bool, ful
     weights = [t for t in taken if t.lost is None]
     counts = [f"{sum(t.kept for t in those)} of {len(those)}" for those in (activations, weights)]
     told = [f"scales of the quantized model: {counts[0]} activations and {counts[1]} weights are held as they came"]
-    centred = [t for t in activations if t.zero_point and not t.held.zero_point]
+    centred = [t for t in activations if t.zero_point and not t.held.shifted]
     if centred:
         told.append(f"{len(centred)} zero points are taken out: the ranges are made symmetric")
     changed = [t for t in activations if t.lost]

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..graph import ir
-from ..plan import Plan, real
+from ..plan import Plan
 from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece, release
 from ..run.session import lowered_session
@@ -174,8 +174,8 @@ class Trials:
         takes = {spec.name for spec in session.inputs}
         found = []
         for part, wants in zip(self._pieces(k), self._wants(k), strict=True):
-            have = session.taps({n: a for n, a in part.items() if n in takes}, self._wanted)
-            values = {name: a if scale is None else real(a, scale) for name, a, scale in have}
+            have = session.tensors({n: a for n, a in part.items() if n in takes}, self._wanted)
+            values = {name: a if held is None else held.real(a) for name, a, held in have}
             count = max(self._prepared.data.inputs[n].count(a) for n, a in part.items())
             found.append(_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
         release()

@@ -20,13 +20,13 @@ from simulator.kernel import Kernel
 
 from ..errors import InternalError, ModelError
 from ..graph import ir
-from ..plan import QParams, counted
+from ..plan import Affine
 from ..targets.arithmetic import Arithmetic, Left, Rounding
 from .inference import Signature
 from .real import Reals
 
-__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "attributes", "other_zero",
-           "scale_at", "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
+__all__ = ["ALL_OUT", "QUANT_MODES", "RENAMED", "Attr", "Bound", "Format", "Unary", "affine", "attributes", "held_at",
+           "other_zero", "with_axis", "zero_attribute", "zero_points"]  # fmt: skip
 
 #: Attribute names of later generations -> the names used here.
 RENAMED: Mapping[str, str] = MappingProxyType(
@@ -71,7 +71,7 @@ def zero_attribute(key: str) -> Attr:
     return Attr(f"zero_point_{key}", "i", 0)
 
 
-def zero_points(**held: QParams | None) -> dict[str, int]:
+def zero_points(**held: Affine | None) -> dict[str, int]:
     """Return the attributes of `zero_attribute` for tensors held so; none for a zero point of 0."""
     return {f"zero_point_{key}": q.zero_point for key, q in held.items() if q is not None and q.zero_point}
 
@@ -81,9 +81,18 @@ def other_zero(attrs: Mapping[str, Any]) -> str | None:
     return next((key for key, value in attrs.items() if key.startswith("zero_point") and value), None)
 
 
-def scale_at(attrs: Mapping[str, Any], key: str) -> float:
-    """Return the attribute `scale_<key>`, which knows the zero point beside it."""
-    return counted(float(attrs[f"scale_{key}"]), int(attrs.get(f"zero_point_{key}") or 0))
+def held_at(attrs: Mapping[str, Any], key: str) -> Affine:
+    """Return what the attribute `scale_<key>` says, with the zero point beside it and the width of the node."""
+    bits = int(attrs.get("o_bits" if key == "o" else "data_bits") or 8)
+    return affine(float(attrs[f"scale_{key}"]), bits, int(attrs.get(f"zero_point_{key}") or 0))
+
+
+def affine(scale: float, bits: int, zero_point: int) -> Affine:
+    """Return how attributes of a node say that a tensor is held; ModelError where no integers are held so."""
+    try:
+        return Affine(scale, bits, zero_point=zero_point)
+    except ValueError as error:
+        raise ModelError(f"attributes of a node say how integers are held: {error}") from error
 
 
 @dataclass
@@ -323,11 +332,11 @@ class Format:
         found = attrs.get(self.width)
         return None if found is None else int(found)
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """Return the scale of the output (counts per unit), given the input tensors' scales; None for real numbers."""
-        return scale_at(attrs, "o") if attrs.get("scale_o") is not None else (scales[0] if scales else None)
+        return held_at(attrs, "o") if attrs.get("scale_o") is not None else (scales[0] if scales else None)
 
-    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+    def out_scales(self, bound: Bound, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """Return the scale of every output, the same for all by default."""
         return [self.out_scale(bound.attrs, scales)] * len(bound.node.outputs)
 
@@ -335,9 +344,9 @@ class Format:
         """Return the indices of outputs that the kernel gives as integers and the graph has as real numbers."""
         return []
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scale at which each input is read, by input index, where an attribute says so."""
-        return {} if attrs.get("scale_x") is None else {0: scale_at(attrs, "x")}
+        return {} if attrs.get("scale_x") is None else {0: held_at(attrs, "x")}
 
     # ---- in real numbers -------------------------------------------------------------------------------------------
 
@@ -378,7 +387,7 @@ class Format:
 class Unary(Format):
     """One tensor in, one out, each with a scale and a width of its own."""
 
-    def scales(self, x: QParams, o: QParams) -> dict[str, Any]:
+    def scales(self, x: Affine, o: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads `x` and writes `o`."""
         held = {"data_bits": x.bits, "o_bits": o.bits, "scale_x": x.scale, "scale_o": o.scale}
         return {**held, **zero_points(x=x, o=o)}

@@ -9,17 +9,17 @@ from typing import Any, Literal
 from simulator.kernel import Kernel
 
 from ..graph import ir
-from ..plan import QParams, counted
+from ..plan import Affine
 from ..targets.arithmetic import Quantizer, Real, Requantizer
 from . import inference as rules
-from ._base import Attr, Bound, Format, Unary, zero_attribute
+from ._base import Attr, Bound, Format, Unary, affine, zero_attribute
 from .inference import Signature
 from .real import Reals
 
 __all__ = ["FAMILY", "QUANT", "DEQUANT", "REQUANT"]
 
 
-def _zero(q: QParams) -> dict[str, int]:
+def _zero(q: Affine) -> dict[str, int]:
     return {"zero_point": q.zero_point} if q.zero_point else {}
 
 
@@ -34,7 +34,7 @@ class Quant(Format):
     zero_points = True
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
-    def scales(self, o: QParams) -> dict[str, Any]:
+    def scales(self, o: Affine) -> dict[str, Any]:
         """Return the attributes of a node that writes `o`."""
         return {"data_bits": o.bits, "scale_x": o.scale, **_zero(o)}
 
@@ -52,9 +52,10 @@ class Quant(Format):
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
         return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule, zero=int(bound.attrs["zero_point"]))
 
-    def scale(self, node: ir.Node) -> float:
-        """Return the scale of the integers that a node writes, which knows their zero point."""
-        return counted(float(ir.attr(node, "scale_x")), int(ir.attr(node, "zero_point", 0)))
+    def held(self, node: ir.Node) -> Affine:
+        """Return how the integers that a node writes are held."""
+        bits = int(ir.attr(node, "data_bits", 8))
+        return affine(float(ir.attr(node, "scale_x")), bits, int(ir.attr(node, "zero_point", 0)))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the real input: what is quantized."""
@@ -64,11 +65,11 @@ class Quant(Format):
         """The width is always told, and a zero point."""
         return {"data_bits": 8, **attrs, "zero_point": 0}
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_x."""
-        return counted(float(attrs["scale_x"]), int(attrs["zero_point"]))
+        return affine(float(attrs["scale_x"]), int(attrs["data_bits"]), int(attrs["zero_point"]))
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return none: the input is real."""
         return {}
 
@@ -85,7 +86,7 @@ class Dequant(Format):
     zero_points = True
     attributes = (Attr("scale_o", "f"), Attr("zero_point", "i", 0))
 
-    def scales(self, x: QParams) -> dict[str, Any]:
+    def scales(self, x: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads `x`."""
         return {"scale_o": x.scale, **_zero(x)}
 
@@ -103,13 +104,13 @@ class Dequant(Format):
         """Return the attributes unchanged."""
         return dict(attrs)
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """Return none: real values have no scale."""
         return None
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scale of the integer input."""
-        return {0: counted(float(attrs["scale_o"]), int(attrs["zero_point"]))}
+        return {0: affine(float(attrs["scale_o"]), 32, int(attrs["zero_point"]))}  # the node names no width
 
 
 DEQUANT = Dequant()

@@ -8,10 +8,10 @@ from typing import Any
 from simulator.kernel import Kernel
 
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets.arithmetic import Concat as Arithmetic
 from . import inference as rules
-from ._base import ALL_OUT, Attr, Bound, Format, scale_at, with_axis, zero_attribute, zero_points
+from ._base import ALL_OUT, Attr, Bound, Format, held_at, with_axis, zero_attribute, zero_points
 from .inference import Signature
 from .real import Reals
 
@@ -42,7 +42,7 @@ class Concat(Format):
         """Return all inputs."""
         return list(range(len(node.inputs)))
 
-    def scales(self, inputs: Sequence[QParams], o: QParams) -> dict[str, Any]:
+    def scales(self, inputs: Sequence[Affine], o: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads `inputs` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
         zeros = zero_points(o=o, **{f"x_{i}": x for i, x in enumerate(inputs)})
@@ -60,9 +60,9 @@ class Concat(Format):
         held["dim"] = held.pop("axis")
         return held
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return one scale for each input."""
-        return {int(k[8:]): scale_at(attrs, k[6:]) for k in attrs if k.startswith("scale_x_")}
+        return {int(k[8:]): held_at(attrs, k[6:]) for k in attrs if k.startswith("scale_x_")}
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the concatenation kernel; inputs below the output's scale are shifted left.
@@ -77,7 +77,7 @@ class Concat(Format):
         scales = self.read_scales(bound.attrs)
         rescales, zeros, bits = [], [], int(bound.attrs["o_bits"] or 8)
         for index in range(len(bound.node.inputs)):
-            ratio = bound.ratio(scales[index]) if index in scales else 1.0
+            ratio = bound.ratio(scales[index].scale) if index in scales else 1.0
             lost = bound.how(Arithmetic).raises_only and ratio < 1
             same = ratio == 1 and bound.zero(f"x_{index}") == bound.zero("o")  # as it is, whatever stands for 0
             rescales.append(

@@ -28,11 +28,10 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import QParams, zero_of
-from ..plan import real as real_values
+from ..plan import Affine
 from ..targets.arithmetic import Curve, Gate, Reading
 from . import inference as rules
-from ._base import Attr, Bound, Format, Unary, scale_at, zero_attribute
+from ._base import Attr, Bound, Format, Unary, held_at, zero_attribute
 from .functions import function_of, written
 from .inference import Signature
 from .real import Reals
@@ -79,7 +78,7 @@ GLU = Glu()
 
 
 #: How iqSigmoid and iqTanh write their results.
-Q7 = QParams(2.0**7)
+Q7 = Affine(2.0**7)
 
 
 class Sigmoid(Format):
@@ -138,13 +137,13 @@ class Sigmoid(Format):
         """Return the curve itself."""
         return [real(self.standard, real.input())]
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """2^7, whatever the node says, to the executor."""
-        return Q7.scale
+        return Q7
 
-    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+    def out_scales(self, bound: Bound, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """What the node says to the training side."""
-        return [float(bound.attrs["scale_o"])] if bound.how(Curve).as_told else super().out_scales(bound, scales)
+        return [held_at(bound.attrs, "o")] if bound.how(Curve).as_told else super().out_scales(bound, scales)
 
 
 SIGMOID = Sigmoid()
@@ -233,14 +232,14 @@ class Table(Unary):
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the function where a standard one gives this table, else ``table[round(x * scale) + zero]``."""
-        table, x, o = real.bound.consts[1], scale_at(real.attrs, "x"), scale_at(real.attrs, "o")
+        table, x, o = real.bound.consts[1], held_at(real.attrs, "x"), held_at(real.attrs, "o")
         name = function_of(table, x, o, str(real.attrs["function"]))
         if name is not None:
             return [written(name, real)]
-        first = real.constant(np.float32(table.size // 2 + zero_of(x) + 0.5), "middle")
-        counts = real("Mul", real.input(), real.constant(np.float32(x), "counts"))
+        first = real.constant(np.float32(table.size // 2 + x.zero_point + 0.5), "middle")
+        counts = real("Mul", real.input(), real.constant(np.float32(x.scale), "counts"))
         place = real("Cast", real("Add", counts, first), to=6)  # the sum is positive: cut off, it is rounded
-        entries = real_values(table.reshape(-1), o).astype(np.float32)
+        entries = o.real(table.reshape(-1)).astype(np.float32)
         return [real("Gather", real.constant(entries, "entries"), place, axis=0)]
 
 

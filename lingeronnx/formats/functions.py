@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import ir
-from ..plan import real as real_values
-from ..plan import zero_of
+from ..plan import Affine
 from .real import Reals
 
 __all__ = ["function_of", "written"]
@@ -57,20 +56,19 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
 _COMPOSED = ("Gelu", "Silu", "Mish")
 
 
-def function_of(table: np.ndarray, x_scale: float, o_scale: float, told: str) -> str | None:
+def function_of(table: np.ndarray, x: Affine, o: Affine, told: str) -> str | None:
     """Return which function ``table[i]`` is, or None for one that is not known here.
 
-    table : int8 [256] or int16 [65536], its entry for the integer i at ``i + len/2``. x_scale, o_scale : which know
-    their zero points. told : what its node says. All entries must be the function's nearest integers, ties to either
-    side.
+    table : int8 [256] or int16 [65536], its entry for the integer i at ``i + len/2``. x, o : how input and output are
+    held. told : what its node says. All entries must be the function's nearest integers, ties to either side.
     """
     size, held = table.size // 2, table.reshape(-1).astype(np.float64)
-    x = real_values(np.arange(-size, size), x_scale)
+    reals = x.real(np.arange(-size, size))
     low, high = np.iinfo(table.dtype).min, np.iinfo(table.dtype).max
     for name in (told,) if told in _EXPRESSIONS else _COMPOSED:
         with np.errstate(all="ignore"):
-            want = _EXPRESSIONS[name](lambda kind, *given: _OPERATORS[kind](*given), x) * float(o_scale)
-        if np.all(np.abs(np.clip(np.nan_to_num(want) + zero_of(o_scale), low, high) - held) < 0.51):
+            want = _EXPRESSIONS[name](lambda kind, *given: _OPERATORS[kind](*given), reals) * o.scale
+        if np.all(np.abs(np.clip(np.nan_to_num(want) + o.zero_point, low, high) - held) < 0.51):
             return name
     return None
 

@@ -22,10 +22,10 @@ import numpy as np
 from simulator.kernel import Kernel, PlainKernel, Spec, require
 
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets.arithmetic import Arithmetic, Layer
 from . import inference as rules
-from ._base import Attr, Bound, Format, scale_at, zero_attribute, zero_points
+from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
 from .inference import Signature
 from .real import Reals
 
@@ -60,16 +60,16 @@ class WeightFormat(Format):
     leaves = True
     zero_points = True
 
-    def scales(self, x: QParams, w: QParams, o: QParams | None) -> dict[str, Any]:
+    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, Any]:
         """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`; None: real numbers."""
-        found = {"data_bits": x.bits, "parameter_bits": w.bits, "scale_x": x.scale, "scale_w": w.scale}
+        found = {"data_bits": x.bits, "parameter_bits": w.bits, "scale_x": x.scale, "scale_w": w.attribute}
         found |= zero_points(x=x, o=o)
         return found if o is None else {**found, "o_bits": o.bits, "scale_o": o.scale}
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scales of input and weight."""
-        scales = {0: scale_at(attrs, "x")}
-        return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: float(attrs["scale_w"])}
+        scales = {0: held_at(attrs, "x")}
+        return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: held_at(attrs, "w")}
 
     def weights(self, real: Reals, groups: int = 1, turned: bool = False) -> list[ir.Value]:
         """Return the real values of the input, the weight and, where there is one, the bias.
@@ -218,9 +218,9 @@ class Linear(WeightFormat):
     third = "QLinear"
     attributes = WEIGHT
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """scale_o; without one the output is float."""
-        return None if attrs["scale_o"] is None else scale_at(attrs, "o")
+        return None if attrs["scale_o"] is None else held_at(attrs, "o")
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the matrix kernel."""

@@ -15,10 +15,10 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets.arithmetic import Division, Layer, Operands, Product, Quotient, Sum
 from . import inference as rules
-from ._base import Attr, Bound, Format, scale_at, zero_attribute, zero_points
+from ._base import Attr, Bound, Format, held_at, zero_attribute, zero_points
 from .inference import Signature
 from .real import Reals
 
@@ -45,7 +45,7 @@ class PairFormat(Format):
         """Return both operands."""
         return [0, 1]
 
-    def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
+    def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads `x` and `y` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
         held = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
@@ -59,9 +59,9 @@ class PairFormat(Format):
         """Return the operator itself."""
         return [real(self.standard, real.input(0), real.input(1))]
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scales of both operands."""
-        return {0: scale_at(attrs, "x"), 1: scale_at(attrs, "y")}
+        return {0: held_at(attrs, "x"), 1: held_at(attrs, "y")}
 
     def centered(self, bound: Bound, kernel: Kernel) -> Kernel:
         """Return the kernel, on operands less their zero points."""
@@ -183,7 +183,7 @@ class Bmm(PairFormat):
     attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
                   Attr("o_bits", "i", 8), *_ZEROS)  # fmt: skip
 
-    def scales(self, x: QParams, y: QParams, o: QParams) -> dict[str, Any]:
+    def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, Any]:
         """Return the scales of both factors and the output, and the widths."""
         return {**super().scales(x, y, o), "data_bits": x.bits, "o_bits": o.bits}
 

@@ -14,9 +14,10 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
+from ..plan import Affine
 from ..targets.arithmetic import Average, Divisor
 from . import inference as rules
-from ._base import Attr, Bound, Format, Unary, scale_at, zero_attribute
+from ._base import Attr, Bound, Format, Unary, held_at, zero_attribute
 from .inference import Signature
 from .real import Reals
 
@@ -87,9 +88,9 @@ class AvgPool2d(Unary):
         divisor = int(attrs.get("divisor_override", -1))
         return f"it divides by {divisor}" if divisor > 0 else None
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_o, by default scale_x."""
-        return scale_at({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
+        return held_at({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel with the platform's division."""
@@ -147,9 +148,9 @@ class GlobalAveragePool2d(Format):
         known = len(shape) == 4 and None not in shape[2:]
         return AVG_POOL2D.obstacle(attrs, node) if known else "the size of its map is not known"
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_o, by default scale_x."""
-        return float(attrs["scale_o"] or attrs["scale_x"])
+        return held_at({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the mean of the whole map."""

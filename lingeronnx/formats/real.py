@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import zero_of
+from ..plan import Affine
 
 __all__ = ["LOWEST", "WIDE", "Reals", "held_type"]
 
@@ -32,7 +32,7 @@ class Reals:
     """Makes the nodes that mean in real numbers what the integer node `bound` computes.
 
     bound : the `Bound` of the node, which this file does not know. values : the real value of each input, None where it
-    is absent or a constant. scales : of each input in counts per unit, None where it is real; they know zero points.
+    is absent or a constant. held : how each input is held, None where it is real.
     opset : what the nodes made so far need. steps : {initializer with y_scale: the scale}. Names come from the node's.
     """
 
@@ -41,25 +41,26 @@ class Reals:
         model: ir.Graph,
         bound: Any,
         values: Sequence[ir.Value | None],
-        scales: Sequence[Any],
+        held: Sequence[Affine | None],
         taken: set[str],
     ) -> None:
         self.bound, self.node, self.attrs = bound, bound.node, bound.attrs
         self.nodes: list[ir.Node] = []
         self.opset = LOWEST
         self.steps: dict[str, Any] = {}
-        self._model, self._values, self._scales, self._taken = model, values, scales, taken
+        self._model, self._values, self._held, self._taken = model, values, held, taken
 
     def scale(self, index: int = 0) -> float:
         """Return the scale of integer input `index`, counts per unit."""
-        found = self._scales[index]
+        found = self._held[index]
         if found is None:
             raise ModelError(f"{self.bound.where}: the scale of its input {index} is not known")
-        return float(found)
+        return found.scale
 
     def number(self, integer: float, index: int = 0) -> float:
         """Return the real number that an integer of input `index` stands for."""
-        return (integer - zero_of(self._scales[index])) / self.scale(index)
+        found = self._held[index]
+        return (integer - (0 if found is None else found.zero_point)) / self.scale(index)
 
     def __call__(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
         """Append a standard node; return its output, or a list of them. Attributes of None are left out."""

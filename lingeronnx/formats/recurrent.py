@@ -19,6 +19,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
+from ..plan import Affine
 from ..targets import arithmetic as kinds
 from . import inference as rules
 from . import recurrent_trained
@@ -122,16 +123,16 @@ class Recurrent(Format):
         """The input, lengths and states, but for constants."""
         return [0, *(index for index in _extras(node).values() if _array(node.inputs[index]) is None)]
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """Return the scale of the sequence."""
-        return self.state_scale(attrs)
+        return Affine(self.state_scale(attrs))
 
-    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+    def out_scales(self, bound: Bound, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """The state's, and the training side's cell."""
         if not bound.how(self.kind).trained:
             return super().out_scales(bound, scales)
-        state = recurrent_trained.state_scale(bound)
-        return [state, state, recurrent_trained.cell_scale(bound)]
+        state = Affine(recurrent_trained.state_scale(bound))
+        return [state, state, Affine(recurrent_trained.cell_scale(bound), 16)]
 
     def reals(self, bound: Bound) -> list[int]:
         """To the training side the last states are real numbers, unless the graph declares integers."""
@@ -278,13 +279,13 @@ class Lstm(Recurrent):
             table=table,
         )
 
-    def out_scales(self, bound: Bound, scales: Sequence[float | None]) -> list[float | None]:
+    def out_scales(self, bound: Bound, scales: Sequence[Affine | None]) -> list[Affine | None]:
         """The cell has 15 fractional bits, or is packed and no plain tensor."""
         how = bound.how(kinds.Lstm)
         if how.trained:
             return super().out_scales(bound, scales)
         scale = self.out_scale(bound.attrs, scales)
-        return [scale, scale, None if how.form is kinds.LstmForm.Q11 else 2.0**15]
+        return [scale, scale, None if how.form is kinds.LstmForm.Q11 else Affine(2.0**15, 32)]
 
 
 LSTM = Lstm()

@@ -20,10 +20,10 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets.arithmetic import Norm, Row, Rows
 from . import inference as rules
-from ._base import Attr, Bound, Format, Unary, with_axis
+from ._base import Attr, Bound, Format, Unary, held_at, with_axis
 from .inference import Signature
 from .real import Reals
 
@@ -61,7 +61,7 @@ class LayerNorm(Format):
         held.pop("scale_y_normal", None)
         return held
 
-    def scales(self, x: QParams, w: QParams, o: QParams) -> dict[str, Any]:
+    def scales(self, x: Affine, w: Affine, o: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads `x`, has a factor `w` and writes `o`."""
         return {
             "data_bits": x.bits,
@@ -112,9 +112,9 @@ class LayerNorm(Format):
             held.append(real.held(2, fraction * float(a["scale_w"]), view=rows))
         return [real("LayerNormalization", real.input(), *held, axis=-axes, epsilon=float(a["epsilon"]))]
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, float]:
+    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
         """Return the scales of input and factor."""
-        return {0: float(attrs["scale_x"]), 1: float(attrs["scale_w"])}
+        return {0: held_at(attrs, "x"), 1: held_at(attrs, "w")}
 
 
 LAYER_NORM = LayerNorm()

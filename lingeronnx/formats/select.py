@@ -15,7 +15,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from . import inference as rules
 from ._base import Attr, Bound, Format
 from .inference import Signature
@@ -121,7 +121,7 @@ class Gather(Format):
     attributes = (Attr("axis", "i", 0), Attr("parameter_bits", "i", 8), Attr("scale_x", "f", None),
                   Attr("scale_o", "f", None))  # fmt: skip
 
-    def scales(self, q: QParams) -> dict[str, Any]:
+    def scales(self, q: Affine) -> dict[str, Any]:
         """Return the attributes of an embedding whose table is held as `q`."""
         return {"parameter_bits": q.bits, "scale_x": q.scale, "scale_o": q.scale}
 
@@ -156,7 +156,7 @@ class Gather(Format):
         scale = float(real.attrs["scale_o"] or real.attrs["scale_x"])
         return [real("Gather", real.held(0, scale, bits=bits), real.given(1), axis=axis)]
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[float | None]) -> float | None:
+    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
         """The table's, or the input's."""
         return super().out_scale({"scale_o": attrs["scale_o"] or attrs["scale_x"]}, scales)
 

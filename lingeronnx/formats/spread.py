@@ -10,7 +10,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets.arithmetic import Padding
 from . import inference as rules
 from ._base import Attr, Bound, Format, zero_attribute, zero_points
@@ -97,7 +97,7 @@ class Pad(_Spread):
     attributes = (Attr("mode", "s", "constant"), Attr("scale_x", "f", None), Attr("scale_o", "f", None),
                   zero_attribute("x"), zero_attribute("o"))  # fmt: skip
 
-    def scales(self, q: QParams) -> dict[str, Any]:
+    def scales(self, q: Affine) -> dict[str, Any]:
         """Return the attributes of a node that reads and writes `q`."""
         return {"scale_x": q.scale, "scale_o": q.scale, **zero_points(x=q, o=q)}
 

@@ -19,7 +19,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.pairs import PairFormat
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets import Platform
 from ..targets.limits import OperandLimits
 from ._base import Tie
@@ -122,7 +122,7 @@ class AddConstant(Binary):
                 low.array(f"{base}_offset", np.zeros(count, np.int32)),
             ]
         else:
-            w = QParams(2.0**_ONE)
+            w = Affine(2.0**_ONE)
             given = [
                 low.array(f"{base}_factor", np.full(count, w.scale).astype(np.int8)),
                 *low.bias(node, other, x.scale * w.scale, spread, f"{base}_offset"),

@@ -14,7 +14,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.pairs import PairFormat
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets import Platform
 from ..targets.arithmetic import Operands, Sum
 from ..targets.limits import OperandLimits
@@ -131,7 +131,7 @@ class Sub(Add):
             Binary.lower(self, node, low)
             return
         negated = scaled_channels(
-            low, node, "negated", low.integer(node, 1), low.read(node, 1), low.read(node, 1), QParams(1.0), -1.0
+            low, node, "negated", low.integer(node, 1), low.read(node, 1), low.read(node, 1), Affine(1.0), -1.0
         )
         low.emit(formats.ADD, node, [low.integer(node, 0), negated], self.lowered_attributes(node, low))
 

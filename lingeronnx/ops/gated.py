@@ -18,7 +18,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.curves import Q7
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets import Platform
 from ._base import Op, Tie
 from .lut import SIGMOID, gated_axis
@@ -28,7 +28,7 @@ __all__ = ["Gated"]
 
 #: Sigmoid is within half a count of Q7 of its end from here on.
 _ROOM = 5.0
-_WEIGHT = QParams(2.0**6)
+_WEIGHT = Affine(2.0**6)
 
 
 def _factor(node: ir.Node) -> float:
@@ -106,14 +106,14 @@ class Gated(Op):
         low.emit(formats.GLU, node, [pair], {"dim": axis, "o_bits": o.bits, "scale_x": q.scale, "scale_o": o.scale})
 
 
-def _with_room(x: QParams, factor: float) -> QParams:
+def _with_room(x: Affine, factor: float) -> Affine:
     """Return how `factor` times a tensor held as `x` is held, so that sigmoid's range fits."""
     wanted = min(_ROOM, factor * (x.high + 1) / x.scale)
-    return QParams(min(x.scale, 2.0 ** math.floor(math.log2((x.high + 1) / wanted))))
+    return Affine(min(x.scale, 2.0 ** math.floor(math.log2((x.high + 1) / wanted))))
 
 
 def _multiplied(
-    node: ir.Node, low: Lowering, value: ir.Value, shape: list[int], x: QParams, o: QParams, factor: float
+    node: ir.Node, low: Lowering, value: ir.Value, shape: list[int], x: Affine, o: Affine, factor: float
 ) -> ir.Value:
     """Emit `value` times `factor` as a BatchNorm2dInt on four axes and return it."""
     base, image = ir.written_name(node), [*shape, 1, 1][:4]

@@ -16,7 +16,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.rows import EPSILON, FRACTION
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets import Fault, Platform
 from ..targets.arithmetic import Norm
 from ._base import Op, Tie
@@ -124,7 +124,7 @@ class LayerNorm(Op):
         if shape != line:
             value = low.insert(formats.RESHAPE, node, "lines", [value, reshaped("lines", line)], {}, line, x)
         if copies > 1:
-            one = QParams(64.0)
+            one = Affine(64.0)
             held = [
                 low.array(f"{base}_repeated_weight", np.tile(np.eye(size) * one.scale, (copies, 1)).astype(np.int8)),
                 low.array(f"{base}_repeated_bias", np.zeros(copies * size, np.int32)),

@@ -14,7 +14,7 @@ import numpy as np
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets import Platform
 from ._base import Op, Tie
 from .norm import as_image, emit_from_image, image_shape, scaled_channels
@@ -64,9 +64,9 @@ class LeakyRelu(Op):
         assert slopes is not None
         value, shape = as_image(low, node, low.integer(node, 0), x), image_shape(node) or ()
         upper = low.insert(formats.RELU, node, "upper", [value], {}, shape, x)
-        mirrored = scaled_channels(low, node, "mirrored", value, x, x, QParams(1.0), -1.0)
+        mirrored = scaled_channels(low, node, "mirrored", value, x, x, Affine(1.0), -1.0)
         lower = low.insert(formats.RELU, node, "lower", [mirrored], {}, shape, x)
         top = float(np.abs(slopes).max(initial=0)) or 1.0
-        w = QParams(2.0 ** min(np.floor(np.log2(((1 << (x.bits - 1)) - 1) / top)), low.row.exponents[1]), x.bits)
+        w = Affine(2.0 ** min(np.floor(np.log2(((1 << (x.bits - 1)) - 1) / top)), low.row.exponents[1]), x.bits)
         scaled = scaled_channels(low, node, "scaled", lower, x, o, w, -slopes)
         emit_from_image(low, node, formats.ADD, [upper, scaled], formats.ADD.scales(x, o, o))

@@ -16,7 +16,7 @@ from ..emit import Lowering
 from ..formats import Format
 from ..formats.curves import Q7
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets import Platform
 from ..targets.arithmetic import Curve, Reading
 from ..targets.luna.faults import Fault
@@ -97,7 +97,7 @@ class Sigmoid(Op):
         value = low.insert(form, node, "q7", [value], attrs, shape, Q7)
         low.emit(formats.REQUANT, node, [value], formats.REQUANT.scales(Q7, o))
 
-    def insert(self, node: ir.Node, low: Lowering, value: ir.Value, x: QParams, shape: list[Any]) -> ir.Value:
+    def insert(self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine, shape: list[Any]) -> ir.Value:
         """Emit the function of `value`, held as `x`, on the way to `node`'s output; return it, with 7 bits."""
         value, scale = self._wide(node, low, value, x, shape)
         return low.insert(self.format, node, "gate", [value], {"scale_x": scale, "scale_o": Q7.scale}, shape, Q7)
@@ -107,26 +107,26 @@ class Sigmoid(Op):
         return row.right(self.name)
 
     def _wide(
-        self, node: ir.Node, low: Lowering, value: ir.Value, x: QParams, shape: list[Any]
+        self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine, shape: list[Any]
     ) -> tuple[ir.Value, float]:
         """Return `value` in the width that the row's table takes, and its scale."""
         how = low.row.computes(self.name, Curve)
         if how is None or how.reading is not Reading.RIGHT_ONLY or x.bits > 8:
             return value, x.scale
         if x.scale < 2.0**3:  # a shift to the left would wrap in 16 bits; in 8 it saturates, where the function is flat
-            most = QParams(2.0**3)
+            most = Affine(2.0**3)
             attrs = formats.REQUANT.scales(x, most)
             value, x = low.insert(formats.REQUANT, node, "limited", [value], attrs, shape, most), most
-        wide = QParams(x.scale * 2.0**8, 16)
+        wide = Affine(x.scale * 2.0**8, 16)
         attrs = formats.REQUANT.scales(x, wide)
         return low.insert(formats.REQUANT, node, "wide", [value], attrs, shape, wide), wide.scale
 
-    def _with_ones(self, node: ir.Node, low: Lowering, value: ir.Value, x: QParams) -> tuple[ir.Value, float]:
+    def _with_ones(self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine) -> tuple[ir.Value, float]:
         """Return the last axis doubled, a half of 1s in front, and its scale: the work of a LinearInt, exact."""
         shape, base = list(ir.shape(node.outputs[0]) or ()), f"{ir.shared_name(node)}_ones"
         count = int(shape[-1] or 1)
-        doubled = QParams(min(max(x.scale, 1.0), 2.0**_TOP))
-        one = QParams(2.0**6)
+        doubled = Affine(min(max(x.scale, 1.0), 2.0**_TOP))
+        one = Affine(2.0**6)
         weight = np.concatenate([np.zeros((count, count)), np.eye(count)]) * one.scale
         bias = np.concatenate([np.full(count, x.scale * one.scale), np.zeros(count)])
         given = [low.array(f"{base}_weight", weight.astype(np.int8)), low.array(f"{base}_bias", bias.astype(np.int32))]

@@ -15,7 +15,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats import Format
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from .conv import WeightLayer
 
 __all__ = [
@@ -78,7 +78,7 @@ def image_shape(node: ir.Node) -> tuple[int | None, ...] | None:
     return (*shape[:2], 1, math.prod(rest[1:])) if 0 < len(rest) == len(shape) - 1 else None
 
 
-def as_image(low: Lowering, node: ir.Node, value: ir.Value, q: QParams) -> ir.Value:
+def as_image(low: Lowering, node: ir.Node, value: ir.Value, q: Affine) -> ir.Value:
     """Return `value`, which has the shape of `node`'s output and is held as `q`, in the shape of an image."""
     image = image_shape(node)
     assert image is not None
@@ -111,9 +111,9 @@ def scaled_channels(
     node: ir.Node,
     what: str,
     value: ir.Value,
-    x: QParams,
-    o: QParams,
-    w: QParams,
+    x: Affine,
+    o: Affine,
+    w: Affine,
     factors: float | np.ndarray,
 ) -> ir.Value:
     """Emit ``value * factors`` per channel on the way to `node`'s output, `value` [N, C, H, W] held as `x`; return it.

@@ -21,7 +21,7 @@ from .. import formats
 from ..emit import Lowering
 from ..graph import ir
 from ..graph.loose import loose_node, loose_tensor
-from ..plan import QParams
+from ..plan import Affine
 from ..targets import Platform
 from ..targets.luna.faults import Fault
 from ..targets.luna.packer.limits import limits
@@ -239,7 +239,7 @@ def _lower_mean(node: ir.Node, low: Lowering) -> None:
     flat, result = [1, channels, height * width], [1, channels, 1, 1]
     target = low.array(f"{name}_flat_shape", np.array(flat, np.int64))
     value = low.insert(formats.RESHAPE, node, "flat", [low.integer(node, 0), target], {}, flat, x)
-    attrs = formats.LINEAR.scales(x, QParams(scale), o)
+    attrs = formats.LINEAR.scales(x, Affine(scale), o)
     weight = low.array(f"{name}_weights", values)
     value = low.insert(formats.LINEAR, node, "mean", [value, weight], attrs, [*flat[:2], 1], o)
     low.emit(formats.RESHAPE, node, [value, low.array(f"{name}_shape", np.array(result, np.int64))], {})

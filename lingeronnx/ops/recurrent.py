@@ -21,7 +21,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.recurrent import GIVEN, Recurrent
 from ..graph import ir
-from ..plan import QParams
+from ..plan import Affine
 from ..targets import Platform
 from ..targets import arithmetic as kinds
 from ..targets.limits import RecurrentLimits
@@ -32,7 +32,7 @@ __all__ = ["LSTM", "Gru", "Lstm", "directions", "full_length", "given", "obstacl
 
 
 #: How the cell that goes in or comes out is held.
-_CELL = QParams(2.0**15, 32)
+_CELL = Affine(2.0**15, 32)
 
 _ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"]}
 
@@ -226,7 +226,7 @@ class _Recurrent(Op):
         if _is_read(node, 2):
             low.real_output(node, 2, "c", _CELL.scale)
 
-    def _given(self, node: ir.Node, low: Lowering, o: QParams) -> list[ir.Value | None]:
+    def _given(self, node: ir.Node, low: Lowering, o: Affine) -> list[ir.Value | None]:
         """Return lengths, state and cell as far as they are given; what the state is tied to is held as `o`."""
         found: list[ir.Value | None] = []
         for key in GIVEN[: 1 + len(self.format.states)]:
@@ -261,7 +261,7 @@ class _Recurrent(Op):
         held = array.reshape(-1, len(gates), units, *array.shape[1:])  # the biases are two times all gates
         return held[:, [self.onnx_gates.index(gate) for gate in gates]].reshape(array.shape)
 
-    def _lengthened(self, node: ir.Node, low: Lowering, source: ir.Value, q: QParams) -> ir.Value:
+    def _lengthened(self, node: ir.Node, low: Lowering, source: ir.Value, q: Affine) -> ir.Value:
         """Return the input with steps of zeros behind what is walked through, for chips that take square inputs only.
 
         What they give is cut off: y is causal, so nothing else changes.
@@ -281,11 +281,11 @@ class _Recurrent(Op):
         source: ir.Value,
         sizes: tuple[int, int],
         size: int,
-        q: QParams,
+        q: Affine,
         before: int = 0,
     ) -> ir.Value:
         """Return `source` [N, *sizes] with zeros around its last axis: a linear layer does that exactly."""
-        one = QParams(64.0)
+        one = Affine(64.0)
         weight = (np.eye(size, sizes[1], -before) * one.scale).astype(np.int8)
         identity = low.array(f"{ir.written_name(node)}_{what}_weight", weight)
         batch = (ir.shape(node.inputs[0]) or (None,))[0]

@@ -1,8 +1,8 @@
-"""What was decided about a model, as values: scales, the settings of the user, where constants come from."""
+"""What was decided about a model, as values: how tensors are held, the user's settings, where constants come from."""
 
-from .plan import Plan, QParams, Transform
-from .scale import Scale, counted, real, zero_of
-from .source import Source, View, accumulator, along, as_it_is
+from .affine import Affine, Granularity, PerAxis, PerGroup, PerTensor, Rounding
+from .plan import Plan, Transform
+from .source import Source, View, accumulator, as_it_is
 
-__all__ = ["Plan", "QParams", "Scale", "Source", "Transform", "View", "accumulator", "along", "as_it_is", "counted",
-           "real", "zero_of"]  # fmt: skip
+__all__ = ["Affine", "Granularity", "PerAxis", "PerGroup", "PerTensor", "Plan", "Rounding", "Source",
+           "Transform", "View", "accumulator", "as_it_is", "counted", "real", "zero_of"]  # fmt: skip

@@ -2,8 +2,8 @@
 
 `fake_quantized` follows every tensor of the plan by ``clip(floor(x * scale + 0.5), low, high) / scale`` and rounds the
 weights; biases stay real; low and high are counted from the zero point. `cut` takes the graph apart at those tensors,
-so that each layer can be computed from given values. `on_grid` is the same for an array. Knows graphs and plans, runs
-nothing.
+so that each layer can be computed from given values. `Affine.on_grid` is the same for an array. Knows graphs and
+plans, runs nothing.
 """
 
 from __future__ import annotations
@@ -13,20 +13,9 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ..graph import ir
-from . import Plan, QParams
+from . import Affine, Plan
 
-__all__ = ["cut", "fake_quantized", "on_grid"]
-
-
-def on_grid(array: np.ndarray, q: QParams) -> np.ndarray:
-    """Return `array`, of any float type, as it comes back from the integers of `q`; the same type."""
-    kind = np.float64 if q.bits > 20 else array.dtype
-    held = array * np.asarray(q.factor(array.ndim), kind)
-    held += 0.5
-    np.floor(held, out=held)
-    np.clip(held, q.low - q.zero_point, q.high - q.zero_point, out=held)
-    held /= np.asarray(q.factor(array.ndim), kind)
-    return held.astype(array.dtype, copy=False)
+__all__ = ["cut", "fake_quantized"]
 
 
 def fake_quantized(graph: ir.Graph, plan: Plan, only: Collection[str] | None = None) -> tuple[ir.Graph, dict[str, str]]:
@@ -66,7 +55,7 @@ def cut(graph: ir.Graph, plan: Plan, at: Collection[str]) -> tuple[ir.Graph, dic
 
 
 def _round_tensors(
-    model: ir.Graph, wanted: Mapping[str, QParams]
+    model: ir.Graph, wanted: Mapping[str, Affine]
 ) -> dict[str, tuple[ir.Value, list[tuple[ir.Node, int]]]]:
     """Let all that reads a tensor of `wanted` read it rounded; return by name that tensor and what reads it."""
     taken, found = ir.names(model), {}
@@ -87,9 +76,9 @@ def _round_tensors(
     return found
 
 
-def _steps(model: ir.Graph, value: ir.Value, q: QParams, taken: set[str]) -> list[ir.Node]:
+def _steps(model: ir.Graph, value: ir.Value, q: Affine, taken: set[str]) -> list[ir.Node]:
     """Return nodes that round `value`."""
-    scale, last, nodes = float(q.scale), value, []
+    scale, last, nodes = q.scale, value, []
     steps: tuple[tuple[str, tuple[float, ...]], ...] = (
         ("Mul", (scale,)), ("Add", (0.5,)), ("Floor", ()), ("Clip", (q.low - q.zero_point, q.high - q.zero_point)),
         ("Div", (scale,)),
@@ -105,12 +94,12 @@ def _steps(model: ir.Graph, value: ir.Value, q: QParams, taken: set[str]) -> lis
     return nodes
 
 
-def _round_weights(model: ir.Graph, wanted: Mapping[str, QParams]) -> None:
+def _round_weights(model: ir.Graph, wanted: Mapping[str, Affine]) -> None:
     for name, value in model.graph.initializers.items():
         q, array = wanted.get(name), ir.const(value)
         if q is not None and array is not None:
             most = np.finfo(array.dtype).max  # the lowest number there is, of a mask, may round to one beyond
-            ir.fill(value, np.clip(on_grid(array.astype(np.float64), q), -most, most).astype(array.dtype))
+            ir.fill(value, np.clip(q.on_grid(array.astype(np.float64)), -most, most).astype(array.dtype))
 
 
 def _new(base: str, taken: set[str]) -> str:

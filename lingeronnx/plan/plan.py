@@ -7,86 +7,18 @@ derived (scale of the input times scale of the weight) and never stored. Knows n
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import ConfigError
-from .source import along
+import numpy as np
 
-__all__ = ["Plan", "QParams", "Transform"]
+from ..errors import ConfigError
+from .affine import Affine, PerAxis, PerGroup
+
+__all__ = ["Plan", "Transform"]
 
 VERSION = 2
-
-
-@dataclass(frozen=True)
-class QParams:
-    """How a tensor is held in integers: ``q = clamp(round(x * scale) + zero_point)`` to signed `bits`.
-
-    scale : counts per unit, a float; or a tuple of at least two floats, one for each element along `axis`.
-    axis : of the tensor, where the scale is a tuple, else None. zero_point : the integer that stands for 0.
-    """
-
-    scale: Any
-    bits: int = 8
-    axis: int | None = None
-    zero_point: int = 0
-
-    def __post_init__(self) -> None:
-        if self.zero_point and (self.axis is not None or not self.low <= self.zero_point <= self.high):
-            raise ValueError(
-                f"zero point {self.zero_point} of {self.bits} bits: it is one of their integers, beside one scale"
-            )
-        if isinstance(self.scale, tuple) != (self.axis is not None) or (self.axis is not None and len(self.scale) < 2):
-            raise ValueError(
-                f"scale {self.scale} along axis {self.axis}: a tuple of scales has an axis, one scale none"
-            )
-
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """The scales, also where there is one."""
-        return self.scale if isinstance(self.scale, tuple) else (self.scale,)
-
-    def mapped(self, change: Callable[[float], float]) -> QParams:
-        """Return the same with `change` of every scale."""
-        changed = tuple(change(scale) for scale in self.scales)
-        return replace(self, scale=changed if self.axis is not None else changed[0])
-
-    def factor(self, rank: int) -> Any:
-        """Return the scale so that it multiplies an array of `rank` axes."""
-        return along(self.scale, self.axis, rank)
-
-    @property
-    def exponent(self) -> int | None:
-        """log2 of the scale where there is one scale and it is a power of two, else None."""
-        return None if self.axis is not None else _exponent(self.scale)
-
-    @property
-    def text(self) -> str:
-        """The scale where there is one, as people read it: ``2^7`` or ``93.5``."""
-        scale = f"2^{self.exponent}" if self.exponent is not None else f"{self.scale:.6g}"
-        return f"{scale} from {self.zero_point}" if self.zero_point else scale
-
-    @property
-    def power_of_two(self) -> bool:
-        """Whether every scale is a power of two."""
-        return all(_exponent(scale) is not None for scale in self.scales)
-
-    @property
-    def low(self) -> int:
-        """Return the most negative integer of this width."""
-        return -(1 << (self.bits - 1))
-
-    @property
-    def high(self) -> int:
-        """Return the largest integer of this width."""
-        return (1 << (self.bits - 1)) - 1
-
-
-def _exponent(scale: float) -> int | None:
-    mantissa, exponent = math.frexp(scale)
-    return exponent - 1 if mantissa == 0.5 else None
 
 
 @dataclass(frozen=True)
@@ -110,21 +42,22 @@ class Plan:
     platform: str
     mode: str
     executor: str = ""
-    tensors: Mapping[str, QParams] = field(default_factory=dict)
+    tensors: Mapping[str, Affine] = field(default_factory=dict)
     transforms: Mapping[str, Transform] = field(default_factory=dict)
     floats: Mapping[str, str] = field(default_factory=dict)
     scaled: Mapping[str, str] = field(default_factory=dict)
     synthetic: bool = False
 
-    def with_tensors(self, tensors: Mapping[str, QParams]) -> Plan:
+    def with_tensors(self, tensors: Mapping[str, Affine]) -> Plan:
         """Return a copy with other `tensors`."""
         return replace(self, tensors=dict(tensors))
 
     def to_json(self) -> str:
         """Return the plan as JSON text with sorted keys; floats are written so that they read back exactly.
 
-        A tensor has `scale`, a number or a list, and `bits`; `axis` where the scale is a list, `zero_point` where it
-        is not 0. `scaled` is left out where it is empty, `synthetic` where it is false.
+        A tensor has `scale`, a number or a list, and `bits`; `axis` where the scale is a list, `group_size` where it
+        is one for each group along that axis (then a list of lists, of the tensor's rank), `zero_point` where it is
+        not 0. `scaled` is left out where it is empty, `synthetic` where it is false.
         """
         body = {
             "lingeronnx_plan": VERSION,
@@ -153,7 +86,7 @@ class Plan:
                 platform=str(body["platform"]),
                 executor=str(body.get("executor", "")),
                 mode=str(body["mode"]),
-                tensors={name: _qparams(p, where, name) for name, p in body["tensors"].items()},
+                tensors={name: _affine(p, where, name) for name, p in body["tensors"].items()},
                 transforms={
                     name: Transform(tuple(float(f) for f in t["factor"]))
                     for name, t in body.get("transforms", {}).items()
@@ -179,33 +112,46 @@ def _check_first(body: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _entry(q: QParams) -> dict[str, Any]:
-    found: dict[str, Any] = {"scale": list(q.scale) if q.axis is not None else q.scale, "bits": q.bits}
+def _entry(q: Affine) -> dict[str, object]:
+    """Return the JSON of how a tensor is held; what is as it mostly is stands nowhere."""
+    found: dict[str, object] = {"scale": q.scales.tolist(), "bits": q.bits}
     if q.axis is not None:
         found["axis"] = q.axis
-    if q.zero_point:
-        found["zero_point"] = q.zero_point
+    if isinstance(q.granularity, PerGroup):
+        found["group_size"] = q.granularity.size
+    if q.shifted:
+        found["zero_point"] = q.zero_points.tolist()
     return found
 
 
-def _qparams(entry: Mapping[str, Any], where: str, name: str) -> QParams:
-    held, bits = entry["scale"], int(entry["bits"])
-    scales = tuple(map(float, held)) if isinstance(held, list) else (float(held),)
-    if not (all(math.isfinite(scale) and scale > 0 for scale in scales) and scales and 2 <= bits <= 32):
+def _affine(entry: Mapping[str, Any], where: str, name: str) -> Affine:
+    """Read what `_entry` wrote; ConfigError for what holds no tensor."""
+    given, bits = entry["scale"], int(entry["bits"])
+    scales = np.asarray(given, np.float64)
+    if not (np.isfinite(scales).all() and (scales > 0).all() and scales.size and 2 <= bits <= 32):
         raise ConfigError(
-            f"{where}: tensor '{name}' has scale {held} and {bits} bits; a scale is a positive number, bits are 2 to 32"
+            f"{where}: tensor '{name}' has scale {given} and {bits} bits; a scale is a positive number, "
+            "bits are 2 to 32"
         )
     axis = int(entry["axis"]) if "axis" in entry else None
-    if isinstance(held, list) != (axis is not None) or len(scales) == 1 and axis is not None:
+    grouped = "group_size" in entry
+    if not grouped and ((scales.ndim == 1) != (axis is not None) or (scales.size == 1 and axis is not None)):
         raise ConfigError(
-            f"{where}: tensor '{name}' has {len(scales)} scales along axis {axis}; "
+            f"{where}: tensor '{name}' has {scales.size} scales along axis {axis}; "
             "a list of at least two scales has an axis, one scale has none"
         )
-    zero = int(entry.get("zero_point", 0))
-    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    if zero and (axis is not None or not low <= zero <= high):
+    if grouped and (axis is None or not 0 <= axis < scales.ndim or int(entry["group_size"]) < 1):
         raise ConfigError(
-            f"{where}: tensor '{name}' has zero point {zero} with {len(scales)} scales and {bits} bits; a zero point "
+            f"{where}: tensor '{name}' has groups of {entry['group_size']} along axis {axis} of scales of "
+            f"{scales.ndim} axes; a group has one element or more, along one of these axes"
+        )
+    zero = entry.get("zero_point", 0)
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    if np.any(zero) and (axis is not None or not low <= int(zero) <= high):
+        raise ConfigError(
+            f"{where}: tensor '{name}' has zero point {zero} with {scales.size} scales and {bits} bits; a zero point "
             f"is one of the integers {low} to {high}, beside one scale"
         )
-    return QParams(scales if axis is not None else scales[0], bits, axis, zero)
+    if axis is None:
+        return Affine(scales, bits, zero_point=int(zero))
+    return Affine(scales, bits, PerGroup(axis, int(entry["group_size"])) if grouped else PerAxis(axis))

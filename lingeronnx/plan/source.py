@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["Source", "View", "accumulator", "along", "as_it_is"]
+from .affine import Affine, PerAxis, PerTensor
+
+__all__ = ["Source", "View", "accumulator", "as_it_is"]
 
 #: Rearranges an array.
 View = Callable[[np.ndarray], np.ndarray]
@@ -19,40 +21,24 @@ def as_it_is(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def along(scale: Any, axis: int | None, rank: int) -> Any:
-    """Return `scale`, one number or a sequence along `axis`, so that it multiplies an array of `rank` axes."""
-    if axis is None:
-        return scale
-    return np.asarray(scale, np.float64).reshape(tuple(-1 if i == axis else 1 for i in range(rank)))
-
-
 @dataclass(frozen=True)
 class Source:
-    """How an integer initializer follows from a float one: ``clamp(floor(view(float * scale) + 1/2), low, high)``.
+    """How an integer initializer follows from a float one: ``view(held.integers(float))``, of type `dtype`.
 
     name : the float initializer. view : puts its elements elsewhere, repeats them or puts zeros between, nothing else.
-    scale : one, or a tuple with one for each element along `axis` of the float initializer.
+    held : how the float initializer is held.
     """
 
     name: str
     view: View
-    scale: Any
-    low: float
-    high: float
-    dtype: Any
-    axis: int | None = None
-
-    def factor(self, rank: int) -> Any:
-        """Return the scale so that it multiplies the float initializer of `rank` axes."""
-        return along(self.scale, self.axis, rank)
+    held: Affine
+    dtype: np.dtype
 
     def quantized(self, array: np.ndarray) -> np.ndarray:
         """Return the integers of `array`."""
-        held = np.floor(self.view(array.astype(np.float64) * self.factor(array.ndim)) + 0.5)
-        return np.clip(held, self.low, self.high).astype(self.dtype)
+        return self.view(self.held.integers(array)).astype(self.dtype, copy=False)
 
 
-def accumulator(wide: bool) -> tuple[float, float, Any]:
-    """Return the bounds and the type of a bias: saturated to 32 bits, or 61 where `wide`."""
-    top = 2.0**60 if wide else 2.0**31 - 1
-    return -top - 1, top, np.int64 if wide else np.int32
+def accumulator(scale: npt.ArrayLike, wide: bool) -> Affine:
+    """Return how a bias is held at `scale`, one or one for each element: in 32 bits, or in 61 where `wide`."""
+    return Affine(scale, 61 if wide else 32, PerAxis(0) if np.ndim(scale) else PerTensor())

@@ -45,7 +45,7 @@ def differences(model: ir.Graph, found: Written, feeds: Mapping[str, np.ndarray]
     back = {held: name for name, held in found.integers.items()}
     force = {back[name]: array for name, array, _ in runner.run(feeds)}
     rows = []
-    for name, array, _ in Session(model).taps(feeds, list(force), force):
+    for name, array, _ in Session(model).tensors(feeds, list(force), force):
         off = np.abs(array.astype(np.int64) - force[name].astype(np.int64))
         form = found.formats[name]
         rows.append(Difference(name, form.name, form.between, int(off.max(initial=0)), float(off.mean())))
@@ -63,14 +63,14 @@ def made_up(model: ir.Graph, seed: int = 0) -> dict[str, np.ndarray] | None:
             return None
         open_size = spec.batched and not spec.single
         size = [_SAMPLES if i == spec.axis and open_size else int(n or 1) for i, n in enumerate(shape)]
-        scale = runner.input_scales.get(spec.name)
+        held = runner.inputs_held.get(spec.name)
         if spec.dtype.kind != "f":
             feeds[spec.name] = np.zeros(size, spec.dtype)
-        elif scale is None:
+        elif held is None:
             feeds[spec.name] = rng.standard_normal(size).astype(spec.dtype)
         else:
-            spread = (1 << (scale[1] - 1)) / _SIGMAS
-            feeds[spec.name] = (rng.standard_normal(size) * spread / scale[0]).astype(spec.dtype)
+            spread = (held.high + 1) / _SIGMAS
+            feeds[spec.name] = (rng.standard_normal(size) * spread / held.scale).astype(spec.dtype)
     return feeds
 
 

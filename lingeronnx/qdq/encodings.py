@@ -32,9 +32,8 @@ from typing import Any, NoReturn
 
 from ..errors import ConfigError, nearest
 from ..graph import ir
-from ..plan import Plan
-from .grid import Grid
-from .read import Read
+from ..plan import Affine, Plan
+from .read import Read, held_in_file
 
 __all__ = ["Encodings", "Entry", "read_plan"]
 
@@ -54,7 +53,7 @@ class Entry:
     """
 
     tensor: str
-    grid: Grid | None
+    grid: Affine | None
     why: str = ""
     node: str = ""
     place: int = 0
@@ -83,7 +82,7 @@ class Encodings:
         }
         nodes = {str(node.name): node for node in model.graph}
         known = values.keys() | constants.keys()
-        found: dict[str, Grid] = {}
+        found: dict[str, Affine] = {}
         refused: dict[str, str] = {}
         for entry in self.entries:
             name = _name(entry, nodes, known)
@@ -225,7 +224,7 @@ class _File:
         scales = scales if isinstance(scales, list) else [scales]
         zeros = [0] * len(scales) if zeros is None else zeros if isinstance(zeros, list) else [zeros]
         axis = entry.get("axis") or 0
-        return self._add(Entry(name, self._grid(name, scales, zeros, low, low + (1 << bits) - 1, axis)))
+        return self._add(Entry(name, self._grid(name, scales, zeros, bits, low < 0, axis)))
 
     def _unsigned(self, name: str, scales: Sequence[Any], offsets: Sequence[Any], bits: int, signed: bool) -> None:
         """Add a tensor whose offsets count from the lowest integer."""
@@ -233,7 +232,7 @@ class _File:
         zeros = [-(self._number(name, "offset", offset)) + low for offset in offsets]
         if signed and set(zeros) == {low + (1 << (bits - 1)) - 1}:  # without the lowest integer, around 0
             zeros = [0] * len(zeros)
-        self._add(Entry(name, self._grid(name, scales, zeros, low, low + (1 << bits) - 1, 0)))
+        self._add(Entry(name, self._grid(name, scales, zeros, bits, low < 0, 0)))
 
     # ---- PPQ -----------------------------------------------------------------------------------------------------
 
@@ -263,12 +262,12 @@ class _File:
         if high <= low:
             self._damaged(name, f"quant_min {low} and quant_max {high}", "the first is the smaller one")
         if bits == _DERIVED:
-            return Entry(name, Grid((1.0,), (0,), low, high))
+            return Entry(name, Affine(1.0, bits))
         if entry.get("scale") is None:
             return Entry(name, None, f"it has no scale in the file (state {state})")
         scales, zeros = ([v] if not isinstance(v, list) else v for v in (entry["scale"], entry.get("zero_point")))
-        whole = -(1 << (bits - 1)) if low < 0 else 0  # a range without its lowest integer is that of the type
-        return Entry(name, self._grid(name, scales, zeros, whole, whole + (1 << bits) - 1, 0))
+        # A range without its lowest integer is that of the type.
+        return Entry(name, self._grid(name, scales, zeros, bits, low < 0, 0))
 
     # ---- what both are made of -----------------------------------------------------------------------------------
 
@@ -280,7 +279,10 @@ class _File:
     def _refuse(self, name: str, why: str) -> None:
         self.entries.append(Entry(name, None, why))
 
-    def _grid(self, name: str, scales: Sequence[Any], zeros: Sequence[Any], low: int, high: int, axis: Any) -> Grid:
+    def _grid(
+        self, name: str, scales: Sequence[Any], zeros: Sequence[Any], bits: int, signed: bool, axis: Any
+    ) -> Affine:
+        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
         steps = [self._number(name, "scale", scale) for scale in scales]
         if not steps or len(zeros) != len(steps):
             self._damaged(name, f"{len(steps)} scales and {len(zeros)} zero points", "as many, one at least")
@@ -293,8 +295,7 @@ class _File:
                 self._damaged(name, f"zero point {point:g}", f"one of the integers {low} to {high}")
         if not isinstance(axis, int) or isinstance(axis, bool):
             self._damaged(name, f"axis {axis!r}", "an integer")
-        many = len(steps) > 1
-        return Grid(tuple(1 / step for step in steps), tuple(map(int, points)), low, high, axis if many else None)
+        return held_in_file([1 / step for step in steps], points, bits, signed, axis)
 
     def _bits(self, name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not _LEAST <= value <= _MOST:

@@ -5,21 +5,22 @@ become the real numbers that their integers stand for, exactly. What a pair did 
 that begins at 0 cut negative numbers off, so a Relu comes in where nothing else does that, and a Clip where it ended
 at 6. onnxruntime's quantizer takes these out.
 
-Scales are kept as `Grid`s by tensor, `scale = 1 / y_scale` in float32, or what `write` noted beside it.
+Scales are kept as `Affine`s by tensor, `scale = 1 / y_scale` in float32, or what `write` noted beside it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import ModelError
 from ..graph import ir
-from .grid import Grid
+from ..plan import Affine, PerAxis, PerTensor, Rounding
 from .operators import expand, has_form, is_dynamic
 from .qoperator import MOVES
 from .write import SCALES, scale_of
@@ -57,9 +58,9 @@ class Read:
     """
 
     graph: ir.Graph
-    activations: Mapping[str, Grid]
-    weights: Mapping[str, Grid]
-    layers: Mapping[str, tuple[tuple[Grid, np.ndarray], ...]]
+    activations: Mapping[str, Affine]
+    weights: Mapping[str, Affine]
+    layers: Mapping[str, tuple[tuple[Affine, np.ndarray], ...]]
     notes: tuple[str, ...]
     tool: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -88,10 +89,10 @@ def read(model: ir.Graph) -> Read:
 class _Reader:
     model: ir.Graph
     notes: list[str] = field(default_factory=list)
-    activations: dict[ir.Value, Grid] = field(default_factory=dict)
-    weights: dict[ir.Value, Grid] = field(default_factory=dict)
+    activations: dict[ir.Value, Affine] = field(default_factory=dict)
+    weights: dict[ir.Value, Affine] = field(default_factory=dict)
     #: Integer tensor -> the real one that it stands for, and how; of a constant also its integers.
-    held: dict[ir.Value, tuple[ir.Value, Grid]] = field(default_factory=dict)
+    held: dict[ir.Value, tuple[ir.Value, Affine]] = field(default_factory=dict)
     fixed: dict[ir.Value, np.ndarray] = field(default_factory=dict)
     restored: dict[str, int] = field(default_factory=dict)
 
@@ -144,7 +145,7 @@ class _Reader:
 
     # ---- the numbers of a node -----------------------------------------------------------------------------------
 
-    def _grid(self, node: ir.Node, kind: ir.DataType | None) -> tuple[Grid, np.ndarray]:
+    def _grid(self, node: ir.Node, kind: ir.DataType | None) -> tuple[Affine, np.ndarray]:
         """Return the grid of a node whose integers are of `kind`, and its y_scale."""
         step = _constant(node.inputs[1])
         zero = _constant(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -163,9 +164,7 @@ class _Reader:
         told = np.asarray(self.exact.get(name, scale), np.float32)
         if told.shape == scale.shape and np.allclose(told, scale, rtol=1e-6, atol=0):
             scale = told
-        signed, bits = kind.name.startswith("I"), kind.bitwidth
-        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
-        return Grid.of(scale, zero, low, high, int(ir.attr(node, "axis", 1))), step
+        return held_in_file(scale, zero, kind.bitwidth, kind.name.startswith("I"), int(ir.attr(node, "axis", 1))), step
 
     # ---- nodes ---------------------------------------------------------------------------------------------------
 
@@ -177,13 +176,13 @@ class _Reader:
             _check_channels(node, array, grid)
             self.fixed[out] = grid.integers(array)
         else:
-            if grid.axis is not None:
+            if not grid.single:
                 self.notes.append(
-                    f"'{source.name}' has a scale for each of {len(grid.scale)} channels: the coarsest is read"
+                    f"'{source.name}' has a scale for each of {grid.scales.size} channels: the coarsest is read"
                 )
             source = self._cut(node, source, grid)
             known = self.activations.get(source)
-            if known is None or known.range[1] < grid.range[1]:
+            if known is None or known.ends[1] < grid.ends[1]:
                 self.activations[source] = grid.coarsest
         self.held[out] = (source, grid)
 
@@ -194,10 +193,10 @@ class _Reader:
         told = ir.attr(node, "output_dtype")
         return ir.DataType(told) if told else node.outputs[0].dtype or ir.DataType.UINT8
 
-    def _cut(self, node: ir.Node, source: ir.Value, grid: Grid) -> ir.Value:
+    def _cut(self, node: ir.Node, source: ir.Value, grid: Affine) -> ir.Value:
         """Return `source` with negative numbers cut off where the grid begins at 0 and nothing else did so."""
-        low, high = grid.range
-        step = 1.0 / grid.scale[0]
+        low, high = grid.ends
+        step = 1.0 / float(grid.scales.flat[0])
         if abs(low) > 0.01 * step or source.is_graph_input() or source.is_graph_output() or self._is_positive(source):
             return source
         six = abs(high - _SIX) <= 0.5 * step
@@ -233,7 +232,7 @@ class _Reader:
         if source in self.held:
             real, known = self.held[source]
             grid, step = self._grid(node, _type(known))
-            same = len(grid.scale) == len(known.scale) and np.allclose(grid.scale, known.scale, rtol=1e-5)
+            same = grid.scales.size == known.scales.size and np.allclose(grid.scales, known.scales, rtol=1e-5)
             if (grid.low, grid.high) != (known.low, known.high) or not same:
                 raise ModelError(f"{_DQ} {node.name}: its scale is not the one that its integers were written with")
             if source in self.fixed:
@@ -249,18 +248,18 @@ class _Reader:
         else:
             raise ModelError(f"{_DQ} {node.name}: its integers '{source.name}' are computed; there is no real number")
 
-    def _constant(self, node: ir.Node, integers: np.ndarray, grid: Grid, step: np.ndarray) -> None:
+    def _constant(self, node: ir.Node, integers: np.ndarray, grid: Affine, step: np.ndarray) -> None:
         """Put the real numbers that constant `integers` stand for in the node's place; a transpose of them too."""
         out = node.outputs[0]
         _check_channels(node, integers, grid)
-        real = grid.real(np.asarray(integers), step)
+        real = _real(grid, np.asarray(integers), step)
         if grid.axis is not None:
-            grid = replace(grid, axis=grid.axis % real.ndim)
+            grid = grid.along(grid.axis % real.ndim)
         turn = ir.sole_consumer(out)
         if turn is not None and turn.op_type == "Transpose" and real.ndim == 2:
             perm = ir.attr(turn, "perm") or [1, 0]
-            axis = None if grid.axis is None else perm.index(grid.axis)
-            grid, real, out = replace(grid, axis=axis), real.transpose(perm), turn.outputs[0]
+            grid = grid if grid.axis is None else grid.along(perm.index(grid.axis))
+            real, out = real.transpose(perm), turn.outputs[0]
         name = str(out.name)
         out.name = ir.fresh_name(self.model, f"{name}_gone")
         value = ir.add_initializer(self.model, name, np.ascontiguousarray(real))
@@ -288,8 +287,8 @@ class _Reader:
     def _enter(self, node: ir.Node, source: ir.Value) -> None:
         """Write out what a DequantizeLinear does to an input in integers: the caller goes on feeding these."""
         grid, step = self._grid(node, source.dtype)
-        if grid.axis is not None:
-            raise ModelError(f"{_DQ} {node.name}: an input with {len(grid.scale)} scales; one is read")
+        if not grid.single:
+            raise ModelError(f"{_DQ} {node.name}: an input with {grid.scales.size} scales; one is read")
         name, made = str(node.outputs[0].name), []
 
         def add(kind: str, inputs: list[ir.Value], what: str, **attributes: int) -> ir.Value:
@@ -306,8 +305,8 @@ class _Reader:
             )
 
         value = add("Cast", [source], "cast", to=1)
-        if grid.zero[0]:
-            value = add("Sub", [value, number(grid.zero[0], "zero")], "centred")
+        if grid.zero_point:
+            value = add("Sub", [value, number(grid.zero_point, "zero")], "centred")
         value = add("Mul", [value, number(float(np.ravel(step)[0]), "step")], "real")
         value.shape, value.type = node.outputs[0].shape, ir.TensorType(ir.DataType.FLOAT)
         self.model.graph.insert_before(node, made)
@@ -320,7 +319,7 @@ class _Reader:
         grid = found[0][1]
         kind = node.op_type
         moves = kind in MOVES or kind in ("Concat", "DepthToSpace", "SpaceToDepth", "Identity", "Resize")
-        if node.domain or not (moves or (kind == "Relu" and not grid.zero[0])) or any(g != grid for _, g in found):
+        if node.domain or not (moves or (kind == "Relu" and not grid.shifted)) or any(g != grid for _, g in found):
             raise ModelError(f"{kind} {node.name}: it computes with integers; only what moves them is read")
         inputs = [self.held[v][0] if v is not None and v in self.held else v for v in node.inputs]
         moved = ir.node(kind, inputs, {}, num_outputs=len(node.outputs), name=node.name)
@@ -339,18 +338,39 @@ class _Reader:
                 self._join(value, self.held[value][0])
 
 
-def _type(grid: Grid) -> ir.DataType:
+def held_in_file(scale: npt.ArrayLike, zero: npt.ArrayLike | None, bits: int, signed: bool, axis: int) -> Affine:
+    """Return how integers of a file are held: a scale along `axis` where there are several, else one; ties to even."""
+    scales, zeros = np.ravel(scale), np.zeros(1) if zero is None else np.ravel(zero).astype(np.int64)
+    many = len(scales) > 1
+    return Affine(
+        scales if many else scales[0],
+        bits,
+        PerAxis(axis) if many else PerTensor(),
+        zeros if len(zeros) == len(scales) > 1 else zeros[0],
+        signed,
+        Rounding.HALF_EVEN,
+    )
+
+
+def _real(held: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Return what DequantizeLinear gives for integers, float32; step : the y_scale that stands in the file."""
+    off = integers.astype(np.int64) - held.centre(integers.ndim)
+    steps = held.changed(np.ravel(step) if held.axis is not None else np.ravel(step)[0]).broadcast(integers.ndim)
+    return np.asarray(off.astype(np.float32) * np.asarray(steps, np.float32))
+
+
+def _type(grid: Affine) -> ir.DataType:
     return next(kind for kind in ir.DataType if kind.name == f"{'INT' if grid.low < 0 else 'UINT'}{grid.bits}")
 
 
-def _check_channels(node: ir.Node, array: np.ndarray, grid: Grid) -> None:
+def _check_channels(node: ir.Node, array: np.ndarray, grid: Affine) -> None:
     """Raise ModelError where a constant has another number of channels than its grid has scales."""
     if grid.axis is None:
         return
     size = array.shape[grid.axis] if -array.ndim <= grid.axis < array.ndim else "no"
-    if size != len(grid.scale):
+    if size != grid.scales.size:
         raise ModelError(
-            f"{node.op_type} {node.name}: it has {len(grid.scale)} scales for {size} channels along axis {grid.axis}"
+            f"{node.op_type} {node.name}: it has {grid.scales.size} scales for {size} channels along axis {grid.axis}"
         )
 
 

@@ -21,7 +21,7 @@ from ..errors import ModelError
 from ..formats import DEQUANT, Bound, Format, attributes, is_quantized_domain, known_format
 from ..formats.real import LOWEST, Reals, held_type
 from ..graph import ir
-from ..plan import zero_of
+from ..plan import Affine
 from ..plan.synthetic import KEY as CALIBRATION
 from ..run.generations import Side
 from ..run.int_runner import row_of
@@ -68,11 +68,10 @@ def write(model: ir.Graph) -> Written:
 
 @dataclass
 class _Held:
-    """An integer tensor: its real value here, its scale, which knows the zero point, and its width."""
+    """An integer tensor: its real value here, and how it is held."""
 
     real: ir.Value
-    scale: float
-    bits: int
+    q: Affine
 
 
 @dataclass
@@ -146,36 +145,37 @@ class _Writer:
         for index in form.operands(node):
             self._enter(node.inputs[index], told.get(index))
         inputs = [None if value is None else self.held.get(value) for value in node.inputs]
-        scales = [told.get(i) if found is None else found.scale for i, found in enumerate(inputs)]
+        read = [told.get(i) if found is None else found.q for i, found in enumerate(inputs)]
         bound = Bound(
             node, attrs, consts, self.side.arithmetic(form, node), [self._shape(value) for value in node.inputs],
             source_types=[None if v is None or v.dtype is None else np.dtype(v.dtype.numpy()) for v in node.inputs],
         )  # fmt: skip
-        real = Reals(self.model, bound, [None if f is None else f.real for f in inputs], scales, self.taken)
+        real = Reals(self.model, bound, [None if f is None else f.real for f in inputs], read, self.taken)
         found = form.meaning(real)
         self.opset = max(self.opset, real.opset)
         fresh = {value for made in real.nodes for value in made.outputs}
-        widths = form.bits(attrs) or (inputs[0].bits if inputs and inputs[0] is not None else 8)
-        out = form.out_scales(bound, [None if f is None else f.scale for f in inputs])
+        widths = form.bits(attrs) or (inputs[0].q.bits if inputs and inputs[0] is not None else 8)
+        out = form.out_scales(bound, [None if f is None else f.q for f in inputs])
         for index, (old, new) in enumerate(zip(node.outputs, found, strict=False)):
             if not old.name or not (old.uses() or old.is_graph_output()):
                 continue
             bits = 32 if index and old.dtype == ir.DataType.INT32 else widths
-            if out[index] is None:
+            q = out[index]
+            if q is None:
                 real.nodes += self._real(form, old, new, new in fresh)
             else:
                 self.formats[str(old.name)] = form
-                real.nodes += self._integers(real, old, new, new in fresh, out[index] or 0.0, bits)
+                real.nodes += self._integers(real, old, new, new in fresh, q.changed(bits=bits))
         self.made.update(real.nodes)
         self.steps.update(real.steps)
         self.model.graph.insert_before(node, real.nodes)
 
-    def _enter(self, value: ir.Value | None, scale: float | None) -> None:
+    def _enter(self, value: ir.Value | None, q: Affine | None) -> None:
         """Give a graph input that is fed in integers its real value."""
-        if value is None or value in self.held or not value.is_graph_input() or scale is None:
+        if value is None or value in self.held or not value.is_graph_input() or q is None:
             return
         raise ModelError(
-            f"input '{value.name}' is fed in integers at scale {scale:g}; QuantizeLinear starts from real numbers: "
+            f"input '{value.name}' is fed in integers at scale {q.scale:g}; QuantizeLinear starts from real numbers: "
             "give the graph a Quant"
         )
 
@@ -198,11 +198,9 @@ class _Writer:
         ir.replace_readers(old, new)
         return more
 
-    def _integers(
-        self, real: Reals, old: ir.Value, new: ir.Value, fresh: bool, scale: float, bits: int
-    ) -> list[ir.Node]:
-        """Quantize `new`, which stands for the integer tensor `old`; return the nodes that this takes."""
-        name = str(old.name)
+    def _integers(self, real: Reals, old: ir.Value, new: ir.Value, fresh: bool, q: Affine) -> list[ir.Node]:
+        """Quantize `new`, which stands for the integer tensor `old`, as `q`; return the nodes that this takes."""
+        name, bits = str(old.name), q.bits
         if fresh:
             new.shape, new.type = old.shape, ir.TensorType(ir.DataType.FLOAT)
             new.name = f"{name}_real" if old.is_graph_output() else name
@@ -210,19 +208,15 @@ class _Writer:
             if old.is_graph_output():
                 raise ModelError(f"output '{name}' is in integers of {bits} bits, which QuantizeLinear cannot write")
             self.notes.append(f"'{name}' has {bits} bits: it stays real, QuantizeLinear writes 16 at most")
-            self.held[old] = _Held(new, scale, bits)
+            self.held[old] = _Held(new, q)
             return []
         kind, made = held_type(bits), []
         if kind.bitwidth != bits:
-            low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-            ends = [
-                real.constant(np.float32((end - zero_of(scale)) / scale), what)
-                for end, what in ((low, "least"), (high, "most"))
-            ]
+            ends = [real.constant(np.float32(end), what) for end, what in zip(q.ends, ("least", "most"), strict=True)]
             made.append(ir.make_node("Clip", [new, *ends], output=self._name(f"{name}_cut"), of=real.node, what="cut"))
             new = made[-1].outputs[0]
-        step = real.step(name, float(scale))
-        zero = real.zero(kind, zero_point=zero_of(scale))
+        step = real.step(name, q.scale)
+        zero = real.zero(kind, zero_point=q.zero_point)
         self.opset = max(self.opset, real.opset)
         held = name if old.is_graph_output() else self._name(f"{name}_quantized")
         made.append(ir.make_node("QuantizeLinear", [new, step, *zero], output=held, name=f"{name}_QuantizeLinear"))
@@ -233,7 +227,7 @@ class _Writer:
             ir.make_node("DequantizeLinear", [integers, step, *zero], output=back, name=f"{name}_DequantizeLinear")
         )
         made[-1].outputs[0].shape, made[-1].outputs[0].type = old.shape, ir.TensorType(ir.DataType.FLOAT)
-        self.held[old] = _Held(made[-1].outputs[0], scale, bits)
+        self.held[old] = _Held(made[-1].outputs[0], q)
         self.integers[name] = held
         if old.is_graph_output():
             outputs = self.model.graph.outputs

@@ -20,6 +20,7 @@ from onnx import ModelProto, TensorProto
 
 from ..errors import LingerOnnxError
 from ..formats import SHUFFLE_CHANNEL, Bound, Format
+from ..plan import Affine
 from ..targets import GENERIC, Platform, platform
 from .nodes import (
     FLOAT,
@@ -263,12 +264,13 @@ class Kinship:
             return kinds[0] if kinds else MISSING
         if form in RESCALING and attrs.get("scale_o") is None:
             return Kind("integer", None, width)
-        before = [kind.scale if kind.integer else None for kind in kinds]
+        before = [Affine(kind.scale) if kind.integer and kind.scale else None for kind in kinds]
         try:
-            scale = form.out_scale(attrs, before)
-        except (KeyError, TypeError, ValueError, OverflowError):
+            held = form.out_scale(attrs, before)
+            scale = None if held is None else held.scale
+        except (LingerOnnxError, KeyError, TypeError, ValueError, OverflowError):
             scale = None
-        return Kind("integer", float(scale) if is_scale(scale) and scale is not None else None, width)
+        return Kind("integer", scale if is_scale(scale) else None, width)
 
     def _unknown(self, attrs: Mapping[str, Any], kinds: Sequence[Kind], width: int) -> Kind:
         """Return the output of an operator of the quantized domains that no table knows."""
@@ -294,12 +296,13 @@ class Kinship:
             return Kind("other", elem=TensorProto.INT32)
         bound = Bound(plain(node), dict(attrs), {}, how)
         try:
-            scale = form.out_scales(bound, [None] * len(node.inputs))[index]
-        except (KeyError, TypeError, ValueError, IndexError):
+            held = form.out_scales(bound, [None] * len(node.inputs))[index]
+            scale = None if held is None else held.scale
+        except (LingerOnnxError, KeyError, TypeError, ValueError, IndexError):
             scale = None
-        if not is_scale(scale) or scale is None:  # packed by the executor: no plain tensor
+        if scale is None or not is_scale(scale):  # packed by the executor: no plain tensor
             return Kind("other", elem=TensorProto.INT32)
-        return Kind("integer", float(scale), 32 if index == 2 else width)
+        return Kind("integer", scale, 32 if index == 2 else width)
 
     # ---- with the Dequants that may stay ----
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from onnx import TensorProto, defs
 
+from ..errors import LingerOnnxError
 from ..formats import BATCH_NORM2D, DEQUANT, FORMATS, GATHER, GRU, LSTM, QUANT, RENAMED, Format
 from .view import Node, Tensor, is_scale, same_scale
 
@@ -252,8 +253,9 @@ def scales_read(node: Node) -> dict[int, float]:
         if name.startswith("scale_x_") and name[8:].isdigit():
             found[int(name[8:])] = value
     if form is not None and all(is_scale(v) for k, v in attrs.items() if k.startswith("scale_") and v is not None):
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # a scale is missing: nothing is said then
-            found.update(form.read_scales(attrs))
+        # Where a scale is missing nothing is said.
+        with contextlib.suppress(LingerOnnxError, KeyError, TypeError, ValueError):
+            found.update({index: held.scale for index, held in form.read_scales(attrs).items()})
     return {index: float(scale) for index, scale in found.items() if is_scale(scale)}
 
 

@@ -16,7 +16,7 @@ from simulator.kernel import Call, MachineError, Spec
 from ..errors import ModelError
 from ..formats import Bound, Format, attributes, is_quantized_domain, known_format, other_zero
 from ..graph import ir
-from ..plan import zero_of
+from ..plan import Affine
 from .generations import Side
 from .runners import FloatIsland
 
@@ -25,14 +25,14 @@ __all__ = ["Binder", "Steps", "bound_kernel"]
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a graph, and of every tensor its type, of the integer ones their scale.
+    """The steps of a graph, and of every tensor its type, of the integer ones how they are held.
 
     inner : {tensor that the graph does not have: the float tensor of the graph whose integers it holds}
     """
 
     steps: Sequence[Call]
     specs: Mapping[str, Spec]
-    scales: Mapping[str, float]
+    held: Mapping[str, Affine]
     inner: Mapping[str, str]
 
 
@@ -50,7 +50,7 @@ class Binder:
     ) -> None:
         self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
         self.specs = dict(specs)
-        self.scales: dict[str, float] = {}
+        self.held: dict[str, Affine] = {}
         self.steps: list[Call] = []
         #: Tensors that the graph does not have: the integers behind an output that a node writes in float.
         self.inner: dict[str, str] = {}
@@ -58,7 +58,7 @@ class Binder:
         self._pending: list[ir.Node] = []
 
     def run(self, nodes: Sequence[ir.Node] | None = None) -> None:
-        """Fill `steps`, `specs` of every tensor and `scales` of the integer ones, for some nodes or all."""
+        """Fill `steps`, `specs` of every tensor and `held` of the integer ones, for some nodes or all."""
         for node in self._model.graph if nodes is None else nodes:
             if all(str(v.name) in self.specs for v in node.outputs if v.name):
                 continue  # a Quant whose output is fed, already quantized
@@ -111,14 +111,14 @@ class Binder:
         inputs = tuple(names[i] for i in form.operands(node))
         reals = {str(node.outputs[i].name) for i in form.reals(bound)}
         outputs = tuple(str(v.name) for v in node.outputs if v.name)
-        held = {name: ir.free_name(f"{name}_q", self._taken) for name in outputs if name in reals}
-        self._append(Call(fn, inputs, tuple(held.get(name, name) for name in outputs)))
-        scales = form.out_scales(bound, [self.scales.get(name) for name in names])
-        for value, scale in zip(node.outputs, scales, strict=False):
-            if value.name in reals and scale is not None:
-                self._real(value.name, held[value.name], scale)
-            elif value.name and scale is not None:
-                self.scales[value.name] = scale
+        inside = {name: ir.free_name(f"{name}_q", self._taken) for name in outputs if name in reals}
+        self._append(Call(fn, inputs, tuple(inside.get(name, name) for name in outputs)))
+        written = form.out_scales(bound, [self.held.get(name) for name in names])
+        for value, q in zip(node.outputs, written, strict=False):
+            if value.name in reals and q is not None:
+                self._real(value.name, inside[value.name], q.scale)
+            elif value.name and q is not None:
+                self.held[value.name] = q.changed(bits=8 * self.specs[value.name].dtype.itemsize)
 
     def _real(self, name: str, held: str, scale: float) -> None:
         """Dequantize the integers `held` of tensor `name`."""
@@ -130,17 +130,19 @@ class Binder:
 
     def _check_scales(self, form: Format, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
         read = form.read_scales(attrs)
-        for index, scale in read.items():
-            own = self.scales.get(names[index]) if index < len(names) else None
-            if own is not None and own != scale:
+        for index, q in read.items():
+            own = self.held.get(names[index]) if index < len(names) else None
+            if own is not None and own.scale != q.scale:
                 raise ModelError(
-                    f"{node.op_type} {node.name}: reads '{names[index]}' at scale {scale:g}, its producer writes "
-                    f"{own:g}; repair the graph with fix-dequant"
+                    f"{node.op_type} {node.name}: reads '{names[index]}' at scale {q.scale:g}, its producer writes "
+                    f"{own.scale:g}; repair the graph with fix-dequant"
                 )
         for index, name in enumerate(names):
-            zero = zero_of(self.scales.get(name))
-            taken = zero_of(read[index]) if index in read else zero if form.zero_points else 0
-            if name in self.scales and zero != taken:
+            if name not in self.held:
+                continue
+            zero = self.held[name].zero_point
+            taken = read[index].zero_point if index in read else zero if form.zero_points else 0
+            if zero != taken:
                 raise ModelError(
                     f"{node.op_type} {node.name}: reads '{name}' with zero point {taken}, its producer writes {zero}"
                 )

@@ -1,7 +1,7 @@
 """Tensors to files: one .npz of named arrays, or a folder of .npy files with an index; and the summary of one tensor.
 
 Everything is written as a whole or not at all. A `Folder` appends batch by batch, so that a dump of every tensor of a
-long run needs no more memory than one batch. Knows streams, `(name, array, scale or None)`; knows no model.
+long run needs no more memory than one batch. Knows streams, `(name, array, how it is held or None)`; knows no model.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..files import replacing
-from ..plan import counted, zero_of
+from ..plan import Affine
 
-__all__ = ["INDEX", "Folder", "Summary", "described", "scale_of", "write_npz"]
+__all__ = ["INDEX", "Folder", "Summary", "described", "held_of", "write_npz"]
 
 #: The name of the index in a dump folder: a list of {name, file, dtype, shape, scale} in graph order. Where another
 #: integer than 0 stands for 0, an entry has a zero_point, too.
@@ -31,15 +31,18 @@ INDEX = "index.json"
 _FIRST = 8  # values a summary shows
 
 
-def described(scale: float | None) -> dict[str, Any]:
+def described(held: Affine | None) -> dict[str, Any]:
     """Return the JSON entries of a tensor's scale: `scale`, and `zero_point` where it is not 0."""
-    zero = zero_of(scale)
-    return {"scale": scale, **({"zero_point": zero} if zero else {})}
+    if held is None:
+        return {"scale": None}
+    return {"scale": held.scale, **({"zero_point": held.zero_point} if held.shifted else {})}
 
 
-def scale_of(entry: Mapping[str, Any]) -> float | None:
-    """Return the scale that `described` wrote."""
-    return None if entry["scale"] is None else counted(float(entry["scale"]), int(entry.get("zero_point", 0)))
+def held_of(entry: Mapping[str, Any], dtype: np.dtype) -> Affine | None:
+    """Return what `described` wrote of an array of `dtype`."""
+    if entry["scale"] is None:
+        return None
+    return Affine(float(entry["scale"]), 8 * dtype.itemsize, zero_point=int(entry.get("zero_point", 0)))
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
@@ -80,7 +83,7 @@ class Folder:
         finally:
             self._made.cleanup()
 
-    def add(self, name: str, array: np.ndarray, scale: float | None) -> None:
+    def add(self, name: str, array: np.ndarray, held: Affine | None) -> None:
         """Append a batch of tensor `name`; a tensor without axes counts as one row."""
         array = np.ascontiguousarray(array)
         array = array.reshape(1) if array.ndim == 0 else array
@@ -88,7 +91,7 @@ class Folder:
         if entry is None:
             safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._")[:100]
             entry = {"name": name, "file": f"{len(self._entries):04d}_{safe}.npy", "dtype": str(array.dtype),
-                     "shape": [0, *array.shape[1:]], **described(scale)}  # fmt: skip
+                     "shape": [0, *array.shape[1:]], **described(held)}  # fmt: skip
             self._entries[name] = entry
         if list(array.shape[1:]) != entry["shape"][1:] or str(array.dtype) != entry["dtype"]:
             raise ConfigError(
@@ -128,17 +131,17 @@ class Summary:
     def __init__(self, name: str) -> None:
         self.name = name
         self.dtype = ""
-        self.scale: float | None = None
+        self.held: Affine | None = None
         self.shape: tuple[int, ...] = ()
         self.first: list[float] = []
         self.low, self.high = math.inf, -math.inf
         self._total, self._count = 0.0, 0
 
-    def add(self, array: np.ndarray, scale: float | None) -> None:
+    def add(self, array: np.ndarray, held: Affine | None) -> None:
         """Take in one batch."""
         rows = (self.shape[0] if self.shape else 0) + (len(array) if array.ndim else 1)
         self.shape = (rows, *array.shape[1:])
-        self.dtype, self.scale = str(array.dtype), scale
+        self.dtype, self.held = str(array.dtype), held
         if array.size:
             self.low, self.high = min(self.low, array.min().item()), max(self.high, array.max().item())
             self._total += float(array.sum(dtype=np.float64))
@@ -152,7 +155,7 @@ class Summary:
 
     def real(self, value: float) -> float:
         """Return what `value` of the tensor stands for, itself in a float tensor."""
-        return value if self.scale is None else (value - zero_of(self.scale)) / self.scale
+        return value if self.held is None else (value - self.held.zero_point) / self.held.scale
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values; integers less their `zero_point`, if any, divided by `scale` are real ones."""
@@ -160,7 +163,7 @@ class Summary:
             "name": self.name,
             "dtype": self.dtype,
             "shape": list(self.shape),
-            **described(self.scale),
+            **described(self.held),
             "min": self.low,
             "max": self.high,
             "mean": self.mean,

@@ -18,7 +18,7 @@ from ..errors import ConfigError, DataError, ModelError
 from ..formats import QUANT
 from ..graph import ir
 from ..graph.batch_axes import open_axis
-from ..plan import real, zero_of
+from ..plan import Affine
 from ..targets import Platform, platform
 from ..targets.arithmetic import Quantizer
 from .bind import Binder, Steps
@@ -57,7 +57,7 @@ class IntRunner:
         #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
         self.batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := open_axis(v))}
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
-        self._programs: dict[Any, tuple[Any, dict[str, float]]] = {}
+        self._programs: dict[Any, tuple[Any, dict[str, Affine]]] = {}
         self._direct: dict[Any, _Direct] = {}
         _check_row()
 
@@ -67,17 +67,13 @@ class IntRunner:
         return sum(program.nbytes for program, _ in self._programs.values())
 
     @property
-    def input_scales(self) -> dict[str, tuple[float, int] | None]:
-        """(scale, bits) by input of the Quant nodes that read it; None where there is none, or several disagree.
-
-        The scale knows its zero point.
-        """
-        found: dict[str, tuple[float, int] | None] = {}
+    def inputs_held(self) -> dict[str, Affine | None]:
+        """How the Quant nodes that read an input hold it, by input; None where there is none, or several disagree."""
+        found: dict[str, Affine | None] = {}
         for value in self.model.graph.inputs:
             nodes = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
-            quants = [(QUANT.scale(node), int(ir.attr(node, "data_bits", 8))) for node in nodes]
-            alike = len({(float(scale), zero_of(scale), bits) for scale, bits in quants}) == 1
-            found[str(value.name)] = quants[0] if alike else None
+            quants = {QUANT.held(node) for node in nodes}
+            found[str(value.name)] = quants.pop() if len(quants) == 1 else None
         return found
 
     def run(
@@ -86,7 +82,7 @@ class IntRunner:
         keep: Collection[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
-        """Run a batch and yield `(name, array, scale or None)` in graph order.
+        """Run a batch and yield `(name, array, how it is held or None)` in graph order.
 
         feed : by input name; real values, or for an input that feeds a Quant an array of its integer type, which is
             taken as quantized already. keep : the tensors to yield, None for all. force : tensors to replace by given
@@ -96,7 +92,7 @@ class IntRunner:
         known = tuple((array.dtype, array.shape) for array in given.values()), None if keep is None else tuple(keep)
         if not force and (direct := self._direct.get(known)) is not None:
             for name, array in direct.program.run({to: given[name] for to, name in direct.feeds.items()}):
-                yield name, array, direct.scales.get(name)
+                yield name, array, direct.held.get(name)
             return
         quantized = frozenset(name for name, array in given.items() if self._is_quantized(name, array))
         count = self._count(given)
@@ -109,11 +105,11 @@ class IntRunner:
         key = tuple(specs.items()), None if keep is None else frozenset(keep)
         if key not in self._programs:
             self._programs[key] = self._compile(specs, keep, quantized)
-        program, scales = self._programs[key]
-        self._remember(known, given, fed, program, scales)
+        program, held = self._programs[key]
+        self._remember(known, given, fed, program, held)
         forced = {name: _in_rows(array, count, self.batch_axes.get(name, 0)) for name, array in (force or {}).items()}
         for name, array in run_program(program, fed, forced, count):
-            yield name, _batched(array, count, self.batch_axes.get(name, 0)), scales.get(name)
+            yield name, _batched(array, count, self.batch_axes.get(name, 0)), held.get(name)
 
     def _remember(
         self,
@@ -121,7 +117,7 @@ class IntRunner:
         given: Mapping[str, np.ndarray],
         fed: Mapping[str, np.ndarray],
         program: Any,
-        scales: Mapping[str, float],
+        held: Mapping[str, Affine],
     ) -> None:
         """Note that feeds of these types and shapes go into `program` as they are, where that is so."""
         names = {id(array): name for name, array in given.items()}
@@ -130,7 +126,7 @@ class IntRunner:
             program.per_sample and not set(program.names) & {n for n, a in self.batch_axes.items() if a}
         )
         if as_it_is and plain and len(self._direct) < _SHAPES:
-            self._direct[known] = _Direct(program, {to: names[id(array)] for to, array in fed.items()}, scales)
+            self._direct[known] = _Direct(program, {to: names[id(array)] for to, array in fed.items()}, held)
 
     def walk(self, feed: Mapping[str, np.ndarray], wanted: Collection[str] | None = None) -> Walk:
         """Return a walk on one batch of real inputs through the steps that lead to `wanted` (None: all); see `Walk`."""
@@ -155,7 +151,7 @@ class IntRunner:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
         binder = Binder(self.model, self.side, self.consts, specs, not self.whole)
         binder.run()
-        return Steps(binder.steps, binder.specs, binder.scales, binder.inner)
+        return Steps(binder.steps, binder.specs, binder.held, binder.inner)
 
     def _count(self, given: Mapping[str, np.ndarray]) -> int:
         """Return the number of samples fed."""
@@ -177,15 +173,15 @@ class IntRunner:
             return True
         if declared.kind != "f" or array.dtype not in (np.dtype(np.int8), np.dtype(np.int16)):
             return False
-        found = self.input_scales[name]
+        found = self.inputs_held[name]
         if found is None:
             raise DataError(
                 f"input '{name}' is {array.dtype}: it feeds no Quant, or several of different scales; give real values"
             )
         bits = 8 * array.dtype.itemsize
-        if bits != (8 if found[1] <= 8 else 16):
+        if bits != (8 if found.bits <= 8 else 16):
             raise DataError(
-                f"input '{name}' is {array.dtype}, its Quant writes {found[1]} bits; give that type or real values"
+                f"input '{name}' is {array.dtype}, its Quant writes {found.bits} bits; give that type or real values"
             )
         return True
 
@@ -199,30 +195,31 @@ class IntRunner:
             if name not in quantized:
                 feed[name] = given[name]
                 continue
-            scale, _ = self.input_scales[name]  # type: ignore[misc]
+            held = self.inputs_held[name]
+            assert held is not None
             for use in value.uses():
                 if use.node.op_type == QUANT.name:
                     feed[str(use.node.outputs[0].name)] = given[name]
                 else:
-                    feed[name] = real(given[name], scale).astype(np.float32)
+                    feed[name] = held.real(given[name]).astype(np.float32)
         return feed
 
     def _compile(
         self, specs: Mapping[str, Spec], keep: Collection[str] | None, quantized: Collection[str]
-    ) -> tuple[Any, dict[str, float]]:
+    ) -> tuple[Any, dict[str, Affine]]:
         from simulator import machine
 
         binder = Binder(self.model, self.side, self.consts, specs, not self.whole, keep)
         binder.run()
         for value in self.model.graph.inputs:
-            found = self.input_scales[str(value.name)] if value.name in quantized else None
+            found = self.inputs_held[str(value.name)] if value.name in quantized else None
             if found is not None:
-                binder.scales.update({ir.written_name(use.node): found[0] for use in value.uses()})
+                binder.held.update({ir.written_name(use.node): found for use in value.uses()})
         wanted = None if keep is None else [name for name in keep if name in binder.specs]
         if binder.inner and keep is None:
             wanted = [name for name in binder.specs if name not in binder.inner]
         try:
-            return machine.compile(binder.steps, specs, wanted), binder.scales
+            return machine.compile(binder.steps, specs, wanted), binder.held
         except machine.MachineError as error:
             raise ModelError(str(error)) from error
 
@@ -243,7 +240,7 @@ class _Direct:
 
     program: Any
     feeds: Mapping[str, str]
-    scales: Mapping[str, float]
+    held: Mapping[str, Affine]
 
 
 def row_of(model: ir.Graph) -> Platform:

@@ -19,6 +19,7 @@ from simulator.kernel import PlainKernel, Spec
 from ..errors import ModelError
 from ..graph import ir
 from ..graph.batch_axes import batch_axes, open_axis
+from ..plan import Affine
 from .data import InputSpec
 from .refusal import reason
 
@@ -26,7 +27,8 @@ __all__ = [
     "FloatIsland", "FloatRunner", "Item", "Stream", "constant", "input_specs", "ort_session", "reads", "submodel",
 ]  # fmt: skip
 
-Item = tuple[str, np.ndarray, float | None]
+#: (tensor, array, how its integers are held; None where it is real)
+Item = tuple[str, np.ndarray, Affine | None]
 Stream = Iterator[Item]
 
 

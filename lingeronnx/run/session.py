@@ -18,6 +18,7 @@ from ..errors import ConfigError, DataError, nearest
 from ..formats import is_quantized_domain
 from ..graph import ir
 from ..graph.tail import Tail, cut
+from ..plan import Affine
 from ..targets import PLATFORMS, Platform
 from ..targets import platform as platform_row
 from ..targets.luna.packer.names import restored
@@ -87,7 +88,7 @@ class Session:
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
         self._float: dict[Any, FloatRunner] = {}
         self._behind: TailRunner | None = None
-        self._watches: list[Callable[[str, np.ndarray, float | None], None]] = []
+        self._watches: list[Callable[[str, np.ndarray, Affine | None], None]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Say how the session is opened again in another process; ConfigError for what cannot be sent there."""
@@ -141,8 +142,8 @@ class Session:
         return results[0] if len(results) == 1 else results
 
     @contextlib.contextmanager
-    def watched(self, watch: Callable[[str, np.ndarray, float | None], None]) -> Iterator[Session]:
-        """Call `watch` with every tensor of every run in the block, as `taps` yields them."""
+    def watched(self, watch: Callable[[str, np.ndarray, Affine | None], None]) -> Iterator[Session]:
+        """Call `watch` with every tensor of every run in the block, as `tensors` yields them."""
         self._watches.append(watch)
         try:
             yield self
@@ -161,10 +162,12 @@ class Session:
         feeds: Mapping[str, Any],
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
-    ) -> Tensors:
+    ) -> Iterator[tuple[str, np.ndarray, float | Affine | None]]:
         """Yield `(name, array, scale or None)` for all tensors, or the named ones, in graph order.
 
-        Integer tensors come as integers with their scale (counts per real unit), float ones with None.
+        Integer tensors come as integers with their scale (counts per real unit), float ones with None; integers over
+        the scale are real values. Where another integer than 0 stands for 0 the scale is an `Affine`, by which integers
+        are divided as by a number.
 
         Parameters
         ----------
@@ -183,6 +186,18 @@ class Session:
         ConfigError
             For an unknown tensor name.
         """
+        return (
+            (name, array, held if held is None or held.shifted else held.scale)
+            for name, array, held in self.tensors(feeds, names, force)
+        )
+
+    def tensors(
+        self,
+        feeds: Mapping[str, Any],
+        names: Sequence[str] | None = None,
+        force: Mapping[str, np.ndarray] | None = None,
+    ) -> Tensors:
+        """Yield `(name, array, how it is held or None)`, otherwise as `taps`."""
         given = self._plain(feeds) or self._check(feeds)
         if names is not None:
             self._check_names(names)

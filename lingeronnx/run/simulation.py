@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..formats import DEQUANT
 from ..graph import ir
-from ..plan import real
+from ..plan import Affine
 from ..plan.synthetic import warnings_of
 from .data import Data, Progress
 from .dump import Folder, Summary
@@ -26,12 +26,12 @@ __all__ = ["Simulation", "simulate"]
 class Simulation:
     """Tensors of a run over all samples.
 
-    arrays : by tensor name, batch on axis 0. scales : counts per real unit where the array holds integers, else None.
+    arrays : by tensor name, batch on axis 0. held : how, where the array holds integers, else None.
     outputs : graph output -> the tensor of `arrays` that stands for it. at : the summary that was asked for.
     """
 
     arrays: Mapping[str, np.ndarray]
-    scales: Mapping[str, float | None]
+    held: Mapping[str, Affine | None]
     outputs: Mapping[str, str]
     samples: int
     at: Summary | None
@@ -67,22 +67,22 @@ def simulate(
     dumped = set() if dump is None else set(every) if "all" in taps or not taps else set(taps)
     wanted = list({**named, **{name: None for name in every if name in kept or name in dumped}})
     parts: dict[str, list[np.ndarray]] = {}
-    scales: dict[str, float | None] = {}
+    ways: dict[str, Affine | None] = {}
     summary = Summary(at) if at is not None else None
     done = 0
     with contextlib.nullcontext() if dump is None else Folder(dump) as folder:
         for feeds, _ in source.batches(batch):
             seen = set()
-            for name, array, scale in session.taps(feeds, wanted):
+            for name, array, held in session.tensors(feeds, wanted):
                 seen.add(name)
                 if folder is not None and name in dumped:
-                    folder.add(name, array, scale)
+                    folder.add(name, array, held)
                 if summary is not None and name == at:
-                    summary.add(array, scale)
+                    summary.add(array, held)
                 if name in kept:
-                    scales[name] = scale if integers else None
-                    if scale is not None and not integers:
-                        array = real(array, scale).astype(np.float32)
+                    ways[name] = held if integers else None
+                    if held is not None and not integers:
+                        array = held.real(array).astype(np.float32)
                     parts.setdefault(name, []).append(array)
             if lost := [name for name in named if name not in seen]:
                 raise ConfigError(
@@ -93,7 +93,7 @@ def simulate(
             if progress is not None:
                 progress("simulating", done, None)
     arrays = {name: _joined(name, pieces) for name, pieces in parts.items()}
-    return Simulation(arrays, scales, outputs, done, summary, [*warnings_of(session.model), *source.notes])
+    return Simulation(arrays, ways, outputs, done, summary, [*warnings_of(session.model), *source.notes])
 
 
 def _behind(value: ir.Value) -> str:

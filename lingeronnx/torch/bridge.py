@@ -26,7 +26,7 @@ from simulator.kernels import Clip, Constant, Dequant, MaxPool, Reshape, Transpo
 from ..flow.lower import lower
 from ..flow.partition import Partition
 from ..graph import ir
-from ..plan import Plan, Source, zero_of
+from ..plan import Plan, Source
 from ..run.int_runner import IntRunner
 from ..run.runners import FloatIsland, input_specs
 from ..targets import Platform
@@ -80,7 +80,7 @@ class Network:
         self.outputs = [str(v.name) for v in graph.graph.outputs]
         specs = dict(fed) if fed is not None else {s.name: Spec(tuple(sizes[s.name]), s.dtype) for s in runner.inputs}
         found = runner.bind(specs)
-        self.scales = found.scales
+        self.held = found.held
         self._floats = {**floats, **found.inner}
         nodes = {str(v.name): node for node in graph.graph for v in node.outputs if v.name}
         self.constants: dict[str, np.ndarray] = {}
@@ -148,7 +148,7 @@ class Network:
             results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
             for name, tensor in zip(step.outputs, results, strict=True):
                 limit = limits.get(step.written)
-                zero = zero_of(self.scales.get(name))
+                zero = self.held[name].zero_point if name in self.held else 0
                 known[name] = tensor if limit is None else torch.clamp(tensor, zero - limit, zero + limit)
                 yield name, known[name]
             for name in step.inputs:
@@ -317,8 +317,8 @@ class Bridge(nn.Module):
         for name, tensor in self.integers(feed):
             own = self.network.plan_name(name)
             if own in wanted:
-                scale = self.network.scales.get(name)
-                found[own] = tensor if scale is None else (tensor - zero_of(scale)) / float(scale)
+                held = self.network.held.get(name)
+                found[own] = tensor if held is None else (tensor - held.zero_point) / held.scale
         return found
 
     def integers(self, feed: Mapping[str, Any], part: slice = _ALL) -> Iterator[tuple[str, Any]]:
@@ -341,13 +341,13 @@ class Bridge(nn.Module):
     def _rounded(self, name: str, source: Source) -> Any:
         """Return an integer initializer as lowering makes it of the parameter, or by the rule that stands in."""
         rule = self.rounding.get(source.name)
-        wide = source.high >= 1 << 30  # a bias
+        wide = source.held.bits > 16  # a bias
         if rule is not None and not wide:
             return self._viewed(rule(self.parameter_of[source.name], source), name, source)
         parameter = self.parameter_of[source.name]
         probe = None if wide else self.scale_logs.get(source.name)
-        moved = self._viewed(parameter.double() * multiplied(source, parameter), name, source)
-        return rounded(moved, source.low, source.high, probe)
+        moved = self._viewed(parameter.double() * multiplied(source.held, parameter), name, source)
+        return rounded(moved, source.held.low, source.held.high, probe)
 
     def _viewed(self, parameter: Any, name: str, source: Source) -> Any:
         """Return the parameter as `source.view` rearranges it."""

@@ -22,7 +22,6 @@ import torch
 
 from ..errors import ConfigError
 from ..graph import ir
-from ..plan import zero_of
 from ..run.data import Progress
 from .bridge import Bridge
 from .checkpoint_file import Checkpoint
@@ -228,8 +227,8 @@ class Tuner:
                 place, tensor = self._place(end)
                 part = slice(self._place(start)[0], place)
                 got = dict(bridge.integers(given, part))[tensor]
-                scale = bridge.network.scales.get(tensor)
-                real = got if scale is None else (got - zero_of(scale)) / float(scale)
+                held = bridge.network.held.get(tensor)
+                real = got if held is None else (got - held.zero_point) / held.scale
                 loss = ((real - target[index]) ** 2).mean() / level
                 if soft is not None:
                     loss = loss + soft.penalty(done / total)
@@ -259,7 +258,7 @@ class Tuner:
             with torch.no_grad():
                 for name, value in self.bridge.integers(self.samples.feed(part), slice(0, place)):
                     if name == tensor:
-                        kept.append(value if tensor not in self.bridge.network.scales else value.to(torch.int16))
+                        kept.append(value if tensor not in self.bridge.network.held else value.to(torch.int16))
         return tensor, torch.cat(kept)
 
     # ---- as a whole --------------------------------------------------------------------------------------------------

@@ -15,12 +15,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 
 from simulator.channels import ChannelRescale, Channels
 from simulator.fixed import Chain, Even, LunaDivide, Pair, Quotient, Rescale, Rounded, Scale, Shift, WideScale
 
 from ..errors import ModelError
+from ..plan import Affine
 
 __all__ = ["Rule", "multiplied", "ratio", "replaced", "rescaled", "rounded"]
 
@@ -80,10 +82,10 @@ def rounded(v: Any, low: float, high: float, probe: Any = None, exact: Any = Non
     return _Quantized.apply(v, exact, probe, low, high)
 
 
-def multiplied(held: Any, like: Any) -> Any:
-    """Return the scale of a `QParams` or a `Source`, or where there are several a tensor, that multiplies `like`."""
-    factor = held.factor(like.ndim)
-    return factor if held.axis is None else torch.from_numpy(factor).to(like.device)
+def multiplied(held: Affine, like: Any) -> Any:
+    """Return the scale, or where there are several a tensor of them, that multiplies `like`."""
+    factor = held.broadcast(like.ndim)
+    return torch.from_numpy(factor.copy()).to(like.device) if isinstance(factor, np.ndarray) else factor
 
 
 def ratio(rule: Rule) -> Any:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..flow.assign import legalize, tie_classes
 from ..flow.partition import Partition
-from ..plan import Plan, QParams
+from ..plan import Affine, Plan
 from ..targets import Platform
 
 __all__ = ["Scales"]
@@ -39,7 +38,7 @@ class Scales:
         self.logs: dict[str, Any] = {}
         for names in classes:
             present = [name for name in names if name in plan.tensors]
-            several = any(plan.tensors[name].axis is not None for name in present)  # they stay as calibrated
+            several = any(not plan.tensors[name].single for name in present)  # they stay as calibrated
             if not present or several or fixed.intersection(present):
                 continue
             log = torch.nn.Parameter(torch.tensor(math.log2(plan.tensors[present[0]].scale)))
@@ -52,12 +51,12 @@ class Scales:
         tensors = dict(self._plan.tensors)
         for name, log in self.logs.items():
             value = float(log.detach())
-            tensors[name] = replace(tensors[name], scale=2.0 ** (round(value) if power else value))
+            tensors[name] = tensors[name].changed(2.0 ** (round(value) if power else value))
         plan, _ = legalize(self._plan.with_tensors(tensors), self._parts, self._ties, self._row)
         self._follow(plan.tensors)
         return plan
 
-    def _follow(self, tensors: Mapping[str, QParams]) -> None:
+    def _follow(self, tensors: Mapping[str, Affine]) -> None:
         """Set parameters that the plan does not follow to what it holds."""
         power = self._plan.mode == "q-value"
         with torch.no_grad():

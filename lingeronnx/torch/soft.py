@@ -48,8 +48,8 @@ class SoftRounding:
 
     def _rule(self, name: str) -> Any:
         def rule(parameter: Any, source: Any) -> Any:
-            counts = torch.floor(parameter.detach().double() * multiplied(source, parameter))
-            return torch.clamp(counts + self._up(name), source.low, source.high)
+            counts = torch.floor(parameter.detach().double() * multiplied(source.held, parameter))
+            return torch.clamp(counts + self._up(name), source.held.low, source.held.high)
 
         return rule
 

@@ -12,7 +12,7 @@ import pytest
 from lingeronnx.analysis.histograms import cut_off, figure
 from lingeronnx.analysis.sensitivity import sensitivity
 from lingeronnx.errors import ConfigError
-from lingeronnx.plan import QParams
+from lingeronnx.plan import Affine, PerAxis
 from tests.nets import residual
 
 X = np.random.default_rng(3).standard_normal((24, 4, 12, 12)).astype(np.float32)
@@ -20,12 +20,12 @@ FILES = [f"{side}_{kind}_hist_result.pdf" for side in ("best", "worst") for kind
 
 
 @pytest.mark.parametrize(
-    "q", (QParams(32.0), QParams(100.0, 8), QParams(4.0, 4), QParams((64.0, 8.0, 32.0, 16.0), 8, 1))
+    "q", (Affine(32.0), Affine(100.0, 8), Affine(4.0, 4), Affine((64.0, 8.0, 32.0, 16.0), 8, PerAxis(1)))
 )
 def test_what_is_cut_off(q):
     """Counted one by one in plain Python: what rounds to an integer beyond the ends."""
     values = X[:2] * 3
-    scales = q.scales if q.axis is not None else (q.scale,) * 4
+    scales = np.broadcast_to(q.scales, 4)
     beyond = 0
     for channel in range(4):
         for value in values[:, channel].reshape(-1).tolist():
@@ -36,7 +36,7 @@ def test_what_is_cut_off(q):
 @pytest.mark.slow
 def test_a_page_marks_grid_and_ends():
     pytest.importorskip("matplotlib")
-    values, q = np.array([-5.0, -1.0, 0.0, 0.5, 3.0]), QParams(4.0, 4)  # -2 to 1.75 in steps of 1/4
+    values, q = np.array([-5.0, -1.0, 0.0, 0.5, 3.0]), Affine(4.0, 4)  # -2 to 1.75 in steps of 1/4
     (axes,) = figure("layer", values, q).axes
     ends = sorted(line.get_xdata()[0] for line in axes.lines)
     assert ends == [-2.0, 1.75]

@@ -49,7 +49,7 @@ def test_equalized_channels_are_no_error():
     moved = {n: t.factor for n, t in q.plan.transforms.items() if len(set(t.factor)) > 1}
     assert moved
     found = join(source(model), source(q), data)
-    stored = {n: (a, s) for n, a, s in q.session().taps(data) if s is not None}
+    stored = {n: (a, held) for n, a, held in q.session().tensors(data) if held is not None}
     plain_copy = join(source(model), Dump(stored), data)
     for name, factor in moved.items():
         row = found.rows[name]

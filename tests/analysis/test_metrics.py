@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.analysis.metrics import BINS, Held, Histogram, Pair, Spread, divergence
+from lingeronnx.plan import Affine
 from tests.examples import examples
 
 LARGEST = 3.4028234663852886e38
@@ -98,15 +99,15 @@ def test_integers_and_what_they_can_hold():
     """Saturation counts the ends of the type, clipped what x has beyond them, used the share that is reached."""
     x = np.array([0.0, 1.0, 3.97, 4.5, -9.0, -2.0], np.float32)
     q = np.clip(np.rint(x * 32), -128, 127).astype(np.int8)
-    found = pair(x, q, Held(32.0))
+    found = pair(x, q, Held(Affine(32.0)))
     assert found.y.high == 127 / 32
     assert found.saturation == 3 / 6  # 3.97 is 127 by right
     assert found.clipped == 2 / 6
     assert found.used == 1.0
-    half = pair(x[:2], q[:2], Held(32.0))
+    half = pair(x[:2], q[:2], Held(Affine(32.0)))
     assert (half.saturation, half.clipped, half.used) == (0.0, 0.0, 32 / 127)
     assert pair(x, x).used is pair(x, x).saturation is pair(x, x).clipped is None
-    real = pair(x, (q / 32).astype(np.float32), Held(32.0))
+    real = pair(x, (q / 32).astype(np.float32), Held(Affine(32.0)))
     assert real.to_dict() == found.to_dict()
 
 

@@ -16,6 +16,7 @@ from lingeronnx.analysis.closer import _level, _offset, _order
 from lingeronnx.analysis.metrics import Held, Pair
 from lingeronnx.flow.fidelity import _breaks, _explained
 from lingeronnx.graph import ir
+from lingeronnx.plan import Affine
 from lingeronnx.run.metrics import Agreement, decibel
 from tests.examples import examples
 from tests.nets import Net
@@ -46,7 +47,7 @@ def test_every_measure_is_there_for_any_two_streams(pairs):
     assert isinstance(seen.sqnr, float)
     assert isinstance(seen.cosine, float)
     measured, channels = Pair(), Channels()
-    measured.add(x, y, Held(4.0))
+    measured.add(x, y, Held(Affine(4.0)))
     channels.add(x, y)
     assert set(measured.to_dict()) >= {"SQNR", "KL", "Cosine"}
     assert channels.sqnr().shape[0] <= 4

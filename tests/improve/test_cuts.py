@@ -1,7 +1,5 @@
 """Cuts are undone where an output is made of what is cut, and only there."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -53,7 +51,7 @@ def found(model, feed, calibrator="mse", own=None, zero_point=0):
     stats = observe(FloatRunner(model), [(feed, None)], set(parts.activations))
     ties, choice = tie_classes(parts, VENUS), Choice("q-value", 8, 8, calibrator, 99.99, own or {})
     plan, _ = assign(parts, ties, stats, VENUS, choice)
-    plan = plan.with_tensors({**plan.tensors, "x": replace(plan.tensors["x"], zero_point=zero_point)})
+    plan = plan.with_tensors({**plan.tensors, "x": plan.tensors["x"].changed(zero_point=zero_point)})
     pieces = [{"x": part} for part in np.split(feed["x"], 4)]
     return plan, costly_cuts(parts, plan, ties, stats, choice, pieces, lambda: given(model, pieces))
 

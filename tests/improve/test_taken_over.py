@@ -102,7 +102,7 @@ def test_behind_a_change_layers_are_refined_again():
     names = list(refinable(planned.parts))
     node = refinable(planned.parts)[names[1]]
     wide = planned.plan.tensors[ir.read_name(node, 1)]
-    tensors = {**planned.plan.tensors, ir.read_name(node, 1): replace(wide, scale=wide.scale / 2)}
+    tensors = {**planned.plan.tensors, ir.read_name(node, 1): wide.changed(wide.scale / 2)}
     other = replace(planned, plan=planned.plan.with_tensors(tensors))
     heard = []
     refined(other, before=before, progress=lambda what, *_: heard.append(what))

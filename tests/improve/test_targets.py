@@ -10,7 +10,7 @@ from lingeronnx.flow.improve.targets import targets
 from lingeronnx.flow.partition import partition
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.plan import Plan, QParams
+from lingeronnx.plan import Affine, Plan
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.targets import platform
 from tests.nets import Net
@@ -34,7 +34,7 @@ def made():
 
 def plan(layers, scale, zero):
     """Return a plan that holds all layers but the last, which writes floats."""
-    held = {name: QParams(scale, zero_point=zero) for name in list(layers)[:-1]}
+    held = {name: Affine(scale, zero_point=zero) for name in list(layers)[:-1]}
     return Plan("generic", "q-value", tensors=held)
 
 

@@ -12,7 +12,7 @@ from onnxruntime import quantization as ort_quantization
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.graph import ir
-from lingeronnx.qdq.grid import Grid
+from lingeronnx.plan import Affine, Rounding
 from lingeronnx.qdq.read import read
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
@@ -215,7 +215,7 @@ def test_float_weights_behind_a_pair():
     np.testing.assert_allclose(held, want.T, rtol=1e-6)
     assert found.weights["wt"].axis == 1
     made = lo.quantize(graph, samples(graph), platform="generic")
-    assert made.plan.tensors["wt"].scale == pytest.approx(tuple(1 / steps), rel=1e-6)
+    assert made.plan.tensors["wt"].scales == pytest.approx(1 / steps, rel=1e-6)
 
 
 def test_batch_norm_behind_channels():
@@ -249,7 +249,7 @@ def test_integers_in_and_out():
     real = (feed["x"].astype(np.float32) - 128) * STEP
     want = np.einsum("nihw,oi->nohw", real, few(3, 2, 1, 1)[:, :, 0, 0])
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-    assert found.activations["y"] == Grid((20.0,), (0,), -128, 127)
+    assert found.activations["y"] == Affine(20.0, rounding=Rounding.HALF_EVEN)
 
 
 def test_channels_of_an_activation():
@@ -260,7 +260,7 @@ def test_channels_of_an_activation():
         s=np.array([0.5, 0.25, 0.125], np.float32), z=np.zeros(3, np.int8),
     )  # fmt: skip
     found = read(graph)
-    assert found.activations["x"].scale == (2.0,)
+    assert found.activations["x"].scale == 2.0
     assert "each of 3 channels" in found.notes[0]
 
 
@@ -367,7 +367,7 @@ def test_zero_points_are_kept_where_operators_take_them(form, tmp_path):
     result = quantized(ir.load(path), platform="generic", effort="fast")
     held = {name: q for name, q in result.plan.tensors.items() if name in grids}
     assert sum(q.zero_point != 0 for q in held.values()) >= 3
-    assert any(q.zero_point == grids[name].shifted != 0 for name, q in held.items())
+    assert any(q.zero_point == grids[name].signed_zero != 0 for name, q in held.items())
     net = nets.Net(4, 6, 6, seed=3)
     rows = net.node("Reshape", net.conv("x", (6, 4, 3, 3)), net.const(np.array([0, 6, 16], np.int64)))
     soft = net.node("Softmax", rows, axis=-1)

@@ -14,13 +14,12 @@ noise N of a part of the plan, all else float, as a share of an output's power:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from ...graph import ir
 from ...ops import parameter_values
-from ...plan import Plan, QParams
+from ...plan import Affine, Plan
 from ...plan.fake import fake_quantized
 from ...run.runners import FloatRunner
 from ..assign import Choice, TieClass
@@ -35,7 +34,7 @@ _SHARE = 0.25  # of an output's noise
 _TINY = 1e-30  # so that shares are defined where there is no noise, or nothing at all
 _FINE = 12  # bits more, so that a tensor is cut where it was, but next to nothing is rounded
 
-_Tensors = Mapping[str, QParams]
+_Tensors = Mapping[str, Affine]
 _Feeds = Sequence[Mapping[str, np.ndarray]]
 
 
@@ -61,10 +60,10 @@ def costly_cuts(
         return {}
     whole = noise(plan.tensors)
 
-    def fine(group: Iterable[dict[str, QParams]]) -> dict[str, QParams]:
+    def fine(group: Iterable[dict[str, Affine]]) -> dict[str, Affine]:
         return {n: _finer(plan.tensors[n]) for less in group for n in less}
 
-    def search(group: list[dict[str, QParams]]) -> list[dict[str, QParams]]:
+    def search(group: list[dict[str, Affine]]) -> list[dict[str, Affine]]:
         if not (noise(fine(group)) > _SHARE * whole).any():
             return []
         if len(group) > 1:
@@ -79,7 +78,7 @@ def costly_cuts(
 
 def _cut(
     parts: Partition, plan: Plan, ties: Sequence[TieClass], stats: Stats, choice: Choice
-) -> Iterable[dict[str, QParams]]:
+) -> Iterable[dict[str, Affine]]:
     """Yield, for the tensors that share a scale, and for each weight, that mse cuts: how they are cut less."""
     for tie in ties:
         seen = tie.stats(stats)
@@ -92,22 +91,22 @@ def _cut(
                 yield from _less([ir.read_name(node, index)], TensorStats.of(np.asarray(values)), plan, choice)
 
 
-def _less(names: Sequence[str], seen: TensorStats, plan: Plan, choice: Choice) -> Iterable[dict[str, QParams]]:
+def _less(names: Sequence[str], seen: TensorStats, plan: Plan, choice: Choice) -> Iterable[dict[str, Affine]]:
     held = [plan.tensors.get(name) for name in names]
     setting = choice.of(names, choice.bits)
     q = held[0]
-    if q is None or None in held or q.axis is not None or q.zero_point:
+    if q is None or None in held or not q.single or q.zero_point:
         return  # a window with a zero point stays as calibration chose it
     if setting.scale is not None or setting.calibrator != "mse":
         return
     if seen.squares > 0 and q.scale > (full := full_range_scale(seen, q.bits)):
         scale = q.scale / 2 if setting.power else max(q.scale / 2, full)
-        yield {name: replace(tensor, scale=scale) for name, tensor in zip(names, held, strict=True) if tensor}
+        yield {name: tensor.changed(scale) for name, tensor in zip(names, held, strict=True) if tensor}
 
 
-def _finer(q: QParams) -> QParams:
+def _finer(q: Affine) -> Affine:
     """Return the same range in finer steps."""
-    return replace(q, scale=q.scale * 2.0**_FINE, bits=q.bits + _FINE)
+    return q.changed(q.scale * 2.0**_FINE, q.bits + _FINE)
 
 
 class _Noise:

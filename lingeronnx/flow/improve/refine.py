@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...graph import ir
-from ...plan import Plan, QParams
+from ...plan import Affine, Plan
 from ...run.data import Progress
 from ...run.int_runner import IntRunner
 from ...run.memory import release
@@ -61,7 +61,7 @@ class Methods:
         """Return all but `block`, which looks beyond the layer."""
         return cls(True, True, True)
 
-    def on(self, q: QParams) -> Methods:
+    def on(self, q: Affine) -> Methods:
         """Return what is done for a weight held as `q`: with few bits, `all`."""
         return self.all() if q.bits <= _FEW_BITS else self
 
@@ -158,7 +158,7 @@ def refine(
             walk.redo(kernel)
         error = want.mean_error(step.array)
         if np.any(error):
-            scale = plan.tensors[ir.read_name(node)].scale * np.asarray(plan.tensors[ir.read_name(node, 1)].scale)
+            scale = plan.tensors[ir.read_name(node)].scale * plan.tensors[ir.read_name(node, 1)].scales
             shift = np.floor(error * scale + 0.5).astype(np.int64)
             walk.redo(replace(kernel, bias=(0 if kernel.bias is None else kernel.bias) - shift))
             _move_bias(model, node, shift / scale)
@@ -169,7 +169,7 @@ def refine(
 def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
     old = ir.const(node.inputs[1])
     assert old is not None
-    held = plan.tensors[ir.read_name(node, 1)].factor(old.ndim)
+    held = plan.tensors[ir.read_name(node, 1)].broadcast(old.ndim)
     return (weight.reshape(old.shape) / held).astype(np.float32)
 
 
@@ -191,7 +191,7 @@ def _rounded(
     outputs, fields = len(held) // group, int(np.prod(held.shape[1:]))
     if fields > LARGEST:
         return None
-    held_at = np.broadcast_to(q.factor(target.ndim), target.shape).reshape(group, outputs, fields)
+    held_at = np.broadcast_to(q.broadcast(target.ndim), target.shape).reshape(group, outputs, fields)
     counts = target.astype(np.float64).reshape(held_at.shape) * held_at
     read = Fields.of(kernel, source, node)
     if methods.aim:
@@ -220,7 +220,7 @@ def _rounded(
 
 
 def _by_block(
-    integers: np.ndarray, counts: np.ndarray, seen: np.ndarray, samples: int, node: ir.Node, want: Target, q: QParams
+    integers: np.ndarray, counts: np.ndarray, seen: np.ndarray, samples: int, node: ir.Node, want: Target, q: Affine
 ) -> np.ndarray:
     """Return better `integers` [G, O, K] by the error behind the next layer, where one alone reads this one."""
     places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:ROWS])

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...graph import ir
 from ...ops import is_relu
-from ...plan import Plan, QParams
+from ...plan import Affine, Plan
 from ...run.memory import release
 from ...run.runners import FloatRunner
 
@@ -37,7 +37,7 @@ class _Inside:
     total: np.ndarray
 
     @classmethod
-    def of(cls, values: np.ndarray, q: QParams | None, floor: float | np.ndarray) -> _Inside:
+    def of(cls, values: np.ndarray, q: Affine | None, floor: float | np.ndarray) -> _Inside:
         """Return those of `values` [positions, channels] that a tensor held as `q` can hold, and above `floor`.
 
         q : None where the layer writes floats, which hold everything.
@@ -68,7 +68,7 @@ class Target:
     index: np.ndarray
     shape: tuple[int, ...]
     axis: int
-    q: QParams | None
+    q: Affine | None
     inside: _Inside
     values: np.ndarray
     floor: float | np.ndarray
@@ -82,7 +82,7 @@ class Target:
         """Return the floor at some of the positions, [places, channels]."""
         return np.broadcast_to(self.floor, self.values.shape)[places]
 
-    def behind(self, node: ir.Node, other: Target, array: np.ndarray, q: QParams) -> Target:
+    def behind(self, node: ir.Node, other: Target, array: np.ndarray, q: Affine) -> Target:
         """Return what `node` must give so that its sum with the integers `array` is that with the `other` floats."""
         real = (self.of(array).astype(np.float32) - np.float32(q.zero_point)) / np.float32(q.scale)
         (reader,) = (use.node for use in node.outputs[0].uses())
