@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..graph.modules import called, module
 from ..run.moments import noted_inputs
 from ..targets import platform
@@ -379,8 +379,9 @@ def weights(row: Row, join: Join, parents: Sequence[str], found: Mapping[str, Fi
 # ---- what costs little ---------------------------------------------------------------------------------------------
 
 
+_CUTS = frozenset({"Clip", "Relu"})
 #: What makes channels of its own: a dead one there is the layer's doing.
-_MAKES = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Relu", "Clip"})
+_MAKES = operators.LAYERS - operators.RECURRENT | {"BatchNormalization"} | _CUTS
 
 
 def costs_little(row: Row, join: Join, explained: bool) -> Finding | None:
@@ -392,7 +393,7 @@ def costs_little(row: Row, join: Join, explained: bool) -> Finding | None:
         remedy = "take it out of the model, or train it again: it costs time and no accuracy"
         finding = _finding(row, "dead channel", measured, "none", remedy, (), 3)
         share = len(still) / len(channels.still)  # a Relu that is never passed may be by chance of the data
-        return replace(finding, weight=share / 100 if row.kinds[0] in ("Relu", "Clip") else share)
+        return replace(finding, weight=share / 100 if row.kinds[0] in _CUTS else share)
     graph = join.base.graph
     outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
     if row.name in outputs and row.held is not None and row.held.bits == 8 and row.judged.sqnr < _UNEVEN:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
-from ..graph import ir
+from ..graph import ir, operators
 from .grid import Grid
 from .operators import expand, has_form, is_dynamic
 from .qoperator import MOVES
@@ -27,9 +27,6 @@ from .write import SCALES, scale_of
 __all__ = ["Read", "is_quantized", "read"]
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
-
-#: Operators whose results are never negative, whatever they are given.
-_POSITIVE = frozenset(("Relu", "Sigmoid", "Softmax", "Abs", "Exp", "HardSigmoid", "Softplus", "Sqrt"))
 
 #: Operators that give nothing negative where they are given nothing negative.
 _KEEP_SIGN = MOVES | {
@@ -223,7 +220,7 @@ class _Reader:
         if maker.op_type == "Clip":
             low = _constant(maker.inputs[1]) if len(maker.inputs) > 1 else None
             return low is not None and bool((low >= 0).all())
-        if maker.op_type in _POSITIVE:
+        if maker.op_type in operators.NEVER_NEGATIVE:
             return True
         read = maker.inputs[:1] if maker.op_type in MOVES else maker.inputs
         return maker.op_type in _KEEP_SIGN and all(v is None or self._is_positive(v, depth - 1) for v in read)
