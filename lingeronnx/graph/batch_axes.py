@@ -21,10 +21,11 @@ __all__ = ["KEY", "batch_axes", "note_batch_axes", "open_axis", "tell_batch_axes
 KEY = "lingeronnx.batch_axes"
 
 _STATES = (5, 6)
-_SAME = (
-    "Abs", "Cast", "Clip", "Dropout", "Elu", "Gather", "Identity", "LeakyRelu", "MatMul", "Neg", "Relu", "Sigmoid",
-    "Slice", "Split", "Sqrt", "Tanh", "Unsqueeze", "Squeeze", "Transpose", "Add", "Sub", "Mul", "Div",
-)  # fmt: skip
+#: An axis of what they read is an axis of what they write.
+_SAME = {
+    *operators.ONE_TENSOR, *operators.SAME, "Cast", *operators.STRAIGHT, "MatMul", *operators.PARTS,
+    *operators.MOVED_AXES,
+}  # fmt: skip
 
 
 def batch_axes(model: ir.Graph) -> dict[str, int | None]:

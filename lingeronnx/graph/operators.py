@@ -23,10 +23,10 @@ from ._functions import Function
 
 __all__ = [
     "ACTIVATIONS", "ARITHMETIC", "BLOCKS", "BROADCAST", "CHOICES", "COPIES", "DATA_SIZES", "FACTORS", "FUNCTIONS",
-    "HOMOGENEOUS", "INPUTS_SINCE", "KEEP_SCALE", "KEEP_SIGN", "LAYERS", "MAKES_DATA", "MOVES", "NAMED_BROADCAST",
-    "NEUTRAL", "NEVER_NEGATIVE", "ONE_TENSOR", "OPERATORS", "PARTS", "PLACES", "POOLS", "QUANTIZED", "RANDOM",
-    "RECURRENT", "REDUCES", "ROWS", "RUN_TIME_SCALES", "SEQUENCES", "SHAPED", "SIZED_BY", "SIZES", "STRAIGHT",
-    "SUBGRAPHS", "WHOLE", "WINDOWS", "Moves", "Operator",
+    "HOMOGENEOUS", "INPUTS_SINCE", "KEEP_SCALE", "KEEP_SIGN", "LAYERS", "MAKES_DATA", "MOVED_AXES", "MOVES",
+    "NAMED_BROADCAST", "NEUTRAL", "NEVER_NEGATIVE", "ONE_TENSOR", "OPERATORS", "PARTS", "PLACES", "POOLS",
+    "QUANTIZED", "RANDOM", "RECURRENT", "REDUCES", "ROWS", "RUN_TIME_SCALES", "SAME", "SEQUENCES", "SHAPED",
+    "SIZED_BY", "SIZES", "STRAIGHT", "SUBGRAPHS", "WHOLE", "WINDOWS", "Moves", "Operator",
 ]  # fmt: skip
 
 
@@ -35,6 +35,7 @@ class Moves(Enum):
 
     NOTHING = "the same tensor"
     SHAPE = "the same elements in the same order, in another shape"
+    ONES = "axes of size one in or out"
     ORDER = "axes in another order"
     PART = "some of the elements"
     COPIES = "elements several times"
@@ -131,7 +132,6 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     "Tanh": _Op(function=lambda x, attr: np.tanh(x), activation=True),
     "ThresholdedRelu": _Op(function=lambda x, attr: np.where(x > attr("alpha", 1.0), x, 0.0), activation=True),
     # of one number too, but by more than attributes, or not smooth enough for a table
-    "Cast": _Op(one=True),
     "Ceil": _Op(one=True),
     "Clip": _Op(one=True, keeps_scale=True),
     "Floor": _Op(one=True),
@@ -170,10 +170,10 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     "Slice": _Op(moves=Moves.PART, sized_by=(1, 2, 3, 4), inputs_since=(("starts", "ends", "axes"), 10)),
     "SpaceToDepth": _Op(moves=Moves.BLOCKS),
     "Split": _Op(moves=Moves.PART, inputs_since=(("split",), 13)),
-    "Squeeze": _Op(moves=Moves.SHAPE, inputs_since=(("axes",), 13)),
+    "Squeeze": _Op(moves=Moves.ONES, inputs_since=(("axes",), 13)),
     "Tile": _Op(moves=Moves.COPIES, sized_by=(1,)),
     "Transpose": _Op(moves=Moves.ORDER),
-    "Unsqueeze": _Op(moves=Moves.SHAPE, inputs_since=(("axes",), 13)),
+    "Unsqueeze": _Op(moves=Moves.ONES, inputs_since=(("axes",), 13)),
     "Where": _Op(moves=Moves.CHOOSES),
     # sums of products with weights
     "Conv": _Op(layer=True, window=True),
@@ -261,7 +261,7 @@ FACTORS = _all(lambda op: op.straight and op.neutral == 1)
 #: Operator -> the second operand that changes nothing.
 NEUTRAL = MappingProxyType({name: op.neutral for name, op in OPERATORS.items() if op.neutral is not None})
 #: Element by element, of one tensor and attributes or constants.
-ONE_TENSOR = _all(lambda op: op.function or op.one or op.moves is Moves.NOTHING)
+ONE_TENSOR = _all(lambda op: op.function or op.one)
 #: Element by element, of tensors that broadcast.
 BROADCAST = _all(lambda op: op.pair or op.broadcasts)
 #: Before opset 7 attributes said how these broadcast.
@@ -272,10 +272,14 @@ NEVER_NEGATIVE = _all(lambda op: op.positive)
 
 # ---- moves ----
 
+#: The same tensor.
+SAME = _moving(Moves.NOTHING)
 #: Every element once, in the same order.
-SHAPED = _moving(Moves.SHAPE)
+SHAPED = _moving(Moves.SHAPE, Moves.ONES)
 #: Every element once: shapes, orders of axes.
-WHOLE = _moving(Moves.NOTHING, Moves.SHAPE, Moves.ORDER)
+WHOLE = SAME | SHAPED | _moving(Moves.ORDER)
+#: Whole axes, each once: put elsewhere, in, or out.
+MOVED_AXES = _moving(Moves.ORDER, Moves.ONES)
 #: Some of the elements.
 PARTS = _moving(Moves.PART)
 #: Elements several times.

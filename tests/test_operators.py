@@ -1,0 +1,108 @@
+"""Whoever asks what an operator is asks one table: what is true of a function in one pass is true in all of them."""
+
+import numpy as np
+import pytest
+
+from lingeronnx.graph import ir, operators
+from lingeronnx.graph.batch_axes import batch_axes
+from lingeronnx.passes.batch_first import batch_first
+from lingeronnx.passes.dense_order import dense_order
+from lingeronnx.passes.layout import layout
+from lingeronnx.passes.linear import linear
+from lingeronnx.passes.recurrent import recurrent
+from lingeronnx.passes.rows import rows
+from lingeronnx.passes.shapes import trace_shapes
+from tests.passes.helpers import feeds, graph, ops, outputs, rand
+
+ONE = sorted(operators.ONE_TENSOR)
+#: Functions that onnxruntime has for numbers between 0.5 and 1.5 alone, or younger than the opset of the tests.
+OPSETS = {"Gelu": 20, "HardSwish": 14, "Mish": 18, "Swish": 24}
+
+
+def made(kind, text, **arrays):
+    """Return the graph of the text, in which `F` stands for the operator."""
+    return graph(text.replace("F(", f"{kind}("), opset=OPSETS.get(kind, 17), **arrays)
+
+
+def acts(model, run, *, trace=True):
+    """Run a pass that must act; the outputs are those from before where onnxruntime has the operator."""
+    feed = {name: np.abs(array) + 0.5 for name, array in feeds(model, 3).items()}
+    runs = "Swish" not in ops(model)  # onnxruntime has it from another release on
+    if trace:
+        trace_shapes(model, {name: array[:1] for name, array in feed.items()})
+    before = outputs(model, feed) if runs else {}
+    found = run(model)
+    assert (found if isinstance(found, int) else found.changes) > 0
+    after = outputs(model, feed) if runs else {}
+    for name, want in before.items():
+        np.testing.assert_allclose(after[name], want, rtol=1e-5, atol=1e-5)
+    return model
+
+
+@pytest.mark.parametrize("kind", ONE)
+def test_steps_folded_into_the_batch(kind):
+    text = "g (float[N,5,4] x) => (float[N,5,3] y) { a = Reshape(x, s) b = Gemm(a, w) c = F(b) y = Reshape(c, t) }"
+    model = made(kind, text, w=np.abs(rand(4, 3)), s=np.array([-1, 4]), t=np.array([-1, 5, 3]))
+    linear(model)
+    assert ops(acts(model, rows)) == ["Linear", kind]
+
+
+@pytest.mark.parametrize("kind", ONE)
+def test_the_batch_behind_the_steps(kind):
+    text = """g (float[N,5,4] x) => (float[N,5,3] y) {
+        t = Transpose<perm=[1,0,2]>(x) m = MatMul(t, w) f = F(m) y = Transpose<perm=[1,0,2]>(f) }"""
+    model = acts(made(kind, text, w=np.abs(rand(4, 3))), batch_first)
+    (node,) = (node for node in model.graph if node.op_type == kind)
+    assert ir.shape(node.outputs[0])[:1] == (None,)
+    assert "Transpose" not in ops(model)
+
+
+@pytest.mark.parametrize("kind", ONE)
+def test_channels_last(kind):
+    text = """g (float[N,3,4,5] x) => (float[N,3,4,5] y) {
+        t = Transpose<perm=[0,2,3,1]>(x) f = F(t) u = Transpose<perm=[0,3,1,2]>(f) y = Neg(u) }"""
+    assert ops(acts(made(kind, text), layout)) == [kind, "Neg"]
+
+
+@pytest.mark.parametrize("kind", ONE)
+def test_channels_last_before_a_layer(kind):
+    text = """g (float[N,3,2,4] x) => (float[N,5] y) {
+        t = Transpose<perm=[0,2,3,1]>(x) a = Flatten(t) f = F(a) y = MatMul(f, w) }"""
+    model = made(kind, text, w=rand(24, 5))
+    linear(model)
+    assert ops(acts(model, dense_order)) == ["Flatten", kind, "Linear"]
+
+
+def time_first(kind):
+    """Return a graph whose GRU reads an operator of an input [5, N, 4]."""
+    text = "g (float[5,N,4] x) => (float[5,1,N,3] y) { f = F(x) y = GRU<hidden_size=3>(f, w, r) }"
+    return made(kind, text, w=rand(1, 9, 4), r=rand(1, 9, 3))
+
+
+@pytest.mark.parametrize("kind", ONE)
+def test_the_axis_of_the_batch(kind):
+    assert batch_axes(time_first(kind)) == {"x": 1}
+
+
+@pytest.mark.parametrize("kind", ONE)
+def test_the_steps_of_a_recurrent_layer(kind):
+    """What works step by step is done behind the Transpose, which stands at the input then."""
+    model = time_first(kind)
+    trace_shapes(model, {"x": np.abs(rand(5, 1, 4))})
+    assert recurrent(model) == 1
+    assert ops(model)[:2] == ["Transpose", kind]
+
+
+@pytest.mark.parametrize("kind", sorted(operators.REDUCES))
+def test_channels_last_in_a_reduction(kind):
+    text = """g (float[N,3,4,5] x) => (float[N,3,1,1] y) {
+        t = Transpose<perm=[0,2,3,1]>(x) f = REDUCE<axes=[1,2]>(t) u = Transpose<perm=[0,3,1,2]>(f) y = Neg(u) }"""
+    assert ops(acts(graph(text.replace("REDUCE", kind), opset=11), layout)) == [kind, "Neg"]
+
+
+@pytest.mark.parametrize("kind", sorted(operators.ROWS))
+def test_channels_last_in_a_row(kind):
+    text = """g (float[N,3,4,5] x) => (float[N,3,4,5] y) {
+        t = Transpose<perm=[0,2,3,1]>(x) f = F(t) u = Transpose<perm=[0,3,1,2]>(f) y = Neg(u) }"""
+    (node, _) = acts(made(kind, text), layout).graph
+    assert (node.op_type, ir.attr(node, "axis")) == (kind, 1)
