@@ -1,10 +1,16 @@
 """Whoever asks what an operator is asks one table: what is true of a function in one pass is true in all of them."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import onnx
 import pytest
 
+from lingeronnx.analysis import causes
+from lingeronnx.formats import functions
 from lingeronnx.graph import ir, operators
 from lingeronnx.graph.batch_axes import batch_axes
+from lingeronnx.ops.masks import masked_at_run_time
 from lingeronnx.passes.batch_first import batch_first
 from lingeronnx.passes.dense_order import dense_order
 from lingeronnx.passes.layout import layout
@@ -12,6 +18,7 @@ from lingeronnx.passes.linear import linear
 from lingeronnx.passes.recurrent import recurrent
 from lingeronnx.passes.rows import rows
 from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.qdq.read import read
 from tests.passes.helpers import feeds, graph, ops, outputs, rand
 
 ONE = sorted(operators.ONE_TENSOR)
@@ -106,3 +113,73 @@ def test_channels_last_in_a_row(kind):
         t = Transpose<perm=[0,2,3,1]>(x) f = F(t) u = Transpose<perm=[0,3,1,2]>(f) y = Neg(u) }"""
     (node, _) = acts(made(kind, text), layout).graph
     assert (node.op_type, ir.attr(node, "axis")) == (kind, 1)
+
+
+# ---- signs, scales, masks and tables ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ("Flatten", "Reshape", "Squeeze", "Tile", "Transpose", "Cast"))
+@pytest.mark.parametrize("made_by", ("Mul", "Div"))
+def test_a_mask_of_the_run(way, made_by):
+    """It is found behind what moves or converts it."""
+    more = {"Reshape": ", s", "Squeeze": ", a", "Tile": ", one"}
+    step = f"{way}{'<to = 1>' if way == 'Cast' else ''}(b{more.get(way, '')})"
+    text = f"""g (float[N,4,1] x, float[N,4,1] m) => (float z) {{
+        b = {made_by}(m, far) c = {step} y = Add(x, c) z = ReduceSum(y) }}"""
+    arrays = {"far": np.float32(-1e4), "s": np.array([0, 4, 1]), "a": np.array([2]), "one": np.ones(3, np.int64)}
+    model = graph(text, **{name: array for name, array in arrays.items() if f", {name})" in text})
+    (total,) = (node.outputs[0] for node in model.graph if node.op_type == "Add")
+    assert masked_at_run_time(total)
+
+
+@pytest.mark.parametrize("kind", sorted(set(operators.FUNCTIONS) - OPSETS.keys() | {"Mish"}))
+def test_a_table_is_told_as_its_function(kind):
+    """Also of one that has attributes, with their defaults."""
+    x_scale, o_scale = 16.0, 8.0
+    with np.errstate(all="ignore"):
+        real = operators.FUNCTIONS[kind](np.arange(-128, 128) / x_scale, lambda name, default: default) * o_scale
+    table = np.clip(np.floor(np.nan_to_num(real) + 0.5), -128, 127).astype(np.int8)
+    assert functions.function_of(table, x_scale, o_scale, kind) == kind
+    table[::2] ^= 3
+    assert functions.function_of(table, x_scale, o_scale, kind) is None
+
+
+#: Body that makes of a Relu something that is not negative either.
+KEPT = (
+    "DepthToSpace<blocksize = 2>(r)",
+    "Max(r, r)",
+    "Sum(r, r)",
+    "Div(r, five)",
+    "Round(r)",
+)
+
+
+@pytest.mark.parametrize("body", KEPT)
+def test_a_sign_is_kept(body):
+    """No Relu is written out where a quantizer of what is never negative has no place for negative numbers."""
+    text = f"""<ir_version: 8, opset_import: ["" : 13]> g (float[N,4,2,2] x) => (float[N,A,B,C] z) {{
+        c = Neg(x) r = Relu(c) y = {body} q = QuantizeLinear(y, s, zero) z = DequantizeLinear(q, s, zero) }}"""
+    model = onnx.parser.parse_model(text)
+    for name, array in {"s": np.float32(0.1), "zero": np.uint8(0), "five": np.float32(5)}.items():
+        if f", {name}" in text:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    assert ops(read(ir.from_proto(model)).graph).count("Relu") == 1
+
+
+@pytest.mark.parametrize("kind", sorted(operators.NEVER_NEGATIVE & (operators.REDUCES.keys() | operators.ROWS)))
+def test_nothing_is_negative_behind(kind):
+    """Such a quantizer stands for a Relu behind anything else."""
+    text = f"""<ir_version: 8, opset_import: ["" : 13]> g (float[N,4] x) => (float[N,A] z) {{
+        y = {kind}(x) q = QuantizeLinear(y, s, zero) z = DequantizeLinear(q, s, zero) }}"""
+    model = onnx.parser.parse_model(text)
+    for name, array in {"s": np.float32(0.1), "zero": np.uint8(0)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    assert ops(read(ir.from_proto(model)).graph) == [kind]
+
+
+@pytest.mark.parametrize("kind", sorted(operators.KEEP_SCALE))
+def test_a_wrong_scale_is_that_of_the_tensor_before(kind, monkeypatch):
+    """Where the operator keeps the scale, and the tensor before has no finding, it is not said again."""
+    monkeypatch.setattr(causes, "_of_scale", lambda row: SimpleNamespace(kind="wide"))
+    row = SimpleNamespace(kinds=(kind, kind), held=SimpleNamespace(scale=4.0))
+    assert causes.held_wrong(row, {"before": row}, {}) is None

@@ -147,19 +147,13 @@ def _of_input(row: Row, kind: str, measured: str, limit: str, weight: float) -> 
 # ---- scales --------------------------------------------------------------------------------------------------------
 
 
-#: What keeps the scale of what it reads: a scale that is wrong there is the tensor's before it.
-_KEEPS = frozenset({"Relu", "Clip", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Flatten",
-                    "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Slice",
-                    "Split"})  # fmt: skip
-
-
 def held_wrong(row: Row, before: Mapping[str, Row], found: Mapping[str, Finding]) -> Finding | None:
     """Return whether the scale cuts values off, or leaves most integers unused.
 
     before : the rows that it is computed from. found : what is known of them.
     """
     finding = _of_scale(row)
-    own = row.kinds[0] not in _KEEPS or not any(same_scale(row, other) for other in before.values())
+    own = row.kinds[0] not in operators.KEEP_SCALE or not any(same_scale(row, other) for other in before.values())
     known = finding is not None and any(name in found and found[name].kind == finding.kind for name in before)
     return finding if own or known else None
 

@@ -25,9 +25,7 @@ __all__ = ["ends", "with_best_ends"]
 
 _FRONT = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
 _TAIL = ("Exp", "NonMaxSuppression", "Pow", "Sqrt", "TopK")
-_BENT = (
-    "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Softmax", "Softplus", "Tanh",
-)  # fmt: skip
+_BENT = operators.ACTIVATIONS | {"Softmax"}
 _LAYERS = 1  # a front without a logarithm or a power may have: a transform written as a convolution
 _GAIN, _LOSS = 3.0, 0.5  # dB that some output gains at least, and others lose at most
 _CELL_GAIN = 0.5  # dB: cells cost the host next to nothing

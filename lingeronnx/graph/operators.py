@@ -61,8 +61,9 @@ class Operator:
     sized_by : inputs whose data decide the sizes of the output; empty: its data do, always. sizes : gives sizes of a
     tensor. places : gives positions in a tensor. makes : data out of sizes. random, sequence, subgraphs : as they say.
     run_time_scales : works out scales of activations at run time. quantized : is about integers and their scales.
-    inputs_since : (attributes that became inputs 1, 2, ..., the opset that has them so). named_broadcast : before
-    opset 7 attributes said where the second operand's axes lie.
+    since : the first opset that has it, where it is a late one. inputs_since : (attributes that became inputs 1, 2,
+    ..., the opset that has them so). named_broadcast : before opset 7 attributes said where the second operand's axes
+    lie.
     """
 
     function: Function | None = None
@@ -93,6 +94,7 @@ class Operator:
     quantized: bool = False
     run_time_scales: bool = False
     inputs_since: tuple[tuple[str, ...], int] | None = None
+    since: int = 1
     named_broadcast: bool = False
 
 
@@ -100,21 +102,21 @@ _Op = Operator
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType({
     # functions of one number
-    "Abs": _Op(function=lambda x, attr: np.abs(x), positive=True),
+    "Abs": _Op(function=lambda x, attr: np.abs(x), positive=True, homogeneous=True),
     "Celu": _Op(function=lambda x, attr: f.celu(x, attr("alpha", 1.0)), activation=True),
     "Elu": _Op(function=lambda x, attr: f.elu(x, attr("alpha", 1.0)), activation=True),
     "Erf": _Op(function=lambda x, attr: f.erf(x)),
     "Exp": _Op(function=lambda x, attr: np.exp(x), positive=True),
-    "Gelu": _Op(function=f.gelu, activation=True),
+    "Gelu": _Op(function=f.gelu, activation=True, since=20),
     "HardSigmoid": _Op(
         function=lambda x, attr: f.hard(x, attr("alpha", 0.2), attr("beta", 0.5)), activation=True, positive=True
     ),
-    "HardSwish": _Op(function=lambda x, attr: x * f.hard(x, 1 / 6, 0.5), activation=True),
+    "HardSwish": _Op(function=lambda x, attr: x * f.hard(x, 1 / 6, 0.5), activation=True, since=14),
     "LeakyRelu": _Op(
         function=lambda x, attr: np.where(x >= 0, x, attr("alpha", 0.01) * x), activation=True, homogeneous=True
     ),
     "Log": _Op(function=lambda x, attr: np.log(x)),
-    "Mish": _Op(function=lambda x, attr: x * np.tanh(f.softplus(x)), activation=True),
+    "Mish": _Op(function=lambda x, attr: x * np.tanh(f.softplus(x)), activation=True, since=18),
     "Neg": _Op(function=lambda x, attr: -x),
     "Reciprocal": _Op(function=lambda x, attr: 1.0 / x),
     "Relu": _Op(
@@ -128,27 +130,27 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     "Softplus": _Op(function=lambda x, attr: f.softplus(x), activation=True, positive=True),
     "Softsign": _Op(function=lambda x, attr: x / (1.0 + np.abs(x)), activation=True),
     "Sqrt": _Op(function=lambda x, attr: np.sqrt(x), positive=True),
-    "Swish": _Op(function=lambda x, attr: x * f.sigmoid(attr("alpha", 1.0) * x), activation=True),
+    "Swish": _Op(function=lambda x, attr: x * f.sigmoid(attr("alpha", 1.0) * x), activation=True, since=24),
     "Tanh": _Op(function=lambda x, attr: np.tanh(x), activation=True),
     "ThresholdedRelu": _Op(function=lambda x, attr: np.where(x > attr("alpha", 1.0), x, 0.0), activation=True),
     # of one number too, but by more than attributes, or not smooth enough for a table
-    "Ceil": _Op(one=True),
+    "Ceil": _Op(one=True, keeps_sign=True),
     "Clip": _Op(one=True, keeps_scale=True),
-    "Floor": _Op(one=True),
-    "Round": _Op(one=True),
+    "Floor": _Op(one=True, keeps_sign=True),
+    "Round": _Op(one=True, keeps_sign=True),
     "Sign": _Op(one=True),
     # of two numbers
     "Add": _Op(pair=np.add, straight=True, neutral=0, keeps_sign=True, named_broadcast=True),
-    "Div": _Op(pair=np.divide, straight=True, neutral=1, named_broadcast=True),
-    "Max": _Op(pair=np.maximum),
-    "Min": _Op(pair=np.minimum),
+    "Div": _Op(pair=np.divide, straight=True, neutral=1, keeps_sign=True, named_broadcast=True),
+    "Max": _Op(pair=np.maximum, keeps_sign=True),
+    "Min": _Op(pair=np.minimum, keeps_sign=True),
     "Mul": _Op(pair=np.multiply, straight=True, neutral=1, keeps_sign=True, named_broadcast=True),
     "Pow": _Op(pair=np.power, neutral=1, named_broadcast=True),
     "Sub": _Op(pair=np.subtract, straight=True, neutral=0, named_broadcast=True),
     # of several
-    "Mean": _Op(broadcasts=True),
-    "PRelu": _Op(broadcasts=True, activation=True),
-    "Sum": _Op(broadcasts=True),
+    "Mean": _Op(broadcasts=True, keeps_sign=True),
+    "PRelu": _Op(broadcasts=True, activation=True, homogeneous=True),
+    "Sum": _Op(broadcasts=True, keeps_sign=True),
     # of several, to truths
     "And": _Op(named_broadcast=True),
     "Equal": _Op(named_broadcast=True),
@@ -185,23 +187,23 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     "RNN": _Op(layer=True, recurrent=True),
     # over windows, maps and rows
     "AveragePool": _Op(window=True, pool="mean", homogeneous=True, keeps_scale=True, keeps_sign=True),
-    "GlobalAveragePool": _Op(pool="mean", keeps_scale=True, keeps_sign=True),
-    "GlobalMaxPool": _Op(pool="max", keeps_scale=True, keeps_sign=True),
-    "Hardmax": _Op(row=True),
+    "GlobalAveragePool": _Op(pool="mean", homogeneous=True, keeps_scale=True, keeps_sign=True),
+    "GlobalMaxPool": _Op(pool="max", homogeneous=True, keeps_scale=True, keeps_sign=True),
+    "Hardmax": _Op(row=True, positive=True),
     "LogSoftmax": _Op(row=True),
     "MaxPool": _Op(window=True, pool="max", homogeneous=True, keeps_scale=True, keeps_sign=True),
     "Softmax": _Op(row=True, positive=True),
     # over given axes
-    "ReduceL1": _Op(reduces="magnitudes", inputs_since=(("axes",), 18)),
-    "ReduceL2": _Op(reduces="length", inputs_since=(("axes",), 18)),
+    "ReduceL1": _Op(reduces="magnitudes", positive=True, inputs_since=(("axes",), 18)),
+    "ReduceL2": _Op(reduces="length", positive=True, inputs_since=(("axes",), 18)),
     "ReduceLogSum": _Op(reduces="log of sum", inputs_since=(("axes",), 18)),
     "ReduceLogSumExp": _Op(reduces="log of sum of powers", inputs_since=(("axes",), 18)),
-    "ReduceMax": _Op(reduces="max", inputs_since=(("axes",), 18)),
+    "ReduceMax": _Op(reduces="max", keeps_sign=True, inputs_since=(("axes",), 18)),
     "ReduceMean": _Op(reduces="mean", keeps_sign=True, inputs_since=(("axes",), 18)),
-    "ReduceMin": _Op(reduces="min", inputs_since=(("axes",), 18)),
-    "ReduceProd": _Op(reduces="product", inputs_since=(("axes",), 18)),
-    "ReduceSum": _Op(reduces="sum", inputs_since=(("axes",), 13)),
-    "ReduceSumSquare": _Op(reduces="squares", inputs_since=(("axes",), 18)),
+    "ReduceMin": _Op(reduces="min", keeps_sign=True, inputs_since=(("axes",), 18)),
+    "ReduceProd": _Op(reduces="product", keeps_sign=True, inputs_since=(("axes",), 18)),
+    "ReduceSum": _Op(reduces="sum", keeps_sign=True, inputs_since=(("axes",), 13)),
+    "ReduceSumSquare": _Op(reduces="squares", positive=True, inputs_since=(("axes",), 18)),
     # sizes and positions, and data made of them
     "ArgMax": _Op(places=True),
     "ArgMin": _Op(places=True),

@@ -15,11 +15,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import ir, operators
+from ..ops import is_tabled
 from ..ops.table import table_of
 
 #: No chip has an operator for these: a composition with one of them is worth a table.
-_CURVED = frozenset({"Abs", "Celu", "Elu", "Erf", "Exp", "HardSigmoid", "Log", "Pow", "Reciprocal", "Selu", "Softplus",
-                     "Softsign", "Sqrt", "ThresholdedRelu"})  # fmt: skip
+_CURVED = frozenset(kind for kind in operators.FUNCTIONS if is_tabled(kind)) - {"Neg"} | {"Pow"}
 _GRID = np.linspace(-8.0, 8.0, 257)
 _KNOWN = {
     "Gelu": ("Gelu", {}),

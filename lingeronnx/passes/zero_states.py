@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..graph import ir, operators
 from ._pass import Answer, Reason, refused
 
-_MOVES = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Gather", "Cast")
+_MOVES = operators.WHOLE | operators.PARTS | operators.COPIES | {"Cast"}
 
 
 def zero_states(model: ir.Graph) -> Answer:

@@ -26,8 +26,7 @@ from .floats import TorchIsland
 __all__ = ["Expressions"]
 
 #: Operators whose results are elements of what they read: `derived` follows those through the passes by itself.
-_MOVES = {"Concat", "Constant", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split",
-          "Squeeze", "Tile", "Transpose", "Unsqueeze"}  # fmt: skip
+_MOVES = operators.MOVES | {"Constant", "Pad"}
 
 
 @dataclass(frozen=True)
