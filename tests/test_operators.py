@@ -1,5 +1,6 @@
 """Whoever asks what an operator is asks one table: what is true of a function in one pass is true in all of them."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +20,28 @@ from lingeronnx.passes.recurrent import recurrent
 from lingeronnx.passes.rows import rows
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.qdq.read import read
+from tests.operator_names import collections
 from tests.passes.helpers import feeds, graph, ops, outputs, rand
+
+#: Where names of operators stand together -> why that is no fact about operators.
+REASONS = {
+    "lingeronnx/graph/operators.py:OPERATORS": "the table",
+    "lingeronnx/analysis/profile.py:COLUMNS": "headings of columns",
+    "lingeronnx/flow/ends.py:_FRONT": "a rule of thumb: what front ends are made of; measured then",
+    "lingeronnx/flow/ends.py:_TAIL": "a rule of thumb: what decoders are made of; measured then",
+    "lingeronnx/ops/macs.py:_COUNTS": "a way to count for each",
+    "lingeronnx/ops/macs.py:_NONE": "operators of other domains",
+    "lingeronnx/ops/table.py:Table.floats": "whose own rules the table would only repeat",
+    "lingeronnx/passes/control.py:_REASONS": "a sentence for each",
+    "lingeronnx/passes/layout.py:_OTHERS": "a way to turn each",
+    "lingeronnx/passes/raise_opset.py:_REWRITES": "a way to rewrite each",
+    "lingeronnx/passes/refuse.py:_READS_TEXT": "what reads text where it is given text, of all domains",
+    "lingeronnx/plan/fake.py:_steps": "operators that are written one behind the other",
+    "lingeronnx/reference/": "an oracle shares nothing with what it judges",
+    "lingeronnx/targets/": "integer operators of the rows, and what a vendor's tool does with them",
+    "lingeronnx/torch/_recurrent.py:_GATES": "torch's order of the gates of each",
+    "lingeronnx/torch/float_": "a way to compute each in torch, which only that folder knows",
+}
 
 ONE = sorted(operators.ONE_TENSOR)
 #: Functions that onnxruntime has for numbers between 0.5 and 1.5 alone, or younger than the opset of the tests.
@@ -183,3 +205,57 @@ def test_a_wrong_scale_is_that_of_the_tensor_before(kind, monkeypatch):
     monkeypatch.setattr(causes, "_of_scale", lambda row: SimpleNamespace(kind="wide"))
     row = SimpleNamespace(kinds=(kind, kind), held=SimpleNamespace(scale=4.0))
     assert causes.held_wrong(row, {"before": row}, {}) is None
+
+
+# ---- one table -----------------------------------------------------------------------------------------------------
+
+
+def test_names_of_operators_stand_in_one_table():
+    """Law: no three names stand together elsewhere without a reason; a list of one's own drifts from the others."""
+    found = [f"{each.file}:{each.owner}" for each in collections(Path(__file__).resolve().parents[1])]
+    assert len(found) > len(REASONS), "nothing is found"
+    without = [place for place in found if not place.startswith(tuple(REASONS))]
+    assert not without, f"ask lingeronnx/graph/operators.py, or say in REASONS why not: {without}"
+    gone = [reason for reason in REASONS if not any(place.startswith(reason) for place in found)]
+    assert not gone, f"reasons for nothing: {gone}"
+
+
+@pytest.mark.parametrize(
+    "source, names",
+    (
+        ('A = ("Relu", "Tanh", "Abs")', 3),
+        ('A = {"Relu": 1, "Tanh": 2, "Abs": 3}', 3),
+        ('A = frozenset({"Relu"} | B - {"Tanh", "Abs"})', 3),
+        ('A = [("", "Relu"), ("", "Tanh"), ("", "Abs")]', 3),
+        ('A = "Relu Tanh Abs".split()', 3),
+        ('def f(a):\n    return a in ("Relu", "Tanh") or a == "Abs"', 3),
+        ('def f(a):\n    return a in (*B, "Relu", "Tanh", "Abs", "abs")', 3),
+        ('A = ("Relu", "Tanh", "Relu")', 0),
+        ('__all__ = ["Relu", "Tanh", "Abs"]', 0),
+        ('A = "Relu Tanh and Abs"', 0),
+    ),
+)
+def test_what_is_a_collection(source, names, tmp_path):
+    for package in ("lingeronnx", "simulator"):
+        (tmp_path / package).mkdir()
+    (tmp_path / "lingeronnx" / "it.py").write_text(source)
+    assert [len(each.names) for each in collections(tmp_path)] == [names] * (names > 0)
+
+
+@pytest.mark.parametrize("name", operators.OPERATORS)
+def test_entries_are_of_the_standard(name):
+    """What an entry says of the standard's forms is what the standard says."""
+    op, schemas = operators.OPERATORS[name], {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "" and schema.name == name:
+            schemas[schema.since_version] = schema
+    assert op.since == (min(schemas) if min(schemas) > 13 else 1)
+    if op.inputs_since is not None:
+        attributes, version = op.inputs_since
+        before = schemas[max(v for v in schemas if v < version)]
+        assert set(attributes) <= set(before.attributes)
+        assert not set(attributes) & set(schemas[version].attributes)
+        assert tuple(value.name for value in schemas[version].inputs[1 : 1 + len(attributes)]) == attributes
+    if op.named_broadcast:
+        assert "broadcast" in schemas[max(v for v in schemas if v < 7)].attributes
+        assert "broadcast" not in schemas[7].attributes

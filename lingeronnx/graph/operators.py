@@ -61,7 +61,7 @@ class Operator:
     sized_by : inputs whose data decide the sizes of the output; empty: its data do, always. sizes : gives sizes of a
     tensor. places : gives positions in a tensor. makes : data out of sizes. random, sequence, subgraphs : as they say.
     run_time_scales : works out scales of activations at run time. quantized : is about integers and their scales.
-    since : the first opset that has it, where it is a late one. inputs_since : (attributes that became inputs 1, 2,
+    since : the first opset that has it, where that is above 13. inputs_since : (attributes that became inputs 1, 2,
     ..., the opset that has them so). named_broadcast : before opset 7 attributes said where the second operand's axes
     lie.
     """
@@ -219,7 +219,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({
     "TopK": _Op(sized_by=(1,)),
     "Unique": _Op(sized_by=()),
     # chance
-    "Bernoulli": _Op(random=True),
+    "Bernoulli": _Op(random=True, since=15),
     "Multinomial": _Op(random=True),
     "RandomNormal": _Op(random=True, makes=True),
     "RandomNormalLike": _Op(random=True),

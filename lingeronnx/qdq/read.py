@@ -344,13 +344,12 @@ def _constant(value: ir.Value | None) -> np.ndarray | None:
     array, node = ir.const(value), ir.producer(value)
     if array is not None or node is None or node.domain or not node.inputs:
         return array
-    known = node.op_type in (*operators.SAME, "Cast", "Reshape") or node.op_type == "Transpose"
-    found = _constant(node.inputs[0]) if known else None
+    found = _constant(node.inputs[0]) if node.op_type in operators.WHOLE | {"Cast"} else None
     if found is None or node.op_type in operators.SAME:
         return found
     if node.op_type == "Cast":
         return found.astype(ir.DataType(ir.attr(node, "to")).numpy())
     if node.op_type == "Transpose":
         return found.transpose(ir.attr(node, "perm"))
-    shape = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    shape = _constant(node.inputs[1]) if node.op_type == "Reshape" else None
     return None if shape is None else found.reshape(shape.tolist())
