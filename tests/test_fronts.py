@@ -7,7 +7,7 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.flow.ends import ends
-from lingeronnx.graph import ir
+from lingeronnx.graph import ir, operators
 from tests.nets import Net
 
 _BINS, _MEL, _FRAMES, _WINDOW = 17, 8, 12, 32
@@ -81,3 +81,12 @@ def test_a_logarithm_within_the_network_is_no_front(bend: str) -> None:
     more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(3)))
     model = net.graph(_network(net, net.node("Log", net.node("Relu", more)), 8))
     assert ends(model, lost=True) == []
+
+
+@pytest.mark.parametrize("bend", sorted(operators.ACTIVATIONS - {"PRelu"}))
+def test_any_activation_tells_a_network(bend: str) -> None:
+    """A logarithm behind it alone, of sums that are positive, is none of a front."""
+    net = Net(_FRAMES, _WINDOW, opset=24)
+    inner = net.node(bend, net.node("MatMul", "x", net.const(_weight(_WINDOW, 8))))
+    more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(30)))
+    assert ends(net.graph(_network(net, net.node("Log", more), 8)), lost=True) == []

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..graph.modules import called, module
 from ..run.moments import noted_inputs
 from ..targets import platform
@@ -147,19 +147,13 @@ def _of_input(row: Row, kind: str, measured: str, limit: str, weight: float) -> 
 # ---- scales --------------------------------------------------------------------------------------------------------
 
 
-#: What keeps the scale of what it reads: a scale that is wrong there is the tensor's before it.
-_KEEPS = frozenset({"Relu", "Clip", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Flatten",
-                    "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Slice",
-                    "Split"})  # fmt: skip
-
-
 def held_wrong(row: Row, before: Mapping[str, Row], found: Mapping[str, Finding]) -> Finding | None:
     """Return whether the scale cuts values off, or leaves most integers unused.
 
     before : the rows that it is computed from. found : what is known of them.
     """
     finding = _of_scale(row)
-    own = row.kinds[0] not in _KEEPS or not any(same_scale(row, other) for other in before.values())
+    own = row.kinds[0] not in operators.KEEP_SCALE or not any(same_scale(row, other) for other in before.values())
     known = finding is not None and any(name in found and found[name].kind == finding.kind for name in before)
     return finding if own or known else None
 
@@ -379,8 +373,9 @@ def weights(row: Row, join: Join, parents: Sequence[str], found: Mapping[str, Fi
 # ---- what costs little ---------------------------------------------------------------------------------------------
 
 
+_CUTS = frozenset({"Clip", "Relu"})
 #: What makes channels of its own: a dead one there is the layer's doing.
-_MAKES = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Relu", "Clip"})
+_MAKES = operators.LAYERS - operators.RECURRENT | {"BatchNormalization"} | _CUTS
 
 
 def costs_little(row: Row, join: Join, explained: bool) -> Finding | None:
@@ -392,7 +387,7 @@ def costs_little(row: Row, join: Join, explained: bool) -> Finding | None:
         remedy = "take it out of the model, or train it again: it costs time and no accuracy"
         finding = _finding(row, "dead channel", measured, "none", remedy, (), 3)
         share = len(still) / len(channels.still)  # a Relu that is never passed may be by chance of the data
-        return replace(finding, weight=share / 100 if row.kinds[0] in ("Relu", "Clip") else share)
+        return replace(finding, weight=share / 100 if row.kinds[0] in _CUTS else share)
     graph = join.base.graph
     outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
     if row.name in outputs and row.held is not None and row.held.q.bits == 8 and row.judged.sqnr < _UNEVEN:

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from ..formats import is_quantized_domain
-from ..graph import ir
+from ..graph import ir, operators
 from ..ops import is_relu
 from ..run.made import made_from
 from ..run.metrics import decibel
@@ -23,7 +23,6 @@ from .sources import Source
 __all__ = ["Closer"]
 
 _BETTER = 6.0  # dB that an explanation must bring
-_LAYERS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
 _SAMPLES = 8
 _WORK = 1 << 28  # products that comparing all channels with all may take
 
@@ -102,7 +101,7 @@ class Closer:
     def _attributes(self, row: Row) -> Answer | None:
         """Return where pads, strides, dilations or group are not those of the float model's layer."""
         ours = self._other.node(row.name)
-        theirs = next((n for n in self._before(row.name) if n.op_type in _LAYERS), None)
+        theirs = next((n for n in self._before(row.name) if n.op_type in operators.WINDOWS), None)
         if ours is None or theirs is None:
             return None
         for name, kind in (

@@ -12,7 +12,7 @@ import onnx
 from ..errors import ModelError
 from ..flow.report import float_nodes
 from ..formats import DEQUANT, is_quantized_domain
-from ..graph import ir, onnxfile
+from ..graph import ir, onnxfile, operators
 from ..plan.synthetic import warnings_of
 from ..run.int_runner import row_of
 from ..run.part import chip_part, scaled_by_host
@@ -35,8 +35,7 @@ def read_packable(path: str | os.PathLike[str]) -> onnx.ModelProto | None:
 
 def is_packable(proto: onnx.ModelProto) -> bool:
     """Whether a file holds operators that only integer graphs have."""
-    standard = ("MaxPool", "Transpose", "Split")
-    return any(node.op_type in REQUIRED and node.op_type not in standard for node in proto.graph.node)
+    return any(node.op_type in REQUIRED and node.op_type not in operators.OPERATORS for node in proto.graph.node)
 
 
 def check_packed(

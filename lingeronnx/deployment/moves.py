@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..graph import ir
+from ..graph import ir, operators
 
 __all__ = ["moved_from"]
-
-_MOVES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")
 
 
 def moved_from(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) -> ir.Value:
@@ -16,7 +14,7 @@ def moved_from(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) -> ir.Val
 
     shapes : of one sample, by tensor; a Transpose keeps the order where it moves axes of size 1 only.
     """
-    while (node := ir.producer(value)) is not None and node.op_type in _MOVES and node.domain == "":
+    while (node := ir.producer(value)) is not None and node.op_type in operators.WHOLE and node.domain == "":
         source = ir.source(node)
         if node.op_type == "Transpose" and not _keeps_order(node, shapes.get(str(source.name))):
             break

@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..formats import BATCH_NORM2D
-from ..graph import ir
+from ..graph import ir, operators
 from ..ops.macs import macs
 from ..targets import Platform
 from ._base import Maker
 
 __all__ = ["normalize_constant"]
 
-_KINDS = ("Add", "Div", "Mul", "Neg", "Sub")
+_KINDS = operators.STRAIGHT | {"Neg"}
 
 
 def normalize_constant(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..graph.loose import loose_node, loose_tensor
 from ..ops import float_op
 from ..targets import Platform
@@ -69,7 +69,7 @@ def _numbers(dims: Sequence[Any]) -> tuple[int, ...]:
 
 def split_map(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Cut the map into as few tiles as are within the limits."""
-    if node.domain or node.op_type not in ("Conv", "MaxPool", "AveragePool"):
+    if node.domain or node.op_type not in operators.WINDOWS - {"ConvTranspose"}:
         return None
     window = _Window.of(node)
     convolves = node.op_type == "Conv"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..plan import Plan
 from ..run.data import Progress
 from .assign import tie_classes, tops
@@ -31,7 +31,7 @@ _CAP = 100.0  # dB: beyond that nothing is gained
 _CLEAR = 0.02  # dB that a method gains at least
 _ERRORS = 1.645  # standard errors that a method gains at least: by chance that is one of 20
 _STEP_ERRORS = 3.0  # and a single scale, of which a net has dozens: one of 700
-_CURVES = ("LogSoftmax", "Sigmoid", "Softmax")  # behind these, rare values tell nearly all of the error
+_CURVES = operators.ROWS - {"Hardmax"} | {"Sigmoid"}  # behind these, rare values tell nearly all of the error
 
 
 def with_best_effort(made: Compared, progress: Progress | None = None) -> Compared:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from ..errors import ConstraintError
-from ..graph import ir
+from ..graph import ir, operators
 from ..ops.macs import macs
 from ..run.data import Progress
 from .complete import Compared, compared
@@ -25,9 +25,7 @@ __all__ = ["ends", "with_best_ends"]
 
 _FRONT = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
 _TAIL = ("Exp", "NonMaxSuppression", "Pow", "Sqrt", "TopK")
-_BENT = (
-    "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Softmax", "Softplus", "Tanh",
-)  # fmt: skip
+_BENT = operators.ACTIVATIONS | {"Softmax"}
 _LAYERS = 1  # a front without a logarithm or a power may have: a transform written as a convolution
 _GAIN, _LOSS = 3.0, 0.5  # dB that some output gains at least, and others lose at most
 _CELL_GAIN = 0.5  # dB: cells cost the host next to nothing
@@ -224,7 +222,7 @@ def _expects(node: ir.Node) -> bool:
     """Whether it sums what a Softmax gives under constant weights; attention, which sums data, does not."""
     data = [value for value in node.inputs if value is not None and ir.const(value) is None]
     maker = ir.producer(data[0]) if len(data) == 1 else None
-    while maker is not None and maker.op_type in ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"):
+    while maker is not None and maker.op_type in (*operators.SHAPED, "Transpose"):
         maker = ir.producer(maker.inputs[0])
     return maker is not None and maker.op_type == "Softmax"
 

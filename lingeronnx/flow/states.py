@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..ops import float_op
 from ..ops.macs import macs
 from ..run.runners import reads
@@ -20,8 +20,6 @@ from .partition import Partition
 __all__ = ["advice", "apart", "cells", "into_states", "proposals", "wide_states"]
 
 _SIDES = ("in", "out", "input", "output", "new", "next", "n", "old", "prev", "previous", "cur", "current", "o", "i")
-_TAKES = ("Slice", "Gather", "Split")
-_MOVES = (*_TAKES, "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 def apart(model: ir.Graph, state: Mapping[str, str], row: Platform) -> dict[str, str]:
@@ -32,7 +30,7 @@ def apart(model: ir.Graph, state: Mapping[str, str], row: Platform) -> dict[str,
     found: dict[str, str] = {}
     for output, name in state.items():
         taking = _taking(model, name, row)
-        if any(node.op_type in _TAKES for node in taking):
+        if any(node.op_type in operators.PARTS for node in taking):
             why = f"it takes the packed state '{name}' apart: each part keeps its own scale"
             found.update({str(node.name): why for node in taking})
         joining = _joining(model, output, row)
@@ -44,7 +42,7 @@ def apart(model: ir.Graph, state: Mapping[str, str], row: Platform) -> dict[str,
 
 def _moves(node: ir.Node, row: Platform) -> bool:
     op, _ = float_op(node, row)
-    return op.moves if op is not None else node.op_type in _MOVES
+    return op.moves if op is not None else node.op_type in operators.WHOLE | operators.PARTS
 
 
 def _taking(model: ir.Graph, name: str, row: Platform) -> list[ir.Node]:

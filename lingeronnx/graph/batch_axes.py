@@ -13,19 +13,19 @@ import json
 from collections.abc import Mapping
 
 from ..errors import ConfigError, nearest
-from . import ir
+from . import ir, operators
 
-__all__ = ["KEY", "RECURRENT", "batch_axes", "note_batch_axes", "open_axis", "tell_batch_axes"]
+__all__ = ["KEY", "batch_axes", "note_batch_axes", "open_axis", "tell_batch_axes"]
 
 #: Metadata key of {input: axis or null} as JSON, for the inputs whose samples are not on axis 0.
 KEY = "lingeronnx.batch_axes"
 
-RECURRENT = ("LSTM", "GRU", "RNN")
 _STATES = (5, 6)
-_SAME = (
-    "Abs", "Cast", "Clip", "Dropout", "Elu", "Gather", "Identity", "LeakyRelu", "MatMul", "Neg", "Relu", "Sigmoid",
-    "Slice", "Split", "Sqrt", "Tanh", "Unsqueeze", "Squeeze", "Transpose", "Add", "Sub", "Mul", "Div",
-)  # fmt: skip
+#: An axis of what they read is an axis of what they write.
+_SAME = {
+    *operators.ONE_TENSOR, *operators.SAME, "Cast", *operators.STRAIGHT, "MatMul", *operators.PARTS,
+    *operators.MOVED_AXES,
+}  # fmt: skip
 
 
 def batch_axes(model: ir.Graph) -> dict[str, int | None]:
@@ -94,7 +94,7 @@ def _of_recurrent(model: ir.Graph) -> dict[str, int]:
     """Return {input: axis} of what reaches a recurrent layer."""
     found: dict[str, set[int]] = {}
     for node in model.graph:
-        if node.domain or node.op_type not in RECURRENT:
+        if node.domain or node.op_type not in operators.RECURRENT:
             continue
         first = int(ir.attr(node, "layout", 0))
         for index in (0, *_STATES):
@@ -151,6 +151,6 @@ def _before(node: ir.Node, axis: int) -> int | None:
         for place in places:
             axis += place <= axis
         return axis
-    if node.op_type in ("Add", "Sub", "Mul", "Div", "MatMul") and ir.const(node.inputs[1]) is None:
+    if node.op_type in (*operators.STRAIGHT, "MatMul") and ir.const(node.inputs[1]) is None:
         return None
     return axis

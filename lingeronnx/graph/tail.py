@@ -16,22 +16,12 @@ from dataclasses import dataclass
 
 import onnx
 
-from . import ir
+from . import ir, operators
 
 __all__ = ["Tail", "cut", "with_tail"]
 
-#: Operators whose outputs have sizes that the data decide.
-_ANYWAY = ("Compress", "NonMaxSuppression", "NonZero", "Scan", "Unique")
-#: The same where one of these inputs is computed from data.
-_SIZED = {
-    "ConstantOfShape": (0,), "Expand": (1,), "If": (0,), "Loop": (0, 1), "OneHot": (1,), "Pad": (1,),
-    "Range": (0, 1, 2), "Reshape": (1,), "Resize": (2, 3), "Slice": (1, 2, 3, 4), "Tile": (1,), "TopK": (1,),
-}  # fmt: skip
 _IR_VERSION = 8  # from which models have functions
 _INFERRED = 1 << 28  # bytes of weights up to which types are inferred
-_LAYERS = ("Conv", "ConvTranspose", "Gemm", "GRU", "LSTM", "MatMul", "RNN")
-#: What tells sizes of a tensor, whatever it holds.
-_TELLS = ("Shape", "Size")
 
 
 @dataclass(frozen=True)
@@ -55,11 +45,11 @@ class Tail:
 
 def cut(model: ir.Graph) -> Tail | None:
     """Return `model` cut in two, None where no size is decided by data; `model` is left as it is."""
-    if not any(node.op_type in (*_ANYWAY, *_SIZED) for node in model.graph):
+    if not any(node.op_type in (*operators.DATA_SIZES, *operators.SIZED_BY) for node in model.graph):
         return None
     why = _nodes(model)
     behind = {str(v.name) for node in model.graph if str(node.name) in why for v in node.outputs}
-    layers = [str(node.name) in why for node in model.graph if node.op_type in _LAYERS and not node.domain]
+    layers = [str(node.name) in why for node in model.graph if node.op_type in operators.LAYERS and not node.domain]
     if not why or 2 * sum(layers) > len(layers) or all(str(node.name) in why for node in model.graph):
         return None
     whole = ir.to_proto(model)
@@ -145,16 +135,16 @@ def _nodes(model: ir.Graph) -> dict[str, str]:
             why[str(node.name)] = "its sizes are decided by the data, and differ from sample to sample"
         if str(node.name) in why:
             behind.update(node.outputs)
-        if (node.domain or node.op_type not in _TELLS) and any(value in data for value in given):
+        if (node.domain or node.op_type not in operators.SIZES) and any(value in data for value in given):
             data.update(node.outputs)
     return why
 
 
 def _decided(node: ir.Node, data: set[ir.Value]) -> bool:
     """Whether sizes of the outputs of `node` follow from what the tensors `data` hold."""
-    if node.op_type in _ANYWAY:
+    if node.op_type in operators.DATA_SIZES:
         return any(value in data for value in node.inputs)
-    places = _SIZED.get(node.op_type, ())
+    places = operators.SIZED_BY.get(node.op_type, ())
     if any(index < len(node.inputs) and node.inputs[index] in data for index in places):
         return True
     return node.op_type == "Loop" and not _counts(node) and any(value in data for value in _values(node))

@@ -38,6 +38,7 @@ __all__ = [
     "Violation",
     "float_op",
     "is_relu",
+    "is_tabled",
     "parameter_values",
     "rule_of",
     "rule_text",
@@ -76,6 +77,11 @@ def float_op(node: ir.Node, row: Platform) -> tuple[Op | None, str]:
     there = [op for op in fitting if op.available(row)]
     best = there[:1] if len(there) < 2 else [op for op in there if not op.violations(node, row)]
     return (best or there or fitting)[0], ""
+
+
+def is_tabled(kind: str) -> bool:
+    """Whether a table is all there is for a standard function of one number."""
+    return _BY_FLOAT.get(("", kind)) == [TABLE]
 
 
 def rule_of(form: Format) -> Op | None:

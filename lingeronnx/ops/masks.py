@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 
 __all__ = ["FAR", "LIKELY", "MASKED_AT_RUN_TIME", "SURELY", "masked_at_run_time", "masked_row"]
 
@@ -19,8 +19,8 @@ SURELY, LIKELY = -1000.0, -50.0
 #: Why a sum or a Softmax stays in float.
 MASKED_AT_RUN_TIME = "its mask is computed at run time, and reaches too far down for integers"
 
-_WAY = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-_ARITHMETIC = ("Add", "BatchNormalization", "Mul", "Sub", "Where")
+_WAY = operators.WHOLE | operators.COPIES | {"Cast"}
+_ARITHMETIC = operators.STRAIGHT | {"BatchNormalization", "Where"}
 
 
 def masked_row(node: ir.Node) -> int | None:

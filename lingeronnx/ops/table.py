@@ -10,8 +10,6 @@ a model-local function (GELU as exporters write it, for instance).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,90 +17,20 @@ import numpy as np
 from .. import formats
 from ..emit import Lowering
 from ..errors import InternalError
-from ..graph import ir
+from ..graph import ir, operators
 from ..targets import Platform
 from ._base import Op, Tie
 
-__all__ = ["ARITHMETIC", "TABLE", "UNARY", "Table", "evaluate", "table_of"]
-
-#: Straight lines, of Div where the divisor is the constant.
-_STRAIGHT = ("Add", "Div", "Mul", "Sub")
-
-Attribute = Callable[..., Any]
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.logaddexp(0.0, x))
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
-
-
-def _gelu(x: np.ndarray, attr: Attribute) -> np.ndarray:
-    if attr("approximate", "none") == "tanh":
-        return np.asarray(0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))))
-    return np.asarray(0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))))
-
-
-def _hard(x: np.ndarray, slope: float, offset: float) -> np.ndarray:
-    return np.clip(slope * x + offset, 0.0, 1.0)
-
-
-def _elu(x: np.ndarray, alpha: float) -> np.ndarray:
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0.0)))
-
-
-def _celu(x: np.ndarray, alpha: float) -> np.ndarray:
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0.0) / alpha))
-
-
-#: Standard operators of one tensor: name -> f(x, attribute), with ONNX's defaults.
-UNARY: Mapping[str, Callable[[np.ndarray, Attribute], np.ndarray]] = {
-    "Abs": lambda x, attr: np.abs(x),
-    "Celu": lambda x, attr: _celu(x, attr("alpha", 1.0)),
-    "Elu": lambda x, attr: _elu(x, attr("alpha", 1.0)),
-    "Erf": lambda x, attr: _erf(x),
-    "Exp": lambda x, attr: np.exp(x),
-    "Gelu": _gelu,
-    "HardSigmoid": lambda x, attr: _hard(x, attr("alpha", 0.2), attr("beta", 0.5)),
-    "HardSwish": lambda x, attr: x * _hard(x, 1 / 6, 0.5),
-    "LeakyRelu": lambda x, attr: np.where(x >= 0, x, attr("alpha", 0.01) * x),
-    "Log": lambda x, attr: np.log(x),
-    "Mish": lambda x, attr: x * np.tanh(_softplus(x)),
-    "Neg": lambda x, attr: -x,
-    "Reciprocal": lambda x, attr: 1.0 / x,
-    "Relu": lambda x, attr: np.maximum(x, 0.0),
-    "Selu": lambda x, attr: attr("gamma", 1.0507010221481323) * _elu(x, attr("alpha", 1.6732631921768188)),
-    "Sigmoid": lambda x, attr: _sigmoid(x),
-    "Softplus": lambda x, attr: _softplus(x),
-    "Softsign": lambda x, attr: x / (1.0 + np.abs(x)),
-    "Sqrt": lambda x, attr: np.sqrt(x),
-    "Swish": lambda x, attr: x * _sigmoid(attr("alpha", 1.0) * x),
-    "Tanh": lambda x, attr: np.tanh(x),
-    "ThresholdedRelu": lambda x, attr: np.where(x > attr("alpha", 1.0), x, 0.0),
-}
-
-#: Operators of two tensors, of which a function has one and a constant, or the same one twice.
-ARITHMETIC: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "Add": np.add,
-    "Div": np.divide,
-    "Max": np.maximum,
-    "Min": np.minimum,
-    "Mul": np.multiply,
-    "Pow": np.power,
-    "Sub": np.subtract,
-}
+__all__ = ["TABLE", "Table", "evaluate", "table_of"]
 
 
 def evaluate(node: ir.Node, *values: np.ndarray) -> np.ndarray:
     """Return what the standard operator `node` computes from float64 `values`."""
-    if node.op_type in ARITHMETIC:
-        return ARITHMETIC[node.op_type](*values)
-    if node.op_type not in UNARY:
+    if node.op_type in operators.ARITHMETIC:
+        return operators.ARITHMETIC[node.op_type](*values)
+    if node.op_type not in operators.FUNCTIONS:
         raise InternalError(f"{node.op_type} is not a function of one number")
-    return UNARY[node.op_type](values[0], lambda name, default: ir.attr(node, name, default))
+    return operators.FUNCTIONS[node.op_type](values[0], lambda name, default: ir.attr(node, name, default))
 
 
 def _composed(body: Any, x: np.ndarray) -> np.ndarray:
@@ -131,8 +59,8 @@ class Table(Op):
 
     format = formats.TABLE
     floats: tuple[tuple[str, str], ...] = (
-        *(("", kind) for kind in UNARY if kind not in ("Relu", "Sigmoid", "Tanh")),
-        *(("", kind) for kind in ("Add", "Div", "Mul", "Pow", "Sub")),
+        *(("", kind) for kind in operators.FUNCTIONS if kind not in ("Relu", "Sigmoid", "Tanh")),
+        *(("", kind) for kind in operators.ARITHMETIC if kind not in ("Max", "Min")),
         *((ir.DOMAIN, kind) for kind in ("Gelu", "Mish", "Silu", "Curve")),
     )
     factor = "fixed"
@@ -155,7 +83,7 @@ class Table(Op):
     def absence(self, node: ir.Node, row: Platform) -> str:
         """Return the reason: the platform has no table for this function, whose straight lines layers take up."""
         reason = f"{row.name} has no operator for {ir.operator(node)}"
-        straight = node.op_type in _STRAIGHT and (node.op_type != "Div" or ir.const(node.inputs[0]) is None)
+        straight = node.op_type in operators.STRAIGHT and (node.op_type != "Div" or ir.const(node.inputs[0]) is None)
         return f"{reason} with a constant; between layers a BatchNormalization does it" if straight else reason
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:

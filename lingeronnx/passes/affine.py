@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ._layers import channel_axis, is_layer, scale_layer
 from ._pass import Answer, Reason, refused
 
-_SIGNS = ("Mul", "Div", "Add", "Sub")
-_FACTORS = ("Mul", "Div")
-_HOMOGENEOUS = ("AveragePool", "LeakyRelu", "MaxPool", "Relu")  # f(a x) = a f(x) for a > 0
 _SHAPED = ("Flatten", "Reshape")
 
 
@@ -28,7 +25,7 @@ def fold_affine(model: ir.Graph) -> Answer:
         if node.op_type == "Neg" and not node.domain:
             folded += _negate(model, node)
             continue
-        if node.op_type not in _SIGNS or node.domain or len(node.inputs) != 2:
+        if node.op_type not in operators.STRAIGHT or node.domain or len(node.inputs) != 2:
             continue
         found = _operands(node)
         if found is None:
@@ -74,7 +71,7 @@ def _fold(model: ir.Graph, node: ir.Node, kind: str, source: ir.Value, array: np
                 inner.name = ir.fresh_name(model, f"{inner.name}_folded")
             ir.absorb(model, ir.producer(source) or maker, node)
             return True
-        positive = kind in _FACTORS and not flipped and moved.dtype.kind == "f" and bool((moved > 0).all())
+        positive = kind in operators.FACTORS and not flipped and moved.dtype.kind == "f" and bool((moved > 0).all())
         before = _before(maker, moved, positive)
         if before is None:
             return False
@@ -105,16 +102,16 @@ def _before(node: ir.Node, array: np.ndarray, positive: bool) -> np.ndarray | No
     rank = len(ir.shape(node.outputs[0]) or ())
     if node.domain or array.ndim > rank or len(node.outputs) != 1:
         return None
-    if positive and node.op_type in _HOMOGENEOUS:
+    if positive and node.op_type in operators.HOMOGENEOUS:
         return array
     if positive and node.op_type in _SHAPED and array.size == 1:
         return array.reshape(())
-    if node.op_type not in ("Squeeze", "Transpose", "Unsqueeze"):
-        return None
     full = array.reshape((1,) * (rank - array.ndim) + array.shape)
     if node.op_type == "Transpose":
         order = ir.attr(node, "perm") or list(range(rank))[::-1]
         return full.transpose(np.argsort(order))
+    if node.op_type not in ("Squeeze", "Unsqueeze"):
+        return None
     axes, wide = ir.axes(node), max(rank, len(ir.shape(node.inputs[0]) or ()))
     if axes is None:
         return None

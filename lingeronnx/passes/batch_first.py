@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 
 __all__ = ["batch_first"]
 
@@ -38,11 +38,8 @@ _Axes = tuple[tuple[_Atom, ...], ...]
 _BATCH = _Atom(0, 0)
 _FRONT = ((_BATCH,),)
 
-_UNARY = ("Abs", "Clip", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Neg",
-          "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh")  # fmt: skip
-_BINARY = ("Add", "Div", "Mul", "Sub")
+_UNARY = operators.ONE_TENSOR | operators.SAME
 _LAST = ("Softmax", "LayerNormalization")
-_MOVES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +141,11 @@ class _Walk:
                 return None
             axes = tuple(view.axes[p] for p in perm)
             return None if view.of in self._entries and axes[:1] == _FRONT else replace(view, axes=axes)
-        if kind in _BINARY:
+        if kind in operators.STRAIGHT:
             return self._binary(node)
         if view is None:
             return None
-        if kind in _MOVES:
+        if kind in operators.SHAPED:
             return self._regrouped(view, ir.shape(node.outputs[0]))
         if kind == "Gather":
             return self._picked(node, view)

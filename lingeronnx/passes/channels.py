@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import ModelError
-from ..graph import ir
+from ..graph import ir, operators
 from ..graph.builder import Builder
 from ..run.runners import FloatIsland
 
-_MOVES = ("Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+_MOVES = operators.SHAPED | operators.PARTS - {"Split"} | {"Transpose"}
 _MOST = 1 << 23  # elements of a sample that float32 can number twice
 
 

@@ -6,11 +6,10 @@ the file (a big ConstantOfShape, a Tile).
 
 from __future__ import annotations
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..run.runners import FloatIsland
 
 LIMIT = 1 << 24
-_NEVER = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 
 
 def fold_constants(model: ir.Graph) -> int:
@@ -19,7 +18,7 @@ def fold_constants(model: ir.Graph) -> int:
     nodes = []
     for node in model.graph:
         known = all(v is None or v.name in constant or ir.const(v) is not None for v in node.inputs)
-        if known and not ir.holds_graphs(node) and node.inputs and node.op_type not in _NEVER:
+        if known and not ir.holds_graphs(node) and node.inputs and node.op_type not in operators.RANDOM:
             nodes.append(node)
             constant.update(str(v.name) for v in node.outputs)
     if not nodes:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir
-from ..ops.table import ARITHMETIC, UNARY, table_of
+from ..graph import ir, operators
+from ..ops import is_tabled
+from ..ops.table import table_of
 
 #: No chip has an operator for these: a composition with one of them is worth a table.
-_CURVED = frozenset({"Abs", "Celu", "Elu", "Erf", "Exp", "HardSigmoid", "Log", "Pow", "Reciprocal", "Selu", "Softplus",
-                     "Softsign", "Sqrt", "ThresholdedRelu"})  # fmt: skip
+_CURVED = frozenset(kind for kind in operators.FUNCTIONS if is_tabled(kind)) - {"Neg"} | {"Pow"}
 _GRID = np.linspace(-8.0, 8.0, 257)
 _KNOWN = {
     "Gelu": ("Gelu", {}),
@@ -47,7 +47,7 @@ def curves(model: ir.Graph) -> int:
 
 def _operands(node: ir.Node) -> list[ir.Value] | None:
     """Return the computed inputs of an element-wise node, each once; None for another node."""
-    if node.domain or node.op_type not in {*UNARY, *ARITHMETIC} or len(node.outputs) != 1:
+    if node.domain or node.op_type not in {*operators.FUNCTIONS, *operators.ARITHMETIC} or len(node.outputs) != 1:
         return None
     computed: list[ir.Value] = []
     rank = len(ir.shape(node.outputs[0]) or ())

@@ -10,10 +10,8 @@ import math
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ._pass import Answer, Reason, refused
-
-_BETWEEN = ("Relu", "Clip", "Identity", "LeakyRelu", "Sigmoid", "Tanh")
 
 
 def dense_order(model: ir.Graph) -> Answer:
@@ -75,6 +73,6 @@ def _chain(node: ir.Node) -> list[ir.Node]:
         chain.append(maker)
         if maker.op_type in ("Flatten", "Reshape"):
             return chain
-        if maker.op_type not in _BETWEEN:
+        if maker.op_type not in operators.ONE_TENSOR | operators.SAME:
             return []
         reader = maker

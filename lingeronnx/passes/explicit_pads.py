@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..ops import is_relu
 from ._pass import Answer, Reason, refused
 
-_WINDOWED = ("Conv", "MaxPool", "AveragePool")
+_WINDOWED = operators.WINDOWS - {"ConvTranspose"}
 
 
 def explicit_pads(model: ir.Graph) -> Answer:

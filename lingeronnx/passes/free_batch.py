@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..errors import ModelError
-from ..graph import ir
-from ..graph.batch_axes import KEY, RECURRENT, note_batch_axes, tell_batch_axes
+from ..graph import ir, operators
+from ..graph.batch_axes import KEY, note_batch_axes, tell_batch_axes
 from ..run.data import InputSpec
 from ..run.runners import FloatRunner, input_specs
 from ._pass import Answer, Reason
@@ -123,7 +123,7 @@ def _unlike(specs: Sequence[InputSpec]) -> list[Reason]:
 def _spells_one(model: ir.Graph, specs: Sequence[InputSpec]) -> bool:
     """Whether `model`, whose inputs leave the number of samples open, runs on one sample and not on two."""
     targets = [ir.const(n.inputs[1]) for n in model.graph if n.op_type == "Reshape" and not n.domain]
-    states = (v for n in model.graph if n.op_type in RECURRENT and not n.domain for v in n.inputs[5:7])
+    states = (v for n in model.graph if n.op_type in operators.RECURRENT and not n.domain for v in n.inputs[5:7])
     held = any(v is not None and not v.is_graph_input() for v in states)
     if not held and not any(target is not None and (target > 0).all() for target in targets):
         return False  # every Reshape follows what it is given, and no layer begins with states for one sample
@@ -184,7 +184,7 @@ def _free(model: ir.Graph, size: int) -> bool:
             continue
         if node.op_type == "Reshape":
             _free_reshape(model, node, size, shapes)
-        elif node.op_type in RECURRENT and size == 1:
+        elif node.op_type in operators.RECURRENT and size == 1:
             _free_states(model, node)
         elif node.op_type == "Expand":
             _free_expand(model, node, size, shapes)
@@ -257,7 +257,7 @@ def _repeated(model: ir.Graph, node: ir.Node, index: int, array: np.ndarray) -> 
 
 def _one_row(model: ir.Graph, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Keep one of N equal rows of a constant operand that broadcasts."""
-    if node.op_type not in ("Add", "Sub", "Mul", "Div"):
+    if node.op_type not in operators.STRAIGHT:
         return
     for index, value in enumerate(node.inputs):
         array = ir.const(value)

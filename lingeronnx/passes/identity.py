@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..ops.activation import bounds
 
 
@@ -46,17 +46,13 @@ def _passes_through(node: ir.Node) -> bool:
     if kind == "Transpose":
         perm = ir.attr(node, "perm")
         return perm is not None and perm == sorted(perm)
-    if kind in _NEUTRAL:
-        return _neutral(node, _NEUTRAL[kind])
-    if kind in ("Reshape", "Flatten", "Expand", "Squeeze", "Slice"):
+    if kind in operators.NEUTRAL:
+        return _neutral(node, operators.NEUTRAL[kind])
+    if kind in (*operators.SHAPED, *operators.COPIES, "Slice"):
         return _same_shape(node.inputs[0], node.outputs[0]) and (kind != "Slice" or _forward(node))
     if kind == "Clip":
         return bounds(node) == (-math.inf, math.inf)
     return kind == "Concat" and len(node.inputs) == 1
-
-
-#: Operator -> the constant that changes nothing; Sub, Div and Pow as the second operand only.
-_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
 
 
 def _neutral(node: ir.Node, number: int) -> bool:

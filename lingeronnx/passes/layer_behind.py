@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ._layers import is_layer
 
 
@@ -31,7 +31,7 @@ def layer_behind(model: ir.Graph) -> int:
 
 def _factor(node: ir.Node) -> tuple[ir.Value, float] | None:
     """Return (x, the number) of a node that multiplies a computed x by one number."""
-    if node.domain or node.op_type not in ("Div", "Mul", "Neg"):
+    if node.domain or node.op_type not in (*operators.FACTORS, "Neg"):
         return None
     computed = [value for value in node.inputs if value is not None and ir.const(value) is None]
     arrays = [array for value in node.inputs if (array := ir.const(value)) is not None]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ModelError
-from ..graph import ir
+from ..graph import ir, operators
 from ..run.runners import FloatIsland
 
 NAME = "LayerNormalization"
@@ -28,7 +28,8 @@ _STEPS = 32  # nodes that are looked at before and behind a root
 _PROBES = 6
 _CLOSE = 1e-3  # of the largest value
 _MOST_EPSILON = 0.1
-_REDUCES = ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2")
+#: Means and deviations, as sums and norms along an axis.
+_REDUCES = {kind for kind, what in operators.REDUCES.items() if what in ("mean", "sum", "squares", "length")}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _found(model: ir.Graph, root: ir.Node) -> tuple[list[ir.Node], ir.Value, _No
 
 def _is_affine(node: ir.Node) -> bool:
     constant = any(ir.const(value) is not None for value in node.inputs)
-    return not node.domain and node.op_type in ("Add", "Div", "Mul", "Sub") and constant
+    return not node.domain and node.op_type in operators.STRAIGHT and constant
 
 
 # ---- candidates --------------------------------------------------------------------------------------------------

@@ -12,17 +12,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ._pass import Answer, Reason, refused
 
-_UNARY = (
-    "Abs", "Cast", "Ceil", "Celu", "Clip", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish",
-    "Identity", "LeakyRelu", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Softplus",
-    "Softsign", "Sqrt", "Tanh", "ThresholdedRelu",
-)  # fmt: skip
-_BROADCAST = ("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "PRelu", "Sum", "Mean")
-_AXIS = ("Concat", "Split", "Softmax", "LogSoftmax")
-_REDUCE = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL2")
+_AXIS = operators.ROWS | {"Concat", "Split"}
 
 _Perm = tuple[int, ...]
 
@@ -106,8 +99,8 @@ def _join(model: ir.Graph, node: ir.Node) -> int:
 def _sink(model: ir.Graph, node: ir.Node) -> int:
     """Let `node` work on the tensors in front of the Transposes it reads."""
     kind = node.op_type
-    data = range(len(node.inputs)) if kind in (*_BROADCAST, "Concat") else (0,)
-    if kind not in (*_UNARY, *_BROADCAST, *_AXIS, *_REDUCE, *_OTHERS) or not node.inputs:
+    data = range(len(node.inputs)) if kind in (*operators.BROADCAST, "Concat") else (0,)
+    if kind not in _SINKS or not node.inputs:
         return 0
     moved = [i for i in data if node.inputs[i] is not None and ir.const(node.inputs[i]) is None]
     perms = {_perm(ir.producer(node.inputs[i])) for i in moved}
@@ -171,14 +164,14 @@ _Change = Callable[[ir.Graph, ir.Node, _Perm], tuple[int, ...] | None]
 def _attributes_of(kind: str) -> _Change:
     if kind in _AXIS:
         return _axis
-    if kind in _REDUCE:
+    if kind in operators.REDUCES:
         return _reduce
     return _OTHERS.get(kind, lambda model, node, perm: (1,))
 
 
 def _axis(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
     newer = ir.opset(model) >= 13
-    if "oftmax" in node.op_type and not newer:
+    if node.op_type in operators.ROWS and not newer:
         return None
     axis = ir.attr(node, "axis", 0 if node.op_type == "Split" else -1)
     ir.set_attr(node, "axis", perm[axis])
@@ -254,6 +247,8 @@ def _matmul(model: ir.Graph, node: ir.Node, perm: _Perm) -> tuple[int, ...] | No
 
 
 _OTHERS: dict[str, _Change] = {"Pad": _pad, "Slice": _slice, "Gather": _gather, "Squeeze": _squeeze, "MatMul": _matmul}
+#: What a Transpose sinks through.
+_SINKS = {*operators.ONE_TENSOR, *operators.SAME, "Cast", *operators.BROADCAST, *operators.REDUCES, *_AXIS, *_OTHERS}
 
 
 # ---- axes of size one ----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from ..errors import ModelError
-from ..graph import ir
+from ..graph import ir, operators
 from ..graph.builder import to_inputs
 from .refuse import every_node
 
@@ -202,9 +202,7 @@ _Rewrite = tuple[int, Callable[[ir.Graph, ir.Node], Any]]
 
 #: Operator -> (the opset that has the new form, the rewrite).
 _REWRITES: dict[str, _Rewrite] = {
-    **dict.fromkeys(
-        ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"), (7, _broadcast)
-    ),
+    **dict.fromkeys(operators.NAMED_BROADCAST, (7, _broadcast)),
     "Gemm": (7, _gemm),
     "PRelu": (7, _slope),
     "BatchNormalization": (9, _batch_norm),

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..ops.recurrent import directions, full_length, given, obstacle
 
 _KINDS = ("LSTM", "GRU")
@@ -294,8 +294,8 @@ def _row_by_row(value: ir.Value) -> list[ir.Node]:
     while (node := ir.producer(value)) is not None:
         weight = ir.const(node.inputs[1]) if len(node.inputs) > 1 else None
         linear = node.op_type == "MatMul" and weight is not None and weight.ndim == 2
-        summand = node.op_type in ("Add", "Sub", "Mul", "Div") and weight is not None and weight.ndim <= 1
-        unary = node.op_type in ("Relu", "Tanh", "Sigmoid", "LeakyRelu", "Elu", "Selu", "HardSwish")
+        summand = node.op_type in operators.STRAIGHT and weight is not None and weight.ndim <= 1
+        unary = node.op_type in operators.ONE_TENSOR
         if node.domain or not (linear or summand or unary) or len(value.uses()) != 1 or value.is_graph_output():
             return []
         found.append(node)

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 import onnx
 
 from ..errors import ModelError
-from ..graph import ir
+from ..graph import ir, operators
 
 #: Elements of one tensor of one sample: above it a run would need more memory than a file can ask for.
 LARGEST = 1 << 27
 
-_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger")
 _VENDOR = ("thinker", "linger")
 #: What makes numbers of text.
 _READS_TEXT = (
@@ -32,7 +31,7 @@ def refuse(model: ir.Graph) -> int:
         kind = node.op_type
         if node.domain in _VENDOR:
             raise ModelError(f"{kind} {node.name}: this graph is quantized already; give the model it was made from")
-        if kind in _QUANTIZED or kind.startswith(("QLinear", "QGemm", "QAttention")):
+        if kind in operators.QUANTIZED or kind.startswith(("QLinear", "QGemm", "QAttention")):
             raise ModelError(
                 f"{kind} {node.name}: an operator on integers that is not read; write the quantized model with "
                 "QuantizeLinear and DequantizeLinear, or give the float model"

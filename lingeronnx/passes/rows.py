@@ -7,9 +7,7 @@ becomes the same operators on [N, T, K]: they work along the last axis, or eleme
 
 from __future__ import annotations
 
-from ..graph import ir
-
-_UNARY = ("Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Tanh")
+from ..graph import ir, operators
 
 
 def rows(model: ir.Graph) -> int:
@@ -54,6 +52,8 @@ def _match(fold: ir.Node) -> list[ir.Node] | None:
             sizes = ir.shape(value)
             made = ir.shape(node.inputs[0]) or (None,)
             return chain if len(chain) > 1 and sizes is not None and sizes == (*before[:-1], made[-1]) else None
-        if (node.domain, node.op_type) != (ir.DOMAIN, "Linear") and (node.domain or node.op_type not in _UNARY):
+        if (node.domain, node.op_type) != (ir.DOMAIN, "Linear") and (
+            node.domain or node.op_type not in operators.ONE_TENSOR
+        ):
             return None
     return None

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ._layers import is_layer, scale_layer
 
-_MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_MOVES = operators.SHAPED | {"Transpose"}
 
 
 def scaled_product(model: ir.Graph) -> int:

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..graph.builder import Builder
 from ._pass import Answer, Reason, refused
 
 _WINDOWS = ("AveragePool", "MaxPool")
+_OF = {"mean": "AveragePool", "max": "MaxPool"}
+#: What pools a whole line -> the pool.
 _POOLS = {
-    "GlobalAveragePool": "AveragePool", "GlobalMaxPool": "MaxPool", "ReduceMax": "MaxPool", "ReduceMean": "AveragePool",
-}  # fmt: skip
+    kind: _OF[how]
+    for kind, how in {**operators.REDUCES, **operators.POOLS}.items()
+    if how in _OF and kind not in _WINDOWS
+}
 
 
 def sequence_pool(model: ir.Graph) -> Answer:

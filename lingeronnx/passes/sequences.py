@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ._pass import Answer, Reason, refused
 
 
@@ -25,8 +25,7 @@ def sequences(model: ir.Graph) -> Answer:
             changed += _element(model, node)
         elif node.op_type == "ConcatFromSequence":
             changed += _joined(model, node)
-    left = ("SplitToSequence", "SequenceAt", "ConcatFromSequence")
-    return Answer(changed, [_reason(n) for n in model.graph if n.op_type in left and not n.domain])
+    return Answer(changed, [_reason(n) for n in model.graph if n.op_type in operators.SEQUENCES and not n.domain])
 
 
 def _reason(node: ir.Node) -> Reason:

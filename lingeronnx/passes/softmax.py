@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ._pass import Answer, Reason, refused
-
-_KINDS = ("Softmax", "LogSoftmax", "Hardmax")
 
 
 def softmax(model: ir.Graph) -> Answer:
@@ -19,7 +17,7 @@ def softmax(model: ir.Graph) -> Answer:
     newer = ir.opset(model) >= 13
     changed, why = 0, list[Reason]()
     for node in list(model.graph):
-        shape = ir.shape(node.inputs[0]) if node.op_type in _KINDS and not node.domain else None
+        shape = ir.shape(node.inputs[0]) if node.op_type in operators.ROWS and not node.domain else None
         if not shape:
             continue
         given = ir.attr(node, "axis")

@@ -5,17 +5,17 @@ Exporters compute them from the batch size, with ConstantOfShape or Expand and o
 
 from __future__ import annotations
 
-from ..graph import ir
+from ..graph import ir, operators
 from ._pass import Answer, Reason, refused
 
-_MOVES = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Gather", "Cast")
+_MOVES = operators.WHOLE | operators.PARTS | operators.COPIES | {"Cast"}
 
 
 def zero_states(model: ir.Graph) -> Answer:
     """Drop the zero states of LSTM, GRU and RNN nodes of `model`."""
     dropped, why = 0, list[Reason]()
     for node in model.graph:
-        if node.op_type not in ("LSTM", "GRU", "RNN") or node.domain:
+        if node.op_type not in operators.RECURRENT or node.domain:
             continue
         for index in (5, 6):
             if len(node.inputs) <= index or node.inputs[index] is None:

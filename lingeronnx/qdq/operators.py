@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ModelError
-from ..graph import ir
+from ..graph import ir, operators
 
 __all__ = ["expand", "has_form", "is_dynamic"]
 
 #: Scales of activations are worked out at run time: a file has none.
-_DYNAMIC = ("DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
-            "MatMulIntegerToFloat")  # fmt: skip
+_DYNAMIC = operators.RUN_TIME_SCALES | {"DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulIntegerToFloat"}
 
 
 def is_dynamic(node: ir.Node) -> bool:

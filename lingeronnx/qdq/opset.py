@@ -6,30 +6,14 @@ stand in them is here; operators that mean the same in both are left.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..graph.builder import to_inputs
 
 __all__ = ["raise_nodes"]
-
-#: Operator -> (attributes that became inputs 1, 2 ..., the opset that has them so).
-_INPUTS: Mapping[str, tuple[Sequence[str], int]] = {
-    "Squeeze": (("axes",), 13),
-    "Unsqueeze": (("axes",), 13),
-    "Split": (("split",), 13),
-    "ReduceSum": (("axes",), 13),
-    "Slice": (("starts", "ends", "axes"), 10),
-    **{
-        f"Reduce{kind}": (("axes",), 18)
-        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
-    },
-}
-
-#: Operators that took all axes from one on as a row before opset 13.
-_ROWS = ("Softmax", "LogSoftmax", "Hardmax")
 
 
 def raise_nodes(model: ir.Graph, before: int, after: int, made: Collection[ir.Node]) -> None:
@@ -40,12 +24,12 @@ def raise_nodes(model: ir.Graph, before: int, after: int, made: Collection[ir.No
     for node in list(model.graph):
         if node.domain:
             continue
-        names, since = _INPUTS.get(node.op_type, ((), 0))
+        names, since = operators.INPUTS_SINCE.get(node.op_type, ((), 0))
         if since <= after and any(name in node.attributes for name in names):
             given = [ir.attr(node, name) for name in names]
             arrays = [None if value is None else np.asarray(value, np.int64).reshape(-1) for value in given]
             to_inputs(model, node, arrays, names)
-        if node.op_type in _ROWS and before < 13 and node not in made:
+        if node.op_type in operators.ROWS and before < 13 and node not in made:
             _row(model, node)
 
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 
 __all__ = ["MOVES", "to_qoperator"]
 
 #: Operators that only move or choose elements, whatever these are: input 0 is what they move.
-MOVES = frozenset(
-    ("Expand", "Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze")
-)
+MOVES = operators.SHAPED | operators.PARTS | operators.COPIES | {"MaxPool", "Transpose"}
 
 _PRODUCTS = {"Conv": "QLinearConv", "MatMul": "QLinearMatMul"}
 _NARROW = (ir.DataType.INT8, ir.DataType.UINT8)

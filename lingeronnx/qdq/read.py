@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ModelError
-from ..graph import ir
+from ..graph import ir, operators
 from ..plan import Affine, PerAxis, PerTensor, Rounding
 from .operators import expand, has_form, is_dynamic
 from .qoperator import MOVES
@@ -28,21 +28,6 @@ from .write import SCALES, scale_of
 __all__ = ["Read", "is_quantized", "read"]
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
-
-#: Operators whose results are never negative, whatever they are given.
-_POSITIVE = frozenset(("Relu", "Sigmoid", "Softmax", "Abs", "Exp", "HardSigmoid", "Softplus", "Sqrt"))
-
-#: Operators that give nothing negative where they are given nothing negative.
-_KEEP_SIGN = MOVES | {
-    "AveragePool",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "Concat",
-    "Add",
-    "Mul",
-    "ReduceMean",
-    "Identity",
-}
 
 _SIX = 6.0
 
@@ -222,10 +207,10 @@ class _Reader:
         if maker.op_type == "Clip":
             low = _constant(maker.inputs[1]) if len(maker.inputs) > 1 else None
             return low is not None and bool((low >= 0).all())
-        if maker.op_type in _POSITIVE:
+        if maker.op_type in operators.NEVER_NEGATIVE:
             return True
         read = maker.inputs[:1] if maker.op_type in MOVES else maker.inputs
-        return maker.op_type in _KEEP_SIGN and all(v is None or self._is_positive(v, depth - 1) for v in read)
+        return maker.op_type in operators.KEEP_SIGN and all(v is None or self._is_positive(v, depth - 1) for v in read)
 
     def _dequantize(self, node: ir.Node) -> None:
         source, out = ir.source(node), node.outputs[0]
@@ -318,7 +303,7 @@ class _Reader:
         found = [self.held[value] for value in node.inputs if value is not None and value in self.held]
         grid = found[0][1]
         kind = node.op_type
-        moves = kind in MOVES or kind in ("Concat", "DepthToSpace", "SpaceToDepth", "Identity", "Resize")
+        moves = kind in operators.MOVES or kind in ("MaxPool", "Resize")
         if node.domain or not (moves or (kind == "Relu" and not grid.shifted)) or any(g != grid for _, g in found):
             raise ModelError(f"{kind} {node.name}: it computes with integers; only what moves them is read")
         inputs = [self.held[v][0] if v is not None and v in self.held else v for v in node.inputs]
@@ -379,12 +364,12 @@ def _constant(value: ir.Value | None) -> np.ndarray | None:
     array, node = ir.const(value), ir.producer(value)
     if array is not None or node is None or node.domain or not node.inputs:
         return array
-    found = _constant(node.inputs[0]) if node.op_type in ("Cast", "Identity", "Reshape", "Transpose") else None
-    if found is None or node.op_type == "Identity":
+    found = _constant(node.inputs[0]) if node.op_type in operators.WHOLE | {"Cast"} else None
+    if found is None or node.op_type in operators.SAME:
         return found
     if node.op_type == "Cast":
         return found.astype(ir.DataType(ir.attr(node, "to")).numpy())
     if node.op_type == "Transpose":
         return found.transpose(ir.attr(node, "perm"))
-    shape = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    shape = _constant(node.inputs[1]) if node.op_type == "Reshape" else None
     return None if shape is None else found.reshape(shape.tolist())

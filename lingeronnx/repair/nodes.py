@@ -17,6 +17,7 @@ from onnx import TensorProto, defs
 
 from ..errors import LingerOnnxError
 from ..formats import BATCH_NORM2D, DEQUANT, FORMATS, GATHER, GRU, LSTM, QUANT, RENAMED, Format
+from ..graph import operators
 from .view import Node, Tensor, is_scale, same_scale
 
 __all__ = [
@@ -32,15 +33,13 @@ _DOMAINS = ("thinker", "linger")
 INTEGERS = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32)
 REALS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
-#: Standard operators that hand integers on, scale and all, wherever they get them.
-EAGER = {form.name for form in FORMATS if not form.domain} - {"ArgMax", "Gather", "Tile", "Expand", "Resize"} | {
-    "Dropout",
-    "Identity",
-}
-#: Those that could, and do where an integer operator (or a Dequant) needs their result; else they are float.
-LAZY = {"Concat", "DepthToSpace", "Expand", "Gather", "Resize", "SpaceToDepth", "Tile", "Where"}
 #: Those that look at integers as well as at real numbers, and give positions or sizes.
-INDEXING = {"ArgMax", "ArgMin", "Shape", "Size"}
+INDEXING = operators.PLACES | operators.SIZES
+#: Those that could hand integers on, and do where an integer operator (or a Dequant) needs their result; else they are
+#: float.
+LAZY = operators.MOVES - operators.WHOLE - operators.PARTS | operators.CHOICES | {"Gather", "Resize"}
+#: Those that do it wherever they get them, scale and all.
+EAGER = {form.name for form in FORMATS if not form.domain} - LAZY - INDEXING | operators.WHOLE
 #: Layers whose output is real where they have no scale_o.
 LEAVING = {form for form in FORMATS if form.leaves}
 RECURRENT = {LSTM, GRU}

@@ -11,6 +11,7 @@ import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from ..formats import BATCH_NORM2D, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
+from ..graph import operators
 from ..schemas import as_thinker, register_schemas
 from .nodes import operator
 from .view import Node, View, label
@@ -22,7 +23,7 @@ Dims = tuple[int | None, ...]
 Sizes = dict[str, tuple[int, Dims | None]]
 
 #: Operators whose sizes nobody should tell: the executor's ArgMax differs from ONNX's, branches from one another.
-_OPEN = ("ArgMax", "If", "Loop", "Scan")
+_OPEN = operators.SUBGRAPHS | {"ArgMax"}
 _NOWHERE = "lingeronnx.unknown"
 
 #: Where an integer layer's input meets its weight: operator -> (axis of the input, axis of the weight, grouped).

@@ -17,7 +17,7 @@ import onnx
 from simulator.kernel import PlainKernel, Spec
 
 from ..errors import ModelError
-from ..graph import ir
+from ..graph import ir, operators
 from ..graph.batch_axes import batch_axes, open_axis
 from ..plan import Affine
 from .data import InputSpec
@@ -214,7 +214,7 @@ class FloatIsland(PlainKernel):
         self._mixes: bool | None = None
         self._specs: tuple[Spec, ...] = ()
         #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.
-        self._whole = any(node.op_type in ("Shape", "Size", "NonZero") and not node.domain for node in nodes)
+        self._whole = any(node.op_type in (*operators.SIZES, "NonZero") and not node.domain for node in nodes)
 
     def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self._session is None:

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..run.runners import FloatRunner
 
 __all__ = ["constant_sizes"]
 
 _MOST = 64  # elements: what is larger is no shape
+#: The tensors behind these may be large, though they are made of sizes.
+_DATA = operators.MAKES_DATA | operators.SUBGRAPHS
 
 Arrays = Sequence[np.ndarray]  # the same tensor in every run
 
@@ -60,15 +62,11 @@ def _from_shapes(model: ir.Graph) -> set[ir.Value]:
     """Return the tensors of numbers that depend on nothing but shapes and constants."""
     found: set[ir.Value] = set()
     for node in model.graph:
-        shape = node.op_type in ("Shape", "Size") and not node.domain
+        shape = node.op_type in operators.SIZES and not node.domain
         known = [value for value in node.inputs if value and ir.const(value) is None]
         if shape or (known and all(value in found for value in known) and node.op_type not in _DATA):
             found.update(node.outputs)
     return found - set(model.graph.outputs)
-
-
-#: Operators that make data of sizes: the tensors behind them may be large.
-_DATA = ("ConstantOfShape", "Expand", "Tile", "Range", "EyeLike", "RandomNormal", "RandomUniform", "Loop", "If")
 
 
 def _same(arrays: Arrays) -> bool:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..errors import ModelError
 from ..flow import Planned
 from ..flow.improve import factors
-from ..graph import ir
+from ..graph import ir, operators
 from .checkpoint import load_checkpoint
 from .expressions import Expressions
 from .marks import in_effect, marks_of
@@ -31,7 +31,7 @@ from .marks import in_effect, marks_of
 __all__ = ["Constants", "Parameters", "PlannedConstants", "counted", "filled", "fold_norms"]
 
 _MOST = 1 << 23  # elements: whole numbers up to twice as many are exact in float32
-_LAYERS = ("Conv", "ConvTranspose", "Gemm")
+_LAYERS = operators.LAYERS - operators.RECURRENT - {"MatMul"}  # with a bias
 
 
 class Parameters:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError
-from ..graph import ir
+from ..graph import ir, operators
 from ..run.runners import FloatIsland
 from .checkpoint import is_parameter
 from .fake_common import At
@@ -26,9 +26,7 @@ from .floats import TorchIsland
 __all__ = ["Expressions"]
 
 #: Operators whose results are elements of what they read: `derived` follows those through the passes by itself.
-_MOVES = {"Concat", "Constant", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split",
-          "Squeeze", "Tile", "Transpose", "Unsqueeze"}  # fmt: skip
-_CHANCE = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+_MOVES = operators.MOVES | {"Constant", "Pad"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def _cones(model: ir.Graph) -> dict[str, list[ir.Node]]:
     inside: set[ir.Node] = set()
     for node in model.graph:
         read = [value for value in node.inputs if value is not None]
-        free = node.op_type not in _CHANCE and not ir.holds_graphs(node)
+        free = node.op_type not in operators.RANDOM and not ir.holds_graphs(node)
         if free and all(value in alone or ir.const(value) is not None for value in read):
             inside.add(node)
             behind = {node}.union(*(alone[value] for value in read if value in alone))

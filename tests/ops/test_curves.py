@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lingeronnx.api import quantize
 from lingeronnx.graph import ir
-from lingeronnx.ops.table import ARITHMETIC, UNARY, table_of
+from lingeronnx.graph.operators import ARITHMETIC, FUNCTIONS
+from lingeronnx.ops.table import table_of
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
 from tests.packable import judged
@@ -74,7 +75,7 @@ def compare(graph, platform, feed, **settings):
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 OPSET_20 = {"Gelu": 20, "Mish": 18}
-SINGLE = sorted(kind for kind in UNARY if kind not in ("Relu", "Swish"))
+SINGLE = sorted(kind for kind in FUNCTIONS if kind not in ("Relu", "Swish"))
 
 
 @pytest.mark.parametrize("mode", ("max-value", "q-value"))

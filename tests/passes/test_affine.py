@@ -50,6 +50,20 @@ def test_behind_what_only_moves(move, operator):
     fires(model, fold_affine, 1, ["Conv", *(["Squeeze", "Transpose"] if move == "both" else [move])], atol=TOLERANCE)
 
 
+BETWEEN = {
+    "Abs": "a = Abs(c)", "GlobalAveragePool": "a = GlobalAveragePool(c)", "GlobalMaxPool": "a = GlobalMaxPool(c)",
+    "LeakyRelu": "a = LeakyRelu(c)", "MaxPool": "a = MaxPool<kernel_shape = [2, 2]>(c)", "PRelu": "a = PRelu(c, s)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BETWEEN)
+def test_a_factor_behind_what_takes_factors_through(kind):
+    """f(a x) = a f(x) for a > 0."""
+    text = f"g (float[N,4,6,6] x) => (float[N,3,A,B] y) {{ c = Conv(x, w) {BETWEEN[kind]} y = Mul(a, k) }}"
+    held = {"s": rand(3, 1, 1)} if kind == "PRelu" else {}
+    fires(graph(text, w=WEIGHT, k=positive(3, 1, 1), **held), fold_affine, 1, ["Conv", kind], atol=TOLERANCE)
+
+
 def test_not_behind_what_is_read_elsewhere():
     """Then another reader would see the constant, too."""
     text = """g (float[N,4,3,6] x) => (float[N,3,4] y, float[N,3,4] z) {

@@ -34,11 +34,15 @@ TANH = {
         ("g (float[N,4] x) => (float[N,4] y) { s = Sigmoid(x) y = Mul(x, s) }", "Silu", {}),
         ("g (float[N,4] x) => (float[N,4] y) { s = Softplus(x) t = Tanh(s) y = Mul(x, t) }", "Mish", {}),
         ("g (float[N,4] x) => (float[N,4] y) { a = Abs(x) b = Add(a, one) y = Div(x, b) }", "Curve", {"one": ONE}),
+        ("g (float[N,4] x) => (float[N,4] y) { a = HardSwish(x) y = Add(a, one) }", "Curve", {"one": ONE}),
+        ("g (float[N,4] x) => (float[N,4] y) { a = Mish(x) y = Add(a, one) }", "Curve", {"one": ONE}),
     ),
-    ids=("erf", "tanh", "cubed", "silu", "mish", "softsign"),
+    ids=("erf", "tanh", "cubed", "silu", "mish", "softsign", "of hardswish", "of mish"),
 )
 def test_one_node(text, name, arrays):
-    model = fires(graph(text, **arrays), curves, 1, [name], atol=1e-6)
+    model = fires(
+        graph(text, opset=18 if "Swish" in text or "Mish" in text else 13, **arrays), curves, 1, [name], atol=1e-6
+    )
     (node,) = model.graph
     assert node.domain == ir.DOMAIN
 

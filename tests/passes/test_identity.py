@@ -20,11 +20,17 @@ IN = "g (float[N,3,4,5] x)"
         "Pad(r, none)",
         "Transpose<perm = [0, 1, 2, 3]>(r)",
         "Concat<axis = 1>(r)",
+        "Tile(r, once)",
     ),
 )
 def test_passes_through(node):
     """Every node that returns its input is dropped."""
-    arrays = {"ratio": np.float32(0.5), "off": np.array(False), "none": np.zeros(8, np.int64)}
+    arrays = {
+        "ratio": np.float32(0.5),
+        "off": np.array(False),
+        "none": np.zeros(8, np.int64),
+        "once": np.ones(4, np.int64),
+    }
     used = {name: array for name, array in arrays.items() if name in node}
     text = f"{IN} => (float[N,3,4,5] y) {{ r = Relu(x) i = {node} y = Exp(i) }}"
     fires(graph(text, **used), drop_identity, 1, ["Relu", "Exp"], atol=0)

@@ -99,6 +99,8 @@ ZERO = {
     "filled": ("h = ConstantOfShape(s)", {"s": np.array([1, 2, 3])}),
     "filled with a value": ("h = ConstantOfShape<value = float[1] {0.0}>(s)", {"s": np.array([1, 2, 3])}),
     "expanded": ("h = Expand(z, s)", {"z": np.zeros((1, 1, 3), np.float32), "s": np.array([1, 2, 3])}),
+    "split": ("a = ConstantOfShape(s) h, b = Split<axis = 0>(a)", {"s": np.array([2, 2, 3])}),
+    "flattened": ("a = ConstantOfShape(s) b = Flatten(a) h = Reshape(b, s)", {"s": np.array([1, 2, 3])}),
     "joined": ("a = ConstantOfShape(s) h = Concat<axis = 2>(a, b)",
                {"s": np.array([1, 2, 1]), "b": np.zeros((1, 2, 2), np.float32)}),
 }  # fmt: skip

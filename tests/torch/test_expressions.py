@@ -12,9 +12,10 @@ from torch import nn
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.torch.derived import Parameters
-from lingeronnx.torch.expressions import Expressions
+from lingeronnx.torch.expressions import Expressions, _cones
 from lingeronnx.torch.lstmp import LSTMP, UBLSTMP, FastUBLSTMP, NormalizeFastLSTMP
 from lingeronnx.torch.traced import exported
+from tests.passes.helpers import graph as parsed
 from tests.torch.test_init import Shared, made, numbers, simulated, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -211,3 +212,10 @@ class Twofold(nn.Module):
 def test_parameters_that_the_trace_does_not_meet_are_told():
     with pytest.warns(UserWarning, match=r"not trained, since forward .* use them: by, one.weight, one.bias$"):
         lo.torch.init(Twofold(), out_bits=8, example_inputs=torch.randn(3, 4))
+
+
+def test_what_only_moves_elements_is_no_expression():
+    """It follows its parameter through the passes by itself: blocks of channels, as any other order of the elements."""
+    body = "v = DepthToSpace<blocksize = 2>(w) y = Conv(x, v)"
+    graph = parsed(f"g (float[N,2,4,4] x) => (float[N,1,3,3] y) {{ {body} }}", w=np.ones((1, 8, 1, 1), np.float32))
+    assert _cones(graph) == {}

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph import ir
+from ...graph import ir, operators
 from ...ops import is_relu
 from .rounding import damped, sweep
 
 __all__ = ["block_descended", "block_metric"]
 
-_PASSED = ("AveragePool", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")  # keep channels apart
+_PASSED = operators.POOLS.keys() | {"Flatten"}  # keep channels apart
 _OWN = 1.0  # of the mean diagonal: what the layer's own outputs count
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...formats import ADD, AVG_POOL2D, MAX_POOL, RELU
-from ...graph import ir
+from ...graph import ir, operators
 from ...run.runners import FloatRunner
 from ..assign import Choice
 from ..partition import Partition
@@ -148,7 +148,7 @@ def _groups(parts: Partition) -> list[_Group]:
 def _flat(node: ir.Node) -> bool:
     """Whether `node` turns [N, C, 1, 1] into [N, C]."""
     source, result = (ir.shape(v) or () for v in (node.inputs[0], node.outputs[0]))
-    moves = node.op_type in ("Flatten", "Reshape", "Squeeze")
+    moves = node.op_type in operators.SHAPED
     return moves and len(source) == 4 and source[2:] == (1, 1) and len(result) == 2 and result[1] == source[1]
 
 
