@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from lingeronnx.analysis import causes
+from lingeronnx.analysis.metrics import Held
 from lingeronnx.formats import functions
 from lingeronnx.graph import ir, operators
 from lingeronnx.graph.batch_axes import batch_axes
@@ -19,6 +20,7 @@ from lingeronnx.passes.linear import linear
 from lingeronnx.passes.recurrent import recurrent
 from lingeronnx.passes.rows import rows
 from lingeronnx.passes.shapes import trace_shapes
+from lingeronnx.plan import Affine
 from lingeronnx.qdq.read import read
 from tests.operator_names import collections
 from tests.passes.helpers import feeds, graph, ops, outputs, rand
@@ -161,9 +163,9 @@ def test_a_table_is_told_as_its_function(kind):
     with np.errstate(all="ignore"):
         real = operators.FUNCTIONS[kind](np.arange(-128, 128) / x_scale, lambda name, default: default) * o_scale
     table = np.clip(np.floor(np.nan_to_num(real) + 0.5), -128, 127).astype(np.int8)
-    assert functions.function_of(table, x_scale, o_scale, kind) == kind
+    assert functions.function_of(table, Affine(x_scale), Affine(o_scale), kind) == kind
     table[::2] ^= 3
-    assert functions.function_of(table, x_scale, o_scale, kind) is None
+    assert functions.function_of(table, Affine(x_scale), Affine(o_scale), kind) is None
 
 
 #: Body that makes of a Relu something that is not negative either.
@@ -203,7 +205,7 @@ def test_nothing_is_negative_behind(kind):
 def test_a_wrong_scale_is_that_of_the_tensor_before(kind, monkeypatch):
     """Where the operator keeps the scale, and the tensor before has no finding, it is not said again."""
     monkeypatch.setattr(causes, "_of_scale", lambda row: SimpleNamespace(kind="wide"))
-    row = SimpleNamespace(kinds=(kind, kind), held=SimpleNamespace(scale=4.0))
+    row = SimpleNamespace(kinds=(kind, kind), held=Held(Affine(4.0)))
     assert causes.held_wrong(row, {"before": row}, {}) is None
 
 
