@@ -108,8 +108,7 @@ def _fitting(scale: float, values: np.ndarray, bits: int, conf: QuantConfig) -> 
 
 def _sqnr(values: np.ndarray, q: Affine) -> float:
     """Return the SQNR in dB of `values` rounded to integers."""
-    factor = q.broadcast(values.ndim)
-    noise = float(((np.clip(np.rint(values * factor), q.low, q.high) / factor - values) ** 2).sum())
+    noise = float(((q.on_grid(values) - values) ** 2).sum())
     power = float((values**2).sum())
     return math.inf if noise == 0 else -math.inf if power == 0 else 10 * math.log10(power / noise)
 

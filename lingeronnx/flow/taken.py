@@ -216,8 +216,7 @@ def costs(parts: Partition, held: Mapping[str, Affine], grids: Mapping[str, Affi
         if name not in grids or name not in held:
             continue
         q, grid = held[name], grids[name]
-        factor = q.broadcast(values.ndim)
-        off = np.clip(np.rint(values * factor), q.low, q.high) / factor - values
+        off = q.on_grid(values) - values
         noise, power = float((off**2).sum()), float((values**2).sum())
         exact = noise <= power * 1e-8
         sqnr = None if exact else 10 * math.log10(power / noise)

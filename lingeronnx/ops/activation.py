@@ -117,9 +117,7 @@ class Clip(Op):
         limits, q = bounds(node), low.written(node)
         assert limits is not None
         low_int, high_int = (
-            int(min(max(math.floor(end * q.scale + 0.5) + q.zero_point, q.low), q.high))
-            if math.isfinite(end)
-            else whole
+            int(q.integers(np.array(end))) if math.isfinite(end) else whole
             for end, whole in zip(limits, (q.low, q.high), strict=True)
         )
         if high_int == q.high and low_int == q.zero_point == 0:

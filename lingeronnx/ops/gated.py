@@ -94,8 +94,8 @@ class Gated(Op):
         x, o, factor = low.read(node, 0), low.written(node), _factor(node)
         shape = list(ir.shape(node.outputs[0]) or ())
         count, q = int(shape[-1] or 1), _with_room(x, factor)
-        eye = np.eye(count) * _WEIGHT.scale
-        weight = np.floor(np.concatenate([eye, eye * factor]) + 0.5).astype(np.int8)
+        eye = np.eye(count)
+        weight = _WEIGHT.integers(np.concatenate([eye, eye * factor]))
         base = f"{ir.written_name(node)}_pair"
         given = [low.array(f"{base}_weight", weight), low.array(f"{base}_bias", np.zeros(2 * count, np.int32))]
         shape[-1] = 2 * count
@@ -122,7 +122,7 @@ def _multiplied(
     if image != shape:
         target = low.array(f"{base}_image_shape", _target(image, low))
         value = low.insert(formats.RESHAPE, node, "image", [value, target], {}, image, x)
-    held = np.full(image[1], math.floor(factor * _WEIGHT.scale + 0.5), np.int8)
+    held = _WEIGHT.integers(np.full(image[1], factor))
     given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(image[1], np.int32))]
     attrs = formats.BATCH_NORM2D.scales(x, _WEIGHT, o)
     value = low.insert(formats.BATCH_NORM2D, node, "inner", [value, *given], attrs, image, o)

@@ -60,8 +60,7 @@ class BatchNorm2d(WeightLayer):
         factor, offset = found
         attrs = self.lowered_attributes(node, low)
         w = low.read(node, 1)
-        held = np.clip(np.floor(factor * w.scale + 0.5), w.low, w.high)
-        weight = low.array(ir.read_name(node, 1), held.astype(np.int8 if w.bits <= 8 else np.int16), own=True)
+        weight = low.array(ir.read_name(node, 1), w.integers(factor), own=True)
         bias = low.integers(
             f"{node.outputs[0].name}_bias", offset, attrs["scale_x"] * attrs["scale_w"], low.is_wide(node)
         )
@@ -122,8 +121,7 @@ def scaled_channels(
     """
     shape = image_shape(node) or ()
     channels = int(shape[1] or 1)
-    held = np.clip(np.floor(np.broadcast_to(factors, (channels,)) * w.scale + 0.5), w.low, w.high)
-    held = held.astype(np.int8 if w.bits <= 8 else np.int16)
+    held = w.integers(np.broadcast_to(factors, (channels,)))
     base = f"{node.outputs[0].name}_{what}"
     given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(channels, np.int32))]
     return low.insert(formats.BATCH_NORM2D, node, what, [value, *given], formats.BATCH_NORM2D.scales(x, w, o), shape, o)

@@ -93,7 +93,7 @@ class Pad(_Spread):
         """Emit with pads and the integer value as inputs."""
         q, pads, value = low.written(node), _pads(node), _value(node)
         assert value is not None
-        held = int(np.clip(math.floor(value * q.scale + 0.5) + q.zero_point, q.low, q.high))
+        held = int(q.integers(np.array(value)))
         name = node.outputs[0].name
         given = [
             low.array(f"{name}_pads", np.array(pads, np.int64)),
