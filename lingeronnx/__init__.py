@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .errors import LingerOnnxError as LingerOnnxError
     from .errors import ModelError as ModelError
     from .errors import RepairError as RepairError
+    from .extension import extended as extended
     from .flow import QuantizedModel as QuantizedModel
     from .ops import Violation as Violation
     from .plan import Affine as Affine
@@ -99,6 +100,7 @@ _HOME = {
     "convert": "api",
     "deploy": "api",
     "evaluate": "run.evaluation",
+    "extended": "extension",
     "finetune": "tuning",
     "export": "api",
     "find_bad_case": "api",

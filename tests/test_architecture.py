@@ -42,9 +42,10 @@ ALLOWED = {
     "repair": BASE | {"schemas"},
     "reference": {"targets"},  # an oracle: no operator, no runner
     "schemas": {"errors", "graph", "formats", "plan"},
+    "extension": {"errors", "formats", "ops", "reference", "schemas"},  # fills their tables
     "deployment": FLOW,
     "search": FLOW | {"analysis"},
-    "torch": FLOW | {"analysis"},
+    "torch": FLOW | {"analysis", "extension"},
     "tuning": FLOW | {"torch"},
     "api": None,
     "compat": None,
@@ -66,6 +67,7 @@ LAYERS = (
     ("packer", "schemas"),
     ("emit",),
     ("ops",),  # the rules by which float operators become them
+    ("extension",),
     ("run",),
     ("qdq",),
     ("conversion", "passes", "repair"),

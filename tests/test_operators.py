@@ -8,7 +8,6 @@ import onnx
 import pytest
 
 from lingeronnx.analysis import causes
-from lingeronnx.analysis.metrics import Held
 from lingeronnx.formats import functions
 from lingeronnx.graph import ir, operators
 from lingeronnx.graph.batch_axes import batch_axes
@@ -159,13 +158,13 @@ def test_a_mask_of_the_run(way, made_by):
 @pytest.mark.parametrize("kind", sorted(set(operators.FUNCTIONS) - OPSETS.keys() | {"Mish"}))
 def test_a_table_is_told_as_its_function(kind):
     """Also of one that has attributes, with their defaults."""
-    x_scale, o_scale = 16.0, 8.0
+    x, o = Affine(16.0), Affine(8.0)
     with np.errstate(all="ignore"):
-        real = operators.FUNCTIONS[kind](np.arange(-128, 128) / x_scale, lambda name, default: default) * o_scale
+        real = operators.FUNCTIONS[kind](x.real(np.arange(-128, 128)), lambda name, default: default) * o.scale
     table = np.clip(np.floor(np.nan_to_num(real) + 0.5), -128, 127).astype(np.int8)
-    assert functions.function_of(table, Affine(x_scale), Affine(o_scale), kind) == kind
+    assert functions.function_of(table, x, o, kind) == kind
     table[::2] ^= 3
-    assert functions.function_of(table, Affine(x_scale), Affine(o_scale), kind) is None
+    assert functions.function_of(table, x, o, kind) is None
 
 
 #: Body that makes of a Relu something that is not negative either.
@@ -205,7 +204,7 @@ def test_nothing_is_negative_behind(kind):
 def test_a_wrong_scale_is_that_of_the_tensor_before(kind, monkeypatch):
     """Where the operator keeps the scale, and the tensor before has no finding, it is not said again."""
     monkeypatch.setattr(causes, "_of_scale", lambda row: SimpleNamespace(kind="wide"))
-    row = SimpleNamespace(kinds=(kind, kind), held=Held(Affine(4.0)))
+    row = SimpleNamespace(kinds=(kind, kind), held=SimpleNamespace(q=Affine(4.0)))
     assert causes.held_wrong(row, {"before": row}, {}) is None
 
 

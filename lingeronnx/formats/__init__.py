@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..errors import ModelError
 from ..graph import ir
 from . import border, clamp, concat, curves, layers, move, pairs, pool, recurrent, rows, select, spread
-from ._base import QUANT_MODES, RENAMED, Attr, Bound, Format, attributes, other_zero
+from ._base import QUANT_MODES, RENAMED, Attr, Bound, Format, Unary, attributes, other_zero
 from .border import DEQUANT, QUANT, REQUANT
 from .clamp import CLIP, RELU
 from .concat import CONCAT
@@ -26,10 +26,11 @@ from .spread import EXPAND, PAD, RESIZE, SHUFFLE_CHANNEL, TILE
 __all__ = [
     "ADD", "ARG_MAX", "AVG_POOL2D", "BATCH_NORM2D", "BMM", "CLIP", "CONCAT", "CONV1D", "CONV2D", "CONV_TRANSPOSE2D",
     "DEQUANT", "DIV", "EXPAND", "FLATTEN", "FORMATS", "GATHER", "GELU", "GLOBAL_AVERAGE_POOL2D", "GLU", "GRU",
-    "LAYER_NORM", "LINEAR", "LOG_SOFTMAX", "LSTM", "MAX_POOL", "MUL", "PAD", "QUANT", "QUANT_MODES", "RELU", "RENAMED",
-    "REQUANT", "RESHAPE", "RESIZE", "SHUFFLE_CHANNEL", "SIGMOID", "SLICE", "SOFTMAX", "SPLIT", "SQUEEZE", "SUB",
-    "SWISH", "TABLE", "TANH", "TILE", "TRAINED_ONLY", "TRANSPOSE", "UNSQUEEZE", "Attr", "Bound", "Format", "attributes",
-    "integer_format", "is_quantized_domain", "known_format", "other_zero",
+    "LAYER_NORM", "LINEAR", "LOG_SOFTMAX", "LSTM", "MAX_POOL", "MUL", "PAD", "QUANT", "QUANT_MODES", "RELU",
+    "RENAMED", "REQUANT", "RESHAPE", "RESIZE", "SHUFFLE_CHANNEL", "SIGMOID", "SLICE", "SOFTMAX", "SPLIT", "SQUEEZE",
+    "SUB", "SWISH", "TABLE", "TANH", "TILE", "TRAINED_ONLY", "TRANSPOSE", "UNSQUEEZE", "Attr", "Bound", "Format",
+    "Unary", "add_format", "attributes", "format_named", "formats_known", "integer_format", "is_quantized_domain",
+    "known_format", "other_zero", "remove_format",
 ]  # fmt: skip
 
 _ALL = tuple(
@@ -44,9 +45,32 @@ FORMATS: tuple[Format, ...] = tuple(form for form in _ALL if form.domain != "lin
 #: Operators of generation 3 that the quantizer never writes: no chip's executor has them.
 TRAINED_ONLY: tuple[Format, ...] = tuple(form for form in _ALL if form.domain == "linger")
 
+#: By every name; `add_format` puts others in.
 _BY_NAME = {name: form for form in _ALL for name in form.names}
 
 _INTEGER_DOMAINS = ("thinker", "linger")
+
+
+def add_format(form: Format) -> None:
+    """Let another integer operator be known, whose names are free."""
+    _BY_NAME.update(dict.fromkeys(form.names, form))
+
+
+def remove_format(form: Format) -> None:
+    """Take out what `add_format` put in."""
+    for name in form.names:
+        if _BY_NAME.get(name) is form:
+            del _BY_NAME[name]
+
+
+def formats_known() -> tuple[Format, ...]:
+    """Return all integer operators, those that were added at the end."""
+    return tuple(dict.fromkeys(_BY_NAME.values()))
+
+
+def format_named(name: str) -> Format | None:
+    """Return the integer operator of that name in any generation, None where there is none."""
+    return _BY_NAME.get(name)
 
 
 def integer_format(node: ir.Node) -> Format | None:

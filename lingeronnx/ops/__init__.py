@@ -36,10 +36,12 @@ __all__ = [
     "Op",
     "Tie",
     "Violation",
+    "add_rule",
     "float_op",
     "is_relu",
     "is_tabled",
     "parameter_values",
+    "remove_rule",
     "rule_of",
     "rule_text",
     "with_parameter",
@@ -82,6 +84,22 @@ def float_op(node: ir.Node, row: Platform) -> tuple[Op | None, str]:
 def is_tabled(kind: str) -> bool:
     """Whether a table is all there is for a standard function of one number."""
     return _BY_FLOAT.get(("", kind)) == [TABLE]
+
+
+def add_rule(op: Op) -> None:
+    """Let another rule be asked, after those that are there."""
+    if not op.title:
+        _BY_FORMAT[op.format] = op
+    for key in op.floats:
+        _BY_FLOAT.setdefault(key, []).append(op)
+
+
+def remove_rule(op: Op) -> None:
+    """Take out what `add_rule` put in."""
+    if _BY_FORMAT.get(op.format) is op:
+        del _BY_FORMAT[op.format]
+    for key in op.floats:
+        _BY_FLOAT[key] = [other for other in _BY_FLOAT.get(key, []) if other is not op]
 
 
 def rule_of(form: Format) -> Op | None:

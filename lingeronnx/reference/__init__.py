@@ -18,15 +18,28 @@ from typing import Any
 from ..targets import Platform
 from ..targets import platform as row_of
 from . import border, curves, elementwise, layers, move, pool, recurrent, rows
+from ._base import Integer
 
-__all__ = ["reference_ops"]
+__all__ = ["Integer", "add_class", "reference_ops", "remove_class"]
 
 _CLASSES = tuple(
     base for family in (border, layers, elementwise, move, pool, curves, rows, recurrent) for base in family.FAMILY
 )
 
+_ADDED: list[type[Any]] = []
+
 #: Standard operators that ONNX's own classes compute on integers as well.
 STOCK = ("Reshape", "Flatten", "Transpose", "Slice", "Gather", "Tile", "Expand")
+
+
+def add_class(base: type[Any]) -> None:
+    """Let `reference_ops` have another plain class."""
+    _ADDED.append(base)
+
+
+def remove_class(base: type[Any]) -> None:
+    """Take out what `add_class` put in."""
+    _ADDED[:] = [other for other in _ADDED if other is not base]
 
 
 def reference_ops(platform: str | Platform = "venus") -> list[type[Any]]:
@@ -38,7 +51,7 @@ def reference_ops(platform: str | Platform = "venus") -> list[type[Any]]:
     """
     default = row_of(platform)
     found = []
-    for base in _CLASSES:
+    for base in (*_CLASSES, *_ADDED):
         for name in base.names:
             for domain in base.domains:
                 body = {"op_domain": domain, "default": default, "__doc__": base.__doc__, "__module__": __name__}

@@ -25,13 +25,11 @@ from ..targets import GENERIC, Platform, platform
 from .nodes import (
     FLOAT,
     INTEGERS,
-    LEAVING,
     MISSING,
     OTHER,
     REAL,
     REALS,
     RECURRENT,
-    RESCALING,
     Kind,
     Wants,
     current,
@@ -47,6 +45,7 @@ from .nodes import (
     plain,
     positions,
     reals_read,
+    rescales,
     scales_read,
     standard_kind,
     takes_reals,
@@ -256,13 +255,13 @@ class Kinship:
         width = bits if isinstance(bits, int) and 2 <= bits <= 32 else 8
         if form is None:
             return self._unknown(attrs, kinds, width)
-        if form in LEAVING and attrs.get("scale_o") is None:
+        if form.leaves and attrs.get("scale_o") is None:
             return FLOAT
         if form in RECURRENT and index:
             return self._state(node, form, attrs, index, tensor, width)
         if form is SHUFFLE_CHANNEL:
             return kinds[0] if kinds else MISSING
-        if form in RESCALING and attrs.get("scale_o") is None:
+        if rescales(form) and attrs.get("scale_o") is None:
             return Kind("integer", None, width)
         before = [Affine(kind.scale) if kind.integer and kind.scale else None for kind in kinds]
         try:

@@ -16,19 +16,29 @@ from typing import Any
 from onnx import TensorProto, defs
 
 from ..errors import LingerOnnxError
-from ..formats import BATCH_NORM2D, DEQUANT, FORMATS, GATHER, GRU, LSTM, QUANT, RENAMED, Format
+from ..formats import (
+    BATCH_NORM2D,
+    DEQUANT,
+    FORMATS,
+    GATHER,
+    GRU,
+    LSTM,
+    QUANT,
+    RENAMED,
+    TRAINED_ONLY,
+    Format,
+    format_named,
+)
 from ..graph import operators
 from .view import Node, Tensor, is_scale, same_scale
 
 __all__ = [
-    "FLOAT", "INTEGERS", "LEAVING", "MISSING", "OTHER", "REAL", "REALS", "RECURRENT", "RESCALING", "Kind", "Wants",
+    "FLOAT", "INTEGERS", "MISSING", "OTHER", "REAL", "REALS", "RECURRENT", "Kind", "Wants",
     "current", "data", "integer_type", "is_dequant", "is_eager", "is_lazy", "is_quant", "is_quantized", "joined",
-    "looks", "operator", "plain", "positions", "reals_read", "scales_read", "standard_kind", "takes_element",
-    "takes_indices",
-    "takes_reals",
+    "looks", "operator", "plain", "positions", "reals_read", "rescales", "scales_read", "standard_kind",
+    "takes_element", "takes_indices", "takes_reals",
 ]  # fmt: skip
 
-_OPS = {name: form for form in FORMATS for name in form.names}
 _DOMAINS = ("thinker", "linger")
 INTEGERS = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32)
 REALS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -40,11 +50,7 @@ INDEXING = operators.PLACES | operators.SIZES
 LAZY = operators.MOVES - operators.WHOLE - operators.PARTS | operators.CHOICES | {"Gather", "Resize"}
 #: Those that do it wherever they get them, scale and all.
 EAGER = {form.name for form in FORMATS if not form.domain} - LAZY - INDEXING | operators.WHOLE
-#: Layers whose output is real where they have no scale_o.
-LEAVING = {form for form in FORMATS if form.leaves}
 RECURRENT = {LSTM, GRU}
-#: Operators with a scale of their own: one whose scale_o is missing has an unknown scale, not that of its input.
-RESCALING = {form for form in FORMATS for a in form.attributes if a.name == "scale_o" and a.required} | {BATCH_NORM2D}
 
 #: Names of attributes before the first generation -> today's: batch normalisation said the scales of its product and
 #: of its sum apart.
@@ -130,7 +136,8 @@ def operator(node: Node) -> Format | None:
 
     A standard operator counts as one only in a quantized domain, or where it reads a quantized table.
     """
-    form = _OPS.get(node.proto.op_type)
+    form = format_named(node.proto.op_type)
+    form = None if form in TRAINED_ONLY else form
     if form is None or node.proto.domain not in (*_DOMAINS, "", "ai.onnx"):
         return None
     if form.domain and (node.proto.domain in _DOMAINS or node.standard):
@@ -138,6 +145,11 @@ def operator(node: Node) -> Format | None:
     if form is GATHER and any(is_scale(node.attributes.get(f"scale_{what}")) for what in "oxw"):
         return form
     return None
+
+
+def rescales(form: Format) -> bool:
+    """Whether the operator has a scale of its own: without scale_o it is unknown, not that of the input."""
+    return form is BATCH_NORM2D or any(a.name == "scale_o" and a.required for a in form.attributes)
 
 
 def is_dequant(node: Node | None) -> bool:

@@ -23,12 +23,12 @@ import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
 from ..errors import ModelError, nearest
-from ..formats import DEQUANT, FORMATS, GRU, LSTM, RENAMED, TRAINED_ONLY, Attr, Format
+from ..formats import DEQUANT, FORMATS, GRU, LSTM, RENAMED, Attr, Format, format_named, formats_known
 from ..formats import inference as rules
 from ..formats.inference import Signature
 from ..graph import ir, onnxfile
 
-__all__ = ["DOMAIN", "EXEMPT", "VERSION", "as_thinker", "check_model", "register_schemas"]
+__all__ = ["DOMAIN", "EXEMPT", "VERSION", "as_thinker", "check_model", "forget", "register_schemas"]
 
 DOMAIN, VERSION = "thinker", 1
 
@@ -67,15 +67,18 @@ _CHANNELS = Attr("scales_w", "floats", None, "counts per unit, one for each outp
 #: An operator without a signature of its own: any inputs, any outputs, attributes checked as everywhere.
 _ANY = Signature("x:any*", "any*")
 
-_TABLE = {form.name: form for form in (*FORMATS, *TRAINED_ONLY)}
-_ALIAS = {name: form.name for form in _TABLE.values() for name in form.names[1:]}
-
 
 def register_schemas() -> None:
     """Make the integer operators known to ``onnx`` in this process; a second call changes nothing."""
-    for form in _TABLE.values():
+    for form in formats_known():
         if not defs.has(form.name, DOMAIN):
             defs.register_schema(_standard_schema(form) if _is_plain_standard(form) else _schema(form))
+
+
+def forget(form: Format) -> None:
+    """Take an integer operator out of what is known to ``onnx``; nothing where it is not."""
+    if defs.has(form.name, DOMAIN):
+        defs.deregister_schema(form.name, VERSION, DOMAIN)
 
 
 def _is_plain_standard(form: Format) -> bool:
@@ -171,9 +174,10 @@ def check_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Graph) -> N
     else:
         proto = model if isinstance(model, onnx.ModelProto) else onnxfile.read(model)
     copy = as_thinker(proto)
+    known = [form.name for form in formats_known()]
     for node in copy.graph.node:
-        if node.domain == DOMAIN and node.op_type not in _TABLE:
-            raise ModelError(f"{node.op_type} {node.name}: unknown operator{nearest(node.op_type, list(_TABLE))}")
+        if node.domain == DOMAIN and node.op_type not in known:
+            raise ModelError(f"{node.op_type} {node.name}: unknown operator{nearest(node.op_type, known)}")
     try:
         onnx.checker.check_model(copy, full_check=True)
     except (onnx.checker.ValidationError, shape_inference.InferenceError) as error:
@@ -189,8 +193,9 @@ def as_thinker(model: onnx.ModelProto) -> onnx.ModelProto:
     declared = {v.name: v.type.tensor_type.elem_type for v in (*copy.graph.value_info, *copy.graph.output)}
     for node in copy.graph.node:
         reads = bool(node.input) and node.input[0] in integers
-        form = _TABLE.get(_ALIAS.get(node.op_type, node.op_type))
-        alias = node.op_type in _ALIAS and (reads or form is not None and form.name != node.op_type)  # or ONNX's Gather
+        form = format_named(node.op_type)
+        alias = form is not None and node.op_type in form.names[1:]
+        alias = alias and (reads or form is not None and form.name != node.op_type)  # or ONNX's Gather
         named = form is not None and (form.domain == DOMAIN or alias)
         if node.domain in (DOMAIN, "linger") or named or (reads and _is_exempt(node)):
             _modernise(node, form)
@@ -224,7 +229,7 @@ def _modernise(node: onnx.NodeProto, form: Format | None) -> None:
 
     A list scale_w becomes scales_w, beside its first number as scale_w.
     """
-    node.domain, node.op_type = DOMAIN, _ALIAS.get(node.op_type, node.op_type)
+    node.domain, node.op_type = DOMAIN, node.op_type if form is None else form.name
     lists = {a.name for a in form.attributes if a.kind == "ints"} if form is not None else set()
     channels = form is not None and form.channel_axis is not None
     for attribute in list(node.attribute):

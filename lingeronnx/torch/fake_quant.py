@@ -25,6 +25,7 @@ from simulator.kernel import Kernel
 from simulator.kernels.recurrent import Recurrent
 
 from ..errors import ModelError
+from ..extension import fake_quantizers
 from ..formats import recurrent
 from ..graph import ir
 from .fake_common import At, FakeQuantizer, centered
@@ -40,9 +41,10 @@ def fake_quantizer(kernel: Kernel) -> FakeQuantizer:
     kind = type(kernel)
     if kind in OUT_OF_REACH:
         raise ModelError(f"{kind.__name__} has no fake quantizer to train through: {OUT_OF_REACH[kind]}")
-    if kind not in FAKE_QUANTIZERS:
+    found = FAKE_QUANTIZERS.get(kind) or fake_quantizers().get(kind)
+    if found is None:
         raise ModelError(f"{kind.__name__} has no fake quantizer to train through; leave the node in float")
-    return FAKE_QUANTIZERS[kind]
+    return found
 
 
 def held_by(kernel: Kernel, node: ir.Node) -> dict[int | str, ir.Value]:

@@ -1,0 +1,14 @@
+"""The fake quantizer: what the kernel computes, in torch, with gradients."""
+
+import numpy as np
+
+
+def squash(kernel, inputs, at):
+    """Return the kernel's integers; backwards a straight line."""
+    import torch
+
+    from lingeronnx.torch.rounding import replaced
+
+    (x,) = inputs
+    exact = torch.from_numpy(kernel.table.astype(np.float32))[x.detach().long() + 128]
+    return (replaced(x * (exact.abs().max() / 128), exact),)

@@ -1,0 +1,41 @@
+"""The integer operator, and the rule by which a float operator becomes it."""
+
+import numpy as np
+
+from lingeronnx.formats import Attr, Bound, Unary
+from lingeronnx.formats import inference as rules
+from lingeronnx.formats.inference import Signature
+from lingeronnx.ops import Op
+
+from .kernel import Squash
+
+
+class SquashFormat(Unary):
+    """x / (1 + |x|), by an instruction."""
+
+    name = "iqSquash"
+    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
+    signature = Signature("x:integer", "integer", rules.same(rules.width))
+
+    def bind(self, bound: Bound):
+        x, o = (float(bound.attrs[key]) for key in ("scale_x", "scale_o"))
+        counts = np.arange(-128, 128)
+        return Squash(np.clip(np.floor(counts * o / (x + np.abs(counts)) + 0.5), -128, 127).astype(np.int8))
+
+
+SQUASH = SquashFormat()
+
+
+class SquashRule(Op):
+    """Softsign where the chip has it."""
+
+    format = SQUASH
+    floats = (("", "Softsign"),)
+    factor = "fixed"
+
+    def ties(self, node, row):
+        return []
+
+    def lower(self, node, low):
+        scales = SQUASH.scales(low.read(node, 0), low.written(node))
+        low.emit(SQUASH, node, [low.integer(node, 0)], scales)
