@@ -89,10 +89,10 @@ def chosen(ready: Ready, row: Platform, base: Options) -> Choice:
             break
     if best is None or best[0][0] == REFUSED:
         least = len(dict.fromkeys(ready.findings)) + 1  # that it does not fit is said of each
-        for one in late:
-            if best is not None and best[0] < (REFUSED, least, one[0]):
+        for number, candidate in late:
+            if best is not None and best[0] < (REFUSED, least, number):
                 break
-            tried = judged(*one)
+            tried = judged(number, candidate)
             if best is None or tried[0] < best[0]:
                 best = tried
     assert best is not None
