@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph import ir
+from ..plan import Affine
 from ..run.borders import float_names
 from ..run.data import Progress
 from ..run.metrics import Agreement
@@ -25,6 +26,7 @@ _SAMPLES = 64  # calibration samples that are taken where none were held back
 _LEAST = 15.0  # dB: an output below that is worth a warning
 _GOOD = 60.0  # dB: nothing is lost so far
 _STILL = 0.25  # share of a state's moving elements that may stand still in integers
+_PART = 1 << 20  # elements that are compared at a time
 _MOST = float(np.finfo(np.float32).max)
 
 _Feed = Mapping[str, np.ndarray]
@@ -277,15 +279,30 @@ def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed
     takes = {spec.name for spec in session.inputs}
     floats = float_names(lowered)
     known = {str(v.name) for v in ir.values(exact)}
-    have: dict[str, np.ndarray] = {}
+    have: dict[str, tuple[np.ndarray, Affine | None]] = {}
     for name, array, held in session.tensors({n: a for n, a in feed.items() if n in takes}):
         user = floats.get(name, name)
         if user in known and array.dtype.kind in "fi" and (held is not None or array.dtype.kind == "f"):
-            have[user] = array if held is None else np.clip(held.real(array), -_MOST, _MOST).astype(np.float32)
+            have[user] = array, held
     found = {}
     for name, want, _ in FloatRunner(exact, set(have)).run(feed):
-        if want.dtype.kind == "f" and want.shape == have[name].shape and np.any(want):
-            agreement = Agreement()
-            agreement.add(want, have[name])
-            found[name] = agreement.sqnr
+        array, held = have.pop(name)
+        if want.dtype.kind == "f" and want.shape == array.shape and np.any(want):
+            found[name] = _agreement(want, array, held).sqnr
     return found
+
+
+def _agreement(want: np.ndarray, array: np.ndarray, held: Affine | None) -> Agreement:
+    """Return how far integers, or reals where nothing holds them, are from `want`; some at a time, if there are many."""
+    agreement = Agreement()
+    if held is not None and held.scales.ndim:
+        array, held = _reals(array, held), None
+    flat, other = want.reshape(-1), array.reshape(-1)
+    for start in range(0, flat.size, _PART):
+        part = other[start : start + _PART]
+        agreement.add(flat[start : start + _PART], part if held is None else _reals(part, held))
+    return agreement
+
+
+def _reals(array: np.ndarray, held: Affine) -> np.ndarray:
+    return np.clip(held.real(array), -_MOST, _MOST).astype(np.float32)

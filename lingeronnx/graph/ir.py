@@ -50,6 +50,17 @@ OPSET = 13
 #: The first IR version in which an initializer need not be listed among the graph inputs.
 _FREE_CONSTANTS = 4
 
+#: Bytes from which on a constant is kept apart from the protobuf form of its model (`outline`).
+_LARGE = 1 << 14
+
+#: Element types that onnx and numpy hold alike.
+_PLAIN = frozenset(
+    oir.DataType[kind]
+    for kind in (
+        "BOOL", "DOUBLE", "FLOAT", "FLOAT16", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64",
+    )
+)  # fmt: skip
+
 Graph = oir.Model  # the design's word: a model before or after lowering
 Node = oir.Node
 Value = oir.Value
@@ -88,8 +99,39 @@ def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Graph:
         raise ModelError(f"cannot use {label}: {error}") from error
     except Exception as error:
         raise ModelError(f"cannot use {label}: the graph is damaged ({_first_line(error)})") from error
+    _hold_arrays(model)
     name_nodes(model)
     return model
+
+
+def _hold_arrays(model: Graph) -> None:
+    """Let constants be arrays: of a protobuf message, data are a new copy whenever somebody looks at them."""
+    scopes: list[Any] = [model.graph, *model.functions.values()]
+    for scope in scopes:
+        for value in getattr(scope, "initializers", {}).values():
+            value.const_value = _as_array(value.const_value)
+        for node in all_nodes(scope):
+            for name, attribute in node.attributes.items():
+                if attribute.type == AttributeType.TENSOR and not attribute.is_ref():
+                    node.attributes[name] = _with_array(attribute)
+                for body in subgraphs(attribute):
+                    for value in body.initializers.values():
+                        value.const_value = _as_array(value.const_value)
+
+
+def _as_array(tensor: Any) -> Any:
+    """Return a tensor as one that holds an array, where numpy has its type; any other as it is."""
+    if not isinstance(tensor, oir.serde.TensorProtoTensor) or tensor.dtype not in _PLAIN:
+        return tensor
+    return oir.Tensor(tensor.numpy(), name=tensor.name, doc_string=tensor.doc_string)
+
+
+def _with_array(attribute: Attr) -> Attr:
+    """Return an attribute whose tensor holds an array; as it is where that would be written in other bytes."""
+    given = attribute.value
+    raw = isinstance(given, oir.serde.TensorProtoTensor) and given.raw.HasField("raw_data")
+    held = _as_array(given) if raw else given
+    return attribute if held is given else oir.AttrTensor(attribute.name, held, doc_string=attribute.doc_string)
 
 
 def _open_sizes(model: Graph) -> None:
@@ -143,6 +185,29 @@ def _first_line(error: Exception) -> str:
 def to_proto(model: Graph) -> onnx.ModelProto:
     """Return the protobuf form of `model`."""
     return oir.to_proto(model)
+
+
+def outline(model: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return the protobuf form of `model` without its large constants, and these by name.
+
+    In the protobuf form these say that their data lie in a file, which there is not.
+    """
+    apart: dict[str, np.ndarray] = {}
+    held = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes < _LARGE or tensor.dtype not in _PLAIN or value.is_graph_input():
+            continue
+        apart[name], held[name] = np.asarray(tensor.numpy(), order="C"), tensor
+    try:
+        for name, tensor in held.items():
+            model.graph.initializers[name].const_value = oir.ExternalTensor(
+                "apart", 0, tensor.nbytes, tensor.dtype, shape=oir.Shape(tensor.shape.numpy()), name=name
+            )
+        return oir.to_proto(model), apart
+    finally:
+        for name, tensor in held.items():
+            model.graph.initializers[name].const_value = tensor
 
 
 def to_bytes(model: Graph) -> bytes:

@@ -107,7 +107,7 @@ def _dropout(model: ir.Graph, node: ir.Node) -> int:
 
 def _ranks(model: ir.Graph) -> dict[str, int]:
     """Return how many axes the tensors of `model` have, as far as the file or its operators say."""
-    graph = onnx.shape_inference.infer_shapes(ir.to_proto(model)).graph
+    graph = onnx.shape_inference.infer_shapes(ir.outline(model)[0]).graph
     known = {t.name: len(t.dims) for t in graph.initializer}
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.type.tensor_type.HasField("shape"):

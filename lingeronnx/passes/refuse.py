@@ -102,7 +102,7 @@ def _check_sizes(model: ir.Graph) -> None:
     if stored > _SHAPES_LIMIT:
         return
     try:
-        proto = onnx.shape_inference.infer_shapes(ir.to_proto(model), data_prop=True)
+        proto = onnx.shape_inference.infer_shapes(ir.outline(model)[0], data_prop=True)
     except Exception:  # onnxruntime will say what is wrong
         return
     for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):

@@ -23,21 +23,21 @@ def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray], runner: FloatR
     runner : of all tensors of `model`, where there is one already.
     """
     runner = FloatRunner(model) if runner is None else runner
-    one = {name: array for name, array, _ in runner.run(feed)}
+    one = {name: (array.shape, array.dtype) for name, array, _ in runner.run(feed)}
     two = _doubled(model, runner, feed)
     for value in ir.values(model):
-        array = one.get(str(value.name))
-        if array is None:
+        if str(value.name) not in one:
             continue
+        shape, dtype = one[str(value.name)]
         other = two.get(str(value.name)) if two is not None else None
-        dims: list[int | str | None] = list(array.shape)
-        if other is not None and other.ndim == array.ndim:
-            pairs = zip(array.shape, other.shape, strict=True)
+        dims: list[int | str | None] = list(shape)
+        if other is not None and len(other) == len(shape):
+            pairs = zip(shape, other, strict=True)
             dims = [d if d == e else _BATCH if i == 0 else None for i, (d, e) in enumerate(pairs)]
-            ir.mark_folded_batch(value, bool(dims) and dims[0] == _BATCH and (len(array), len(other)) != (1, 2))
+            ir.mark_folded_batch(value, bool(dims) and dims[0] == _BATCH and (shape[0], other[0]) != (1, 2))
         value.shape = ir.oir_shape(dims)
         if value.dtype is None:
-            value.type = ir.tensor_type(array.dtype)
+            value.type = ir.tensor_type(dtype)
 
 
 def all_traced(model: ir.Graph) -> bool:
@@ -54,13 +54,13 @@ def all_traced(model: ir.Graph) -> bool:
     )
 
 
-def _doubled(model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-    """Return all tensors of a run on two samples; None where the batch is fixed or the model fails on two."""
+def _doubled(model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]] | None:
+    """Return the shapes of a run on two samples; None where the batch is fixed or the model fails on two."""
     specs = {spec.name: spec for spec in input_specs(model)}
     if any(spec.single or not spec.batched for spec in specs.values() if spec.axis is not None):
         return None
     twice = {name: specs[name].joined([array, array]) for name, array in feed.items()}
     try:
-        return {name: array for name, array, _ in runner.run(twice)}
+        return {name: array.shape for name, array, _ in runner.run(twice)}
     except ModelError:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,20 @@ __all__ = [
 Item = tuple[str, np.ndarray, Affine | None]
 Stream = Iterator[Item]
 
+#: Types of outputs that are handed over one by one.
+_COPIED = frozenset(
+    f"tensor({kind})"
+    for kind in ("bool", "double", "float", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+)
 
-def ort_session(proto: onnx.ModelProto, label: str, threads: int = 0) -> Any:
+
+def ort_session(
+    proto: onnx.ModelProto, label: str, threads: int = 0, apart: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> Any:
     """Open an onnxruntime session on `proto`, which may be used up; ModelError when onnxruntime refuses the model.
 
-    threads : 0 for `LINGERONNX_THREADS`, else the number of processors.
+    threads : 0 for `LINGERONNX_THREADS`, else the number of processors. apart : constants that `proto` lacks
+    (`ir.outline`), which have to be kept as long as the session is used.
     """
     import onnxruntime as ort
 
@@ -45,6 +55,9 @@ def ort_session(proto: onnx.ModelProto, label: str, threads: int = 0) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # between two runs it only costs
     options.enable_cpu_mem_arena = False  # it would keep the most that one run ever took
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    if apart:
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in apart.values()]
+        options.add_external_initializers(list(apart), values)
     try:
         with ir.openable(proto) as content:
             return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -71,7 +84,7 @@ class FloatRunner:
     """
 
     def __init__(self, model: ir.Graph, outputs: Collection[str] | None = None) -> None:
-        proto = ir.to_proto(model)
+        proto, self._apart = ir.outline(model)
         wanted = [str(v.name) for v in ir.values(model) if outputs is None or v.name in outputs]
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
         fetch = [name for name in wanted if name not in self._inputs]
@@ -83,7 +96,7 @@ class FloatRunner:
         self._single = {spec.name: spec for spec in specs if spec.single}
         sized = all(spec.shape is not None and None not in spec.shape for spec in specs)  # else open axes mean nothing
         self._model, self._sized = model, sized
-        self._session = ort_session(proto, "the float model")
+        self._session = ort_session(proto, "the float model", apart=self._apart)
 
     @cached_property
     def _axes(self) -> dict[str, int]:
@@ -118,12 +131,27 @@ class FloatRunner:
     def _run(self, given: Mapping[str, np.ndarray], wanted: Sequence[str]) -> Stream:
         fetch = [name for name in wanted if name not in given]
         try:
-            results = dict(zip(fetch, self._session.run(fetch, given) if fetch else (), strict=True))
+            results = dict(zip(fetch, _fetched(self._session, fetch, given) if fetch else (), strict=True))
         except Exception as error:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
             raise ModelError(f"the model does not run on inputs {shapes}: {reason(error)}") from error
         for name in wanted:  # whoever asks is the only one that holds an array
-            yield name, given[name] if name in given else results.pop(name), None
+            yield name, given[name] if name in given else _array(results.pop(name)), None
+
+
+def _fetched(session: Any, names: Sequence[str], given: Mapping[str, np.ndarray]) -> Sequence[Any]:
+    """Run a session; return arrays, or what `_array` makes arrays of, so that not all are there twice at once."""
+    import onnxruntime as ort
+
+    kinds = [value.type for value in session.get_outputs()]
+    if any(array.dtype.kind not in "fiub" for array in given.values()) or not all(k in _COPIED for k in kinds):
+        return list(session.run(names, given))
+    feeds = {n: ort.OrtValue.ortvalue_from_numpy(np.asarray(a, order="C")) for n, a in given.items()}
+    return list(session.run_with_ort_values(names, feeds))
+
+
+def _array(result: Any) -> np.ndarray:
+    return np.asarray(result if isinstance(result, np.ndarray | list) else result.numpy())
 
 
 def _trial(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:

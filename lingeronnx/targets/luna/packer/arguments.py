@@ -16,6 +16,7 @@ import onnx
 
 from ....graph import ir
 from ... import Platform
+from .bound import least_needs
 from .candidates import Candidate, candidates
 from .judge import Ready, Verdict, make_ready, verdict
 from .memory import Memory, plan_memory, room
@@ -72,7 +73,9 @@ def chosen(ready: Ready, row: Platform, base: Options) -> Choice:
         found = Choice(candidate.words(base), verdict(ready, row, candidate.options(base), memory))
         return (rank(found.verdict), len(found.verdict.findings), number), found
 
-    for number, candidate in enumerate(itertools.chain(candidates(ready, row), spilled(ready, row, base))):
+    hopeless = ready.net is not None and max(least_needs(ready.net, row).values(), default=0) > room(row, base)
+    more = () if hopeless else spilled(ready, row, base)
+    for number, candidate in enumerate(itertools.chain(candidates(ready, row), more)):
         memory = None
         if ready.net is not None:
             memory = plan_memory(ready.net, row, candidate.options(base), room(row, base) + 1)
@@ -85,8 +88,14 @@ def chosen(ready: Ready, row: Platform, base: Options) -> Choice:
         if tried[0][0] == 0:
             break
     if best is None or best[0][0] == REFUSED:
-        known = [] if best is None else [best]
-        best = min([*known, *(judged(*one) for one in late)], key=lambda pair: pair[0])
+        least = len(dict.fromkeys(ready.findings)) + 1  # that it does not fit is said of each
+        for number, candidate in late:
+            if best is not None and best[0] < (REFUSED, least, number):
+                break
+            tried = judged(number, candidate)
+            if best is None or tried[0] < best[0]:
+                best = tried
+    assert best is not None
     for further in (cleared, mended):
         if best[0][0] in (PAST, BELIEVED, WRONG):
             for number, one in enumerate(further(ready, row, base, start)):

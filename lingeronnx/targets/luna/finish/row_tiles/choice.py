@@ -15,8 +15,10 @@ from .....graph import ir
 from .....run.part import chip_part
 from .... import Platform
 from ...packer.arguments import Choice, chosen, plain_options
+from ...packer.bound import least_needs
 from ...packer.judge import Limits, Ready, Verdict, make_ready, verdict
 from ...packer.limits import TILED
+from ...packer.memory import room
 from ...packer.names import safe_names, written
 from ...packer.options import PSRAM, Options
 from .emit import emit
@@ -76,6 +78,8 @@ def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
     if row.packing is None or row.shared_memory is None:
         return graph, done
     work, now, limits = graph, None, Limits(row)
+    if _hopeless(graph, row, limits):
+        return graph, done
     whole = {node.name for node in graph.graph}
     for _ in range(_ROUNDS):
         if now is not None and now.verdict.chip_ready:
@@ -89,6 +93,17 @@ def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
         whole -= {node.name for node in cut.run.nodes}
         done.append(cut.text())
     return (work, done) if now is not None and _helped(now, whole) else (graph, [])
+
+
+def _hopeless(graph: ir.Graph, row: Platform, limits: Limits) -> bool:
+    """Whether a node that is never cut has no room, wherever its tensors lie."""
+    proto, names = _written(graph)
+    ready, base = _ready(proto, row, limits)
+    if ready.net is None:
+        return False
+    kept = {names.get(str(node.name), str(node.name)) for node in graph.graph if node.op_type not in _LAYERS}
+    needs = least_needs(ready.net, row)
+    return any(need > room(row, base) and origin in kept for origin, need in needs.items())
 
 
 def _helped(found: Choice, whole: Collection[str | None]) -> bool:
