@@ -111,7 +111,9 @@ class FloatRunner:
         runs = [list(self._run({name: sample(name, i) for name in given}, wanted)) for i in range(count)]
         for items in zip(*runs, strict=True):
             name, arrays = items[0][0], [np.atleast_1d(array) for _, array, _ in items]
-            axis = self._axes[name] if arrays[0].shape[self._axes[name] :][:1] == (1,) else 0  # else open for its own sake
+            axis = (
+                self._axes[name] if arrays[0].shape[self._axes[name] :][:1] == (1,) else 0
+            )  # else open for its own sake
             yield name, np.concatenate(arrays, axis), None
 
     def _run(self, given: Mapping[str, np.ndarray], wanted: Sequence[str]) -> Stream:
