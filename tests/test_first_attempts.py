@@ -36,6 +36,18 @@ _STATED = """g (float[{0},4] x) => (float[{1}] y) {{
 _STATES = {"gw": rand(1, 9, 4), "gr": rand(1, 9, 3), "start": rand(1, 1, 3), "one": np.array([1])}
 _WORDS = "g (string[N,4] s) => (float[N,3] y) { q = Equal(s, word) c = Cast<to = 1>(q) y = MatMul(c, w) }"
 _WEIGHTS = {"w": rand(4, 3)}
+_BAND = """g (float[N,4] x, float low, float high) => (float[N,3] y) {
+    a = MatMul(x, w) f = GreaterOrEqual(table, low) t = Less(table, high) b = And(f, t) y = Where(b, a, none)
+}"""
+_BANDS = {"table": np.float32([1.5, 2.5, 4.5]), "none": np.float32(0)}
+_SURE = """g (float[N,4] x, float least) => (int64[N] y) {
+    a = MatMul(x, w) p = Softmax<axis = 1>(a) m = ReduceMax<axes = [1], keepdims = 0>(p)
+    k = ArgMax<axis = 1, keepdims = 0>(p) b = Less(m, least) y = Where(b, other, k)
+}"""
+_FRAMES = """g (float[1,samples] x{0}) => (float[1,frames] y) {{
+    f = Reshape(x, cut) u = Unsqueeze(f, first) a = MatMul(u, w) b = Relu(a) c = MatMul(b, v) {1} y = Squeeze(d, last)
+}}"""
+_CUTS = {"cut": np.array([-1, 4]), "first": np.array([0]), "last": np.array([2]), "w": rand(4, 8), "v": rand(8, 1)}
 _MANY, _ROW = rand(16, 4), {"x": rand(16, 4)}
 
 #: What is brought -> (model, its constants, calibration data, options, what is read; None: it is quantized)
@@ -54,7 +66,23 @@ TABLE = {
     "a state that is not there": (_STATE, _WEIGHTS, _ROW, ("--state", "h_new=h"), "no output 'h_new'"),
     "a state fed back": (_STATE, _WEIGHTS, _ROW, ("--state", "h_out=h"), None),
     "a single number": (_NUMBER, _WEIGHTS, {**_ROW, "rate": np.array(8)}, (), None),
-    "a number that the data lack": (_NUMBER, _WEIGHTS, _ROW, (), "fix it with --fix rate=VALUE"),
+    "a number that the data lack": (_NUMBER, _WEIGHTS, _ROW, (), "fix it with --fix rate=1 (rate: with that"),
+    "numbers that a table is compared with": (
+        _BAND,
+        _WEIGHTS | _BANDS,
+        _ROW,
+        (),
+        "fix it with --fix low=1.5 --fix high=6 (low, high: compared with 1.5 to 4.5, all of which it lets pass)",
+    ),
+    "these numbers fixed": (_BAND, _WEIGHTS | _BANDS, _ROW, ("--fix", "low=1.5", "--fix", "high=6"), None),
+    "numbers in the data": (_BAND, _WEIGHTS | _BANDS, _ROW | {"low": np.float32(1), "high": np.float32(3)}, (), None),
+    "a number that shares are compared with": (
+        _SURE,
+        _WEIGHTS | {"other": np.array(-1)},
+        _ROW,
+        (),
+        "fix it with --fix least=0.5 (least: compared with shares",
+    ),
     "a number fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rate=8"), None),
     "a wrong input fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rat=8"), "did you mean 'rate'?"),
     "a layer norm of Keras": (FUSED, FUSED_HELD, {"x": rand(16, 6)}, (), None),
@@ -66,6 +94,14 @@ TABLE = {
     "a wrong output shape, time first": (_SPELLED, _WEIGHTS | _SPELLING, {"x": rand(16, 6, 4)}, (), None),
     "states for one sample": (_STATED.format("N,6", "6,N,3"), _STATES, {"x": rand(16, 6, 4)}, (), None),
     "states for one sample, open steps": (_STATED.format("N,T", "T,N,3"), _STATES, {"x": rand(16, 6, 4)}, (), None),
+    "frames of one sample": (_FRAMES.format("", "d = Relu(c)"), _CUTS, {"x": rand(16, 24)}, (), None),
+    "frames, and a number": (
+        _FRAMES.format(", float k", "d = Mul(c, k)"),
+        _CUTS,
+        {"x": rand(16, 24), "k": np.float32(2)},
+        (),
+        None,
+    ),
     "text": (
         _WORDS,
         {"w": rand(4, 3), "word": np.array(["a"], object)},

@@ -26,7 +26,18 @@ from .calibrate import best_scale, best_window
 from .observe import Curve, Stats, TensorStats
 from .partition import Partition
 
-__all__ = ["Choice", "TieClass", "UnheldScale", "assign", "legalize", "tie_classes", "tops", "widen", "wishes"]
+__all__ = [
+    "Choice",
+    "TieClass",
+    "UnheldScale",
+    "assign",
+    "legalize",
+    "soft_rows",
+    "tie_classes",
+    "tops",
+    "widen",
+    "wishes",
+]
 
 
 class UnheldScale(ConstraintError):
@@ -101,33 +112,66 @@ def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
     values = {str(value.name): value for value in ir.values(parts.graph)}
     inside = {id(node): op for node, op in parts.nodes}
     symmetric = parts.symmetric(row)
+    shares = soft_rows(parts)
     for names in members.values():
-        governing = tuple(n for n in names if n not in mute) or tuple(names[-1:])
+        governing = tuple(n for n in names if n in shares)  # of one that a Softmax alone reads, what it reads counts
+        governing = governing or tuple(n for n in names if n not in mute) or tuple(names[-1:])
         bound = max(bounded[n] for n in governing) if all(n in bounded for n in governing) else None
         room = max((below[name] for name in names if name in below), default=None)
         reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
         free = room is None and not symmetric.keys() & set(names)
-        classes.append(TieClass(tuple(names), governing, bound, room, reach, _curve(names, values, inside), free))
+        readers = _float_readers(names, values, inside)
+        kinds = {node.op_type for node in readers or ()}
+        curve = _SATURATING.get(kinds.pop()) if len(kinds) == 1 else None
+        classes.append(TieClass(tuple(names), governing, bound, room, reach, curve, free))
     return tuple(classes)
+
+
+def soft_rows(parts: Partition) -> dict[str, int]:
+    """Return {tensor: axis} of the integer tensors that float Softmaxes along that axis read, and nothing else does.
+
+    What lies far below the largest value of a row has no share of it, so it needs no room in a scale.
+    """
+    values = {str(value.name): value for value in ir.values(parts.graph)}
+    inside = {id(node): op for node, op in parts.nodes}
+    found: dict[str, int] = {}
+    for node in parts.graph.graph:
+        if node.op_type != "Softmax" or node.domain or id(node) in inside:
+            continue
+        name, names = ir.read_name(node), _moved_from(ir.read_name(node), values, inside)
+        readers = _float_readers(names, values, inside) if name in parts.activations else None
+        if readers is not None and all(reader.op_type == "Softmax" for reader in readers):
+            found[name] = int(ir.attr(node, "axis", -1))
+    return found
+
+
+def _moved_from(name: str, values: Mapping[str, ir.Value], inside: Mapping[int, Op]) -> list[str]:
+    """Return the tensor and those that it only moves, up to the first."""
+    names = [name]
+    while (maker := ir.producer(values[names[-1]])) is not None and id(maker) in inside and inside[id(maker)].moves:
+        names.append(ir.read_name(maker))
+    return names
 
 
 #: Float operators that saturate -> what they compute.
 _SATURATING: Mapping[str, Curve] = {"Sigmoid": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x), "Tanh": np.tanh}
 
 
-def _curve(names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op]) -> Curve | None:
-    """Return the curve that alone reads the tensors `names`, which are tied, outside of what moves them; else None."""
-    found: set[str] = set()
+def _float_readers(
+    names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op]
+) -> list[ir.Node] | None:
+    """Return the float operators that alone read the tensors `names`, outside of what moves them; None for others."""
+    found: list[ir.Node] = []
     for name in names:
         if values[name].is_graph_output():
             return None
         for use in values[name].uses():
             op = inside.get(id(use.node))
             if op is None and not use.node.domain:
-                found.add(use.node.op_type)
+                found.append(use.node)
             elif op is None or not op.moves or not {str(v.name) for v in use.node.outputs} <= set(names):
                 return None
-    return _SATURATING.get(found.pop()) if len(found) == 1 else None
+    return found
 
 
 def tops(parts: Partition, row: Platform) -> dict[str, float]:

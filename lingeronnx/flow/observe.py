@@ -26,6 +26,7 @@ Curve = Callable[[np.ndarray], np.ndarray]
 HALF = 4096
 
 _ONE = np.ones(1)
+_NO_SHARE = 12.0  # below the largest logit of a row: all others together get 1 / e**12 there
 _FINEST = -140  # exponent of the bin width for an all-zero tensor
 
 
@@ -138,6 +139,13 @@ class TensorStats:
         return float(np.dot(counts, (held - centres) ** 2)) / self.count
 
 
+def _with_shares(array: np.ndarray, axis: int) -> np.ndarray:
+    """Return logits, those that together get no share of a Softmax along `axis` raised to where they just get none."""
+    rows = array.max(axis=axis, keepdims=True)
+    finite = np.isfinite(rows)  # what is not shall be seen
+    return np.where(finite, np.maximum(array, rows - (_NO_SHARE + math.log(array.shape[axis]))), array)
+
+
 def _span(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
     """Return the smallest and the largest value of an array times the factors of its channels, in its own type."""
     if len(factors) == 1:
@@ -178,12 +186,15 @@ def observe(
     *,
     factors: Mapping[str, np.ndarray] = MappingProxyType({}),
     known: Stats = MappingProxyType({}),
+    soft: Mapping[str, int] = MappingProxyType({}),
     on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStats]:
     """Run the data once and return the statistics of the tensors `names`.
 
     factors : {tensor: float64 [channels of axis 1] or [1]}, what tensors are multiplied by before they are looked at.
     known : statistics of tensors on the same data, which are not counted again.
+    soft : {tensor: axis} where a Softmax along that axis alone reads it: what has no share there counts as the largest
+    value that has none.
     on_batch is called with the number of samples after each batch. Raises DataError when a tensor turns out NaN or
     infinite, with its name.
     """
@@ -194,6 +205,7 @@ def observe(
             if array.size == 0:
                 continue
             even = factors.get(name, _ONE)
+            array = _with_shares(array, soft[name]) if name in soft and even is _ONE else array
             span = _span(array, even)
             if not all(map(math.isfinite, span)):
                 raise DataError(

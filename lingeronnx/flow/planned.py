@@ -20,7 +20,7 @@ from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece, release
 from ..run.runners import FloatRunner
 from ..targets import Platform
-from .assign import Choice, TieClass, UnheldScale, assign, legalize, tie_classes, tops
+from .assign import Choice, TieClass, UnheldScale, assign, legalize, soft_rows, tie_classes, tops
 from .borrowed import Borrowed, borrowed_weights, follow, refusals, told
 from .chosen import chosen
 from .constant_data import Watched
@@ -51,6 +51,7 @@ class Observed:
 
     parts : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of that. stats : of every
     tensor that becomes integer. channels : of these before that, per channel, where equalizing asked.
+    soft : the tensors that Softmaxes alone read, of which only what has a share was counted.
     """
 
     prepared: Prepared
@@ -59,6 +60,7 @@ class Observed:
     stats: Mapping[str, TensorStats]
     notes: Sequence[str]
     channels: Mapping[str, Channels] = field(default_factory=dict)
+    soft: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -172,24 +174,25 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
         if progress is not None:
             progress("calibrating", done, None)
 
+    soft = soft_rows(parts)
     names, runner, factors_left = set(parts.activations), prepared.runner, even
     if even and conf.mode == "max-value":  # there scales are read off to the last bit
         runner, factors_left = FloatRunner(parts.graph, names), {}
-    known = {} if before is None or runner is not prepared.runner else _alike(before, even)
+    known = {} if before is None or runner is not prepared.runner else _alike(before, even, soft)
     watched = Watched(() if prepared.synthetic else prepared.data.inputs.values(), conf.state.values())
     batches = watched.of(prepared.data.batches(few))
-    stats = observe(runner, batches, names, factors=factors_left, known=known, on_batch=count)
+    stats = observe(runner, batches, names, factors=factors_left, known=known, soft=soft, on_batch=count)
     release()
-    return Observed(prepared, parts, even, stats, [*notes, *watched.notes()], channels)
+    return Observed(prepared, parts, even, stats, [*notes, *watched.notes()], channels, soft)
 
 
-def _alike(before: Observed, even: Mapping[str, np.ndarray]) -> dict[str, TensorStats]:
-    """Return the statistics of the tensors whose factors were those of `even`."""
+def _alike(before: Observed, even: Mapping[str, np.ndarray], soft: Mapping[str, int]) -> dict[str, TensorStats]:
+    """Return the statistics of the tensors whose factors were those of `even`, and whose Softmaxes those of `soft`."""
     one = np.ones(1)
     return {
         name: stats
         for name, stats in before.stats.items()
-        if np.array_equal(before.even.get(name, one), even.get(name, one))
+        if np.array_equal(before.even.get(name, one), even.get(name, one)) and before.soft.get(name) == soft.get(name)
     }
 
 

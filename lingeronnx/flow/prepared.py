@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +265,15 @@ def _calibration(
         data.notes.append(f"states are fed back over {calls.number} calls" if calls.number > 1 else alone)
         return data, calls
     source = calib if calib is not None else [synthetic(specs, conf.seed)]
-    data = Data(source, specs, limit=conf.limit, what="calibration data", fixed=fixed, hold=hold, advice=advice(model))
+    data = Data(
+        source,
+        specs,
+        limit=conf.limit,
+        what="calibration data",
+        fixed=fixed,
+        hold=hold,
+        advice=partial(advice, model),
+    )
     return data, None
 
 

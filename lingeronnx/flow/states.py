@@ -8,7 +8,7 @@ it has not, cells may stay in float: every call adds a little to them, which eig
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..graph import ir, operators
 from ..ops import float_op
@@ -16,6 +16,7 @@ from ..ops.macs import macs
 from ..run.runners import reads
 from ..targets import Platform
 from .partition import Partition
+from .settings import fix_line, settings
 
 __all__ = ["advice", "apart", "cells", "into_states", "proposals", "wide_states"]
 
@@ -131,21 +132,19 @@ def proposals(model: ir.Graph) -> dict[str, str]:
     return found
 
 
-def advice(model: ir.Graph) -> dict[str, str]:
-    """Return {input: what to say where data do not have it} of the inputs of `model` that may be states.
+def advice(model: ir.Graph, missing: Sequence[str]) -> str:
+    """Return what to say of inputs of `model` that data do not have: a state, or settings; nothing for others.
 
-    Those are the `proposals`, and an input whose shape one output has and nothing else.
+    States are the `proposals`, and an input whose shape one output has and nothing else. What is said of one is for
+    the first of the `missing`.
     """
     named = proposals(model)
-    found = {}
-    for name in _inputs(model):
-        outputs = [o for o, i in named.items() if i == name] or _like(model, name, exact=True)
-        if len(outputs) == 1:
-            line = " ".join(f"--state {output}={given}" for output, given in {**named, outputs[0]: name}.items())
-            found[name] = f"is '{outputs[0]}' its next value? feed it back with {line}"
-        elif ir.shape(_inputs(model)[name]) in ((), (1,)):
-            found[name] = f"is it a setting, one number for all samples? fix it with --fix {name}=VALUE"
-    return found
+    outputs = [o for o, i in named.items() if i == missing[0]] or _like(model, missing[0], exact=True)
+    if len(outputs) == 1:
+        line = " ".join(f"--state {output}={given}" for output, given in {**named, outputs[0]: missing[0]}.items())
+        return f"is '{outputs[0]}' its next value? feed it back with {line}"
+    numbers = settings(model)
+    return fix_line(model, [name for name in missing if name in numbers]) if missing[0] in numbers else ""
 
 
 def _inputs(model: ir.Graph) -> dict[str, ir.Value]:

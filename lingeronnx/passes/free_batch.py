@@ -299,6 +299,8 @@ def _follows(array: np.ndarray, twice: np.ndarray, alone: Sequence[tuple[int, np
         return False
     array, twice = (np.moveaxis(a, longer[0], 0) for a in (array, twice))
     rows = len(array) // size
+    if longer[0] and rows != 1:  # what lies behind one another there is time, or places, of all samples
+        return False
     return (
         len(array) % size == 0
         and len(twice) == 2 * len(array)

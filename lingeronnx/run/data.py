@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,7 @@ class Data:
         whose entries, dicts or (array, label), are one sample each (`__getitem__` and `__len__`).
     optional : inputs that feeds may do without. fixed : {name: value} of inputs that the model had once and that are
         constants now: feeds may hold them still, with that value.
-    advice : {input: what to say where a feed has none}.
+    advice : called with the inputs that a feed lacks; returns what to say of them.
     hold : keep some samples out of `batches` and `peek`, where there are enough, to measure on; see `held`.
     Raises DataError, naming the sample, when names, shapes, types or values do not fit.
     """
@@ -101,7 +100,7 @@ class Data:
         optional: Collection[str] = (),
         fixed: Mapping[str, np.ndarray] | None = None,
         hold: bool = False,
-        advice: Mapping[str, str] = MappingProxyType({}),
+        advice: Callable[[Sequence[str]], str] | None = None,
     ) -> None:
         self.advice = advice
         self.hold = hold
@@ -224,7 +223,8 @@ class Data:
                 )
         missing = [name for name in self.inputs if name not in feeds and name not in self.optional]
         if missing:
-            advice = f"; {self.advice[missing[0]]}" if missing[0] in self.advice else ""
+            advice = "" if self.advice is None else self.advice(missing)
+            advice = f"; {advice}" if advice else ""
             raise DataError(
                 f"{where}: no array for input '{missing[0]}'; found {', '.join(feeds) or 'nothing'}{advice}"
             )

@@ -52,8 +52,11 @@ class IntRunner:
         for node in model.graph:
             if node.op_type == "Constant" and not node.domain:
                 self.consts[ir.written_name(node)] = np.asarray(ir.attr(node, "value"))
-        #: Whether some input has no batch axis, or one of a fixed size other than 1: shapes are exact.
+        #: Whether some input has no batch axis, or one of a fixed size other than 1: shapes are exact. A setting beside
+        #: inputs for one sample is no such case: it goes along with every sample.
         self.whole = any(not spec.batched for spec in self.inputs)
+        if any(spec.single for spec in self.inputs):
+            self.whole = any(not spec.batched for spec in self.inputs if spec.axis is not None)
         #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
         self.batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := open_axis(v))}
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
@@ -155,17 +158,19 @@ class IntRunner:
 
     def _count(self, given: Mapping[str, np.ndarray]) -> int:
         """Return the number of samples fed."""
-        first = next(iter(self.inputs), None)
+        first = next((spec for spec in self.inputs if spec.axis is not None), None)
         return 1 if self.whole or first is None else first.count(given[first.name])
 
     def _stacked(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the feed with the samples of every input one after another along axis 0."""
-        return {
-            spec.name: np.concatenate(np.split(given[spec.name], given[spec.name].shape[spec.axis], spec.axis))
-            if spec.axis
-            else given[spec.name]
-            for spec in self.inputs
-        }
+        """Return the feed with the samples of every input one after another along axis 0; what has none is repeated."""
+        count, found = self._count(given), {}
+        for spec in self.inputs:
+            array = found[spec.name] = given[spec.name]
+            if spec.axis:
+                found[spec.name] = np.concatenate(np.split(array, array.shape[spec.axis], spec.axis))
+            elif spec.axis is None and array.ndim and count > 1:
+                found[spec.name] = np.concatenate([array] * count)
+        return found
 
     def _is_quantized(self, name: str, array: np.ndarray) -> bool:
         declared = next(spec.dtype for spec in self.inputs if spec.name == name)

@@ -125,8 +125,11 @@ class FloatRunner:
 
         runs = [list(self._run({name: sample(name, i) for name in given}, wanted)) for i in range(count)]
         for items in zip(*runs, strict=True):
-            name = items[0][0]
-            yield name, np.concatenate([np.atleast_1d(array) for _, array, _ in items], self._axes[name]), None
+            name, arrays = items[0][0], [np.atleast_1d(array) for _, array, _ in items]
+            axis = (
+                self._axes[name] if arrays[0].shape[self._axes[name] :][:1] == (1,) else 0
+            )  # else open for its own sake
+            yield name, np.concatenate(arrays, axis), None
 
     def _run(self, given: Mapping[str, np.ndarray], wanted: Sequence[str]) -> Stream:
         fetch = [name for name in wanted if name not in given]

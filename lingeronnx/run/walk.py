@@ -88,7 +88,7 @@ def run_program(
         return
 
     def sample(arrays: Mapping[str, np.ndarray], i: int) -> dict[str, np.ndarray]:
-        return {n: a[i * len(a) // count : (i + 1) * len(a) // count] for n, a in arrays.items()}
+        return {n: a[i * len(a) // count : (i + 1) * len(a) // count] if a.ndim else a for n, a in arrays.items()}
 
     runs = [program.run(sample(feed, i), sample(force, i)) for i in range(count)]
     for items in zip(*runs, strict=True):
