@@ -293,7 +293,7 @@ def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed
 
 
 def _agreement(want: np.ndarray, array: np.ndarray, held: Affine | None) -> Agreement:
-    """Return how far integers, or reals where nothing holds them, are from `want`; some at a time, if there are many."""
+    """Return how far integers, or reals that nothing holds, are from `want`; some at a time, if there are many."""
     agreement = Agreement()
     if held is not None and held.scales.ndim:
         array, held = _reals(array, held), None

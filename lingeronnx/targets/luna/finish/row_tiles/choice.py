@@ -97,7 +97,7 @@ def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
 
 def _hopeless(graph: ir.Graph, row: Platform, limits: Limits) -> bool:
     """Whether a node that is never cut has no room, wherever its tensors lie."""
-    proto, names = _written(graph)
+    proto, names = _written(graph, row)
     ready, base = _ready(proto, row, limits)
     if ready.net is None:
         return False
