@@ -153,8 +153,9 @@ def _fetched(session: Any, names: Sequence[str], given: Mapping[str, np.ndarray]
     return list(session.run_with_ort_values(names, feeds))
 
 
-def _array(result: Any) -> np.ndarray:
-    return np.asarray(result if isinstance(result, np.ndarray | list) else result.numpy())
+def _array(result: Any) -> Any:
+    """Return an array; a sequence of tensors stays a list of them."""
+    return result if isinstance(result, np.ndarray | list) else result.numpy()
 
 
 def _trial(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
