@@ -23,7 +23,7 @@ from lingeronnx.formats.inference import Signature
 from lingeronnx.graph import ir
 from lingeronnx.ops import Op
 from lingeronnx.reference._base import Integer
-from lingeronnx.targets import PLATFORMS, rows
+from lingeronnx.targets import PLATFORMS, Vendor, rows
 from lingeronnx.targets.arithmetic import Arithmetic, Requantize
 from simulator.kernel import PlainKernel, Spec
 from tests.nets import Net, samples
@@ -37,7 +37,7 @@ FILES = (
     "formats/curves.py",  # the format, in FAMILY
     "ops/lut.py",  # the rule
     "ops/__init__.py",  # its line in OPS
-    "platforms/venusa.py",  # the row that has it
+    "targets/luna/venusa.py",  # the row that has it
     "reference/curves.py",  # the plain class, in FAMILY
     "torch/fake_values.py",  # the fake quantizer of its kernel, in VALUES
 )
@@ -111,7 +111,8 @@ def nimbus(monkeypatch):
     monkeypatch.setitem(schemas._TABLE, "iqSquash", SQUASH)
     monkeypatch.setattr(reference, "_CLASSES", (*reference._CLASSES, PlainSquash))
     row = chip(Requantize(shifts=True))
-    return replace(row, packing=None, faults=(), ops={**row.ops, **rows(Arithmetic(), "iqSquash")})
+    free = {name: replace(found, limits=None) for name, found in row.ops.items()}
+    return replace(row, vendor=Vendor(), faults=(), ops={**free, **rows(Arithmetic(), "iqSquash")})
 
 
 def net():

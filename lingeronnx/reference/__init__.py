@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..targets import Platform
+from ..targets import DEFAULT, Platform
 from ..targets import platform as row_of
 from . import border, curves, elementwise, layers, move, pool, recurrent, rows
 
@@ -29,7 +29,7 @@ _CLASSES = tuple(
 STOCK = ("Reshape", "Flatten", "Transpose", "Slice", "Gather", "Tile", "Expand")
 
 
-def reference_ops(platform: str | Platform = "venus") -> list[type[Any]]:
+def reference_ops(platform: str | Platform = DEFAULT.name) -> list[type[Any]]:
     """Return the classes for `ReferenceEvaluator(model, new_ops=...)`.
 
     platform : the target of nodes without an attribute `platform`, by name or as a row of one's own; graphs for venus
