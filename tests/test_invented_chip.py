@@ -175,7 +175,6 @@ def test_it_is_a_value_everywhere():
 @pytest.mark.parametrize(
     "make",
     (
-        lambda: Requantize(shifts=False, rounding=Rounding.DOWN),
         lambda: Sum(DOWN, Operands.BYTES),
         lambda: Lstm(gates="ifg"),
     ),
