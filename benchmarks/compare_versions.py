@@ -65,6 +65,8 @@ def constant(tensor: onnx.TensorProto) -> str:
 
 def attribute(found: onnx.AttributeProto) -> str:
     """Return an attribute as text."""
+    if found.ref_attr_name:  # within a function: what its caller gives
+        return f"{found.name} of {found.ref_attr_name}"
     value = onnx.helper.get_attribute_value(found)
     if isinstance(value, onnx.TensorProto):
         return f"{found.name}={constant(value)}"

@@ -37,6 +37,7 @@ from .flow import (
     with_best_ends,
 )
 from .graph import ir
+from .graph.names import restored
 from .ops import Violation
 from .plan import Plan
 from .plan.config import QuantConfig
@@ -46,12 +47,12 @@ from .qdq.write import PLATFORM
 from .run.borders import float_names
 from .run.data import Progress
 from .run.evaluation import Evaluation, evaluate
+from .run.int_runner import row_of
 from .run.session import is_integer_graph
 from .run.simulation import Simulation, simulate
 from .search import Goal, search
 from .targets import Platform
 from .targets import platform as platform_row
-from .targets.luna.packer.names import restored, written
 from .tuning import finetune
 
 if TYPE_CHECKING:
@@ -252,7 +253,8 @@ def check(
     if isinstance(model, str | os.PathLike):
         proto = read_packable(model)
     else:
-        proto = ir.to_proto(written(model)) if is_integer_graph(model) else None
+        row = row_of(model) if platform is None else platform_row(platform)
+        proto = ir.to_proto(row.named(model)) if is_integer_graph(model) else None
     if proto is not None:
         return check_packed(proto, None if platform is None else platform_row(platform), packer_args)
     if packer_args is not None:

@@ -46,7 +46,6 @@ from .run.int_runner import row_of
 from .run.made import made_of, note_made
 from .targets import Platform
 from .targets.arithmetic import Curve, Reading
-from .targets.luna.packer.names import written
 
 __all__ = ["STANDARD", "TARGETS", "Converted", "convert"]
 
@@ -74,7 +73,7 @@ class Converted:
 
     def save(self, path: Any) -> None:
         """Write the graph to `path`, as a whole or not at all, with names that the packer takes where it is for one."""
-        ir.save(written(self.graph) if self.packed else self.graph, path)
+        ir.save(row_of(self.graph).named(self.graph) if self.packed else self.graph, path)
 
 
 @dataclass

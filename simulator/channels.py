@@ -14,20 +14,20 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed import Rescale, Scale, Shift, WideScale, apply
+from simulator.fixed import Rescale, Scale, Shift, Tied, WideScale, apply
 from simulator.kernel import Array, require
 
 __all__ = ["ChannelRescale", "Channels", "check_channels", "requantize"]
 
 
 class Channels(NamedTuple):
-    """One `Scale` or `WideScale` for each channel, as arrays [C] of int64; `low` and `high` are common."""
+    """One `Scale`, `WideScale` or `Tied` for each channel, as arrays [C] of int64; `low` and `high` are common."""
 
     limit: np.ndarray
     multiplier: np.ndarray
     half: np.ndarray
     shift: np.ndarray
-    wide: np.ndarray  # 1: a WideScale, which has its zero in the place of a half
+    wide: np.ndarray  # 0: a Scale; else the zero is in the place of a half, 1: a WideScale, 2 + rounding: a Tied
     low: int
     high: int
 
@@ -59,8 +59,10 @@ class ChannelRescale:
         return Channels(limit, multiplier, half, shift, wide, *forms[0][5:])
 
 
-def _scaled(form: Shift | Scale | WideScale, bound: int) -> tuple[int, ...]:
+def _scaled(form: Shift | Scale | WideScale | Tied, bound: int) -> tuple[int, ...]:
     """Return a form as the fields of `Channels` for one channel."""
+    if isinstance(form, Tied):
+        return form.limit, form.multiplier, form.zero, form.shift, 2 + form.rounding, form.low, form.high
     if isinstance(form, WideScale):
         return form.limit, form.multiplier, form.zero, form.shift, 1, form.low, form.high
     limit, multiplier = (bound, 1) if isinstance(form, Shift) else (form.limit, form.multiplier)
@@ -74,7 +76,10 @@ def requantize(acc: Array, form: Channels, out: Array) -> None:
         source, target = acc[n], out[n]
         for c in range(acc.shape[1]):
             limit, multiplier, shift = form.limit[c], form.multiplier[c], form.shift[c]
-            if form.wide[c]:
+            if form.wide[c] > 1:
+                zero, rounding = form.half[c], form.wide[c] - 2
+                target[c] = apply(Tied(limit, multiplier, shift, form.low, form.high, zero, rounding), source[c])
+            elif form.wide[c]:
                 target[c] = apply(WideScale(limit, multiplier, shift, form.low, form.high, form.half[c]), source[c])
             else:
                 target[c] = apply(Scale(limit, multiplier, form.half[c], shift, form.low, form.high), source[c])

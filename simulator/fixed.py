@@ -16,13 +16,15 @@ kernel:
     Shift      int32 lanes    power of two to the right, and acc plus its rounding term fits 32 bits
     Scale      int64          the product fits 63 bits
     WideScale  two halves     everything else
+    Tied       two halves     a multiplier with a rounding of its own
 
 Scale and WideScale first clamp acc to +-L with L = 2^(b+s-30). That changes nothing, because |acc| >= L already gives
 |y| >= 2^b, but it keeps the product below 2^(b+s+1), so large accumulators need no wider arithmetic than small ones.
 Shift and Scale have z in their rounding term, as z * 2^s.
 
-The NPU rounds half up, whatever it is told. The software that networks are trained with can do otherwise (`Rounding`):
-`Rounded` is a power-of-two ratio with one of those roundings, `divided` a division by any number.
+The NPU rounds half up, whatever it is told. Other targets, and the software that networks are trained with, can do
+otherwise (`Rounding`): a `Rescale` may have another rounding, `Rounded` is a power-of-two ratio with one of those,
+`divided` a division by any number.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ from simulator._jit import inline, overload
 from simulator.rounding import Rounding
 
 __all__ = [
-    "Chain", "Form", "LunaDivide", "NarrowScale", "Rescale", "Rounded", "Rounding", "Scale", "Shift", "WideScale",
-    "apply", "divided", "dtype_of", "luna_div", "luna_divide", "luna_reciprocal", "narrow", "rsh", "sat",
+    "Chain", "Form", "LunaDivide", "NarrowScale", "Rescale", "Rounded", "Rounding", "Scale", "Shift", "Tied",
+    "WideScale", "apply", "divided", "dtype_of", "luna_div", "luna_divide", "luna_reciprocal", "narrow", "rsh", "sat",
 ]  # fmt: skip
 
 INT32_MAX = 2**31 - 1
@@ -121,6 +123,18 @@ class Quotient(NamedTuple):
     high: int
 
 
+class Tied(NamedTuple):
+    """A multiplication whose product needs up to 95 bits, with any rounding by number; 1 <= shift <= 94."""
+
+    limit: int
+    multiplier: int
+    shift: int
+    low: int
+    high: int
+    zero: int
+    rounding: int
+
+
 class Even(NamedTuple):
     """A right shift to the nearest integer, half-way values to the even one; 1 <= shift <= 62."""
 
@@ -137,12 +151,12 @@ class Pair(NamedTuple):
     second: Any
 
 
-Form: TypeAlias = Shift | Scale | NarrowScale | WideScale | Quotient | Even | Pair
+Form: TypeAlias = Shift | Scale | NarrowScale | WideScale | Tied | Quotient | Even | Pair
 
 
 @dataclass(frozen=True)
 class Rescale:
-    """Requantization `y = sat(((acc * multiplier + 2^(shift-1)) >> shift) + zero, bits)`.
+    """Requantization `y = sat(round(acc * multiplier / 2^shift) + zero, bits)`, half up if nothing else is said.
 
     Parameters
     ----------
@@ -154,6 +168,8 @@ class Rescale:
         Width of the signed result, 1 to 62; `dtype` is the narrowest integer type that holds it.
     zero
         The integer of the result that stands for 0: one of `bits` bits.
+    rounding
+        Of acc * multiplier / 2^shift.
 
     Raises
     ------
@@ -165,6 +181,7 @@ class Rescale:
     shift: int
     bits: int
     zero: int = 0
+    rounding: Rounding = Rounding.HALF_UP
 
     def __post_init__(self) -> None:
         if not (1 << 30 <= self.multiplier < 1 << 31 and self.shift >= 1 and 1 <= self.bits <= 62):
@@ -173,7 +190,7 @@ class Rescale:
             raise ValueError(f"the zero point {self.zero} is no integer of {self.bits} bits")
 
     @classmethod
-    def from_ratio(cls, ratio: float, bits: int, zero: int = 0) -> Rescale:
+    def from_ratio(cls, ratio: float, bits: int, zero: int = 0, rounding: Rounding = Rounding.HALF_UP) -> Rescale:
         """Round `ratio` (0 < ratio < 2^30) to 31 significant bits, half up; exact for powers of two."""
         if not 0 < ratio < math.inf:
             raise ValueError(f"a rescale ratio must be positive and finite, not {ratio}")
@@ -183,7 +200,7 @@ class Rescale:
             multiplier, shift = 1 << 30, shift - 1
         if shift < 1:
             raise ValueError(f"a rescale ratio must be below 2^30, not {ratio}")
-        return cls(multiplier, shift, bits, zero)
+        return cls(multiplier, shift, bits, zero, rounding)
 
     @classmethod
     def from_shift(cls, shift: int, bits: int, zero: int = 0) -> Rescale:
@@ -193,7 +210,8 @@ class Rescale:
     @property
     def pow2_shift(self) -> int | None:
         """The plain right shift where that is all: the ratio is a power of two, the zero point 0; else None."""
-        return self.shift - 30 if self.multiplier == 1 << 30 and not self.zero else None
+        plain = self.multiplier == 1 << 30 and not self.zero and self.rounding is Rounding.HALF_UP
+        return self.shift - 30 if plain else None
 
     @property
     def dtype(self) -> np.dtype:
@@ -202,20 +220,26 @@ class Rescale:
 
     def __call__(self, acc: Any) -> np.ndarray:
         """Rescale integers of any shape and size in Python's integers: exact, slow, for setup and tests. int64 out."""
-        wide = np.asarray(acc).astype(object)
-        return np.asarray(sat_array(rsh(wide * self.multiplier, self.shift) + self.zero, self.bits)).astype(np.int64)
+        wide = np.asarray(acc).astype(object) * self.multiplier
+        other = np.frompyfunc(lambda v: divided(v, 1 << self.shift, self.rounding), 1, 1)
+        whole = rsh(wide, self.shift) if self.rounding is Rounding.HALF_UP else other(wide)
+        return np.asarray(sat_array(whole + self.zero, self.bits)).astype(np.int64)
 
     def bound(self, acc: int) -> int:
         """Return the largest |y| for |accumulator| <= `acc`."""
         return min(rsh(acc * self.multiplier, self.shift) + 1 + abs(self.zero), 1 << (self.bits - 1))
 
-    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Shift | Scale | WideScale:
+    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Shift | Scale | WideScale | Tied:
         """Return the cheapest exact form for accumulators of |acc| <= `bound`.
 
         `clip` = (low, high) narrows the result further: the bounds of a Relu or Clip that follows.
         """
         low, high = _limits(self.bits, clip)
         right = self.shift - 30
+        if self.rounding is not Rounding.HALF_UP:
+            limit = min(bound, 1 << max(self.bits + right, 0))
+            multiplier, shift = (self.multiplier, self.shift) if self.shift <= 94 else (1, 94)  # less than a half
+            return Tied(limit, multiplier, shift, low, high, self.zero, int(self.rounding))
         if self.multiplier == 1 << 30 and 0 <= right <= 31 and low >= INT32_MIN and high <= INT32_MAX:
             half = (1 << (right - 1) if right else 0) + (self.zero << right)
             if bound + abs(half) <= INT32_MAX:
@@ -258,6 +282,7 @@ def sat_array(values: np.ndarray, bits: int) -> np.ndarray:
 # --- other roundings ------------------------------------------------------------------------------
 
 _DOWN, _UP, _EVEN = Rounding.DOWN.value, Rounding.UP.value, Rounding.HALF_EVEN.value
+_NEAREST, _AWAY = Rounding.HALF_UP.value, Rounding.HALF_AWAY.value
 
 
 @inline
@@ -268,7 +293,8 @@ def divided(n: Any, d: Any, rounding: Any) -> Any:
     if rounding == _UP:
         return -(-n // d)
     y = (2 * n + d) // (2 * d)
-    return y - 1 if rounding == _EVEN and (2 * n + d) % (2 * d) == 0 and y & 1 else y
+    tie = (2 * n + d) % (2 * d) == 0
+    return y - 1 if tie and ((rounding == _EVEN and y & 1) or (rounding == _AWAY and n < 0)) else y
 
 
 @dataclass(frozen=True)
@@ -283,7 +309,7 @@ class Rounded:
     rounding: Rounding
 
     def __post_init__(self) -> None:
-        other = self.rounding in (Rounding.DOWN, Rounding.UP, Rounding.HALF_EVEN)
+        other = self.rounding is not Rounding.HALF_UP
         if not (-29 <= self.shift <= 62 and 1 <= self.bits <= 62 and other):
             raise ValueError(f"no such requantization: shift {self.shift}, {self.bits} bits, {self.rounding!r}")
 
@@ -301,7 +327,7 @@ class Rounded:
         """Return the largest |y| for |accumulator| <= `acc`."""
         return min(rsh(acc, self.shift) + 1, 1 << (self.bits - 1))
 
-    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Scale | Even:
+    def within(self, bound: int, clip: tuple[int, int] | None = None) -> Scale | Even | Tied:
         """Return the compiled form for |acc| <= `bound` < 2^62."""
         low, high = _limits(self.bits, clip)
         limit = min(bound, 1 << max(self.bits + self.shift, 0))  # beyond which every result is saturated
@@ -309,6 +335,8 @@ class Rounded:
             return Scale(limit, 1 << -self.shift, 0, 0, low, high)
         if self.rounding is Rounding.HALF_EVEN:
             return Even(limit, self.shift, low, high)
+        if self.rounding is Rounding.HALF_AWAY:
+            return Tied(limit, 1, self.shift, low, high, 0, int(self.rounding))
         return Scale(limit, 1, 0 if self.rounding is Rounding.DOWN else (1 << self.shift) - 1, self.shift, low, high)
 
 
@@ -429,6 +457,31 @@ def _wide_scale(rescale: Any, acc: Any) -> Any:
 
 
 @inline
+def _tied(rescale: Any, acc: Any) -> Any:
+    # acc * M = upper * 2^32 + lower, each within int64; what the shift cuts off is (more, less), against (half, 0)
+    acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
+    upper = (acc >> 32) * rescale.multiplier
+    lower = (acc & 0xFFFFFFFF) * rescale.multiplier
+    if rescale.shift <= 32:
+        y = (upper << (32 - rescale.shift)) + (lower >> rescale.shift)
+        more, less = lower & ((np.int64(1) << rescale.shift) - 1), np.int64(0)
+        half = np.int64(1) << (rescale.shift - 1)
+    else:
+        whole = upper + (lower >> 32)
+        y = whole >> (rescale.shift - 32)
+        more, less = whole & ((np.int64(1) << (rescale.shift - 32)) - 1), lower & 0xFFFFFFFF
+        half = np.int64(1) << (rescale.shift - 33)
+    if rescale.rounding == _UP:
+        up = more > 0 or less > 0
+    elif more == half and less == 0:
+        even, away = rescale.rounding == _EVEN and y & 1 == 1, rescale.rounding == _AWAY and acc > 0
+        up = even or away or rescale.rounding == _NEAREST
+    else:
+        up = rescale.rounding != _DOWN and more >= half
+    return min(max(y + (1 if up else 0) + rescale.zero, rescale.low), rescale.high)
+
+
+@inline
 def _quotient(rescale: Any, acc: Any) -> Any:
     result = luna_divide(acc, rescale.reciprocal, rescale.exponent, rescale.shift)
     return min(max(result, rescale.low), rescale.high)
@@ -448,8 +501,8 @@ def _pair(rescale: Any, acc: Any) -> Any:
 
 
 _FORMS: dict[type, Any] = {
-    Shift: _shift, Scale: _scale, NarrowScale: _narrow_scale, WideScale: _wide_scale, Quotient: _quotient,
-    Even: _even, Pair: _pair,
+    Shift: _shift, Scale: _scale, NarrowScale: _narrow_scale, WideScale: _wide_scale, Tied: _tied,
+    Quotient: _quotient, Even: _even, Pair: _pair,
 }  # fmt: skip
 
 

@@ -14,3 +14,4 @@ class Rounding(IntEnum):
     DOWN = 1
     UP = 2
     HALF_EVEN = 3  #: the nearer one, a tie goes to the even one
+    HALF_AWAY = 4  #: the nearer one, a tie goes away from 0

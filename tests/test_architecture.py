@@ -15,28 +15,30 @@ from lingeronnx.targets import PLATFORMS
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(path for package in ("lingeronnx", "simulator") for path in (ROOT / package).rglob("*.py"))
 
+#: Folders of `targets` that are a vendor's: each stands on the core, which finds it by name and never imports it.
+VENDORS = ("luna",)
+
 # A part of the package -> the parts it may import besides its own. Data flows to the right:
-# cli -> api -> {tuning, repair} -> {search, torch} -> analysis -> flow -> {passes, fit, finish} -> run -> ops -> emit
-# -> formats -> graph
-BASE = {"alike", "errors", "files", "plan", "targets", "formats", "packer", "graph", "emit", "ops", "run"}
-FLOW = BASE | {"qdq", "conversion", "passes", "fit", "finish", "flow"}
+# cli -> api -> {tuning, repair} -> {search, torch} -> analysis -> flow -> {passes, fit} -> run -> ops -> emit
+# -> formats -> plan -> targets -> graph
+BASE = {"alike", "errors", "files", "plan", "targets", "formats", "graph", "emit", "ops", "run"}
+FLOW = BASE | {"qdq", "conversion", "passes", "fit", "flow"}
 ALLOWED = {
     "alike": set(),
     "errors": set(),
     "files": {"errors"},
-    "targets": {"errors"},
     "graph": {"errors", "files"},
+    "targets": {"errors", "graph"},
     "plan": {"errors", "files", "graph", "targets"},
     "formats": {"errors", "graph", "plan", "targets"},
-    "packer": {"errors", "graph", "targets", "formats"},
     "emit": {"errors", "graph", "plan", "targets", "formats"},
-    "ops": {"errors", "graph", "plan", "targets", "packer", "formats", "emit"},
+    "ops": {"errors", "graph", "plan", "targets", "formats", "emit"},
     "run": BASE - {"emit"},
     "qdq": BASE,
     "conversion": BASE | {"qdq"},
     "passes": BASE,
     "fit": BASE | {"passes"},
-    "finish": BASE | {"passes", "fit"},
+    "luna": BASE | {"passes", "fit"},
     "flow": FLOW,
     "analysis": FLOW,
     "repair": BASE | {"schemas"},
@@ -60,11 +62,12 @@ ALLOWED = {
 #: too. ALLOWED says which of these it needs.
 LAYERS = (
     ("alike", "errors"),
-    ("files", "targets"),
-    ("graph", "reference"),  # the one adapter to onnx_ir
-    ("plan",),
+    ("files",),
+    ("graph",),  # the one adapter to onnx_ir
+    ("targets",),  # what may be asked of a chip
+    ("plan", "reference"),
     ("formats",),  # the integer operators
-    ("packer", "schemas"),
+    ("schemas",),
     ("emit",),
     ("ops",),  # the rules by which float operators become them
     ("extension",),
@@ -72,8 +75,7 @@ LAYERS = (
     ("qdq",),
     ("conversion", "passes", "repair"),
     ("fit",),
-    ("finish",),
-    ("flow",),
+    ("flow", *VENDORS),  # nobody imports a vendor: what stands above may not either
     ("analysis", "deployment"),
     ("search", "torch"),
     ("tuning",),
@@ -97,10 +99,9 @@ def part(path):
 
 
 def part_of(module):
-    """Return the part that a module below lingeronnx belongs to; those of a target have names of their own."""
+    """Return the part that a module below lingeronnx belongs to; a vendor's folder is one of its own."""
     names = module.split(".")[1:] or ["__init__"]
-    inner = [name for name in ("packer", "finish") if names[:3] == ["targets", "luna", name]]
-    return inner[0] if inner else names[0]
+    return names[1] if names[0] == "targets" and len(names) > 1 and names[1] in VENDORS else names[0]
 
 
 @functools.cache
@@ -227,17 +228,44 @@ def test_simulator_is_a_leaf(path):
         assert top in {"simulator", "numpy", "numba", "llvmlite"} | sys.stdlib_module_names, ast.unparse(node)
 
 
+@of_each(OURS)
+def test_nobody_imports_a_vendor(path):
+    """A vendor's folder has a door to the core, and the core none to it: it asks the target, found by name."""
+    for other, text in parts_imported(path):
+        assert other not in VENDORS or part(path) == other, f"{text}: only the registry knows {other}, by its name"
+
+
+#: Where a chip's name is a word of something else's, and why.
+CHIPS_BY_NAME = {
+    "lingeronnx/targets/luna/": "their home",
+    "lingeronnx/targets/arithmetic.py": "the simulator's tables are called after them",
+    "lingeronnx/formats/pool.py": "so are two ways of the simulator's average",
+    "lingeronnx/reference/": "an oracle shares nothing with what it judges, the names of tables included",
+    "lingeronnx/repair/": "it reads graphs from elsewhere",
+    "simulator/": "tables and kernels are called after the chips that have them",
+}
+
+
 @of_each(FILES)
-def test_no_platform_by_name(path):
-    """Only `targets` compares a platform's name; everybody else asks the row."""
-    names = {row.name for row in PLATFORMS} | {"venus", "arcs", "venusA", "generic", "mars", "jupiter"}
-    if {"targets", "simulator"} & set(path.relative_to(ROOT).parts[:-1]):
+def test_no_chip_by_name(path):
+    """A chip's name stands in its vendor's folder alone: everybody else asks the row, or takes the registry's first."""
+    if path.relative_to(ROOT).as_posix().startswith(tuple(CHIPS_BY_NAME)):
         return
+    names = re.compile(rf"\b({'|'.join(row.name for row in PLATFORMS if row.packs)}|mars|jupiter)\b")
+    texts = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}  # docstrings
+    for node in nodes(path):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            assert not names.search(node.value), f"line {node.lineno}: {node.value!r}"
+
+
+@of_each(OURS)
+def test_no_platform_by_name(path):
+    """Nobody compares a platform's name."""
     for node in nodes(path):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             literals = {n.value for side in sides for n in ast.walk(side) if isinstance(n, ast.Constant)}
-            assert not literals & names, f"line {node.lineno}: {ast.unparse(node)}"
+            assert not literals & {row.name for row in PLATFORMS}, f"line {node.lineno}: {ast.unparse(node)}"
 
 
 #: Where integer operators are called by name, and why. Everybody else asks the format, and so does the rule (`ops`).

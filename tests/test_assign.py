@@ -15,7 +15,8 @@ from lingeronnx.flow.partition import Partition
 from lingeronnx.graph import ir
 from lingeronnx.ops.pool import is_mean
 from lingeronnx.plan import Affine, Plan
-from lingeronnx.targets import GENERIC, VENUS
+from lingeronnx.targets import GENERIC
+from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.examples import examples
 from tests.nets import prepared, single

@@ -14,14 +14,16 @@ from onnx import TensorProto, helper
 
 import lingeronnx as lo
 from lingeronnx import cli
-from lingeronnx.analysis import check as checks
 from lingeronnx.analysis import rules
 from lingeronnx.analysis.check import check_integer
 from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
 from lingeronnx.ops import rule_text
-from lingeronnx.targets import ARCS, PLATFORMS, VENUS, Fault
+from lingeronnx.targets import PLATFORMS
+from lingeronnx.targets.luna import ARCS, VENUS
+from lingeronnx.targets.luna.faults import Fault
 from lingeronnx.targets.luna.finish.form import REMEDIED
+from lingeronnx.targets.luna.met import _MEETS
 from tests import nets
 
 GOLDEN = Path(__file__).parent / "golden" / "luna"
@@ -204,7 +206,7 @@ def test_sizes_are_found_without_value_info(integer):
 
 
 def test_every_rule_can_be_read():
-    for row in [row for row in PLATFORMS if row.packing is not None]:
+    for row in [row for row in PLATFORMS if row.packs]:
         for rule in rules.RULES:
             text, remedy = rule_text(rule, row)
             assert text
@@ -285,7 +287,7 @@ def test_the_faults_known_here_are_some_rows():
         Fault.DEPTHWISE_MULTIPLIER,
         Fault.BATCH,
     }  # told by a constraint, or kept by every graph written
-    assert known <= {*checks._MEETS, *limits, *REMEDIED}, "say in analysis/check.py which nodes meet the new fault"
+    assert known <= {*_MEETS, *limits, *REMEDIED}, "say in luna/met.py which nodes meet the new fault"
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -334,7 +336,7 @@ def test_a_float_model_is_priced_before_calibration():
     assert "packed with -p arcs -d False, before calibration: it packs and is right" in ahead.lines()
 
 
-@pytest.mark.parametrize("row", [row for row in PLATFORMS if row.packing is not None], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in PLATFORMS if row.packs], ids=lambda row: row.name)
 def test_what_is_foretold_of_the_digits_comes_true(row):
     """ReLU6, which saturation makes, packs; of the average, which has a scale of its own, no fault is told."""
     path = Path(__file__).resolve().parents[1] / "models" / "digits_cnn.onnx"

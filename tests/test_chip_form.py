@@ -16,7 +16,7 @@ from tests import nets
 from tests.packer import judge
 
 #: The module, whose name in the package is that of its function.
-LAST_STAGE = importlib.import_module("lingeronnx.flow.complete")
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.form")
 CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}
 
 

@@ -11,7 +11,10 @@ from lingeronnx.fit import REWRITES, fit
 from lingeronnx.graph import ir
 from lingeronnx.ops import float_op
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.targets import ARCS, GENERIC, VENUS, VENUSA
+from lingeronnx.targets import GENERIC
+from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
+from lingeronnx.targets.luna.common import with_packing
+from lingeronnx.targets.luna.packing import packing
 from tests import nets
 from tests.passes.helpers import feeds, interface, ops, outputs, taps
 
@@ -192,8 +195,8 @@ def test_padding_stays_where_there_is_no_pad():
 
 def tightened(row, **limits):
     """Return `row` with other limits of convolutions."""
-    held = dataclasses.replace(row.packing.conv, **limits)
-    return dataclasses.replace(row, packing=dataclasses.replace(row.packing, conv=held))
+    held = packing(row)
+    return with_packing(row, dataclasses.replace(held, conv=dataclasses.replace(held.conv, **limits)))
 
 
 TIGHT = dataclasses.replace(  # venus with a hundredth of the memory, so that small maps are too large
@@ -203,8 +206,7 @@ TIGHT = dataclasses.replace(  # venus with a hundredth of the memory, so that sm
 
 def test_input_channels_are_added_up():
     """The weights of two outputs are 2 * 24 * 9 bytes, of 16 channels 288."""
-    conv_limits = dataclasses.replace(VENUS.conv, share_weights=300)
-    row = dataclasses.replace(VENUS, packing=dataclasses.replace(VENUS.packing, conv=conv_limits))
+    row = tightened(VENUS, share_weights=300)
     done = mends(conv((24, 9, 9), (4, 24, 3, 3)), row, ["Slice", "Conv", "Slice", "Conv", "Add"])
     assert done[0].what == "24 input channels in 2 parts that are added"
     assert done[0].cost == "1 more rounding of half a step at most"

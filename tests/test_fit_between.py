@@ -9,11 +9,12 @@ from lingeronnx.fit import fit
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.targets import GENERIC, PLATFORMS, VENUS
+from lingeronnx.targets import GENERIC, PLATFORMS
+from lingeronnx.targets.luna import VENUS
 from tests.examples import examples
 from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand
 
-CHIPS = [row for row in PLATFORMS if row.packing is not None]
+CHIPS = [row for row in PLATFORMS if row.packs]
 
 
 def between(step, size="4,6", **held):

@@ -12,11 +12,12 @@ from lingeronnx.fit import fit
 from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.run.runners import FloatRunner
-from lingeronnx.targets import GENERIC, PLATFORMS, VENUS
+from lingeronnx.targets import GENERIC, PLATFORMS
+from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.examples import examples
 
-CHIPS = [row for row in PLATFORMS if row.packing is not None]
+CHIPS = [row for row in PLATFORMS if row.packs]
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
 
 

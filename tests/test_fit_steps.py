@@ -7,7 +7,7 @@ import pytest
 from lingeronnx.fit import REWRITES, fit
 from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
-from lingeronnx.targets import VENUS
+from lingeronnx.targets.luna import VENUS
 from tests.nets import Net
 from tests.passes.helpers import feeds, interface, ops, outputs
 from tests.test_fit import TIGHT, tightened

@@ -10,7 +10,9 @@ from lingeronnx.fit import fit
 from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.run.session import Session
-from lingeronnx.targets import ARCS, VENUS, VENUSA
+from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
+from lingeronnx.targets.luna.common import with_packing
+from lingeronnx.targets.luna.packing import packing
 from tests import nets
 from tests.passes.helpers import feeds
 from tests.test_fit import broken, conv, mends, pool, refuses
@@ -18,9 +20,8 @@ from tests.test_fit import broken, conv, mends, pool, refuses
 
 def tight(row, **limits):
     """Return `row` with other limits of convolutions."""
-    return dataclasses.replace(
-        row, packing=dataclasses.replace(row.packing, conv=dataclasses.replace(row.conv, **limits))
-    )
+    held = packing(row)
+    return with_packing(row, dataclasses.replace(held, conv=dataclasses.replace(held.conv, **limits)))
 
 
 # ---- convolutions ----------------------------------------------------------------------------------------------------

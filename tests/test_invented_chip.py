@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.errors import InternalError
 from lingeronnx.graph import ir
-from lingeronnx.targets import Fault, Platform, platform, rows
+from lingeronnx.targets import Platform, platform, rows
 from lingeronnx.targets.arithmetic import (
     Arithmetic,
     Average,
@@ -30,8 +30,10 @@ from lingeronnx.targets.arithmetic import (
     Sum,
     Table,
 )
-from lingeronnx.targets.limits import RowLimits
+from lingeronnx.targets.limits import MatrixLimits, RowLimits
 from lingeronnx.targets.luna import packing
+from lingeronnx.targets.luna.faults import Fault
+from lingeronnx.targets.luna.vendor import Luna
 from tests.nets import Net, plain, residual, samples
 from tests.ops.test_recurrent import classifier, inputs
 
@@ -56,21 +58,20 @@ def chip(requantize=DOWN, gates="iofg"):
         single_sample=True,
         exponents=(-5, 12),
         shared_memory=1 << 20,
-        packing=PACKING,
+        vendor=Luna(PACKING),
         faults=(Fault.AVGPOOL_SCALE,),
         node_attributes={"": {"platform": "nimbus", "platform_quant": "luna_quant"}},
         ops=MappingProxyType(
             {
                 **rows(Quantizer(), "Quant"),
                 **rows(Requantizer(requantize), "Requant"),
-                **rows(
-                    Arithmetic(), "Dequant", "Relu", "MaxPool", "Flatten", "Reshape", "Transpose", "Gather", "Squeeze"
-                ),
-                **rows(Layer(requantize), "Conv2dInt"),
-                **rows(Layer(requantize), "LinearInt"),
+                **rows(Arithmetic(), "Dequant", "Relu", "Flatten", "Reshape", "Transpose", "Gather", "Squeeze"),
+                **rows(Arithmetic(), "MaxPool", limits=PACKING.pool),
+                **rows(Layer(requantize), "Conv2dInt", limits=PACKING.conv),
+                **rows(Layer(requantize), "LinearInt", limits=MatrixLimits(rank=3)),
                 **rows(Sum(requantize, Operands.WIDE), "iqAdd"),
                 **rows(Concat(requantize), "iqCat"),
-                **rows(Average(requantize, Divisor.AREA), "AvgPool2dInt"),
+                **rows(Average(requantize, Divisor.AREA), "AvgPool2dInt", limits=PACKING.pool),
                 **rows(Rows(Requantize(shifts=True)), "SoftmaxInt", limits=RowLimits(max_length=8)),
                 **rows(Lstm(Requantize(shifts=True), Table.VENUSA, gates=gates), "LSTMInt"),
             }
@@ -174,7 +175,6 @@ def test_it_is_a_value_everywhere():
 @pytest.mark.parametrize(
     "make",
     (
-        lambda: Requantize(shifts=False, rounding=Rounding.DOWN),
         lambda: Sum(DOWN, Operands.BYTES),
         lambda: Lstm(gates="ifg"),
     ),

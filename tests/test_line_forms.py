@@ -11,7 +11,7 @@ from lingeronnx.graph import ir
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
-from lingeronnx.targets import ARCS, VENUS, VENUSA
+from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from tests import nets
 from tests.examples import examples
 from tests.packer import judge

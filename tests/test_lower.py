@@ -16,7 +16,8 @@ from lingeronnx.graph import ir
 from lingeronnx.plan import Affine, Plan
 from lingeronnx.run.borders import float_names
 from lingeronnx.run.session import Session
-from lingeronnx.targets import GENERIC, VENUS
+from lingeronnx.targets import GENERIC
+from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.examples import first
 from tests.packer.form import needed

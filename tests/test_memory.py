@@ -14,7 +14,7 @@ from lingeronnx.graph import ir
 from lingeronnx.run.data import Data
 from lingeronnx.run.memory import bytes_per_sample, piece
 from lingeronnx.run.runners import FloatRunner, input_specs
-from lingeronnx.targets import VENUS
+from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.examples import examples, first
 

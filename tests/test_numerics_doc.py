@@ -15,7 +15,8 @@ from onnx.reference import ReferenceEvaluator
 import lingeronnx as lo
 from lingeronnx.formats import FORMATS
 from lingeronnx.graph import ir
-from lingeronnx.targets import PLATFORMS, Fault
+from lingeronnx.targets import PLATFORMS
+from lingeronnx.targets.luna.faults import Fault
 from tests.test_reference import single
 
 ROOT = Path(__file__).parents[1]

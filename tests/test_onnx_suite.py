@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lingeronnx.targets import GENERIC, VENUS
+from lingeronnx.targets import GENERIC
+from lingeronnx.targets.luna import VENUS
 
 _FILE = Path(__file__).resolve().parents[1] / "benchmarks" / "scan_onnx_suite.py"
 _SAMPLE = (

@@ -6,7 +6,7 @@ import pytest
 from lingeronnx.errors import ConfigError
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
-from lingeronnx.targets import VENUS
+from lingeronnx.targets.luna import VENUS
 from tests import nets
 from tests.nets import prepared, single
 

@@ -1,15 +1,15 @@
 """Runs of layers in tiles of rows: the same integers, chip-ready, and what does not fit at all is named."""
 
 import dataclasses
+import importlib
 
 import numpy as np
 import pytest
 
 from lingeronnx.api import quantize
-from lingeronnx.flow import complete as last_stage
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
-from lingeronnx.targets import ARCS, VENUS, VENUSA
+from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.finish.row_tiles.emit import emit
 from lingeronnx.targets.luna.finish.row_tiles.runs import runs_from
 from lingeronnx.targets.luna.packer.limits import TILED
@@ -19,7 +19,7 @@ from tests.packer import judge
 
 ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
 HALF = {"kernel_shape": [2, 2], "strides": [2, 2]}
-LAST_STAGE = __import__(last_stage.__module__, fromlist=["row_tiles"])
+LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles")
 
 
 def three(size, channels=16):

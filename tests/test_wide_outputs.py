@@ -18,7 +18,7 @@ from tests import nets
 from tests.naive.curves import curve
 from tests.naive.fixed import rsh, sat
 
-CHIPS = [row for row in PLATFORMS if row.packing is not None]
+CHIPS = [row for row in PLATFORMS if row.packs]
 WIDE = {"z": {"out_bits": 32}}
 
 

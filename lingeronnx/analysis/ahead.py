@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import ConstraintError, ModelError
-from ..fit import Fitted
 from ..flow.assign import Choice as Setting
 from ..flow.assign import assign, tie_classes
 from ..flow.improve.ranges import partition_with_clips
@@ -14,23 +15,19 @@ from ..formats import CLIP
 from ..graph import ir
 from ..plan.config import QuantConfig
 from ..run.part import chip_part
-from ..targets import Platform
-from ..targets.luna.finish.form import chip_form
-from ..targets.luna.finish.row_tiles import row_tiles
-from ..targets.luna.packer.arguments import Choice, choose
-from ..targets.luna.packer.names import safe_names, written
+from ..targets import Choice, Fitted, Platform
 
 __all__ = ["packed_ahead"]
 
 
-def packed_ahead(model: ir.Graph, row: Platform) -> tuple[Choice | None, list[Fitted]]:
+def packed_ahead(model: ir.Graph, row: Platform) -> tuple[Choice | None, Sequence[Fitted]]:
     """Return what becomes of the normalised and fitted float `model` on a chip, and what is done after lowering.
 
     The scales are placeholders: a guess for every activation, made to agree as the chip asks. None for a row without a
     packer, where nothing becomes integer, or where float nodes stand between integer ones.
     """
     parts = partition_with_clips(model, row, {}, 8)
-    if row.packing is None or not parts.ops or float_nodes(model, parts.floats, parts.inside)[0]:
+    if not row.packs or not parts.ops or float_nodes(model, parts.floats, parts.inside)[0]:
         return None, []
     if not row.runs(CLIP.name):
         parts = partition(_saturating(model, parts), row, parts.floats)
@@ -41,9 +38,8 @@ def packed_ahead(model: ir.Graph, row: Platform) -> tuple[Choice | None, list[Fi
         lowered = lower(parts, plan, row).graph
     except (ConstraintError, ModelError):  # a guess may be one that the model's own constants do not allow
         return None, []
-    formed = chip_form(lowered, row)
-    lowered, tiled = row_tiles(lowered, row)
-    return choose(chip_part(written(lowered, safe_names(lowered)), row), row), [*formed, *tiled]
+    lowered, formed = row.finish(lowered)
+    return row.verdict(chip_part(row.named(lowered), row)), formed
 
 
 def _saturating(model: ir.Graph, parts: Partition) -> ir.Graph:

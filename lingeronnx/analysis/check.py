@@ -7,8 +7,7 @@ Loads no files, prints nothing.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,15 +19,10 @@ from ..flow.report import FloatNode, float_nodes, rewritten, told_findings, told
 from ..formats import DEQUANT, QUANT, RENAMED, REQUANT, Format, attributes, integer_format, is_quantized_domain
 from ..graph import ir
 from ..ops import Violation, float_op, rule_of, rule_text
-from ..ops.layer_norm import as_lines, short_line
 from ..ops.macs import macs
-from ..ops.pool import is_mean
 from ..plan import Affine
 from ..run.sizes import sizes
-from ..targets import Fault, Platform, platform
-from ..targets.luna.packer.arguments import Choice
-from ..targets.luna.packer.cost import Cost
-from ..targets.luna.packer.net import Finding
+from ..targets import Choice, Cost, Finding, Platform, platform
 from .ahead import packed_ahead
 from .rules import RULES, Seen
 
@@ -85,7 +79,7 @@ class Check(Sequence[Violation]):
     @property
     def cost(self) -> Cost | None:
         """What the graph costs on the chip; None where it has no plan."""
-        return None if self.choice is None else self.choice.verdict.cost(platform(self.platform))
+        return None if self.choice is None else self.choice.verdict.cost
 
     @property
     def sound(self) -> bool:
@@ -172,7 +166,7 @@ class Check(Sequence[Violation]):
     def _packed(self, most: int | None) -> list[str]:
         """Return what the packer and the chip make of the graph."""
         if self.choice is None:
-            ahead = self.kind == "float" and platform(self.platform).packing is not None
+            ahead = self.kind == "float" and platform(self.platform).packs
             return ["cost: unknown, as float nodes stand between the integer ones"] if ahead else []
         verdict, full = self.choice.verdict, most is None
         found = few([f"after lowering: {line}" for line in rewritten(self.formed, full)], most)
@@ -231,44 +225,6 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 
 # ---- float graphs ------------------------------------------------------------------------------------------------
 
-#: Fault of a row -> whether a float node would meet it. Those not here are limits (constraints) or met by no operator.
-_MEETS: Mapping[Fault, Callable[[ir.Node, Platform], bool]] = {
-    Fault.CLIP: lambda node, row: node.op_type == "Clip",
-    Fault.SUB_PLACEMENT: lambda node, row: node.op_type == "Sub",
-    Fault.AVGPOOL_SCALE: lambda node, row: node.op_type == "AveragePool" and not is_mean(node, row),
-    Fault.AVGPOOL_GLOBAL: lambda node, row: node.op_type == "AveragePool" and _covers(node) and not is_mean(node, row),
-    Fault.PRELU: lambda node, row: node.op_type == "PRelu",
-    Fault.PAD_MODES: lambda node, row: node.op_type == "Pad" and ir.attr(node, "mode", "constant") != "constant",
-    Fault.CONV1D: lambda node, row: node.op_type == "Conv" and len(ir.shape(node.inputs[1]) or ()) == 3,
-    Fault.CAT_SCALE: lambda node, row: node.op_type == "Concat",
-    Fault.ADD_EXTERNAL: lambda node, row: node.op_type == "Add",
-    Fault.TRANSPOSE: lambda node, row: (
-        node.op_type == "Transpose" and tuple(ir.attr(node, "perm") or ()) in row.broken_transposes
-    ),
-    Fault.LINEAR_ROWS: lambda node, row: node.op_type == "Linear" and _rows(node) != 1,
-    Fault.DIV_SCALE: lambda node, row: node.op_type == "Div",
-    Fault.GRU_HALVED: lambda node, row: ir.kind(node) == "GRU",
-    Fault.GRU_FORMAT: lambda node, row: ir.kind(node) == "GRU",
-    Fault.LSTM_SQUARE: lambda node, row: ir.kind(node) == "LSTM",
-    Fault.NORM_PLACEMENT: lambda node, row: node.op_type == "LayerNormalization",
-    Fault.NORM_RANK: lambda node, row: node.op_type == "LayerNormalization" and as_lines(node, row),
-    Fault.NORM_SHORT: lambda node, row: node.op_type == "LayerNormalization" and short_line(node, row),
-    Fault.SOFTMAX: lambda node, row: node.op_type == "Softmax",
-    Fault.LOG_SOFTMAX: lambda node, row: node.op_type == "LogSoftmax",
-    Fault.TANH: lambda node, row: node.op_type == "Tanh",
-    Fault.LUT_SCALE: lambda node, row: node.op_type in ("Sigmoid", "Tanh"),
-    Fault.LUT_CONSTANT: lambda node, row: node.op_type == "Sigmoid",
-}
-
-
-def _covers(node: ir.Node) -> bool:
-    source = ir.shape(node.inputs[0]) or ()
-    return tuple(source[2:]) == tuple(ir.attr(node, "kernel_shape"))
-
-
-def _rows(node: ir.Node) -> int:
-    return math.prod(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[1:-1])
-
 
 def check_float(model: ir.Graph, row: Platform, notes: Sequence[str] = ()) -> Check:
     """Return what breaks limits of `row` in the normalised float `model`, which is left as it is."""
@@ -281,8 +237,9 @@ def check_float(model: ir.Graph, row: Platform, notes: Sequence[str] = ()) -> Ch
         remaining = _float_violations(mended, row)[0] if fitted else violations
     choice, formed = packed_ahead(mended, row)
     met = []
+    seen = [(str(node.name), row.vendor.met(node, row)) for node in model.graph]
     for fault in row.faults:
-        nodes = [str(node.name) for node in model.graph if fault in _MEETS and _MEETS[fault](node, row)]
+        nodes = [name for name, faults in seen if fault in faults]
         if nodes and not any(fault.text in v.rule for v in violations):
             met.append(Met(fault.key, fault.text, nodes))
     return Check(row.name, "float", violations, fitted, remaining, host, met, list(notes), choice, formed)
@@ -358,7 +315,7 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
         for judge in RULES:
             value = judge(seen, row)
             if value is not None:
-                text, remedy = rule_text(judge, row)  # type: ignore[arg-type]
+                text, remedy = rule_text(judge, row)
                 found.append(_violation(node, text, str(value), remedy))
         found += _constraints(seen, row)
         if seen.writes is not None:

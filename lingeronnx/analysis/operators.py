@@ -6,12 +6,9 @@ platform's row) and what each executor does wrong. `operators_markdown` returns 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from ..formats import FORMATS
 from ..ops import OPS, Op, rule_of, rule_text
-from ..ops._base import Constraint
-from ..targets import PLATFORMS, Platform
+from ..targets import PLATFORMS, Limit, Platform
 
 __all__ = ["BEGIN", "END", "applies", "operators_markdown"]
 
@@ -35,15 +32,6 @@ _KEY = (
 
 #: Composite operators of our own, by what they are made from.
 _SOURCES = {"Linear": "Gemm, MatMul"}
-
-#: Constraints that a row may do without although their text can be filled in.
-_FREE: Mapping[str, Callable[[Platform], bool]] = {
-    "depthwise_multiplier": lambda row: row.conv is not None and row.conv.depthwise_multiplier,
-    "conv_slab_swapped": lambda row: row.conv is not None and row.conv.swapped_strides,
-    "line_group": lambda row: row.conv is not None and row.conv.groups_1d,
-    "groups_padded_ahead": lambda row: row.conv is not None and not row.conv.pre_pad,
-    "pool_slab_free": lambda row: row.pool is not None and row.pool.free_right,
-}
 
 
 def operators_markdown() -> str:
@@ -71,19 +59,18 @@ def _cell(name: str, op: Op | None, row: Platform) -> str:
 
 def _rules(op: Op, row: Platform) -> list[str]:
     """Return the limits of `op` on `row` as text."""
-    if row.ops[op.name].limits is None and row.packing is None:
+    if row.ops[op.name].limits is None and not row.packs:
         return []
-    return [rule_text(constraint, row)[0] for constraint in op.constraints if applies(constraint, row)]
+    return [rule_text(constraint, row)[0] for constraint in op.limits(row) if applies(constraint, row)]
 
 
-def applies(constraint: Constraint, row: Platform) -> bool:
+def applies(constraint: Limit, row: Platform) -> bool:
     """Whether `row` has such a limit: its column is not left open."""
-    free = _FREE.get(constraint.__name__)
     try:
         text = rule_text(constraint, row)[0]
     except AttributeError:  # it quotes a column that this row leaves open as a whole
         return False
-    return "None" not in text and (free is None or not free(row))
+    return "None" not in text and row.vendor.applies(constraint, row)
 
 
 def _limits() -> list[str]:

@@ -11,17 +11,13 @@ import onnx
 
 from ..errors import ModelError
 from ..flow.report import float_nodes
-from ..formats import DEQUANT, is_quantized_domain
-from ..graph import ir, onnxfile, operators
+from ..formats import DEQUANT, FORMATS, is_quantized_domain
+from ..graph import ir, onnxfile
+from ..graph.names import restored
 from ..plan.synthetic import warnings_of
 from ..run.int_runner import row_of
 from ..run.part import chip_part, scaled_by_host
-from ..targets import Platform, platform
-from ..targets.luna.packer.arguments import Choice, choose
-from ..targets.luna.packer.form import REQUIRED
-from ..targets.luna.packer.judge import judge
-from ..targets.luna.packer.names import restored
-from ..targets.luna.packing import UNNAMED
+from ..targets import DEFAULT, Platform, platform
 from .check import Check, check_integer
 
 __all__ = ["check_packed", "is_packable", "read_packable"]
@@ -35,7 +31,8 @@ def read_packable(path: str | os.PathLike[str]) -> onnx.ModelProto | None:
 
 def is_packable(proto: onnx.ModelProto) -> bool:
     """Whether a file holds operators that only integer graphs have."""
-    return any(node.op_type in REQUIRED and node.op_type not in operators.OPERATORS for node in proto.graph.node)
+    own = {form.name for form in FORMATS if form.domain}
+    return any(node.op_type in own for node in proto.graph.node)
 
 
 def check_packed(
@@ -59,19 +56,19 @@ def check_packed(
     found = Check(row.name, "integer", (), notes=notes) if seen is None else check_integer(seen, row)
     if seen is not None:
         found = replace(found, notes=[*(f"WARNING: {warning}" for warning in warnings_of(seen)), *found.notes])
-    if row.packing is None:
+    if not row.packs:
         return found
     part = proto if graph is None or not _has_host_part(graph) else ir.to_proto(chip_part(graph, row))
     if packer_args is None:
-        return replace(found, choice=choose(part, row))
+        return replace(found, choice=row.verdict(part))
     words = tuple(shlex.split(packer_args) if isinstance(packer_args, str) else packer_args)
-    return replace(found, choice=Choice(words, judge(part, row, words)))
+    return replace(found, choice=row.verdict(part, words))
 
 
 def _named(proto: onnx.ModelProto) -> Platform:
     """Return the chip that a node names, else the first chip."""
     names = [a.s.decode() for node in proto.graph.node for a in node.attribute if a.name == "platform"]
-    return platform(names[0] if names else UNNAMED)
+    return platform(names[0]) if names else DEFAULT
 
 
 def _has_host_part(graph: ir.Graph) -> bool:

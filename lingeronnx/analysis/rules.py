@@ -33,7 +33,7 @@ from ..formats import (
 from ..graph import ir
 from ..ops import rule_of
 from ..plan import Affine
-from ..targets import Fault, Platform
+from ..targets import Platform
 from ..targets.arithmetic import Concat, Curve, Division, Quotient, Reading
 from ..targets.limits import PadLimits, SliceLimits
 
@@ -101,7 +101,8 @@ def right_shift(seen: Seen, row: Platform) -> Any:
 
 def average_scale(seen: Seen, row: Platform) -> Any:
     """an average keeps its input's scale | set scale_o to scale_x."""
-    if Fault.AVGPOOL_SCALE not in row.faults or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
+    tied = row.pool is not None and row.pool.same_scale
+    if not tied or seen.form is not AVG_POOL2D or seen.attrs.get("scale_o") is None:
         return None
     x, o = seen.attrs["scale_x"], seen.attrs["scale_o"]
     return f"scale_x = {x:g}, scale_o = {o:g}" if x != o else None
@@ -161,7 +162,7 @@ def runs_right(seen: Seen, row: Platform) -> Any:
     """{row.name} computes the operator right | replace it, or quantize the float model again."""
     if row.runs(seen.form.name):
         return None
-    why = row.fault(*(fault for fault, name in _BROKEN.items() if name == seen.form.name))
+    why = row.why.get(seen.form.name)
     return f"{seen.node.op_type}: {why}" if why else f"it has no {seen.node.op_type}"
 
 
@@ -183,7 +184,7 @@ def curve_scale(seen: Seen, row: Platform) -> Any:
     if how is None or x is None:
         return None
     if how.reading is Reading.NOTHING:
-        return row.fault(Fault.LUT_CONSTANT) or "a constant"
+        return row.why.get(seen.form.name) or "a constant"
     return f"scale_x = {x:g}" if how.reading is Reading.RIGHT_ONLY and x < 2.0**how.table.fraction else None
 
 
@@ -196,7 +197,7 @@ def transposes(seen: Seen, row: Platform) -> Any:
 def chip_name(seen: Seen, row: Platform) -> Any:
     """nodes name the chip they are for, {row.name} | export for this platform."""
     name = ir.attr(seen.node, "platform")
-    return name if row.packing is not None and name not in (None, row.name) else None
+    return name if row.packs and name not in (None, row.name) else None
 
 
 def unit_steps(seen: Seen, row: Platform) -> Any:
@@ -220,8 +221,6 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 _IMAGES = (CONV2D, CONV1D, CONV_TRANSPOSE2D, AVG_POOL2D, MAX_POOL, BATCH_NORM2D)
-#: Fault of a row -> the operator that is not in its list because of it.
-_BROKEN = {Fault.CLIP: "Clip", Fault.CONV1D: CONV1D.name, Fault.PRELU: "PRelu", Fault.DIV_SCALE: DIV.name}
 
 
 def _power(scale: float) -> bool:

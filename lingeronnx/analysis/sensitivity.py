@@ -192,7 +192,7 @@ def _found(
         ranked.samples,
         ranked.macs + advised.macs,
         every_run,
-        row.packing is not None,
+        row.packs,
         tuple(run.notes),
     )
 

@@ -82,7 +82,7 @@ def _limit(violation: Violation) -> Suspicion:
 
 def _outputs(parts: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
     """Layers whose output could leave the integers wider; on a chip that changes what its program reads: no mistake."""
-    widest = 8 if result.platform.packing is not None else max(result.platform.out_bits)
+    widest = 8 if result.platform.packs else max(result.platform.out_bits)
     for node, op in parts.nodes:
         name = ir.written_name(node)
         q = result.plan.tensors.get(name)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ..errors import ConfigError
+from ..targets import DEFAULT
 from ._shared import DATA, PATH, examples, json_option, json_text, print_json
 
 __all__ = ["check"]
@@ -16,11 +17,11 @@ __all__ = ["check"]
 @click.command(
     epilog=examples(
         "lingeronnx check model.onnx",
-        "lingeronnx check model_quant.onnx --platform venus -o findings",
+        f"lingeronnx check model_quant.onnx --platform {DEFAULT} -o findings",
     )
 )
 @click.argument("model", type=PATH)
-@click.option("--platform", metavar="NAME", help="Default: the one an integer graph was made for, else venus.")
+@click.option("--platform", metavar="NAME", help=f"Default: the one an integer graph was made for, else {DEFAULT}.")
 @click.option("--calib", metavar="DATA", help=f"Sizes of inputs that the file leaves open; with -o scales: {DATA}.")
 @click.option("--packer-args", metavar="ARGS", help="Judge an integer graph under these packer arguments, in quotes.")
 @click.option(

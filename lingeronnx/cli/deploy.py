@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..targets import DEFAULT
 from ._shared import (
     DATA,
     PATH,
@@ -31,7 +32,7 @@ __all__ = ["deploy"]
     epilog=examples(
         "lingeronnx deploy model.onnx --calib calib.npz -o board",
         "lingeronnx deploy model_quant.onnx --input test.npz -o board",
-        "lingeronnx deploy spotter.onnx --calib calls.py:calls --state h_out=h_in --platform arcs -o board",
+        f"lingeronnx deploy spotter.onnx --calib calls.py:calls --state h_out=h_in --platform {DEFAULT} -o board",
     )
 )
 @click.argument("model", type=PATH)

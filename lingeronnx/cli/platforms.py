@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from ..targets import PLATFORMS
+from ..targets import DEFAULT, PLATFORMS, Platform
 from ..targets import platform as platform_row
 from ._shared import examples, json_option, print_json
 from .show import console_for, plain, show_platform, show_platforms
@@ -15,7 +17,7 @@ __all__ = ["platforms"]
 @click.command(
     epilog=examples(
         "lingeronnx platforms",
-        "lingeronnx platforms venus",
+        f"lingeronnx platforms {DEFAULT}",
         "lingeronnx platforms --markdown > docs/operators.md",
     )
 )
@@ -38,5 +40,11 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
     else:
         show_platform(console, rows[0])
     if as_json:
-        found = [plain(row) for row in rows]
+        found = [_columns(row) for row in rows]
         print_json({"platforms": found} if name is None else found[0])
+
+
+def _columns(row: Platform) -> dict[str, Any]:
+    """Return a row as JSON-ready values; what its vendor's code holds stands beside the other columns."""
+    found = plain(row)
+    return {**found, **found.pop("vendor"), "packer": row.vendor.packer}

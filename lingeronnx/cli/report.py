@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..alike import SCREEN, few, screen_lines, together
+from ..targets import DEFAULT
 from .show import (
     decibel_text,
     number_text,
@@ -207,7 +208,7 @@ def show_demo(console: Console, done: Demo, report: Report) -> None:
     """Print the digits, what the integer graph says of them, and its accuracy."""
     from rich.text import Text
 
-    print_title(console, "Handwritten digits, as the integers of a venus NPU compute them")
+    print_title(console, f"Handwritten digits, as the integers of a {DEFAULT} NPU compute them")
     unicode = console.encoding.lower().startswith("utf")
     ink = " \u2591\u2592\u2593\u2588" if unicode else " .:*#"
     for y in range(done.images.shape[1]):

@@ -220,10 +220,10 @@ def show_platform(console: Console, row: Platform) -> None:
     """Print limits, operators and known faults of one platform."""
     print_title(console, f"{row.name}: {row.title}")
     low, high = row.exponents
-    facts = [("executor", row.executor or "-"), ("chip", "yes" if row.packing is not None else "no"),
+    facts = [("executor", row.executor or "-"), ("chip", "yes" if row.packs else "no"),
              ("modes", ", ".join(row.modes)), ("bits", ", ".join(map(str, row.bits))),
              ("scales", f"activations 2^{low} to 2^{high}"),
-             *([("packer", f"tpacker -p {row.packing.name}")] if row.packing is not None else [])]  # fmt: skip
+             *([("packer", row.vendor.packer)] if row.packs else [])]  # fmt: skip
     print_facts(console, [(*fact, "") for fact in facts])
     limits: dict[str, Any] = {"shared_memory": row.shared_memory, "external_memory": row.external_memory}
     limits |= {f"conv {key}": value for key, value in (plain(row.conv) or {}).items()}

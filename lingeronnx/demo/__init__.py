@@ -14,6 +14,7 @@ import numpy as np
 from .. import api
 from ..errors import ConfigError
 from ..graph import ir
+from ..targets import DEFAULT, GENERIC
 
 __all__ = ["Demo", "demo", "warmup"]
 
@@ -40,13 +41,13 @@ class Demo:
 
 
 def demo(folder: Path = Path("build"), progress: api.Progress | None = None) -> Demo:
-    """Quantize the digits model for venus, measure it on digits it never saw, write the graph into `folder`.
+    """Quantize the digits model for the default chip, measure it on digits it never saw, write the graph into `folder`.
 
     Raises ConfigError where `folder` cannot be made.
     """
     model, calib, test = (_DIGITS / n for n in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz"))
     start = time.perf_counter()
-    result = api.quantize(model, str(calib), platform="venus", progress=progress)
+    result = api.quantize(model, str(calib), platform=DEFAULT, progress=progress)
     session = result.session()
     evaluation = api.evaluate(session, str(test), metric="top1", baseline=model, progress=progress)
     shown = api.simulate(session, str(test), taps=["input"], limit=_SHOWN)
@@ -99,7 +100,7 @@ def warmup(progress: api.Progress | None = None) -> tuple[float, str | None]:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     model = ir.from_proto(proto, "the warm-up model")
     samples = rng.standard_normal((64, 4, 8, 8)).astype(np.float32)
-    for target, mode in (("venus", "q-value"), ("generic", "max-value")):
+    for target, mode in ((DEFAULT, "q-value"), (GENERIC, "max-value")):
         session = api.quantize(model, samples, platform=target, mode=mode, progress=progress).session()
         api.simulate(session, samples, taps=["all"], progress=progress)
     return time.perf_counter() - start, cache_folder()

@@ -28,8 +28,7 @@ from ..flow.report import float_nodes
 from ..graph import ir, onnxfile
 from ..plan.synthetic import warnings_of
 from ..run.part import chip_part, on_chip
-from ..targets.luna.packer.arguments import Choice, choose, shell
-from ..targets.luna.packer.names import written
+from ..targets import Choice
 from .golden import write_golden
 from .header import header
 from .host import HostParts, host_parts
@@ -116,14 +115,14 @@ def deploy(
     ports = ports_of(parts.whole, parts.chip, found[0], pairs)
     if parts.choice.verdict.warned:
         notes += [f"written past the plan: {f}" for f in parts.choice.verdict.findings if f.level == "plan"]
-    command = shell(parts.choice.words, f"{name}_chip.onnx", f"{name}.pkg")
+    command = graph.row.vendor.command(parts.choice.words, f"{name}_chip.onnx", f"{name}.pkg")
     computed = {str(v.name) for node in parts.chip.graph for v in node.outputs} - {p.tensor for p in ports.inputs}
     with _replacing(target) as made:
         _write_models(made, name, parts)
         _write(made / "pack.sh", _script(name, graph.row.name, command)).chmod(0o755)
         _write(made / f"{name}.h", header(name, graph.row.name, ports))
         write_golden(made / "golden", found, ports, computed)
-        cost = parts.choice.verdict.cost(graph.row)
+        cost = parts.choice.verdict.cost
         sizes = _sizes(made)
         weights = sum(t.const_value.nbytes for t in parts.chip.graph.initializers.values() if t.const_value is not None)
         _write(made / "README.md", readme(name, graph.row.name, command, ports, sizes, weights, cost, notes))
@@ -138,7 +137,7 @@ def deploy(
 def _parts(graph: Graph) -> _Parts:
     """Cut the graph; ConstraintError where no chip can run its integers."""
     model, row = graph.session.model, graph.row
-    if row.packing is None:
+    if not row.packs:
         raise ConstraintError(f"platform {row.name} is no chip: there is nothing to deploy; quantize for a chip")
     islands, _ = float_nodes(model, {}, on_chip(model))
     if islands:
@@ -147,9 +146,9 @@ def _parts(graph: Graph) -> _Parts:
             f"not chip-ready: {first.op_type} {first.node} is left in float between integer nodes "
             f"({len(islands)} such); quantize with --require-chip to see why"
         )
-    whole = written(model)
+    whole = row.named(model)
     chip = chip_part(whole, row)
-    choice = choose(chip, row)
+    choice = row.verdict(chip)
     if not choice.verdict.chip_ready:
         finding = next(f for f in choice.verdict.findings if f.level != "plan")
         raise ConstraintError(f"not chip-ready on {row.name}: {finding}")

@@ -8,6 +8,7 @@ integers explains them; where there is none, only the pattern of the differences
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -20,8 +21,6 @@ from ..errors import ConfigError, DataError
 from ..formats import DEQUANT, GRU, LSTM
 from ..graph import ir
 from ..run.part import chip_part
-from ..targets.luna.packer.arguments import choose
-from ..targets.luna.packer.judge import judge
 from .dumps import Dumped, raw, read_folder, read_log, read_outputs, short
 from .layer import Layer, layer_of
 from .patterns import pattern
@@ -251,10 +250,10 @@ def _causes(
 
 def _findings(graph: Graph, nodes: Sequence[str], packer_args: str | None) -> list[Cause]:
     """Return what the packer's rules have against one of the `nodes`, and what writes past its plan anywhere."""
-    if graph.row.packing is None:
+    if not graph.row.packs:
         return []
     chip = chip_part(graph.session.model, graph.row)
-    found = choose(chip, graph.row).verdict if packer_args is None else judge(chip, graph.row, packer_args)
+    found = graph.row.verdict(chip, None if packer_args is None else shlex.split(packer_args)).verdict
     return [Cause("packer", str(f), False) for f in found.findings if f.node in nodes or f.level == "plan"]
 
 

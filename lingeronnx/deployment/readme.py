@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..targets.luna.packer.cost import Cost
+from ..targets import Cost
 from .header import identifier
 from .ports import Port, Ports
 

@@ -17,12 +17,12 @@ import onnx
 from ..errors import ModelError
 from ..formats import DEQUANT, QUANT, integer_format
 from ..graph import ir
+from ..graph.names import restored
 from ..plan import Affine
 from ..run.data import Data
 from ..run.session import Session, is_integer_graph
 from ..run.streaming import zeros
 from ..targets import Platform
-from ..targets.luna.packer.names import restored, written
 from .moves import moved_from
 
 __all__ = ["Graph", "Run", "read_graph", "runs"]
@@ -83,7 +83,7 @@ def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
         raise ModelError("the model has no integer operator; give the graph that was packed, such as model_quant.onnx")
     session = Session(model, arithmetic="executor")  # what a board runs, whatever the graph's generation means
     graph, row = session.model, row_of(session.model)
-    packed = file if isinstance(model, str | os.PathLike) or row.packing is None else written(file)
+    packed = file if isinstance(model, str | os.PathLike) else row.named(file)
     both = zip(ir.values(graph), ir.values(packed), strict=True)
     device = {str(ours.name): str(theirs.name) for ours, theirs in both}
     entries, outputs, operators = {}, [], {}

@@ -281,5 +281,5 @@ def _windows(layer: Layer) -> Iterator[Changed]:
 
 def _chips(graph: Graph, layer: Layer) -> Iterator[Changed]:
     for row in PLATFORMS:
-        if row.packing is not None and row != graph.row:
+        if row.packs and row != graph.row:
             yield "chip", f"this is what {row.name} computes: packed or built for another chip", layer.on(row.name)

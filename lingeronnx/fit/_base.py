@@ -12,20 +12,11 @@ from ..graph import ir
 from ..graph.builder import Builder
 from ..ops.concat import mark_parts
 from ..ops.conv import Geometry, known
-from ..targets import Platform
+from ..targets import Fitted, Platform
 
 __all__ = [
     "Fitted", "Maker", "Rewrite", "by", "chained", "chunks", "conv_of", "known", "sum_cost",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """One rewrite that was applied."""
-
-    node: str
-    what: str
-    cost: str
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from ..graph import ir
 from ..targets import Platform
-from ..targets.luna.packer.pool_limits import average_area
 
 __all__ = ["split_average"]
 
 
 def split_average(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Put two averages in place of the one."""
-    if node.op_type != "AveragePool" or row.pool is None or average_area(node, row) is None:
+    if node.op_type != "AveragePool" or row.pool is None or not row.breaks(node, "split-average"):
         return None
     height, width = ir.attr(node, "kernel_shape")
     dims = ir.shape(node.outputs[0]) or ()

@@ -12,7 +12,6 @@ import numpy as np
 
 from ..graph import ir
 from ..targets import Platform
-from ..targets.luna.packer.conv_limits import depthwise_multiplier
 from ._base import Maker, conv_of
 
 __all__ = ["split_depthwise"]
@@ -23,7 +22,7 @@ _MOST = 16
 def split_depthwise(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Make one depthwise convolution per filter of a channel."""
     found = conv_of(node, row)
-    if found is None or len(found[0].kernel) != 2 or depthwise_multiplier(node, row) is None:
+    if found is None or len(found[0].kernel) != 2 or not row.breaks(node, "split-depthwise"):
         return None
     g, weight = found
     many, channels = g.outputs // g.inputs, g.inputs

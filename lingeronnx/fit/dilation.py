@@ -8,9 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import ir
-from ..ops import float_op
 from ..targets import Platform
-from ..targets.luna.packer.conv_limits import dilation_values, line_dilation
 from ._base import by, conv_of
 
 __all__ = ["expand_dilation"]
@@ -21,7 +19,7 @@ _LARGEST = 33  # taps per side beyond which the zeros would be most of the work
 def expand_dilation(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Spread the taps of the kernel and drop the dilation."""
     found = conv_of(node, row)
-    if found is None or not _refused(node, row):
+    if found is None or not row.breaks(node, "expand-dilation"):
         return None
     g, weight = found
     kernel = [(k - 1) * d + 1 for k, d in zip(g.kernel, g.dilations, strict=True)]
@@ -33,11 +31,3 @@ def expand_dilation(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str,
     ir.set_attr(node, "kernel_shape", kernel)
     ir.set_attr(node, "dilations", [1] * len(kernel))
     return f"kernel {by(g.kernel)} with dilation {by(g.dilations)} written as {by(kernel)} with zeros", "exact"
-
-
-def _refused(node: ir.Node, row: Platform) -> bool:
-    """Whether it is the dilation that stands against `node`."""
-    if dilation_values(node, row) is not None:
-        return True
-    op, _ = float_op(node, row)
-    return op is not None and line_dilation in op.constraints and line_dilation(node, row) is not None

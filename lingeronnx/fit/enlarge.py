@@ -6,7 +6,6 @@ import numpy as np
 
 from ..graph import ir
 from ..targets import Platform
-from ..targets.luna.packer.conv_limits import stride_within_kernel
 from ._base import by, conv_of
 
 __all__ = ["enlarge_kernel"]
@@ -15,7 +14,7 @@ __all__ = ["enlarge_kernel"]
 def enlarge_kernel(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Make the kernel as large as the stride; the end padding grows where the last position would be lost."""
     found = conv_of(node, row)
-    if found is None or row.conv is None or stride_within_kernel(node, row) is None:
+    if found is None or row.conv is None or not row.breaks(node, "enlarge-kernel"):
         return None
     g, weight = found
     rank = len(g.kernel)

@@ -18,8 +18,7 @@ from ..formats import CONV1D
 from ..graph import ir
 from ..ops.conv import Geometry
 from ..targets import Platform
-from ..targets.luna.packer.conv_limits import kernel_dilated, kernel_side
-from ..targets.luna.packing import ConvPacking
+from ..targets.limits import ConvLimits
 from ._base import Maker, by, chained, conv_of, sum_cost
 
 __all__ = ["split_kernel"]
@@ -51,7 +50,7 @@ def split_kernel(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, st
     found = conv_of(node, row)
     if found is None or row.conv is None:
         return None
-    if kernel_side(node, row) is None and kernel_dilated(node, row) is None:
+    if not row.breaks(node, "split-kernel"):
         return None
     g, weight = found
     if any(stride not in row.conv.strides for stride in g.strides):
@@ -128,7 +127,7 @@ def _parts(g: Geometry, axis: int, row: Platform) -> list[_Part] | None:
     return None
 
 
-def _part(g: Geometry, axis: int, limits: ConvPacking, most: int, first: int, last: int) -> _Part | None:
+def _part(g: Geometry, axis: int, limits: ConvLimits, most: int, first: int, last: int) -> _Part | None:
     """Return the part for the taps first .. last, widened by as few zeros as its stride and padding need."""
     size, out = int(g.source[2 + axis] or 0), int(g.result[2 + axis] or 0)
     stride, dilation = g.strides[axis], g.dilations[axis]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from ..graph import ir
 from ..targets import Platform
-from ..targets.luna.packer.pool_limits import pool_sides
 from ._base import Maker, by
 
 __all__ = ["split_max_pool"]
@@ -16,7 +15,9 @@ __all__ = ["split_max_pool"]
 
 def split_max_pool(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, str] | None:
     """Pool twice; what is still too large is split again."""
-    if node.op_type != "MaxPool" or row.pool is None or pool_sides(node, row) is None or len(node.outputs) != 1:
+    if node.op_type != "MaxPool" or row.pool is None or len(node.outputs) != 1:
+        return None
+    if not row.breaks(node, "split-max-pool"):
         return None
     kernel = list(ir.attr(node, "kernel_shape"))
     rank = len(kernel)

@@ -11,7 +11,6 @@ from ..formats import PAD
 from ..graph import ir
 from ..ops import float_op
 from ..targets import Platform
-from ..targets.luna.packer.conv_limits import input_below_kernel, pad_side
 from ._base import Maker, conv_of
 
 __all__ = ["explicit_pad"]
@@ -22,8 +21,8 @@ def explicit_pad(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, st
     found = conv_of(node, row)
     if found is None or row.conv is None or not row.runs(PAD.name):
         return None
-    below = input_below_kernel(node, row) is not None
-    if pad_side(node, row) is None and not below:
+    below = row.breaks(node, "pad-ahead")
+    if not row.breaks(node, "explicit-pad") and not below:
         return None
     g, _ = found
     rank = len(g.kernel)

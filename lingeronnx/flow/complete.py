@@ -19,9 +19,7 @@ from ..run.made import note_made
 from ..run.memory import piece, release
 from ..run.moments import note_inputs
 from ..run.session import lowered_session
-from ..targets import Platform
-from ..targets.luna.finish.form import chip_form
-from ..targets.luna.finish.row_tiles import row_tiles
+from ..targets import DEFAULT, Platform
 from .fidelity import Fidelity, fidelity
 from .lower import lower
 from .model import QuantizedModel
@@ -52,15 +50,14 @@ class Compared:
     def result(self) -> QuantizedModel:
         """The graph in the form that the chip's packer wants, with its report: the same integers."""
         planned, prepared = self.planned, self.planned.prepared
-        plan, row, lowered = planned.plan, prepared.row, ir.clone(self.made.graph)
+        plan, row = planned.plan, prepared.row
         notes = [*prepared.notes, *planned.notes]
-        formed = chip_form(lowered, row)
-        lowered, tiled = row_tiles(lowered, row)
+        lowered, formed = row.finish(self.made.graph)
         if not prepared.synthetic:
             few = piece(4 * prepared.input_bytes, _SEEN, prepared.conf.budget)
             note_inputs(lowered, prepared.data.first(few))
         note_made(lowered, prepared.digest)
-        fitted = [*prepared.fitted, *_composed(planned.graph, planned.parts.ops, self.made), *formed, *tiled]
+        fitted = [*prepared.fitted, *_composed(planned.graph, planned.parts.ops, self.made), *formed]
         tail = prepared.tail
         rest = {} if tail is None else {str(n.name): n.op_type for n in tail.model.graph}
         behind = [FloatNode(name, kind, tail.why[name]) for name, kind in rest.items()] if tail is not None else []
@@ -140,8 +137,8 @@ def _composed(graph: ir.Graph, rules: Mapping[str, Op], made: Lowered) -> list[F
 
 
 def _not_ready(report: Report, row: Platform) -> ConstraintError:
-    if row.packing is None:
-        return ConstraintError(f"--require-chip: platform {row.name} is no chip; choose --platform venus")
+    if not row.packs:
+        return ConstraintError(f"--require-chip: platform {row.name} is no chip; choose --platform {DEFAULT}")
     against = [f for f in report.findings if f.level != "plan"]
     if against:
         return ConstraintError(f"not chip-ready: {against[0]}")

@@ -17,7 +17,7 @@ from ..graph import ir
 from ..plan import Affine, PerAxis, PerTensor, Plan, Transform
 from ..plan.synthetic import is_synthetic
 from ..run.borders import float_names
-from ..targets import Platform
+from ..targets import DEFAULT, Platform
 from .partition import Partition
 
 __all__ = ["check_zero_points", "lower", "plan_of"]
@@ -51,7 +51,7 @@ def plan_of(graph: ir.Graph) -> Plan:
     tensors: dict[str, Affine] = {}
     known: dict[str, Affine] = {}
     names = float_names(graph)
-    chip = graph.metadata_props.get("lingeronnx.platform", "venus")
+    chip = graph.metadata_props.get("lingeronnx.platform", DEFAULT.name)
     for node in graph.graph:
         form = integer_format(node)
         if form is None or not (

@@ -24,7 +24,6 @@ from ..plan import Plan
 from ..run.part import chip_part
 from ..run.session import Session, lowered_session
 from ..targets import Platform
-from ..targets.luna.packer.names import safe_names, written
 from .fidelity import per_tensor
 from .notebook import notebook_html
 from .planned import Basis
@@ -110,7 +109,7 @@ class QuantizedModel:
             text = self.plan.to_json()
             Plan.from_json(text, str(plan))  # read back before it is written
             write_text(plan, text)
-        line = packer_line(self.report.packer_args, chip or graph) if to == "thinker" else ""
+        line = packer_line(self.platform, self.report.packer_args, chip or graph) if to == "thinker" else ""
         report = replace(self.report, packer=line, notes=(*self.report.notes, *forms.notes))
         return Written(graph, chip, None if plan is None else Path(plan), report)
 
@@ -137,10 +136,8 @@ class QuantizedModel:
             if not changed.packed:
                 return _Forms(whole, None, notes)
             part = None if part is None else convert(part, to).graph
-        if self.report.is_chip:  # both have the same names
-            names = safe_names(whole)
-            whole, part = written(whole, names), None if part is None else written(part, names)
-        return _Forms(whole, part, notes)
+        names, row = self.platform.vendor.names(whole), self.platform  # both have the same
+        return _Forms(row.named(whole, names), None if part is None else row.named(part, names), notes)
 
     def session(self) -> Session:
         """Return a session on the integer graph."""

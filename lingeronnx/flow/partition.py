@@ -84,7 +84,7 @@ class Partition:
             for node, op in self.nodes
             if op.wide
             and not any(id(use.node) in self.inside for use in node.outputs[0].uses())
-            and (row.packing is None or len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES)
+            and (row.linear is None or len(ir.shape(node.outputs[0]) or ()) <= _WRITTEN_AXES)
         )
 
     def fine_inputs(self, row: Platform) -> dict[str, int]:

@@ -14,14 +14,11 @@ from ..alike import grouped, pattern, told
 from ..files import chip_file
 from ..fit import Fitted
 from ..graph import ir
+from ..graph.names import Names
 from ..ops.macs import known_macs, macs
 from ..plan import Plan
 from ..run.part import chip_part, scaled_by_host
-from ..targets import Platform
-from ..targets.luna.packer.arguments import choose, shell
-from ..targets.luna.packer.cost import Cost
-from ..targets.luna.packer.names import Names, safe_names, written
-from ..targets.luna.packer.net import Finding
+from ..targets import Cost, Finding, Platform
 from .joined import Part
 from .partition import Partition
 from .taken import Taken
@@ -214,7 +211,7 @@ def describe(
     """
     islands, host = float_nodes(parts.graph, parts.floats, parts.inside)
     host += behind
-    if row.packing is not None:
+    if row.packs:
         host += [
             FloatNode(str(node.name), node.op_type, "the chip writes more than 8 bits, and the host scales them")
             for node in lowered.graph
@@ -229,10 +226,10 @@ def describe(
     total = sum(work.values())
     unknown = Counter(ir.operator(node) for node in parts.graph.graph if counted[id(node)] is None)
     share = sum(n for key, n in work.items() if key in parts.inside) / total if total else float(bool(parts.ops))
-    renamed = safe_names(lowered) if row.packing is not None else Names()
+    renamed = row.vendor.names(lowered)
     packed = None
-    if row.packing is not None and parts.ops and not islands:
-        packed = choose(chip_part(written(lowered, renamed), row), row)
+    if row.packs and parts.ops and not islands:
+        packed = row.verdict(chip_part(row.named(lowered, renamed), row))
     ready = packed is not None and packed.verdict.chip_ready
     words = "" if packed is None else packed.line
     file = Path(f"{stem}.onnx")
@@ -241,24 +238,25 @@ def describe(
         mode=plan.mode,
         layers=dict(sorted(counts.items())),
         chip_ready=ready,
-        is_chip=row.packing is not None,
+        is_chip=row.packs,
         integer_macs=share,
         unknown_macs=dict(unknown),
         float_nodes=islands,
         host_part=host,
         fitted=list(fitted),
-        packer=packer_line(words, chip_file(file) if ready and host else file),
+        packer=packer_line(row, words, chip_file(file) if ready and host else file),
         packer_args=words,
         notes=[*notes, *_renamed(renamed), *([packed.verdict.believed] if packed and packed.verdict.believed else [])],
         names=renamed.tensors,
         findings=() if packed is None else packed.verdict.findings,
-        cost=None if packed is None else packed.verdict.cost(row),
+        cost=None if packed is None else packed.verdict.cost,
     )
 
 
-def packer_line(arguments: str, path: Path) -> str:
+def packer_line(row: Platform, arguments: str, path: Path) -> str:
     """Return the packer's call, with its `arguments`, for the file `path`; nothing where there are none."""
-    return shell(shlex.split(arguments), str(path), str(path.with_suffix(".pkg"))) if arguments else ""
+    words, package = shlex.split(arguments), str(path.with_suffix(".pkg"))
+    return row.vendor.command(words, str(path), package) if arguments else ""
 
 
 def _renamed(names: Names) -> list[str]:

@@ -28,7 +28,7 @@ def widened(planned: Planned) -> Planned | None:
     """Return `planned` with wide outputs where the user said nothing of them; None where there are none."""
     prepared, choice = planned.prepared, planned.basis.choice
     row, bits = prepared.row, max(prepared.row.out_bits)
-    if row.packing is None or choice is None or bits <= min(row.out_bits):
+    if not row.packs or choice is None or bits <= min(row.out_bits):
         return None
     return _with_bits(planned, planned.parts.wide_outputs(row), bits)
 

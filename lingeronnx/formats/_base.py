@@ -162,7 +162,7 @@ class Bound:
         width = int(bits or how.bits or self.attrs.get("o_bits") or 8)
         zero = self.zero("o") if zero is None else zero
         if not how.shifts:
-            return Rescale.from_ratio(ratio, width, zero)
+            return Rescale.from_ratio(ratio, width, zero, self.rounding)
         mantissa, exponent = math.frexp(ratio)
         if mantissa != 0.5:
             raise ModelError(

@@ -88,7 +88,7 @@ class Add(PairFormat):
         bits = int(bound.attrs["o_bits"])
         operands = bound.how(Sum).operands
         if operands is Operands.FINE:
-            return self.centered(bound, AddScaled.from_ratios(rx, ry, bits, self.sign, bound.zero("o")))
+            return self.centered(bound, AddScaled.from_ratios(rx, ry, bits, self.sign, bound.zero("o"), bound.rounding))
         if operands is Operands.WIDE:
             from simulator.fixed import Rescale
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..emit import Lowering
 from ..formats import Format
 from ..graph import ir
-from ..targets import Platform
+from ..targets import Limit, Platform, rule_text
 
-__all__ = ["Constraint", "Op", "Tie", "Violation", "fixed_batch", "rule_text"]
+__all__ = ["Op", "Tie", "Violation", "fixed_batch", "rule_text"]
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,6 @@ class Tie:
     first: str
     second: str
     governs: str | None = None
-
-
-Constraint = Callable[[ir.Node, Platform], Any]
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class Op:
     format: Format
     title = ""
     floats: tuple[tuple[str, str], ...] = ()
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[Limit, ...] = ()
     #: How a positive factor on the inputs acts: "passes" to the output, "absorbed" by a weight, or "fixed" (none).
     factor = "passes"
     #: Whether it only moves data: between float operators there is no point in quantizing it.
@@ -139,10 +135,14 @@ class Op:
         """Emit the integer form of the float `node`; by default the same standard operator on integers."""
         low.emit(self.format, node, low.inputs(node), {a: ir.attr(node, a) for a in node.attributes})
 
+    def limits(self, row: Platform) -> tuple[Limit, ...]:
+        """Return the limits of this operator on `row`: those of the target's own, and the rule's."""
+        return (*(() if self.title else row.vendor.limits(self.format.name)), *self.constraints)
+
     def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
         """Return the limits of `row` that `node` (float or integer) breaks."""
         found = []
-        for constraint in self.constraints:
+        for constraint in self.limits(row):
             value = constraint(node, row)
             if value is not None:
                 rule, remedy = rule_text(constraint, row)
@@ -150,13 +150,6 @@ class Op:
                     Violation(str(node.name), ir.operator(node), ir.written_name(node), rule, str(value), remedy)
                 )
         return found
-
-
-def rule_text(constraint: Constraint, row: Platform) -> tuple[str, str]:
-    """Return (rule, remedy) of a constraint, filled in from the row: its docstring, split at the bar."""
-    text = " ".join((constraint.__doc__ or "").split()).format(row=row)
-    rule, _, remedy = text.partition(" | ")
-    return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"
 
 
 def fixed_batch(target: Sequence[int]) -> list[int]:

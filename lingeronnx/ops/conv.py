@@ -15,8 +15,7 @@ from ..emit import Lowering
 from ..formats.layers import WeightFormat, sum_scale
 from ..graph import ir
 from ..targets import Platform
-from ..targets.luna.packer.limits import limits
-from ._base import Constraint, Op, Tie, Violation
+from ._base import Op, Tie, Violation
 
 __all__ = ["Conv1d", "Conv2d", "Geometry", "known"]
 
@@ -53,17 +52,6 @@ class Geometry:
     def depthwise(self) -> bool:
         """One filter (or several) per input channel."""
         return self.group > 1 and self.group == self.inputs
-
-
-def groups_padded_ahead(node: ir.Node, row: Platform) -> Any:
-    """a grouped convolution has as many channels in a group as rows in its kernel, and no map lower than the kernel is
-    wide: the packer would pad it in a node before | convolve each group by itself.
-    """
-    g = Geometry.image(node)
-    if row.conv is None or not row.conv.pre_pad or g.group == 1 or g.weight[1] == 1 or not known(g):
-        return None
-    small = g.weight[1] < g.kernel[0] or int(g.source[2] or 0) < g.kernel[1]
-    return f"{g.group} groups of {g.weight[1]} channels under {'x'.join(map(str, g.kernel))}" if small else None
 
 
 def known(g: Geometry) -> bool:
@@ -118,7 +106,6 @@ class Conv2d(WeightLayer):
     format: WeightFormat = formats.CONV2D
     floats = (("", "Conv"),)
     rank = 2
-    constraints: tuple[Constraint, ...] = (*limits(formats.CONV2D.name), groups_padded_ahead)
 
     def reject(self, node: ir.Node) -> str | None:
         """The kernel must have this operator's rank; padding must be explicit."""
@@ -155,7 +142,6 @@ class Conv1d(Conv2d):
 
     format = formats.CONV1D
     rank = 1
-    constraints = limits(formats.CONV1D.name)
 
     def available(self, row: Platform) -> bool:
         """Whether the platform runs one of the two forms."""

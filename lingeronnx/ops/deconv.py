@@ -10,8 +10,6 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.layers import sum_scale
 from ..graph import ir
-from ..targets.luna.packer.limits import limits
-from ._base import Constraint
 from .conv import Conv2d, Geometry, WeightLayer
 
 __all__ = ["ConvTranspose2d"]
@@ -23,7 +21,6 @@ class ConvTranspose2d(WeightLayer):
     format = formats.CONV_TRANSPOSE2D
     floats = (("", "ConvTranspose"),)
     factor = "fixed"  # its weight has the outputs on axis 1, where no other layer has them
-    constraints: tuple[Constraint, ...] = limits(formats.CONV_TRANSPOSE2D.name)
 
     def reject(self, node: ir.Node) -> str | None:
         """Two-dimensional, with explicit padding."""

@@ -18,7 +18,6 @@ from ..plan import Affine
 from ..targets import Platform
 from ..targets.arithmetic import Operands, Sum
 from ..targets.limits import OperandLimits
-from ..targets.luna.faults import Fault
 from ._base import Op, Tie
 from .concat import copied
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
@@ -108,7 +107,8 @@ class Add(Binary):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; where the executor may forget to shift the second operand, the one to be shifted comes first."""
         attrs, inputs = self.lowered_attributes(node, low), [low.integer(node, 0), low.integer(node, 1)]
-        if Fault.ADD_EXTERNAL in low.row.faults and attrs["scale_x"] == attrs["scale_o"] != attrs["scale_y"]:
+        limits = low.row.limits(formats.ADD.name, OperandLimits)
+        if limits is not None and not limits.either and attrs["scale_x"] == attrs["scale_o"] != attrs["scale_y"]:
             attrs["scale_x"], attrs["scale_y"] = attrs["scale_y"], attrs["scale_x"]
             inputs.reverse()
         low.emit(formats.ADD, node, inputs, attrs)
@@ -127,7 +127,8 @@ class Sub(Add):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit iqSub, or a BatchNorm2dInt by -1 and an iqAdd."""
         shape = ir.shape(node.inputs[1]) or ()
-        if Fault.SUB_PLACEMENT not in low.row.faults or len(shape) != 4:
+        limits = low.row.limits(formats.SUB.name, OperandLimits)
+        if limits is None or limits.images or len(shape) != 4:
             Binary.lower(self, node, low)
             return
         negated = scaled_channels(

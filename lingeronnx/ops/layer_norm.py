@@ -17,7 +17,7 @@ from ..emit import Lowering
 from ..formats.rows import EPSILON, FRACTION
 from ..graph import ir
 from ..plan import Affine
-from ..targets import Fault, Platform
+from ..targets import Platform
 from ..targets.arithmetic import Norm
 from ._base import Op, Tie
 
@@ -142,13 +142,9 @@ class LayerNorm(Op):
         low.emit(formats.RESHAPE, node, [value, reshaped("norm", shape)], {})
 
 
-#: The fewest elements of a line where the executor wants some.
-_LEAST = 4
-
-
 def _copies(size: int, row: Platform) -> int:
     """Return how often a line of `size` elements is written side by side."""
-    return -(-_LEAST // size) if Fault.NORM_SHORT in row.faults else 1
+    return 1 if row.norm is None else -(-row.norm.min_length // size)
 
 
 def short_line(node: ir.Node, row: Platform) -> bool:
@@ -160,4 +156,4 @@ def short_line(node: ir.Node, row: Platform) -> bool:
 def as_lines(node: ir.Node, row: Platform) -> bool:
     """Whether `node` is computed on [1, rows, elements]: of other ranks `row` counts the rows wrong."""
     rank = len(ir.shape(node.inputs[0]) or ())
-    return short_line(node, row) or (Fault.NORM_RANK in row.faults and rank != 3)
+    return short_line(node, row) or (row.norm is not None and row.norm.lines and rank != 3)

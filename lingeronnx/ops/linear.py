@@ -11,7 +11,6 @@ from .. import formats
 from ..formats.layers import sum_scale
 from ..graph import ir
 from ..targets import Platform
-from ..targets.luna.packer.limits import limits
 from ._base import Violation
 from .conv import WeightLayer
 
@@ -23,7 +22,6 @@ class Linear(WeightLayer):
 
     format = formats.LINEAR
     floats = ((ir.DOMAIN, "Linear"),)
-    constraints = limits(formats.LINEAR.name)
     wide = True
 
     def violations(self, node: ir.Node, row: Platform) -> list[Violation]:
@@ -47,7 +45,7 @@ class Linear(WeightLayer):
         if bias is not None and np.any(bias):
             inputs += low.bias(node, 2, sum_scale(attrs))
         full = [int(d or 1) for d in ir.shape(node.outputs[0]) or ()]
-        if low.row.packing is None or len(full) <= 3:
+        if low.row.linear is None or len(full) <= low.row.linear.rank:
             low.emit(formats.LINEAR, node, inputs, attrs)
             return
         rows, base = [1, math.prod(full[1:-1])], ir.written_name(node)

@@ -17,10 +17,9 @@ from ..formats import Format
 from ..formats.curves import Q7
 from ..graph import ir
 from ..plan import Affine
-from ..targets import Platform
+from ..targets import Limit, Platform
 from ..targets.arithmetic import Curve, Reading
-from ..targets.luna.faults import Fault
-from ._base import Constraint, Op, Tie
+from ._base import Op, Tie
 from .table import TABLE
 
 __all__ = ["SIGMOID", "TANH", "gated_axis"]
@@ -48,8 +47,7 @@ class Sigmoid(Op):
     factor = "fixed"
     head = True
     bound: float | None = 1.0
-    fault: Fault | None = None
-    constraints: tuple[Constraint, ...] = (gated_axis,)
+    constraints: tuple[Limit, ...] = (gated_axis,)
 
     def available(self, row: Platform) -> bool:
         """By a table of either kind, sigmoid also by GluInt."""
@@ -57,8 +55,8 @@ class Sigmoid(Op):
         return row.runs(TABLE.name) or self.tabled(row) or stand_in
 
     def absence(self, node: ir.Node, row: Platform) -> str:
-        """The fault, where there is one."""
-        return (self.fault and row.fault(self.fault)) or super().absence(node, row)
+        """The reason that the target gives, where it gives one."""
+        return row.why.get(self.name) or super().absence(node, row)
 
     def zero_points(self, node: ir.Node, row: Platform) -> bool:
         """Return whether it becomes a table of its own."""
@@ -140,7 +138,6 @@ class Tanh(Sigmoid):
 
     format = formats.TANH
     floats = (("", "Tanh"),)
-    fault = Fault.TANH
     constraints = ()
 
 

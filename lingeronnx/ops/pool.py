@@ -23,9 +23,6 @@ from ..graph import ir
 from ..graph.loose import loose_node, loose_tensor
 from ..plan import Affine
 from ..targets import Platform
-from ..targets.luna.faults import Fault
-from ..targets.luna.packer.limits import limits
-from ..targets.luna.packer.pool_limits import whole_map_area
 from ._base import Op, Tie, Violation
 from .conv import CONV2D
 
@@ -39,7 +36,7 @@ def global_window(node: ir.Node, row: Platform) -> Any:
     """a global average fits the executor's workspace, or falls into two steps that do | choose a map of other sides."""
     source = ir.shape(node.inputs[0]) or ()
     if node.op_type == formats.AVG_POOL2D.name:
-        return whole_map_area(node, row)
+        return _unsafe(node, source, row)
     if row.pool is None or not _is_global(node, source):
         return None
     height, width = ir.attr(node, "kernel_shape")
@@ -62,6 +59,16 @@ def _safe(height: int, width: int, channels: int, row: Platform) -> bool:
     per_channel = row.pool.area_per_channel if row.pool is not None else None
     area = height * width
     return per_channel is None or (area & (area - 1) != 0 and area <= per_channel * channels)
+
+
+def _unsafe(node: ir.Node, source: tuple[int | None, ...], row: Platform) -> str | None:
+    """Return the sizes of an integer average over a whole map that comes out wrong in one step."""
+    per_channel = row.pool.area_per_channel if row.pool is not None else None
+    if per_channel is None or not _is_global(node, source):
+        return None
+    height, width = ir.attr(node, "kernel_shape")
+    area, most = height * width, per_channel * int(source[1] or 0)
+    return f"{height}x{width} of {source[1]} channels" if area & (area - 1) and area > most else None
 
 
 def _holds(step: tuple[bool, int, int], size: tuple[int, int], channels: int, row: Platform) -> bool:
@@ -122,7 +129,7 @@ def mean_weights(area: int) -> tuple[np.ndarray, float]:
 def is_mean(node: ir.Node, row: Platform) -> bool:
     """Whether the average `node` of a whole map is written as a LinearInt, which has a scale of its own."""
     source = ir.shape(node.inputs[0]) or ()
-    if node.domain or Fault.AVGPOOL_SCALE not in row.faults:
+    if node.domain or row.pool is None or not row.pool.same_scale:
         return False
     if not _is_global(node, source) or any(ir.attr(node, "pads") or [0]):
         return False
@@ -158,7 +165,6 @@ class MaxPool(Op):
     format = formats.MAX_POOL
     floats = (("", "MaxPool"),)
     keeps = True
-    constraints = limits(formats.MAX_POOL.name)
 
     def reject(self, node: ir.Node) -> str | None:
         """Two dimensions, one output, no dilation."""
@@ -176,7 +182,7 @@ class AvgPool2d(Op):
 
     format = formats.AVG_POOL2D
     floats = (("", "AveragePool"),)
-    constraints = (*(c for c in limits(formats.AVG_POOL2D.name) if c is not whole_map_area), global_window)
+    constraints = (global_window,)
 
     def reject(self, node: ir.Node) -> str | None:
         """Padding, if any, counts; two dimensions."""
@@ -190,7 +196,8 @@ class AvgPool2d(Op):
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Tied where a change of scale comes out wrong."""
-        return super().ties(node, row) if Fault.AVGPOOL_SCALE in row.faults and not is_mean(node, row) else []
+        tied = row.pool is not None and row.pool.same_scale
+        return super().ties(node, row) if tied and not is_mean(node, row) else []
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """A mean by weights shifts to the right: q_o <= q_x + q_w."""

@@ -25,7 +25,6 @@ from ..plan import Affine
 from ..targets import Platform
 from ..targets import arithmetic as kinds
 from ..targets.limits import RecurrentLimits
-from ..targets.luna.faults import Fault
 from ._base import Op, Tie
 
 __all__ = ["LSTM", "Gru", "Lstm", "directions", "full_length", "given", "obstacle"]
@@ -100,8 +99,8 @@ def _limited(row: Platform, node: ir.Node) -> bool:
 
 def square_input(node: ir.Node, row: Platform) -> Any:
     """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the shorter axis."""
-    shape = ir.shape(node.inputs[0])
-    if Fault.LSTM_SQUARE not in row.faults or node.domain == ir.DOMAIN or shape is None or None in shape[1:]:
+    shape, limits = ir.shape(node.inputs[0]), row.recurrent
+    if limits is None or not limits.square or node.domain == ir.DOMAIN or shape is None or None in shape[1:]:
         return None
     return None if len(shape) != 3 or shape[1] == shape[2] else f"{shape[1]} steps of {shape[2]} elements"
 
@@ -133,7 +132,7 @@ def _is_read(node: ir.Node, index: int) -> bool:
 
 def right_gru(node: ir.Node, row: Platform) -> Any:
     """the executor computes a GRU right, not as {row.name} does: up to 64 steps are written out | use an LSTM."""
-    return row.fault(Fault.GRU_HALVED, Fault.GRU_FORMAT)
+    return row.why.get(formats.GRU.name)
 
 
 # ---- the integer operators ---------------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ class _Recurrent(Op):
         units, gates = int(ir.attr(node, "hidden_size")), self._gates(low.row)
         source = low.integer(node, 0)
         length, width = (int(d or 0) for d in (ir.shape(node.inputs[0]) or ())[1:])
-        square = Fault.LSTM_SQUARE in low.row.faults
+        square = low.row.recurrent is not None and low.row.recurrent.square
         missing = length - width if square and length > width else 0
         if missing:
             source = self._padded(node, low, "wide", source, (length, width), length, x)

@@ -133,11 +133,6 @@ def _in_two(perm: tuple[int, ...], broken: Collection[tuple[int, ...]]) -> tuple
     raise InternalError(f"no two transposes make {perm}")
 
 
-#: Bytes that chips permute in one piece. On venus rotations of more crash; elsewhere more was right in shared memory
-#: alone, and other permutations of more were not measured on venus.
-_WHOLE = 65536
-
-
 class Transpose(_Move):
     """Permute axes; the batch axis stays first."""
 
@@ -193,13 +188,14 @@ def _parts(
 
     The axis that comes first in the result, if that is long enough: so parts lie one behind the other.
     """
-    if row.packing is None or None in shape[1:]:
+    whole = None if row.transpose is None else row.transpose.whole
+    if whole is None or None in shape[1:]:
         return None
     sizes = [int(d or 1) for d in shape[1:]]
     total = math.prod(sizes)
     for axis in perm[1:]:
         length = sizes[axis - 1]
-        most = _WHOLE * length // total
+        most = whole * length // total
         if 0 < most < length:
             count = -(-length // most)
             each = -(-length // count)

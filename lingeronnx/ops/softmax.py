@@ -13,7 +13,6 @@ from .. import formats
 from ..emit import Lowering
 from ..graph import ir
 from ..targets import Platform
-from ..targets.luna.faults import Fault
 from ._base import Op, Tie
 from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
 
@@ -36,7 +35,6 @@ class Softmax(Op):
     constraints = (row_length,)
     head = True
     bound: float | None = 1.0
-    fault = Fault.SOFTMAX
 
     def reject(self, node: ir.Node) -> str | None:
         """Rows within a sample, all sizes known."""
@@ -52,8 +50,8 @@ class Softmax(Op):
         return row.right(self.name)
 
     def absence(self, node: ir.Node, row: Platform) -> str:
-        """The fault, where there is one."""
-        return row.fault(self.fault) or super().absence(node, row)
+        """The reason that the target gives, where it gives one."""
+        return row.why.get(self.name) or super().absence(node, row)
 
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return none: input and output have scales of their own."""
@@ -81,4 +79,3 @@ class LogSoftmax(Softmax):
     format = formats.LOG_SOFTMAX
     floats = (("", "LogSoftmax"),)
     bound = None
-    fault = Fault.LOG_SOFTMAX

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from ..errors import ConfigError, nearest
-from ..targets import Platform
+from ..targets import DEFAULT, Platform
 
 __all__ = ["Override", "QuantConfig", "merge_overrides", "parse_override"]
 
@@ -55,12 +55,12 @@ class Override(BaseModel):
 class QuantConfig(BaseModel):
     """Everything `quantize` may be told; the defaults are meant to be good.
 
-    platform : the name of a row of `platforms.PLATFORMS`, or a row of one's own.
+    platform : the name of a row of `targets.PLATFORMS`, or a row of one's own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    platform: Annotated[str | InstanceOf[Platform], WithJsonSchema({"type": "string"})] = "venus"
+    platform: Annotated[str | InstanceOf[Platform], WithJsonSchema({"type": "string"})] = DEFAULT.name
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8

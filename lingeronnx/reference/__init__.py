@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..targets import Platform
+from ..targets import DEFAULT, Platform
 from ..targets import platform as row_of
 from . import border, curves, elementwise, layers, move, pool, recurrent, rows
 from ._base import Integer
@@ -42,7 +42,7 @@ def remove_class(base: type[Any]) -> None:
     _ADDED[:] = [other for other in _ADDED if other is not base]
 
 
-def reference_ops(platform: str | Platform = "venus") -> list[type[Any]]:
+def reference_ops(platform: str | Platform = DEFAULT.name) -> list[type[Any]]:
     """Return the classes for `ReferenceEvaluator(model, new_ops=...)`.
 
     platform : the target of nodes without an attribute `platform`, by name or as a row of one's own; graphs for venus

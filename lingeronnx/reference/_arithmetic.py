@@ -19,7 +19,7 @@ import numpy as np
 
 from ..targets.arithmetic import Left, Requantize, Rounding
 
-__all__ = ["divide", "log2", "multiplier", "requantize", "round_shift", "saturate", "stored"]
+__all__ = ["divide", "log2", "multiplier", "requantize", "round_shift", "rounded_shift", "saturate", "stored"]
 
 INT32 = (-(2**31), 2**31 - 1)
 
@@ -70,23 +70,32 @@ def requantize(acc: Any, ratio: float, bits: int, how: Requantize, zero: int = 0
     acc = unlimited(acc)
     if not how.shifts:
         m, s = multiplier(ratio)
-        return stored(saturate(round_shift(acc * m, s) + zero, bits), bits)
+        return stored(saturate(rounded_shift(acc * m, s, how.rounding) + zero, bits), bits)
     shift = -log2(ratio)
     if shift < 0 and how.left is not Left.SHIFTED:
         if how.left is Left.REFUSED:
             raise ValueError(f"the scales need a shift of {-shift} to the left, which the executor refuses")
         shift, acc = 0, acc * 0 if how.left is Left.ZERO else acc
-    moved = round_shift(acc, shift) if how.rounding is Rounding.HALF_UP else _other_shift(acc, shift, how.rounding)
-    return stored(saturate(moved + zero, bits), bits)
+    return stored(saturate(rounded_shift(acc, shift, how.rounding) + zero, bits), bits)
 
 
-def _other_shift(values: Any, shift: int, rounding: Rounding | None) -> Any:
-    """Return v / 2^shift of Python integers as an integer, by another rounding than half up."""
+def rounded_shift(values: Any, shift: int, rounding: Rounding | None) -> Any:
+    """Return v / 2^shift of Python integers as an integer, by any rounding."""
+    if rounding is Rounding.HALF_UP:
+        return round_shift(values, shift)
     if rounding is None:
         raise ValueError("how it is rounded is said by the node to the training side, which is not for this evaluator")
-    ways: dict[Rounding, Any] = {Rounding.DOWN: math.floor, Rounding.UP: math.ceil, Rounding.HALF_EVEN: round}
+    ways: dict[Rounding, Any] = {
+        Rounding.DOWN: math.floor, Rounding.UP: math.ceil, Rounding.HALF_EVEN: round, Rounding.HALF_AWAY: _away,
+    }  # fmt: skip
     one = ways[rounding]
     return np.vectorize(lambda v: one(Fraction(int(v)) / Fraction(2) ** shift), otypes=[object])(values)
+
+
+def _away(value: Fraction) -> int:
+    """Return the nearest integer, half-way values away from 0."""
+    nearest = math.floor(abs(value) + Fraction(1, 2))
+    return nearest if value > 0 else -nearest
 
 
 def divide(n: int, d: int, shift: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..targets.arithmetic import Real
-from ._arithmetic import requantize, round_shift, saturate, stored, unlimited
+from ._arithmetic import requantize, rounded_shift, saturate, stored, unlimited
 from ._base import Attributes, Integer
 
 __all__ = ["FAMILY", "Dequant", "Quant", "Requant"]
@@ -63,7 +63,7 @@ class Requant(Integer):
         ratio = a.scale("scale_o") / a.scale("scale_x")
         shifts = np.frexp(ratio)[0] == 0.5
         if shifts:
-            moved = round_shift(unlimited(x), 1 - int(np.frexp(ratio)[1]))
+            moved = rounded_shift(unlimited(x), 1 - int(np.frexp(ratio)[1]), how.requantize.rounding)
             if how.wraps and a.o_bits > 8 and ratio >= 1:  # a plain shift: the top bits are lost
                 half = 1 << (a.o_bits - 1)
                 return stored((moved + half) % (2 * half) - half, a.o_bits)

@@ -7,7 +7,18 @@ from typing import Any
 import numpy as np
 
 from ..targets.arithmetic import Operands, Quotient
-from ._arithmetic import INT32, divide, log2, multiplier, requantize, round_shift, saturate, stored, unlimited
+from ._arithmetic import (
+    INT32,
+    divide,
+    log2,
+    multiplier,
+    requantize,
+    round_shift,
+    rounded_shift,
+    saturate,
+    stored,
+    unlimited,
+)
 from ._base import Attributes, Integer, Standard
 
 __all__ = ["FAMILY", "Add", "Clip", "Div", "Mul", "Relu", "Sub"]
@@ -33,7 +44,7 @@ class Add(Integer):
         for values, ratio in zip(above, ratios, strict=True):
             m, s = multiplier(ratio * 2**16)
             fine.append(round_shift(unlimited(values) * m, s))
-        whole = round_shift(fine[0] + self.sign * fine[1], 16) + a.zero("o")
+        whole = rounded_shift(fine[0] + self.sign * fine[1], 16, how.requantize.rounding) + a.zero("o")
         return stored(saturate(whole, a.o_bits), a.o_bits)
 
 

@@ -15,9 +15,9 @@ from onnx import ModelProto
 
 from ..errors import LingerOnnxError
 from ..graph import ir
+from ..graph.names import restored
 from ..run.runners import input_specs
 from ..run.session import Session
-from ..targets.luna.packer.names import restored
 from .sizes import infer
 
 __all__ = ["Checked", "Output", "run"]

@@ -19,7 +19,7 @@ from ..formats import QUANT
 from ..graph import ir
 from ..graph.batch_axes import open_axis
 from ..plan import Affine
-from ..targets import Platform, platform
+from ..targets import DEFAULT, Platform, platform
 from ..targets.arithmetic import Quantizer
 from .bind import Binder, Steps
 from .generations import Side
@@ -249,10 +249,10 @@ class _Direct:
 
 
 def row_of(model: ir.Graph) -> Platform:
-    """Return the platform a graph was made for: our metadata, else any node's `platform`, else venus."""
+    """Return the platform a graph was made for: our metadata, else any node's `platform`, else the first chip."""
     name = model.metadata_props.get("lingeronnx.platform")
     if name is None:
-        name = next((n for node in model.graph if (n := ir.attr(node, "platform"))), "venus")
+        name = next((n for node in model.graph if (n := ir.attr(node, "platform"))), DEFAULT.name)
     return platform(str(name))
 
 

@@ -17,11 +17,11 @@ import numpy as np
 from ..errors import ConfigError, DataError, nearest
 from ..formats import is_quantized_domain
 from ..graph import ir
+from ..graph.names import restored
 from ..graph.tail import Tail, cut
 from ..plan import Affine
 from ..targets import PLATFORMS, Platform
 from ..targets import platform as platform_row
-from ..targets.luna.packer.names import restored
 from .borders import float_names
 from .data import InputSpec
 from .int_runner import IntRunner

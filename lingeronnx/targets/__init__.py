@@ -1,35 +1,38 @@
-"""The platforms as rows of data: operators with their arithmetic and limits, known faults, what the packer wants.
+"""The targets: what may be asked of a chip, and the chips that there are.
 
 ===============  ===================================================================================================
-`row`            the form of a row: `Platform`, and `OpRow` for each of its operators
+`_target`        the contract: `Platform`, a row of data, and `Vendor`, what a target answers by code
+`verdict`        what a target with a packer says of a graph, as values
 `arithmetic`     how an operator computes, as values
 `limits`         what of an operator a platform takes
-`packing`        what the vendor's packer takes
-`faults`         what executors do wrong
-`generic` ...    the rows, one file each; `luna` holds what the vendor's have in common, `trained` the training side's
+`generic`        the idealised target
+`luna/` ...      a folder for each vendor
 ===============  ===================================================================================================
 
-Nothing outside this package may compare a platform's name; code asks the row. Adding a chip adds a row; one that is
-not in `PLATFORMS` can be given as a value wherever a platform's name is taken.
+Nothing outside a vendor's folder may compare a platform's name or import from there; code asks the row. A vendor is a
+line in `VENDORS`; a platform that is in none of them can be given as a value wherever a platform's name is taken.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from ..errors import ConfigError, nearest
-from ._target import OpRow, Platform, rows
+from ._target import Fault, Fitted, Limit, OpRow, Platform, Vendor, rows, rule_text
 from .generic import GENERIC
-from .luna.arcs import ARCS
-from .luna.faults import Fault
-from .luna.packing import Packing
-from .luna.venus import VENUS
-from .luna.venusa import VENUSA
+from .verdict import Choice, Cost, Finding, LayerCost, Verdict
 
 __all__ = [
-    "ARCS", "GENERIC", "PLATFORMS", "VENUS", "VENUSA", "Fault", "OpRow", "Packing", "Platform",
-    "platform", "rows",
+    "DEFAULT", "GENERIC", "PLATFORMS", "Choice", "Cost", "Fault", "Finding", "Fitted", "LayerCost", "Limit", "OpRow",
+    "Platform", "Vendor", "Verdict", "platform", "rows", "rule_text",
 ]  # fmt: skip
 
-PLATFORMS = (GENERIC, VENUS, ARCS, VENUSA)
+#: The vendors' packages, each with its rows as PLATFORMS; the first row of the first is what is meant without a name.
+VENDORS = ("lingeronnx.targets.luna",)
+
+_CHIPS: tuple[Platform, ...] = tuple(row for name in VENDORS for row in import_module(name).PLATFORMS)
+DEFAULT = _CHIPS[0]
+PLATFORMS = (GENERIC, *_CHIPS)
 
 
 def platform(name: str | Platform) -> Platform:

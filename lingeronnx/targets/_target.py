@@ -1,20 +1,110 @@
-"""The form of a platform's row."""
+"""What the core may ask of any chip: a row of data (`Platform`), and a few methods for what is no data (`Vendor`).
+
+The core asks `Platform`, which nobody derives from. Where a chip comes with code of its own (a packer, limits that are
+computed, rewrites before the file is written), its vendor derives from `Vendor`; every method has a default, that of a
+target which takes what its columns say. `Platform` hands copies to those that change something. No calibration, no
+rounding method and no grouping of nodes lives here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, final
 
-from ..errors import InternalError
+from ..errors import ConfigError, InternalError
 from .arithmetic import Arithmetic
-from .limits import CurveLimits, Limits, NormLimits, RowLimits, TransposeLimits
-from .luna.faults import Fault
-from .luna.packing import ConvPacking, Packing, PoolPacking
+from .limits import (
+    ConvLimits,
+    CurveLimits,
+    Limits,
+    MatrixLimits,
+    NormLimits,
+    PoolLimits,
+    RecurrentLimits,
+    RowLimits,
+    TransposeLimits,
+)
+from .verdict import Choice
 
-__all__ = ["OpRow", "Platform", "rows"]
+if TYPE_CHECKING:
+    import onnx
+
+    from ..graph import ir
+    from ..graph.names import Names
+
+__all__ = ["Fault", "Fitted", "Limit", "OpRow", "Platform", "Vendor", "rows", "rule_text"]
 
 _Kind = TypeVar("_Kind")
+
+#: A limit of a node: it takes a node, float or integer, and the platform, and returns the value that breaks the limit,
+#: or None. Its docstring is the rule that users read, ``rule | remedy``, filled in from the platform as `row`.
+Limit: TypeAlias = "Callable[[ir.Node, Platform], Any]"
+
+
+class Fault(Protocol):
+    """Something that an executor does wrong. key : its short name in reports. text : what users read."""
+
+    @property
+    def key(self) -> str:
+        """Its short name."""
+
+    @property
+    def text(self) -> str:
+        """What is wrong, and what the quantizer does about it."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One rewrite that was applied: at which node, what was done, and what it costs."""
+
+    node: str
+    what: str
+    cost: str
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """What a target answers by code. The defaults are those of a target without a packer."""
+
+    @property
+    def packer(self) -> str:
+        """The packer's call; empty without a packer."""
+        return ""
+
+    def limits(self, operator: str) -> tuple[Limit, ...]:
+        """Return what the target takes of an integer operator beyond its columns: limits of the nodes lowered to it."""
+        return ()
+
+    def applies(self, limit: Limit, row: Platform) -> bool:
+        """Whether `row` has such a limit of `limits`, or none of its numbers make it one; pages of limits ask."""
+        return True
+
+    def mends(self, rewrite: str) -> tuple[Limit, ...]:
+        """Return the limits that a rewrite of `fit` is for, by its name; it acts on nodes that break one of them."""
+        return ()
+
+    def met(self, node: ir.Node, row: Platform) -> Sequence[Fault]:
+        """Return the faults of the executor that the float `node` would meet, and the quantizer works around."""
+        return ()
+
+    def finish(self, graph: ir.Graph, row: Platform) -> tuple[ir.Graph, Sequence[Fitted]]:
+        """Return the integer `graph` as the executor needs it, the same integers, and what was done; it may change."""
+        return graph, ()
+
+    def names(self, graph: ir.Graph) -> Names:
+        """Return the names that cannot stand in a file for the target, and others for them."""
+        from ..graph.names import Names
+
+        return Names()
+
+    def verdict(self, graph: ir.Graph | onnx.ModelProto, row: Platform, words: Sequence[str] | None) -> Choice:
+        """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
+        raise ConfigError(f"{row.name} has no packer; choose a chip")
+
+    def command(self, words: Sequence[str], graph: str, package: str) -> str:
+        """Return the packer's call for the files `graph` and `package`, quoted for a shell."""
+        return ""
 
 
 @dataclass(frozen=True)
@@ -36,13 +126,14 @@ def rows(arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, 
     return dict.fromkeys(operators, OpRow(arithmetic, limits, right))
 
 
+@final
 @dataclass(frozen=True)
 class Platform:
     """One target: a chip with its executor, or the generic one.
 
     ops : the integer operators the target is known to run. also : further ones that the quantizer never writes, and how
     a graph that has them is computed. training : generation of graphs -> operator -> how the software computes it that
-    such graphs are trained with.
+    such graphs are trained with. why : integer operator -> why it is not there, or not written. vendor : its code.
     """
 
     name: str
@@ -60,12 +151,13 @@ class Platform:
     exponents: tuple[int, int] = (-126, 126)  # of activations' power-of-two scales
     shared_memory: int | None = None  # bytes
     external_memory: int | None = None
-    packing: Packing | None = None  # what the packer takes; without one there is nothing to be chip-ready for
     opset: int = 12  # of the standard operators in what is written
     ir_version: int = 6  # of the file format, where it has no functions
     node_attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # "" = every integer node
     faults: tuple[Fault, ...] = ()
+    why: Mapping[str, str] = field(default_factory=dict)
     training: Mapping[int, Mapping[str, Arithmetic]] = field(default_factory=dict)
+    vendor: Vendor = field(default_factory=Vendor)
 
     def __str__(self) -> str:
         return self.name
@@ -110,31 +202,37 @@ class Platform:
             return found
         raise InternalError(f"platform {self.name}: {operator} has {type(found).__name__} where {kind.__name__} belong")
 
-    def fault(self, *faults: Fault) -> str | None:
-        """Return the text of the first of `faults` that the executor has."""
-        return next((fault.text for fault in faults if fault in self.faults), None)
-
     # ---- limits that rules quote, or several operators ask for -----------------------------------------------------
 
     @property
-    def conv(self) -> ConvPacking | None:
-        """What the packer takes of convolutions; None where there is no packer."""
-        return None if self.packing is None else self.packing.conv
+    def conv(self) -> ConvLimits | None:
+        """What is taken of convolutions, as far as rewrites aim at it; None where they take everything."""
+        return self.limits("Conv2dInt", ConvLimits)
 
     @property
-    def pool(self) -> PoolPacking | None:
-        """What the packer takes of pools, likewise."""
-        return None if self.packing is None else self.packing.pool
+    def pool(self) -> PoolLimits | None:
+        """What is taken of averages over windows, likewise."""
+        return self.limits("AvgPool2dInt", PoolLimits)
 
     @property
-    def broken_transposes(self) -> tuple[tuple[int, ...], ...]:
-        """Permutations that are not written: each is made by two others."""
-        return () if self.packing is None else self.packing.move.broken + self.packing.move.between_convolutions
+    def linear(self) -> MatrixLimits | None:
+        """Limits of a fully connected layer."""
+        return self.limits("LinearInt", MatrixLimits)
+
+    @property
+    def recurrent(self) -> RecurrentLimits | None:
+        """Limits of an LSTM."""
+        return self.limits("LSTMInt", RecurrentLimits)
 
     @property
     def transpose(self) -> TransposeLimits | None:
         """Return the limits of permutations; None where there are none."""
         return self.limits("Transpose", TransposeLimits)
+
+    @property
+    def broken_transposes(self) -> tuple[tuple[int, ...], ...]:
+        """Permutations that are not written: each is made by two others."""
+        return () if self.transpose is None else self.transpose.broken
 
     @property
     def softmax(self) -> RowLimits | None:
@@ -150,3 +248,47 @@ class Platform:
     def curve(self) -> CurveLimits | None:
         """Limits of the sigmoid that GluInt stands in for."""
         return self.limits("iqSigmoid", CurveLimits)
+
+    # ---- what the vendor's code answers ----------------------------------------------------------------------------
+
+    @property
+    def packs(self) -> bool:
+        """Whether it has a packer: whether there is something to be chip-ready for."""
+        return bool(self.vendor.packer)
+
+    def breaks(self, node: ir.Node, rewrite: str) -> bool:
+        """Whether `node` breaks a limit that the rewrite of that name is for."""
+        return any(limit(node, self) is not None for limit in self.vendor.mends(rewrite))
+
+    def finish(self, graph: ir.Graph) -> tuple[ir.Graph, Sequence[Fitted]]:
+        """Return a copy of the integer `graph` as the executor needs it, the same integers, and what was done."""
+        from ..graph import ir
+
+        return self.vendor.finish(ir.clone(graph), self)
+
+    def named(self, graph: ir.Graph, names: Names | None = None) -> ir.Graph:
+        """Return `graph` with names that can stand in a file for the target; the way back stands in its metadata.
+
+        names : those of a larger graph that `graph` is part of.
+        """
+        from ..graph.names import written
+
+        return written(graph, self.vendor.names(graph) if names is None else names)
+
+    def verdict(self, graph: ir.Graph | onnx.ModelProto, words: Sequence[str] | None = None) -> Choice:
+        """Return what the packer and the chip make of a graph, its part for the chip alone.
+
+        words : the packer's arguments; None: the best that are found. ConfigError for a target without a packer, or for
+        arguments that its packer does not have.
+        """
+        return self.vendor.verdict(graph, self, words)
+
+
+def rule_text(limit: Callable[..., Any], row: Platform) -> tuple[str, str]:
+    """Return (rule, remedy) as users read them: the limit's docstring, filled in from the row, split at the bar.
+
+    In a docstring `row` is the platform and `own` its vendor's code.
+    """
+    text = " ".join((limit.__doc__ or "").split()).format(row=row, own=row.vendor)
+    rule, _, remedy = text.partition(" | ")
+    return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"

@@ -33,7 +33,7 @@ class Requantize:
 
     shifts : by powers of two alone; otherwise by a multiplier of 31 bits, any ratio.
     left : what a shift to the left gives; nothing to a multiplier.
-    rounding : of a shift to the right; None: as the node says (quant_mode). A multiplier rounds half up.
+    rounding : of what a shift to the right or a multiplier cuts off; None: as the node says (quant_mode).
     bits : width of the result, whatever o_bits says; None: as it says.
     """
 
@@ -41,10 +41,6 @@ class Requantize:
     left: Left = Left.SHIFTED
     rounding: Rounding | None = Rounding.HALF_UP
     bits: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.shifts and self.rounding is not Rounding.HALF_UP:
-            raise ValueError("a multiplier rounds half up; other roundings are for platforms that shift")
 
     def __str__(self) -> str:
         told = [self.left.value if self.shifts else "multiplies"]

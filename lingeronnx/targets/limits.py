@@ -10,30 +10,63 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 __all__ = [
-    "CurveLimits", "Limits", "MatrixLimits", "NormLimits", "OperandLimits", "PadLimits",
+    "ConvLimits", "CurveLimits", "Limits", "MatrixLimits", "NormLimits", "OperandLimits", "PadLimits", "PoolLimits",
     "RecurrentLimits", "RowLimits", "SliceLimits", "TransposeLimits",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
+class ConvLimits:
+    """Of convolutions, as far as rewrites aim at it: what a layer is cut or spread into. Sizes of one side.
+
+    The vendor's own limits (`Vendor.limits`) decide what has to be rewritten.
+    """
+
+    max_kernel: int
+    max_kernel_dilated: int  # per side, of a kernel that is dilated along that side
+    max_kernel_1d: int
+    strides: tuple[int, ...]
+    max_pad: int
+    channel_align: int  # layers are cut into multiples of so many channels
+
+
+@dataclass(frozen=True)
+class PoolLimits:
+    """Of pooling, likewise."""
+
+    max_kernel: int  # a side of max pooling
+    max_average_area: int  # elements of the window
+    area_per_channel: int | None  # a whole-map average of no power of two has at most this times the channels elements
+    same_scale: bool = False  # an average is wrong where its scale changes
+
+
+@dataclass(frozen=True)
 class OperandLimits:
-    """Of sums and products of two tensors: equal shapes, no constant. per_channel: the second may be [N, C, 1, 1]."""
+    """Of sums and products of two tensors: equal shapes, no constant. per_channel: the second may be [N, C, 1, 1].
+
+    images : whether it is right on images. either : whether either operand of a sum may be the one to be shifted; else
+    the first.
+    """
 
     per_channel: bool = False
+    images: bool = True
+    either: bool = True
 
 
 @dataclass(frozen=True)
 class MatrixLimits:
-    """Of products of two activations. rank : axes of both."""
+    """Of products of matrices. rank : axes of an operand; of a fully connected layer at most so many."""
 
     rank: int
 
 
 @dataclass(frozen=True)
 class TransposeLimits:
-    """Of permutations; those that come out wrong stand in `packing.MovePacking`."""
+    """Of permutations. broken : those that are not written. whole : bytes that are permuted in one piece."""
 
     max_rank: int
+    broken: tuple[tuple[int, ...], ...] = ()
+    whole: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,11 +101,16 @@ class RowLimits:
 
 @dataclass(frozen=True)
 class NormLimits:
-    """Of layer normalisation. epsilon : what is added to the variance, whatever the node says."""
+    """Of layer normalisation. epsilon : what is added to the variance, whatever the node says.
+
+    min_length : elements of a line, at least. lines : whether the tensor has three axes, [1, lines, elements].
+    """
 
     max_length: int
     max_axes: int
     epsilon: float
+    min_length: int = 1
+    lines: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +121,9 @@ class RecurrentLimits:
 
 
 Limits: TypeAlias = (
-    OperandLimits
+    ConvLimits
+    | PoolLimits
+    | OperandLimits
     | MatrixLimits
     | TransposeLimits
     | SliceLimits

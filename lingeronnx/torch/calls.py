@@ -23,7 +23,7 @@ from torch import nn
 
 from ..errors import ConfigError
 from ..plan.config import QuantConfig
-from ..targets import Platform
+from ..targets import DEFAULT, GENERIC, Platform
 from ..targets import platform as platform_row
 from .marks import Clamp, Widths, dress, marked, marks_of
 from .traced import Settings, exported
@@ -139,7 +139,7 @@ def init(
         Widths of inputs, weights and outputs. out_bits None: outputs are float32, and what stands between two layers
         computes in float; 8: operators without parameters that read integers only compute in integers, too.
     platform
-        Default generic for MaxValue and venus for QValue.
+        Default generic for MaxValue and the first chip for QValue.
     example_inputs
         What net is called with. With it, or after `trace_layers` of the whole net, the net is traced now, else at its
         first call. These inputs also give the first ranges.
@@ -187,7 +187,7 @@ def init(
 def _row(mode: QuantMode | None, platform: str | Platform | None) -> tuple[QuantMode, Platform]:
     if platform is None:
         mode = mode or QuantMode.MaxValue
-        return mode, platform_row("generic" if mode is QuantMode.MaxValue else "venus")
+        return mode, GENERIC if mode is QuantMode.MaxValue else DEFAULT
     row = platform_row(platform)
     usual = QuantMode.QValue if row.power_of_two else QuantMode.MaxValue
     mode = mode or usual

@@ -19,7 +19,20 @@ import numpy as np
 import torch
 
 from simulator.channels import ChannelRescale, Channels
-from simulator.fixed import Chain, Even, LunaDivide, Pair, Quotient, Rescale, Rounded, Scale, Shift, WideScale
+from simulator.fixed import (
+    Chain,
+    Even,
+    LunaDivide,
+    Pair,
+    Quotient,
+    Rescale,
+    Rounded,
+    Rounding,
+    Scale,
+    Shift,
+    Tied,
+    WideScale,
+)  # fmt: skip
 
 from ..errors import ModelError
 from ..plan import Affine
@@ -138,6 +151,14 @@ def _by_channel(form: Channels, acc: Any, shape: list[int]) -> Any:
     limit, multiplier, half, shift, wide = (torch.from_numpy(a).to(acc.device).reshape(shape) for a in form[:5])
     acc = torch.maximum(torch.minimum(acc, limit), -limit)
     y = (acc * multiplier + half) >> shift
+    if bool((wide > 1).any()):  # all of them: a target has one rounding
+        forms = zip(*(array.reshape(-1).tolist() for array in (limit, multiplier, shift, half, wide)), strict=True)
+        axis = next(i for i, n in enumerate(shape) if n != 1) if len(form.limit) > 1 else 0
+        parts = [
+            _in_integers(Tied(top, factor, right, form.low, form.high, zero, way - 2), part)
+            for (top, factor, right, zero, way), part in zip(forms, torch.unbind(acc, axis), strict=True)
+        ]
+        return torch.stack(parts, axis)
     if bool(wide.any()):  # there the product needs more than 64 bits: two halves
         upper, lower = (acc >> 32) * multiplier, (acc & 0xFFFFFFFF) * multiplier
         few, many = torch.clamp(shift, 1, 32), torch.clamp(shift - 32, 1)
@@ -172,6 +193,8 @@ def _in_integers(form: Any, acc: Any) -> Any:
     if isinstance(form, Even):
         half = (1 << (form.shift - 1)) - 1 + ((acc >> form.shift) & 1)
         return torch.clamp((acc + half) >> form.shift, form.low, form.high)
+    if isinstance(form, Tied):
+        return _tied(form, acc)
     assert isinstance(form, WideScale)
     upper, lower = (acc >> 32) * form.multiplier, (acc & 0xFFFFFFFF) * form.multiplier
     if form.shift <= 32:
@@ -180,3 +203,24 @@ def _in_integers(form: Any, acc: Any) -> Any:
         shift = form.shift - 32
         y = (upper + (lower >> 32) + (1 << (shift - 1))) >> shift
     return torch.clamp(y + form.zero, form.low, form.high)
+
+
+def _tied(form: Tied, acc: Any) -> Any:
+    """Return what a `Tied` gives for int64 `acc` within its limit."""
+    upper, lower = (acc >> 32) * form.multiplier, (acc & 0xFFFFFFFF) * form.multiplier
+    if form.shift <= 32:
+        y = (upper << (32 - form.shift)) + (lower >> form.shift)
+        more, less, half = lower & ((1 << form.shift) - 1), torch.zeros_like(lower), 1 << (form.shift - 1)
+    else:
+        whole = upper + (lower >> 32)
+        y, less, half = whole >> (form.shift - 32), lower & 0xFFFFFFFF, 1 << (form.shift - 33)
+        more = whole & ((1 << (form.shift - 32)) - 1)
+    tie = (more == half) & (less == 0)
+    up = {
+        Rounding.DOWN: torch.zeros_like(tie),
+        Rounding.UP: (more > 0) | (less > 0),
+        Rounding.HALF_UP: more >= half,
+        Rounding.HALF_EVEN: torch.where(tie, y & 1 == 1, more >= half),
+        Rounding.HALF_AWAY: torch.where(tie, acc > 0, more >= half),
+    }[Rounding(form.rounding)]
+    return torch.clamp(y + up.to(y.dtype) + form.zero, form.low, form.high)

@@ -224,13 +224,21 @@ class AddScaled(_Sum):
     clip: tuple[int, int] | None = None
 
     @classmethod
-    def from_ratios(cls, ratio_x: float, ratio_y: float, bits: int, sign: int = 1, zero: int = 0) -> AddScaled:
+    def from_ratios(
+        cls,
+        ratio_x: float,
+        ratio_y: float,
+        bits: int,
+        sign: int = 1,
+        zero: int = 0,
+        rounding: Rounding = Rounding.HALF_UP,
+    ) -> AddScaled:
         """Sum with ratios scale_out / scale_x and scale_out / scale_y, below 2^14; the fine scale has 16 bits more.
 
-        zero : the integer of the sum that stands for 0.
+        zero : the integer of the sum that stands for 0. rounding : of the sum; the operands round half up.
         """
         x, y = (Rescale.from_ratio(math.ldexp(ratio, 16), 61) for ratio in (ratio_x, ratio_y))
-        return cls(x=x, y=y, out=Rescale.from_shift(16, bits, zero), sign=sign)
+        return cls(x=x, y=y, out=Rescale(1 << 30, 46, bits, zero, rounding), sign=sign)
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
         return self.x, self.y, self.out

@@ -19,7 +19,7 @@ from lingeronnx.cli.report import show_report
 from lingeronnx.fit import Fitted
 from lingeronnx.flow import Written
 from lingeronnx.flow.report import FloatNode
-from lingeronnx.targets.luna.packer.net import Finding
+from lingeronnx.targets import Finding
 from tests.cli.helpers import GAP, TINY, Here, samples, write_model
 from tests.nets import Net
 

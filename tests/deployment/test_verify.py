@@ -14,7 +14,7 @@ from lingeronnx.deployment import verify
 from lingeronnx.errors import ConfigError, DataError, ModelError
 from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
-from lingeronnx.targets.luna.packer.names import written
+from lingeronnx.targets.luna import VENUS
 from tests.deployment.faults import Device, relu
 from tests.naive import recurrent as naive
 from tests.naive.elementwise import add_shift
@@ -298,7 +298,7 @@ def test_names(device, clean, digits, tmp_path):
     assert found.unknown == ("pad_of_block1",)
     assert {long, "Scale:of@add"} <= set(found.compared)
     assert set(found.unseen) == {STEM, DEPTH, ONE, WIDEN}
-    ir.save(written(other), tmp_path / "m.onnx")
+    ir.save(VENUS.named(other), tmp_path / "m.onnx")
     again = verify(tmp_path / "m.onnx", {"input": x}, dump=tmp_path)
     assert (again.compared, again.unknown) == (found.compared, found.unknown)
 

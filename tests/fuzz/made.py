@@ -9,7 +9,6 @@ import onnxruntime as ort
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.run.part import chip_part
-from lingeronnx.targets.luna.packer.names import written
 
 __all__ = ["CHIPS", "PLATFORMS", "Made", "copied", "cut", "named", "run_float", "taps", "unlike"]
 
@@ -44,7 +43,7 @@ class Made:
         """The part for the packer, as it is written; None where float nodes stand between integer ones."""
         if not self.result.report.packer_args:
             return None
-        return ir.to_proto(chip_part(written(self.result.graph), self.result.platform))
+        return ir.to_proto(chip_part(self.result.platform.named(self.result.graph), self.result.platform))
 
     @cached_property
     def feeds(self):

@@ -9,7 +9,7 @@ from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.part import chip_part
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
-from lingeronnx.targets import VENUS
+from lingeronnx.targets.luna import VENUS
 from tests.nets import Net
 
 

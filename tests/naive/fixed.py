@@ -21,6 +21,21 @@ def sat(v, bits):
     return v
 
 
+def rounded(value, rounding):
+    """Return a Fraction as an integer by the name of a rounding."""
+    below = math.floor(value)
+    rest = value - below
+    if rounding in ("DOWN", "UP") or rest != HALF:
+        return below + (rest > 0 if rounding == "UP" else rest > HALF and rounding != "DOWN")
+    return below + {"HALF_UP": True, "HALF_EVEN": below % 2 == 1, "HALF_AWAY": value > 0}[rounding]
+
+
+def rescale_by(acc, triple, rounding):
+    """sat(round(acc * M / 2^s) + zero, bits), likewise, by the name of a rounding."""
+    multiplier, shift, bits, *zero = triple
+    return sat(rounded(Fraction(int(acc) * multiplier, 2**shift), rounding) + sum(zero), bits)
+
+
 def rescale(acc, triple):
     """sat(floor(acc * M / 2^s + 1/2) + zero, bits); zero, if any, is a fourth number of `triple`."""
     multiplier, shift, bits, *zero = triple

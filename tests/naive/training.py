@@ -9,7 +9,7 @@ from tests.naive.curves import curve
 from tests.naive.fixed import rsh, sat
 from tests.naive.recurrent import product, steps
 
-WORDS = ("floor_add", "floor", "ceil", "round")  # as nodes have them, by the simulator's numbers
+WORDS = ("floor_add", "floor", "ceil", "round", "away")  # as nodes have them but the last, by number
 
 
 def word(rounding):
@@ -18,12 +18,14 @@ def word(rounding):
 
 
 def rounded(value, rounding):
-    """A rational number by name: half up, down, up, to the nearest with ties to even."""
+    """A rational number by name: half up, down, up, to the nearest with ties to even or away from 0."""
     value, rounding = Fraction(value), word(rounding)
     if rounding == "floor":
         return math.floor(value)
     if rounding == "ceil":
         return math.ceil(value)
+    if rounding == "away":
+        return math.floor(abs(value) + Fraction(1, 2)) * (1 if value > 0 else -1)
     return round(value) if rounding == "round" else math.floor(value + Fraction(1, 2))
 
 

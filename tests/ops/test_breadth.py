@@ -15,7 +15,7 @@ from tests.examples import first
 from tests.nets import NETS, Net, samples
 
 ROWS = [row.name for row in PLATFORMS]
-CHIPS = [row.name for row in PLATFORMS if row.packing is not None]
+CHIPS = [row.name for row in PLATFORMS if row.packs]
 
 
 def head(net, x=None, channels=6):

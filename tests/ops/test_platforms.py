@@ -14,11 +14,13 @@ from lingeronnx.formats import FORMATS, TRAINED_ONLY
 from lingeronnx.graph import ir
 from lingeronnx.ops.pool import mean_weights
 from lingeronnx.run.session import Session
-from lingeronnx.targets import ARCS, PLATFORMS, VENUS, VENUSA, platform
+from lingeronnx.targets import PLATFORMS, platform
+from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
+from lingeronnx.targets.luna.packing import packing
 from tests.nets import Net, samples
 from tests.ops.test_breadth import CASES
 
-CHIPS = [row for row in PLATFORMS if row.packing is not None]
+CHIPS = [row for row in PLATFORMS if row.packs]
 
 
 def lowered(case, row, **settings):
@@ -170,7 +172,7 @@ def test_what_others_read_is_requantized_for_a_concatenation():
 )
 def test_packer_arguments(case, args):
     have = [lowered(case, row).report.packer_args for row in CHIPS]
-    assert have == [f"-p {row.packing.name} -d False {more}".strip() for row, more in zip(CHIPS, args, strict=True)]
+    assert have == [f"-p {packing(row).name} -d False {more}".strip() for row, more in zip(CHIPS, args, strict=True)]
 
 
 def test_a_linear_layer_of_several_rows_needs_a_place_on_venusa():

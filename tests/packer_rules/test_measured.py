@@ -16,6 +16,7 @@ from lingeronnx.targets.luna.packer.judge import make_ready
 from lingeronnx.targets.luna.packer.measured import RIGHT, places_read
 from lingeronnx.targets.luna.packer.memory import places_of
 from lingeronnx.targets.luna.packer.options import parse
+from lingeronnx.targets.luna.packing import packing
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "golden"
 WHOLE = (BESIDE / "packer" / "index.json").is_file()
@@ -48,7 +49,7 @@ def measured():
         for step in net.steps:
             text = places_read(Node.of(net, step, places))
             if "p" in text:
-                found[row.packing.areas][step.op].add(text)
+                found[packing(row).areas][step.op].add(text)
     return {chip: {op: " ".join(sorted(texts)) for op, texts in sorted(ops.items())} for chip, ops in found.items()}
 
 

@@ -15,6 +15,7 @@ from lingeronnx.targets.luna.packer.judge import Limits, judge, make_ready
 from lingeronnx.targets.luna.packer.memory import plan_memory
 from lingeronnx.targets.luna.packer.net import Net, Step, Tensor
 from lingeronnx.targets.luna.packer.options import PSRAM, SHARE, parse
+from lingeronnx.targets.luna.packing import packing
 from tests import nets
 from tests.packable import stress
 from tests.packer import judge as oracle
@@ -44,7 +45,7 @@ def test_what_is_written_packs_and_is_right(packed):
     choice = choose(*packed)
     assert choice.verdict.chip_ready
     assert not choice.verdict.findings
-    assert choice.words[:4] == ("-p", packed[1].packing.name, "-d", "False")
+    assert choice.words[:4] == ("-p", packing(packed[1]).name, "-d", "False")
     memory = choice.verdict.memory
     assert 0 < memory.shared <= memory.limit
     for name, spot in memory.spots.items():  # no two that are alive together overlap
@@ -74,7 +75,7 @@ def test_the_plan_is_the_oracle_s(seed, chip, args):
 
 def test_cost_adds_up(packed):
     """The totals are those of the layers; the multiply-accumulates those of the float net and no fewer."""
-    cost = choose(*packed).verdict.cost(packed[1])
+    cost = choose(*packed).verdict.cost
     assert sum(cost.macs.values()) == sum(layer.macs for layer in cost.layers) > 0
     assert cost.weights == sum(layer.weights for layer in cost.layers)
     assert cost.to_dict()["shared"] == cost.shared
@@ -105,7 +106,7 @@ def _without(name):
 def test_what_the_packer_refuses(packed, change):
     """Each in one sentence with a remedy."""
     proto, row = packed
-    found = judge(changed(proto, change), row, ["-p", row.packing.name])
+    found = judge(changed(proto, change), row, ["-p", packing(row).name])
     assert not found.packs
     assert not found.runs_right
     assert all(f.rule and f.value and f.remedy for f in found.findings)

@@ -15,6 +15,7 @@ from simulator.fixed import (
     Pair,
     Quotient,
     Rescale,
+    Rounding,
     Scale,
     Shift,
     WideScale,
@@ -111,6 +112,21 @@ def cases(draw):
     rescale = Rescale(draw(st.sampled_from([2**30, 2**30 + 1, 2**31 - 1, 1518500250])), draw(st.integers(1, 130)), bits)
     bound = 2 ** draw(st.integers(0, 62)) - draw(st.sampled_from([0, 1]))
     return rescale, max(bound, 1), draw(st.lists(st.integers(-bound, bound), max_size=8))
+
+
+@more
+@given(cases(), st.sampled_from(Rounding), st.integers(-5, 5))
+def test_a_multiplier_rounds_any_way(case, rounding, zero):
+    """Law: whatever the rounding, one form is exact up to its bound, ties and zero points included."""
+    how, bound, some = case
+    rescale = Rescale(how.multiplier, how.shift, how.bits, zero if how.bits > 4 else 0, rounding)
+    ties = [k << (how.shift - 31) for k in range(-9, 10, 2) if how.shift > 30]
+    acc = [v for v in [*edge_values(how, bound), *some, *ties] if abs(v) <= bound]
+    want = [naive.rescale_by(v, triple(rescale), rounding.name) for v in acc]
+    assert rescale(np.array(acc, object)).tolist() == want
+    got = np.zeros(len(acc), np.int64)
+    applied(rescale.within(bound), np.array(acc, np.int64), got)
+    assert got.tolist() == want
 
 
 @more

@@ -105,7 +105,7 @@ def test_a_gru_written_out(form):
 
 @pytest.mark.parametrize(
     ("given", "row"),
-    in_turn(itertools.product(GIVEN, ("LSTM", "GRU")), [row for row in ROWS if platform(row).packing is not None]),
+    in_turn(itertools.product(GIVEN, ("LSTM", "GRU")), [row for row in ROWS if platform(row).packs]),
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
 )
 def test_what_a_layer_is_given_on_chips(given, row):

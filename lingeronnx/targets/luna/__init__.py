@@ -1,1 +1,16 @@
-"""LISTENAI's LUNA: three chips of one family, with their packer and executor 3.0.4."""
+"""LISTENAI's LUNA: three chips of one family, with their packer and executor 3.0.4.
+
+`venus`, `arcs`, `venusa` are the chips as rows of data, which `common`, `packing`, `faults` and `trained` serve;
+`vendor` is what they answer by code. `packer/` knows what the vendor's packer takes and refuses, `finish/` rewrites the
+integer graph into what packs and is right. Nobody outside imports from here but the registry, `targets`.
+"""
+
+from __future__ import annotations
+
+from .arcs import ARCS
+from .venus import VENUS
+from .venusa import VENUSA
+
+__all__ = ["ARCS", "PLATFORMS", "VENUS", "VENUSA"]
+
+PLATFORMS = (VENUS, ARCS, VENUSA)

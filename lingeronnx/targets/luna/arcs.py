@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from .._target import Platform, rows
 from ..arithmetic import Curve, Division, Gru, GruForm, Layer, Lstm, LstmForm, Reading, Row, Rows, Shares, Table
-from ..limits import RecurrentLimits, TransposeLimits
+from ..limits import RecurrentLimits
 from . import packing
 from .common import (
     ALSO,
@@ -24,11 +24,14 @@ from .common import (
     norm,
     sums,
 )
-from .faults import Fault
+from .faults import Fault, reasons
 from .trained import trained
+from .vendor import Luna
 
 __all__ = ["ARCS"]
 
+
+FAULTS = (*LATER_FAULTS, Fault.TANH, Fault.LOG_SOFTMAX)
 
 ARCS = Platform(
     name="arcs",
@@ -38,10 +41,10 @@ ARCS = Platform(
     bits=(8,),
     ops=MappingProxyType(
         {
-            **common(TransposeLimits(max_rank=4)),
-            **layers(ZERO),
-            **sums(LEFT),
-            **later_average(),
+            **common(packing.ARCS),
+            **layers(ZERO, packing.ARCS),
+            **sums(LEFT, either=False),
+            **later_average(packing.ARCS),
             **rows(Layer(ZERO), "Conv1dInt"),
             **rows(Division(PLAIN), "iqDiv"),
             **rows(Curve(PLAIN, Table.ARCS, Reading.SATURATED), "iqSigmoid"),
@@ -62,13 +65,14 @@ ARCS = Platform(
     exponents=EXPONENTS,
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
-    packing=packing.ARCS,
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
             **LATER_MODES,
         }
     ),
-    faults=(*LATER_FAULTS, Fault.TANH, Fault.LOG_SOFTMAX),
+    faults=FAULTS,
+    why=reasons(FAULTS),
+    vendor=Luna(packing.ARCS),
     training=trained(Table.ARCS),
 )

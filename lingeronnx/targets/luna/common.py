@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from .._target import OpRow, rows
+from .._target import OpRow, Platform, rows
 from ..arithmetic import (
     Arithmetic,
     Average,
@@ -37,10 +37,12 @@ from ..limits import (
     TransposeLimits,
 )
 from .faults import Fault
+from .packing import Packing
+from .vendor import Luna
 
 __all__ = [
     "ALSO", "COMMON_FAULTS", "EXECUTOR", "EXPONENTS", "LATER_FAULTS", "LATER_MODES", "LEFT", "MODES",
-    "PLAIN", "REFUSE", "ROWS", "ZERO", "common", "later_average", "layers", "norm", "sums",
+    "PLAIN", "REFUSE", "ROWS", "ZERO", "common", "later_average", "layers", "norm", "sums", "with_packing",
 ]  # fmt: skip
 
 EXECUTOR = "3.0.4"
@@ -53,12 +55,18 @@ REFUSE = Requantize(shifts=True, left=Left.REFUSED)
 ZERO = Requantize(shifts=True, left=Left.ZERO)
 
 #: A row of T numbers: T^2 * 128^2 has to stay below 2^31.
-_NORM = NormLimits(max_length=361, max_axes=2, epsilon=1e-5)
+_NORM = NormLimits(max_length=361, max_axes=2, epsilon=1e-5, lines=True)
 ROWS = RowLimits(max_length=2048)
 
 
-def common(transposes: TransposeLimits, *, raises_only: bool = False) -> dict[str, OpRow]:
+#: Bytes that are permuted in one piece. On venus rotations of more crash; elsewhere more was right in shared memory
+#: alone, and other permutations of more were not measured on venus.
+_WHOLE = 65536
+
+
+def common(kind: Packing, *, raises_only: bool = False) -> dict[str, OpRow]:
     """Return what runs right on all three alike. raises_only : of iqCat, whether it cannot shift right."""
+    broken = kind.move.broken + kind.move.between_convolutions
     return {
         **rows(Quantizer(PLAIN, Real.PRODUCT, widest=16), "Quant"),
         **rows(
@@ -77,32 +85,33 @@ def common(transposes: TransposeLimits, *, raises_only: bool = False) -> dict[st
         ),
         **rows(Requantizer(LEFT, wraps=True), "Requant"),
         **rows(Concat(LEFT, raises_only=raises_only), "iqCat"),
-        **rows(Arithmetic(), "Transpose", limits=transposes),
+        **rows(Arithmetic(), "Transpose", limits=TransposeLimits(max_rank=4, broken=broken, whole=_WHOLE)),
         **rows(Arithmetic(), "Slice", limits=SliceLimits(steps=(1,))),
-        **rows(Layer(REFUSE), "LinearInt"),
+        **rows(Layer(REFUSE), "LinearInt", limits=MatrixLimits(rank=3)),
         **rows(Layer(REFUSE), "BmmInt", limits=MatrixLimits(rank=3)),
         **rows(Product(REFUSE), "iqMul", limits=OperandLimits(per_channel=True)),
     }
 
 
-def layers(requantize: Requantize) -> dict[str, OpRow]:
+def layers(requantize: Requantize, kind: Packing) -> dict[str, OpRow]:
     """Return layers of two dimensions; a 2-D convolution writes saturated int8, whatever o_bits says."""
     return {
-        **rows(Layer(replace(requantize, bits=8)), "Conv2dInt"),
+        **rows(Layer(replace(requantize, bits=8)), "Conv2dInt", limits=kind.conv),
         **rows(Layer(requantize), "ConvTranspose2dInt"),
         **rows(Layer(requantize), "BatchNorm2dInt"),
-        **rows(Arithmetic(), "MaxPool"),
+        **rows(Arithmetic(), "MaxPool", limits=kind.pool),
     }
 
 
-def sums(requantize: Requantize) -> dict[str, OpRow]:
-    """Return sums and differences."""
-    return rows(Sum(requantize, Operands.BYTES), "iqAdd", "iqSub", limits=OperandLimits())
+def sums(requantize: Requantize, *, either: bool) -> dict[str, OpRow]:
+    """Return sums and differences. either : whether either operand may be the one to be shifted."""
+    limits = OperandLimits(images=False, either=either)
+    return rows(Sum(requantize, Operands.BYTES), "iqAdd", "iqSub", limits=limits)
 
 
-def later_average() -> dict[str, OpRow]:
+def later_average(kind: Packing) -> dict[str, OpRow]:
     """Return the average of arcs and venusA."""
-    return rows(Average(PLAIN, Divisor.AREA), "AvgPool2dInt")
+    return rows(Average(PLAIN, Divisor.AREA), "AvgPool2dInt", limits=kind.pool)
 
 
 #: Operators that are not on a chip's list, as a graph that has them is computed. Nothing here was measured.
@@ -145,6 +154,14 @@ LATER_FAULTS = (
 )
 
 
-def norm(factor_bits: int | None = None) -> dict[str, OpRow]:
+def norm(factor_bits: int | None = None, min_length: int = 1) -> dict[str, OpRow]:
     """Return the row of LayerNormInt; factor_bits : width in which the packer wants the factor."""
-    return rows(Norm(PLAIN, factor_bits), "LayerNormInt", limits=_NORM)
+    return rows(Norm(PLAIN, factor_bits), "LayerNormInt", limits=replace(_NORM, min_length=min_length))
+
+
+def with_packing(row: Platform, kind: Packing) -> Platform:
+    """Return a chip like `row` with another packing: its own limits, and what rewrites aim at."""
+    found = replace(row, vendor=Luna(kind))
+    for operator, limits in (("Conv2dInt", kind.conv), ("MaxPool", kind.pool), ("AvgPool2dInt", kind.pool)):
+        found = found.with_op(operator, limits=limits)
+    return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
 
-__all__ = ["Fault"]
+__all__ = ["Fault", "reasons"]
 
 
 class Fault(Enum):
@@ -157,3 +159,16 @@ class Fault(Enum):
     )
     DIV_SCALE = "div-scale", "iqDiv ignores all scales: it is not written"
     BATCH = "batch", "only the first of several samples is computed: graphs are written for one sample"
+
+
+#: Fault -> the operator that is not in a chip's list, or not written, because of it.
+_OPERATORS = {
+    Fault.CLIP: "Clip", Fault.CONV1D: "Conv1dInt", Fault.PRELU: "PRelu", Fault.DIV_SCALE: "iqDiv",
+    Fault.TANH: "iqTanh", Fault.SOFTMAX: "SoftmaxInt", Fault.LOG_SOFTMAX: "LogSoftmaxInt",
+    Fault.LUT_CONSTANT: "iqSigmoid", Fault.GRU_HALVED: "GRUInt", Fault.GRU_FORMAT: "GRUInt",
+}  # fmt: skip
+
+
+def reasons(faults: Iterable[Fault]) -> Mapping[str, str]:
+    """Return {operator: why a chip with these faults does not have it, or it is not written}."""
+    return MappingProxyType({_OPERATORS[fault]: fault.text for fault in faults if fault in _OPERATORS})

@@ -10,6 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from ...errors import ConfigError
+from .._target import Platform, Vendor
+from ..limits import ConvLimits, PoolLimits
+
 __all__ = [
     "ARCS",
     "NAMES",
@@ -20,24 +24,21 @@ __all__ = [
     "CutPacking",
     "MovePacking",
     "Packing",
+    "Packs",
     "PoolPacking",
+    "packing",
 ]
 
 
-@dataclass(frozen=True)
-class ConvPacking:
+@dataclass(frozen=True, kw_only=True)
+class ConvPacking(ConvLimits):
     """Limits of convolutions.
 
-    A slab is what one row of results reads: channels, rounded up to a multiple, times the width, rounded up to 8
+    A slab is what one row of results reads: channels, rounded up to `channel_align`, times the width, rounded up to 8
     times the stride, times the kernel's height. The packer tries it along both axes.
     """
 
-    max_kernel: int
-    max_kernel_dilated: int  # per side, of a kernel that is dilated along that side
-    strides: tuple[int, ...]
-    max_pad: int
     dilations: tuple[int, ...]
-    channel_align: int  # channels of a slab are rounded up to a multiple of it
     slab: int
     slab_depthwise: int
     inner_slab: int  # of the second check: channels rounded up to 8, the axes as chosen
@@ -48,7 +49,6 @@ class ConvPacking:
     max_shares: int | None  # of a convolution's weights: what ran; None: no more was seen to fail
     depthwise_weights: int | None  # kernel times channels rounded up to 8
     depthwise_multiplier: bool
-    max_kernel_1d: int
     groups_1d: bool  # whether a 1-D convolution of several groups packs
     pre_pad: bool  # whether a map smaller than the kernel is padded in a node of its own
     max_map: int | None  # the input, channels rounded up to 8, width to 8 times the stride: the largest that was right
@@ -58,11 +58,12 @@ class ConvPacking:
     depthwise_rows: int  # and the kernel's height to a multiple of this
 
 
-@dataclass(frozen=True)
-class PoolPacking:
-    """Limits of pooling; the slab is that of convolutions."""
+@dataclass(frozen=True, kw_only=True)
+class PoolPacking(PoolLimits):
+    """Limits of pooling; the slab is that of convolutions, and `max_kernel` holds unless a side covers the map."""
 
-    max_kernel: int  # max pooling, unless a side covers the map
+    same_scale: bool = True
+
     max_pad: int  # max pooling
     max_kernel_named: int | None  # the same of a node with the attribute `platform`; None: as large as can be
     max_pad_named: int | None
@@ -74,8 +75,6 @@ class PoolPacking:
     inner_slab_average: int | None  # average pooling, likewise: more packs and is wrong
     max_map_average: int | None  # a whole map that averages are taken of
     max_map_odd: int | None  # a whole map under a kernel with an odd side
-    max_average_area: int  # elements of the window
-    area_per_channel: int | None  # a whole-map average of no power of two has at most this times the channels elements
 
 
 @dataclass(frozen=True)
@@ -155,6 +154,20 @@ class Packing:
     softmax_axes: tuple[int, ...] | None = None  # what its attribute may say where SoftmaxInt comes out right
     softmax_row: int = 2048
     norm_area: tuple[int, int] = (27, 8)  # bytes that LayerNormInt writes: for each element of a line, and more
+
+
+@dataclass(frozen=True)
+class Packs(Vendor):
+    """A vendor's code that has a packing: what the packer takes of the chip."""
+
+    packing: Packing
+
+
+def packing(row: Platform) -> Packing:
+    """Return what the packer takes of a chip of this family; ConfigError for another platform."""
+    if not isinstance(row.vendor, Packs):
+        raise ConfigError(f"{row.name} has no packer; choose a chip")
+    return row.vendor.packing
 
 
 VENUS = Packing(

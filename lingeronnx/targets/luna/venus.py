@@ -21,14 +21,31 @@ from ..arithmetic import (
     Shares,
     Table,
 )
-from ..limits import PadLimits, RecurrentLimits, TransposeLimits
+from ..limits import PadLimits, RecurrentLimits
 from . import packing
 from .common import ALSO, COMMON_FAULTS, EXECUTOR, EXPONENTS, MODES, PLAIN, REFUSE, ROWS, common, layers, norm, sums
-from .faults import Fault
+from .faults import Fault, reasons
 from .trained import trained
+from .vendor import Luna
 
 __all__ = ["VENUS"]
 
+
+FAULTS = (
+    *COMMON_FAULTS,
+    Fault.AVGPOOL_AREA,
+    Fault.LSTM_SQUARE,
+    Fault.LSTM_ODD,
+    Fault.LSTM_AREA,
+    Fault.NORM_SHORT,
+    Fault.PAD_READERS,
+    Fault.PRE_PAD,
+    Fault.GRU_HALVED,
+    Fault.DEPTHWISE_MULTIPLIER,
+    Fault.SOFTMAX,
+    Fault.LUT_SCALE,
+    Fault.PAD_MODES,
+)
 
 VENUS = Platform(
     name="venus",
@@ -38,11 +55,11 @@ VENUS = Platform(
     bits=(8,),
     ops=MappingProxyType(
         {
-            **common(TransposeLimits(max_rank=4)),
-            **layers(PLAIN),
+            **common(packing.VENUS),
+            **layers(PLAIN, packing.VENUS),
             **rows(Layer(PLAIN), "Conv1dInt"),
-            **sums(REFUSE),
-            **rows(Average(PLAIN, Divisor.AREA_IN_A_BYTE), "AvgPool2dInt"),
+            **sums(REFUSE, either=True),
+            **rows(Average(PLAIN, Divisor.AREA_IN_A_BYTE), "AvgPool2dInt", limits=packing.VENUS.pool),
             **rows(Padding(PLAIN, swapped=True), "iqPad", limits=PadLimits(rank=4, modes=("constant",))),
             **rows(Curve(PLAIN, Table.VENUS, Reading.RIGHT_ONLY), "iqSigmoid", "iqTanh"),
             **rows(Rows(PLAIN, Shares.NEWTON), "SoftmaxInt", limits=ROWS, right=False),
@@ -57,7 +74,7 @@ VENUS = Platform(
                 limits=RecurrentLimits(),
                 right=False,
             ),
-            **norm(factor_bits=16),
+            **norm(factor_bits=16, min_length=4),
             **rows(Arithmetic(), "ShuffleChannel"),
         }
     ),
@@ -68,22 +85,9 @@ VENUS = Platform(
     exponents=EXPONENTS,
     shared_memory=640 * 1024,
     external_memory=8 * 1024 * 1024,
-    packing=packing.VENUS,
     node_attributes=MappingProxyType({"": MappingProxyType({"platform_quant": "luna_quant"}), **MODES}),
-    faults=(
-        *COMMON_FAULTS,
-        Fault.AVGPOOL_AREA,
-        Fault.LSTM_SQUARE,
-        Fault.LSTM_ODD,
-        Fault.LSTM_AREA,
-        Fault.NORM_SHORT,
-        Fault.PAD_READERS,
-        Fault.PRE_PAD,
-        Fault.GRU_HALVED,
-        Fault.DEPTHWISE_MULTIPLIER,
-        Fault.SOFTMAX,
-        Fault.LUT_SCALE,
-        Fault.PAD_MODES,
-    ),
+    faults=FAULTS,
+    why=reasons(FAULTS),
+    vendor=Luna(packing.VENUS),
     training=trained(Table.VENUS),
 )

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from .._target import Platform, rows
 from ..arithmetic import Curve, Division, Gate, Gru, GruForm, Lstm, LstmForm, Quotient, Reading, Rows, Shares, Table
-from ..limits import CurveLimits, RecurrentLimits, TransposeLimits
+from ..limits import CurveLimits, RecurrentLimits
 from . import packing
 from .common import (
     ALSO,
@@ -24,10 +24,25 @@ from .common import (
     norm,
     sums,
 )
-from .faults import Fault
+from .faults import Fault, reasons
 from .trained import trained
+from .vendor import Luna
 
 __all__ = ["VENUSA"]
+
+FAULTS = (
+    *LATER_FAULTS,
+    Fault.LUT_CONSTANT,
+    Fault.TANH,
+    Fault.CONV1D,
+    Fault.CAT_SCALE,
+    Fault.TRANSPOSE,
+    Fault.LINEAR_ROWS,
+    Fault.LSTM_STATE,
+    Fault.SOFTMAX_AREA,
+    Fault.LINEAR_AREA,
+    Fault.DIV_SCALE,
+)
 
 VENUSA = Platform(
     name="venusA",
@@ -37,10 +52,10 @@ VENUSA = Platform(
     bits=(8,),
     ops=MappingProxyType(
         {
-            **common(TransposeLimits(max_rank=4), raises_only=True),
-            **layers(ZERO),
-            **sums(LEFT),
-            **later_average(),
+            **common(packing.VENUSA, raises_only=True),
+            **layers(ZERO, packing.VENUSA),
+            **sums(LEFT, either=False),
+            **later_average(packing.VENUSA),
             **rows(Division(PLAIN, Quotient.UNSCALED), "iqDiv", right=False),
             **rows(Gate(PLAIN, Table.VENUSA), "GluInt"),
             **rows(
@@ -66,25 +81,14 @@ VENUSA = Platform(
     exponents=EXPONENTS,
     shared_memory=384 * 1024,
     external_memory=8 * 1024 * 1024,
-    packing=packing.VENUSA,
     node_attributes=MappingProxyType(
         {
             "": MappingProxyType({"platform": "venusA", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
             **LATER_MODES,
         }
     ),
-    faults=(
-        *LATER_FAULTS,
-        Fault.LUT_CONSTANT,
-        Fault.TANH,
-        Fault.CONV1D,
-        Fault.CAT_SCALE,
-        Fault.TRANSPOSE,
-        Fault.LINEAR_ROWS,
-        Fault.LSTM_STATE,
-        Fault.SOFTMAX_AREA,
-        Fault.LINEAR_AREA,
-        Fault.DIV_SCALE,
-    ),
+    faults=FAULTS,
+    why=reasons(FAULTS),
+    vendor=Luna(packing.VENUSA),
     training=trained(Table.VENUSA, ("iqSigmoid", "iqTanh", "QGelu", "QSwish")),
 )

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....fit import Fitted
 from ....formats import BATCH_NORM2D, CONCAT, GLU, LAYER_NORM, RESHAPE, SLICE, SOFTMAX
 from ....graph import ir
+from ....graph.names import written
 from ....run.part import chip_part
-from ... import Fault, Platform
+from ... import Platform
+from ..._target import Fitted
+from ..faults import Fault
 from ..packer.arguments import choose
-from ..packer.names import safe_names, written
+from ..packer.names import safe_names
+from ..packing import packing
 from .linear import LARGEST_AREA, read_by_affine, rows_of
 from .nodes import ONE, joined, part
 from .twice import read_once
@@ -87,8 +90,7 @@ def _certain(node: ir.Node, row: Platform) -> int:
 
 
 def _norms(graph: ir.Graph, row: Platform) -> list[_Wanted]:
-    assert row.packing is not None
-    per_element, more = row.packing.norm_area
+    per_element, more = packing(row).norm_area
     found = []
     for node in graph.graph:
         if node.op_type == LAYER_NORM.name and node.outputs[0].uses():

@@ -34,10 +34,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ....fit import Fitted
 from ....formats import CONV2D, PAD, QUANT, SOFTMAX, is_quantized_domain
 from ....graph import ir
-from ... import Fault, Platform
+from ... import Platform
+from ..._target import Fitted
+from ..faults import Fault
 from .area import SOFTMAX_BYTES, work_area
 from .linear import LARGEST_AREA, means_as_convolutions, parted_rows, rows_joined
 from .lstm import lstm_area, lstm_even, lstm_state

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 
-from ....fit import Fitted
 from ....formats import BATCH_NORM2D, CONV2D, GLU, LINEAR, RESHAPE, SOFTMAX, TRANSPOSE
 from ....graph import ir
 from ....graph.loose import loose_node, loose_tensor
-from ... import Fault, Platform
-from ..packer.limits import limits
+from ... import Platform
+from ..._target import Fitted
+from ..faults import Fault
+from ..packer.limits import of_layers
 from .nodes import POINTWISE, joined, pointwise
 
 __all__ = ["LARGEST_AREA", "means_as_convolutions", "parted_rows", "read_by_affine", "rows_joined", "rows_of"]
@@ -92,7 +93,7 @@ def means_as_convolutions(graph: ir.Graph, row: Platform) -> list[Fitted]:
         constants = dict(zip(("weight", "bias"), [arrays[0].reshape(1, -1, 1, 1), *arrays[1:]], strict=False))
         over, weight = loose_tensor(image), loose_tensor(constants["weight"].shape, constant=constants["weight"])
         alike = loose_node(CONV2D.name, [over, weight], [1, 1, 1, size[0]], POINTWISE)
-        if any(limit(alike, row) is not None for limit in limits(CONV2D.name)):
+        if any(limit(alike, row) is not None for limit in of_layers(CONV2D.name)):
             continue
         scales = {key: float(ir.attr(node, key)) for key in ("scale_x", "scale_w", "scale_o")}
         shape = [int(d or 1) for d in ir.shape(result) or ()]

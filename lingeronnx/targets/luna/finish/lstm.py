@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from ....fit import Fitted
 from ....formats import LINEAR, LSTM
 from ....graph import ir
 from ... import Platform
+from ..._target import Fitted
 from .nodes import ONE, cut, joined, part
 
 __all__ = ["lstm_area", "lstm_even", "lstm_state"]

@@ -12,10 +12,10 @@ from collections import Counter
 
 import numpy as np
 
-from ....fit import Fitted
 from ....formats import QUANT
 from ....graph import ir
 from ... import Platform
+from ..._target import Fitted
 from .nodes import ONE, pointwise
 
 __all__ = ["read_once"]

@@ -16,30 +16,23 @@ import onnx
 
 from ....graph import ir
 from ... import Platform
+from ...verdict import Choice
+from ..packing import packing
 from .bound import least_needs
 from .candidates import Candidate, candidates
-from .judge import Ready, Verdict, make_ready, verdict
+from .judge import Judged, Ready, make_ready, verdict
 from .memory import Memory, plan_memory, room
 from .mending import BELIEVED, PAST, REFUSED, WRONG, cleared, mended, rank, spilled
 from .options import Options
 
-__all__ = ["Choice", "arguments", "choose", "chosen", "plain_options", "shell"]
+__all__ = ["Judgement", "arguments", "choose", "chosen", "plain_options", "shell"]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Arguments and what becomes of the graph under them.
+class Judgement(Choice):
+    """A choice with all that is known of it."""
 
-    words : the packer's arguments, without files. verdict : that of the graph packed with them.
-    """
-
-    words: tuple[str, ...]
-    verdict: Verdict
-
-    @property
-    def line(self) -> str:
-        """The words, quoted for a shell."""
-        return shlex.join(self.words)
+    verdict: Judged
 
 
 def arguments(graph: ir.Graph | onnx.ModelProto, row: Platform) -> list[str]:
@@ -47,7 +40,7 @@ def arguments(graph: ir.Graph | onnx.ModelProto, row: Platform) -> list[str]:
     return list(choose(graph, row).words)
 
 
-def choose(graph: ir.Graph | onnx.ModelProto, row: Platform) -> Choice:
+def choose(graph: ir.Graph | onnx.ModelProto, row: Platform) -> Judgement:
     """Return the cheapest arguments under which `graph` is right, and the verdict."""
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     base = plain_options(proto, row)
@@ -57,20 +50,22 @@ def choose(graph: ir.Graph | onnx.ModelProto, row: Platform) -> Choice:
 def plain_options(proto: onnx.ModelProto, row: Platform) -> Options:
     """Return the arguments that a graph needs whatever is chosen: the chip, and 1 for every open size."""
     sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
-    return Options(platform=row.packing.name if row.packing is not None else None, sizes=sizes)
+    return Options(platform=packing(row).name, sizes=sizes)
 
 
-def chosen(ready: Ready, row: Platform, base: Options) -> Choice:
+def chosen(ready: Ready, row: Platform, base: Options) -> Judgement:
     """Return the cheapest arguments under which a graph that was read with `base` is right, and the verdict.
 
     A verdict without a warning goes before one with; where nothing is right, the one with the fewest findings is given.
     """
-    best: tuple[tuple[int, int, int], Choice] | None = None
+    best: tuple[tuple[int, int, int], Judgement] | None = None
     start = Candidate()  # of the best
     late: list[tuple[int, Candidate]] = []  # what does not fit is judged where nothing else packs
 
-    def judged(number: int, candidate: Candidate, memory: Memory | None = None) -> tuple[tuple[int, int, int], Choice]:
-        found = Choice(candidate.words(base), verdict(ready, row, candidate.options(base), memory))
+    def judged(
+        number: int, candidate: Candidate, memory: Memory | None = None
+    ) -> tuple[tuple[int, int, int], Judgement]:
+        found = Judgement(candidate.words(base), verdict(ready, row, candidate.options(base), memory))
         return (rank(found.verdict), len(found.verdict.findings), number), found
 
     hopeless = ready.net is not None and max(least_needs(ready.net, row).values(), default=0) > room(row, base)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from ... import Platform
+from ..packing import packing
 from .areas import Node, area
 from .memory import IN_PLACE
 from .net import Net, Step
@@ -20,10 +21,9 @@ def least_needs(net: Net, row: Platform) -> dict[str, int]:
 
     Of all places that its tensors can have those with which work area and tensors in shared memory take least.
     """
-    assert row.packing is not None
     found: dict[str, int] = {}
     for step in net.steps:
-        found[step.origin] = max(found.get(step.origin, 0), _least(net, step, row.packing.areas))
+        found[step.origin] = max(found.get(step.origin, 0), _least(net, step, packing(row).areas))
     return found
 
 

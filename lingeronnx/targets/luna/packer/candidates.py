@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ....formats import AVG_POOL2D, CONCAT, LAYER_NORM, LINEAR, LSTM, SOFTMAX
 from ... import Platform
+from ..packing import packing
 from .judge import Ready
 from .net import Net
 from .options import PSRAM, SHARE, Options
@@ -101,7 +102,7 @@ def followed(net: Net, names: Sequence[str]) -> list[str]:
 
 def rows(net: Net, row: Platform) -> list[str]:
     """Return the outputs of LinearInt with several rows, where the chip wants them outside."""
-    if row.packing is None or not row.packing.rows_outside:
+    if not packing(row).rows_outside:
         return []
     outputs = [net.tensors[s.outputs[0]] for s in net.steps if s.op == LINEAR.name]
     return [t.name for t in outputs if t.elements > t.shape[-1]]
@@ -142,8 +143,7 @@ def root(net: Net, name: str) -> str:
 
 def _states(net: Net, row: Platform) -> list[str]:
     """Return what LSTMInt gives for every step, where its readers want it outside."""
-    assert row.packing is not None
-    outputs = [s.outputs[0] for s in net.steps if s.op == LSTM.name] if row.packing.batch_first else []
+    outputs = [s.outputs[0] for s in net.steps if s.op == LSTM.name] if packing(row).batch_first else []
     return [name for name in outputs if net.readers(name)]
 
 

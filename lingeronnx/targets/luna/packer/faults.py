@@ -18,8 +18,10 @@ from ....formats import (
     QUANT,
     SUB,
 )  # fmt: skip
+from ...verdict import Finding
+from ..packing import packing
 from .memory import BUFFERS
-from .net import Finding, Step
+from .net import Step
 from .options import FLASH, SHARE
 from .placed import PLACED
 from .planned import Plan, refused, wrong
@@ -31,8 +33,7 @@ __all__ = ["faults", "placement_refused"]
 def placement_refused(plan: Plan) -> Iterator[Finding]:
     """Yield what the packer refuses because of a place."""
     for step in plan.net.steps:
-        node, kind = plan.node(step), plan.row.packing
-        assert kind is not None
+        node, kind = plan.node(step), packing(plan.row)
         if step.op == CONV1D.name and node.outside():
             yield refused(step, "the input of a Conv1dInt lies in shared memory", "psram", "leave it there")
         if step.op == CONV_TRANSPOSE2D.name and kind.transposed_shared:
@@ -48,8 +49,7 @@ def placement_refused(plan: Plan) -> Iterator[Finding]:
 
 def faults(plan: Plan) -> Iterator[Finding]:
     """Yield what is not computed right under this plan, work areas apart."""
-    kind = plan.row.packing
-    assert kind is not None
+    kind = packing(plan.row)
     yield from _names(plan)
     yield from _shared(plan)
     yield from _inputs(plan)
@@ -64,8 +64,7 @@ def faults(plan: Plan) -> Iterator[Finding]:
 
 
 def _names(plan: Plan) -> Iterator[Finding]:
-    kind = plan.row.packing
-    assert kind is not None
+    kind = packing(plan.row)
     for tensor in plan.net.values():
         what = ""
         if "workspace" in tensor.name and plan.memory.areas and kind.reserved_workspace:
@@ -112,8 +111,7 @@ def _users(plan: Plan) -> dict[str, list[Step]]:
 
 
 def _inputs(plan: Plan) -> Iterator[Finding]:
-    kind = plan.row.packing
-    assert kind is not None
+    kind = packing(plan.row)
     for name in plan.net.inputs:
         if plan.net.tensors[name].scale is None and kind.needs_scale:
             for step in plan.net.readers(name):
@@ -124,8 +122,7 @@ def _inputs(plan: Plan) -> Iterator[Finding]:
 
 
 def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
-    kind, node = plan.row.packing, plan.node(step)
-    assert kind is not None
+    kind, node = packing(plan.row), plan.node(step)
     if step.op in (QUANT.name, DEQUANT.name):
         yield wrong(step, "no float operator stands between integers", step.op, "quantize it, or cut the graph")
     elif step.made == "pad":
@@ -165,8 +162,7 @@ def _operator(plan: Plan, step: Step) -> Iterator[Finding]:
 
 
 def _norm(plan: Plan, step: Step) -> Iterator[Finding]:
-    kind, node = plan.row.packing, plan.node(step)
-    assert kind is not None
+    kind, node = packing(plan.row), plan.node(step)
     row = node.inputs[1].elements
     if row < kind.min_norm:
         yield wrong(step, f"a LayerNormInt has lines of {kind.min_norm} elements or more", row, "leave it in float")

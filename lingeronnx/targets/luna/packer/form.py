@@ -34,8 +34,9 @@ from ....formats import (
     TANH,
 )
 from ... import Platform
-from ..packing import NAMES, UNNAMED
-from .net import Finding, Net, Step
+from ...verdict import Finding
+from ..packing import NAMES, UNNAMED, packing
+from .net import Net, Step
 from .options import Options
 
 __all__ = ["check_file", "check_net"]
@@ -83,22 +84,21 @@ def check_file(graph: onnx.GraphProto, steps: Sequence[Step], row: Platform, opt
 
 
 def _platform(steps: Sequence[Step], row: Platform, options: Options) -> Iterator[Finding]:
-    assert row.packing is not None
     names = sorted({str(s.get("platform")) for s in steps if s.get("platform") is not None})
     asked = options.platform
     if asked is not None and (
-        asked.lower() not in (*NAMES, row.packing.name) or asked not in (asked.lower(), asked.upper())
+        asked.lower() not in (*NAMES, packing(row).name) or asked not in (asked.lower(), asked.upper())
     ):
         yield _packs(
             "-p",
             "-p is venus, arcs, venusa or mars, all lower or all upper case",
             f"'{asked}'",
-            f"write -p {row.packing.name}",
+            f"write -p {packing(row).name}",
         )
     if len(names) > 1:
         yield _packs("graph", "all nodes name one platform", " and ".join(names), "quantize for one chip")
     graph = names[0] if names else UNNAMED
-    for other, where in ((asked, "-p"), (row.packing.name, "the check")):
+    for other, where in ((asked, "-p"), (packing(row).name, "the check")):
         if other is not None and other.lower() != graph.lower():
             yield _packs(
                 where,
@@ -170,10 +170,9 @@ def _inputs(graph: onnx.GraphProto, steps: Sequence[Step]) -> Iterator[Finding]:
 
 
 def _operator(step: Step, row: Platform) -> Iterator[Finding]:
-    assert row.packing is not None
     if step.op in (QUANT.name, DEQUANT.name):
         return
-    if step.op not in row.packing.operators:
+    if step.op not in packing(row).operators:
         yield _packs(step.name, f"the packer has this operator for {row.name}", step.op, "leave it out or replace it")
     if step.op in ("Squeeze", "Unsqueeze") and len(step.inputs) > 1:
         yield _packs(step.name, f"{step.op} has its axes as an attribute", "an input", "write them as an attribute")
@@ -185,18 +184,17 @@ def _operator(step: Step, row: Platform) -> Iterator[Finding]:
             yield _packs(
                 step.name, "iqCat has dim and the scale of each input", f"{', '.join(missing)} missing", "add it"
             )
-    if step.op == SOFTMAX.name and step.get(row.packing.softmax_axis) is None:
+    if step.op == SOFTMAX.name and step.get(packing(row).softmax_axis) is None:
         yield _packs(
-            step.name, f"SoftmaxInt has the attribute {row.packing.softmax_axis}", "none", "write dim and axis"
+            step.name, f"SoftmaxInt has the attribute {packing(row).softmax_axis}", "none", "write dim and axis"
         )
 
 
 def _attributes(step: Step, row: Platform) -> Iterator[Finding]:
-    assert row.packing is not None
     wanted = list(REQUIRED.get(step.op, ()))
-    first = row.packing.rounding == "platform_quant"
+    first = packing(row).rounding == "platform_quant"
     if step.op in _ROUNDED or first and step.op in _ROUNDED_FIRST or not first and step.op == REQUANT.name:
-        wanted.append(row.packing.rounding)
+        wanted.append(packing(row).rounding)
     if step.op == SIGMOID.name and not first:
         wanted.append("platform")
     missing = [name for name in wanted if step.get(name) is None]
@@ -207,7 +205,7 @@ def _attributes(step: Step, row: Platform) -> Iterator[Finding]:
             f"{', '.join(missing)} missing",
             "write the graph again with quantize or convert",
         )
-    widths = row.packing.output_bits if step.op == CONV2D.name else (8, 16, 32)
+    widths = packing(row).output_bits if step.op == CONV2D.name else (8, 16, 32)
     bits = step.get("o_bits")
     if bits is not None and step.op in (*_ROUNDED, GLU.name, BMM.name) and bits not in widths:
         yield _packs(step.name, f"o_bits is one of {widths}", bits, "write 8")

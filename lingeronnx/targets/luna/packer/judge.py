@@ -9,62 +9,43 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx
 
-from ....errors import ConfigError
 from ....graph import ir
 from ....graph.loose import loose_node, loose_tensor
 from ... import PLATFORMS, Platform
-from .cost import Cost, cost_of
+from ..._target import rule_text
+from ...verdict import Cost, Finding, Verdict
+from ..packing import packing
+from .cost import cost_of
 from .faults import faults, placement_refused
 from .form import check_file, check_net
-from .limits import REFUSED, WRONG, rule_text
+from .limits import REFUSED, WRONG
 from .measured import beliefs
 from .memory import Memory, places_of, plan_memory
-from .net import Finding, Net, Step
+from .net import Net, Step
 from .options import SHARE, Options, parse
 from .overruns import outputs_past, overruns
 from .planned import Plan
 from .prepare import prepare
 from .read import raw_steps, read
 
-__all__ = ["Limits", "Ready", "Verdict", "judge", "make_ready", "verdict"]
+__all__ = ["Judged", "Limits", "Ready", "judge", "make_ready", "verdict"]
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What becomes of a graph under the packer's arguments.
+class Judged(Verdict):
+    """A verdict with what it was found from: the memory plan of the graph `net`; None where it does not get that far.
 
-    packs : the packer takes it. runs_right : the chip gives the integers of the simulator. memory : the plan, of the
-    graph net; None where it does not get that far. findings : what speaks against it, and as a warning of level "plan"
-    what is right and writes past its plan. beliefs : what a verdict of right hangs on and nobody measured.
+    limit : bytes of external memory.
     """
 
-    packs: bool
-    runs_right: bool
-    findings: tuple[Finding, ...]
-    memory: Memory | None
+    memory: Memory | None = None
     net: Net | None = field(default=None, repr=False, compare=False)
-    beliefs: tuple[Finding, ...] = ()
+    limit: int = 0
 
     @property
-    def chip_ready(self) -> bool:
-        """Whether it packs and is right; a write past the plan is a warning."""
-        return self.packs and self.runs_right
-
-    @property
-    def warned(self) -> bool:
-        """Whether it is right and writes past its plan, which may do harm on a chip."""
-        return self.chip_ready and any(f.level == "plan" for f in self.findings)
-
-    @property
-    def believed(self) -> str:
-        """What a verdict of right hangs on and nobody measured, as a line; empty where all was."""
-        nodes = ", ".join(f"{f.node} ({f.value})" for f in self.beliefs[:3])
-        more = f" and {len(self.beliefs) - 3} more" if len(self.beliefs) > 3 else ""
-        return f"right as far as is known, but not measured: {self.beliefs[0].rule}: {nodes}{more}" if nodes else ""
-
-    def cost(self, row: Platform) -> Cost | None:
-        """Return what the graph costs; None where it has no plan."""
-        return None if self.net is None or self.memory is None else cost_of(self.net, self.memory, row)
+    def cost(self) -> Cost | None:
+        """What the graph costs; None where it has no plan."""
+        return None if self.net is None or self.memory is None else cost_of(self.net, self.memory, self.limit)
 
 
 @dataclass(frozen=True)
@@ -78,7 +59,7 @@ class Ready:
     findings: tuple[Finding, ...]
 
 
-def judge(graph: ir.Graph | onnx.ModelProto, row: Platform, args: str | Iterable[str] = ()) -> Verdict:
+def judge(graph: ir.Graph | onnx.ModelProto, row: Platform, args: str | Iterable[str] = ()) -> Judged:
     """Return the verdict on `graph` for the chip `row`.
 
     args : the packer's arguments, words or one line. ConfigError for a row without a packer, or for arguments that
@@ -95,8 +76,6 @@ def make_ready(
 
     limits : those of `row`, which know what was asked of other graphs.
     """
-    if row.packing is None:
-        raise ConfigError(f"{row.name} has no packer; choose a chip")
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     found = [*options.problems, *check_file(proto.graph, raw_steps(proto.graph), row, options)]
     if found:
@@ -111,23 +90,24 @@ def make_ready(
     return Ready(prepare(net, row, options), tuple(found))
 
 
-def verdict(ready: Ready, row: Platform, options: Options, memory: Memory | None = None) -> Verdict:
+def verdict(ready: Ready, row: Platform, options: Options, memory: Memory | None = None) -> Judged:
     """Plan a prepared graph under `options` and judge the plan; memory : the plan, where it was made already."""
-    if ready.net is None or row.packing is None:
-        return _verdict(list(ready.findings), None, None)
+    if ready.net is None:
+        return _verdict(list(ready.findings), row)
     memory = plan_memory(ready.net, row, options) if memory is None else memory
     plan = Plan(ready.net, memory, row, options, places_of(ready.net, options))
     found = [*ready.findings, *placement_refused(plan), *_room(ready.net, memory, row), *faults(plan)]
-    found += overruns(ready.net, memory, row.packing.areas, plan.places)
-    found += outputs_past(ready.net, memory, row.packing)
-    said = _verdict(found, memory, ready.net)
+    found += overruns(ready.net, memory, packing(row).areas, plan.places)
+    found += outputs_past(ready.net, memory, packing(row))
+    said = _verdict(found, row, memory, ready.net)
     return replace(said, beliefs=tuple(dict.fromkeys(beliefs(plan)))) if said.chip_ready else said
 
 
-def _verdict(found: list[Finding], memory: Memory | None, net: Net | None) -> Verdict:
+def _verdict(found: list[Finding], row: Platform, memory: Memory | None = None, net: Net | None = None) -> Judged:
     packs = all(f.level != "packs" for f in found)
     right = packs and all(f.level != "right" for f in found)
-    return Verdict(packs, right, tuple(dict.fromkeys(found)), memory, net)
+    findings = tuple(dict.fromkeys(found))
+    return Judged(packs, right, findings, memory=memory, net=net, limit=row.external_memory or 0)
 
 
 def _room(net: Net, memory: Memory, row: Platform) -> Iterator[Finding]:
@@ -157,7 +137,7 @@ def _fullest(net: Net, memory: Memory) -> str:
 
 def _more_room(memory: Memory) -> str:
     """Return what would help: another chip where one has enough."""
-    larger = [row for row in PLATFORMS if row.packing is not None and (row.shared_memory or 0) >= memory.need]
+    larger = [row for row in PLATFORMS if row.packs and (row.shared_memory or 0) >= memory.need]
     chips = "".join(f", or another chip: {row.name} ({row.shared_memory} bytes)" for row in larger[:1])
     return f"quantize cuts maps into tiles of rows where that helps; else take fewer channels or smaller maps{chips}"
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from ....formats import ADD, AVG_POOL2D, BMM, CONCAT, CONV1D, CONV2D, CONV_TRANSPOSE2D, LINEAR, MUL, SOFTMAX
-from ....graph import ir
-from ... import Platform
+from ..._target import Limit, Platform, rule_text
+from ..packing import Packing, packing
 from . import conv_limits as conv
 from . import move_limits as move
 from . import pool_limits as pool
 
-__all__ = ["AVOIDED", "REFUSED", "TILED", "WRONG", "Limit", "limits", "rule_text"]
-
-Limit = Callable[[ir.Node, Platform], Any]
+__all__ = ["AVOIDED", "MENDED", "REFUSED", "TILED", "WRONG", "applies", "of_layers"]
 
 _WEIGHTS = (conv.kernel_side, conv.kernel_dilated, conv.stride_values, conv.stride_within_kernel, conv.pad_side)
 
@@ -72,14 +69,47 @@ AVOIDED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
 TILED: tuple[Limit, ...] = (conv.conv_map,)
 
 
-def limits(operator: str) -> tuple[Limit, ...]:
+#: Integer operators whose limits keep a float layer from being lowered to them, or call for a rewrite; what other
+#: operators take is told by columns.
+_LAYERS = (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name, AVG_POOL2D.name, "MaxPool", LINEAR.name)
+
+
+def of_layers(operator: str) -> tuple[Limit, ...]:
     """Return the limits of an integer operator that no tiling meets: constraints of the float one lowered to it."""
+    if operator not in _LAYERS:
+        return ()
     found = (limit for table in (REFUSED, WRONG, AVOIDED) for limit in table.get(operator, ()))
-    return tuple(limit for limit in found if limit not in TILED)
+    more = (conv.groups_padded_ahead,) if operator == CONV2D.name else ()
+    return tuple(limit for limit in (*found, *more) if limit not in TILED and limit is not pool.whole_map_area)
 
 
-def rule_text(limit: Limit, row: Platform) -> tuple[str, str]:
-    """Return (rule, remedy) as users read them: the limit's docstring, filled in from the row, split at the bar."""
-    text = " ".join((limit.__doc__ or "").split()).format(row=row)
-    rule, _, remedy = text.partition(" | ")
-    return rule.rstrip("."), remedy.rstrip(".") or "change the model or leave the node in float"
+#: Rewrite of `fit` -> the limits that it is for.
+MENDED: Mapping[str, tuple[Limit, ...]] = MappingProxyType(
+    {
+        "expand-dilation": (conv.dilation_values, conv.dilated_line),
+        "split-depthwise": (conv.depthwise_multiplier,),
+        "enlarge-kernel": (conv.stride_within_kernel,),
+        "explicit-pad": (conv.pad_side,),
+        "pad-ahead": (conv.input_below_kernel,),
+        "split-kernel": (conv.kernel_side, conv.kernel_dilated),
+        "split-average": (pool.average_area,),
+        "split-max-pool": (pool.pool_sides,),
+    }
+)
+
+#: Limits that a chip may do without although their text can be filled in.
+_FREE: Mapping[Limit, Callable[[Packing], bool]] = MappingProxyType(
+    {
+        conv.depthwise_multiplier: lambda kind: kind.conv.depthwise_multiplier,
+        conv.conv_slab_swapped: lambda kind: kind.conv.swapped_strides,
+        conv.line_group: lambda kind: kind.conv.groups_1d,
+        conv.groups_padded_ahead: lambda kind: not kind.conv.pre_pad,
+        pool.pool_slab_free: lambda kind: kind.pool.free_right,
+    }
+)
+
+
+def applies(limit: Limit, row: Platform) -> bool:
+    """Whether the chip has such a limit: its column is not left open."""
+    free = _FREE.get(limit)
+    return "None" not in rule_text(limit, row)[0] and (free is None or not free(packing(row)))

@@ -30,9 +30,10 @@ from ....formats import (
     PAD,
     TILE,
 )
+from ...verdict import Finding
+from ..packing import packing
 from .areas import Node
 from .memory import IN_PLACE
-from .net import Finding
 from .options import PSRAM, SHARE
 from .planned import HALF, Plan
 
@@ -132,8 +133,7 @@ def _rescaled(node: Node) -> str:
 
 def beliefs(plan: Plan) -> Iterator[Finding]:
     """Yield what was not measured and a right plan hangs on, most of it tensors in places that were never tried."""
-    kind = plan.row.packing
-    assert kind is not None
+    kind = packing(plan.row)
     for step in plan.net.steps:
         if step.op == LAYER_NORM.name and plan.options.parameters == SHARE and kind.norm_behind:
             rule, value = "what lies behind all constants in shared memory comes to no harm", "rows are written there"

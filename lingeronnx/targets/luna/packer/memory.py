@@ -16,6 +16,7 @@ from typing import NamedTuple, overload
 
 from ....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
 from ... import Platform
+from ..packing import packing
 from .areas import Node, area
 from .net import Net
 from .options import PSRAM, SHARE, Options
@@ -118,7 +119,6 @@ def plan_memory(net: Net, row: Platform, options: Options, below: int | None = N
 
     What lives at once needs a block each, which often says so before there is a plan.
     """
-    assert row.packing is not None
     stored = stored_constants(net, row)
     total = sum(stored.values())
     held = total if options.parameters == SHARE else 0
@@ -196,12 +196,11 @@ def _tensors(net: Net, places: Mapping[str, str]) -> list[_Item]:
 
 def _areas(net: Net, row: Platform, places: Mapping[str, str]) -> tuple[dict[str, int], list[_Item]]:
     """Return the bytes of every node, and one block for each place."""
-    assert row.packing is not None
     per_node: dict[str, int] = {}
     wanted: dict[str, int] = {}
     ends = [len(net.steps), -1]
     for index, step in enumerate(net.steps):
-        place, size = area(Node.of(net, step, places), row.packing.areas)
+        place, size = area(Node.of(net, step, places), packing(row).areas)
         if size > 0:
             per_node[step.name] = size
             wanted[place] = max(wanted.get(place, 0), size)

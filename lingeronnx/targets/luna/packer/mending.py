@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ... import Platform
+from ...verdict import Finding
+from ..packing import packing
 from .candidates import Candidate, can_be_named, followed, root, rows
-from .judge import Ready, Verdict, verdict
+from .judge import Judged, Ready, verdict
 from .memory import Spot, places_of, plan_memory, room, sums
-from .net import Finding, Net
+from .net import Net
 from .options import SHARE, Options
 from .overruns import UNSURE, written_past
 
@@ -23,7 +25,7 @@ WRONG = 3  # of what packs and gives other integers
 REFUSED = 4  # of what the packer refuses, as it does what does not fit
 
 
-def rank(found: Verdict) -> int:
+def rank(found: Judged) -> int:
     """Return how good a verdict is: 0 for right, 1 for right and past the plan, then the ranks above."""
     if found.chip_ready:
         return BELIEVED if found.beliefs else PAST if _past(found) else 0
@@ -54,10 +56,10 @@ def _spill(
     row: Platform,
     base: Options,
     candidate: Candidate,
-    said: Verdict,
+    said: Judged,
     thorough: bool,
     trials: Iterator[int],
-) -> tuple[Candidate, Verdict] | None:
+) -> tuple[Candidate, Judged] | None:
     """Return `candidate` with one more tensor moved: a smaller plan, and no more findings. None where it fits."""
     if said.memory is None or said.memory.fits:
         return None
@@ -91,12 +93,11 @@ def cleared(ready: Ready, row: Platform, base: Options, start: Candidate) -> Ite
         yield candidate
 
 
-def _behind(said: Verdict, row: Platform, options: Options) -> dict[str, list[str]]:
+def _behind(said: Judged, row: Platform, options: Options) -> dict[str, list[str]]:
     """Return {node that writes past its work area: what lies there}, before it was reshaped."""
-    assert row.packing is not None
     assert said.memory is not None
     net = _net(said)
-    past = written_past(net, said.memory, row.packing.areas, places_of(net, options))
+    past = written_past(net, said.memory, packing(row).areas, places_of(net, options))
     return {f.step.origin: [n for n in (root(net, hit) for hit in f.hit) if can_be_named(n)] for f in past}
 
 
@@ -111,7 +112,7 @@ def mended(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iter
         return
     if start.all_psram:  # named tensors are moved: begin with those that must be
         start = Candidate(tuple(n for n in followed(ready.net, rows(ready.net, row)) if can_be_named(n)))
-    open_ends: list[tuple[tuple[int, int, int], int, Candidate, Verdict]] = []
+    open_ends: list[tuple[tuple[int, int, int], int, Candidate, Judged]] = []
     seen: set[tuple[bool, bool, frozenset[str]]] = set()
     least: tuple[int, int, int] | None = None
 
@@ -149,7 +150,7 @@ def mended(ready: Ready, row: Platform, base: Options, start: Candidate) -> Iter
 
 def _weighed(
     ready: Ready, row: Platform, base: Options, candidate: Candidate
-) -> tuple[tuple[int, int, int], Verdict] | None:
+) -> tuple[tuple[int, int, int], Judged] | None:
     """Return the rank of a candidate, how much there is to be said and how many tensors that names, with the verdict.
 
     None for one that does not fit.
@@ -164,17 +165,17 @@ def _weighed(
     return (rank(said), len(doubts), sum(f.value.count(",") for f in doubts)), said
 
 
-def _doubts(said: Verdict) -> list[Finding]:
+def _doubts(said: Judged) -> list[Finding]:
     """Return what speaks against a verdict, or what a right one hangs on, or writes behind its plan."""
     return [f for f in said.findings if f.level != "plan"] or [*said.beliefs, *_past(said)]
 
 
-def _past(said: Verdict) -> list[Finding]:
+def _past(said: Judged) -> list[Finding]:
     """Return the warnings of writes behind the plan, but for those that nobody measured."""
     return [f for f in said.findings if f.level == "plan" and f.rule != UNSURE]
 
 
-def _moved(said: Verdict, node: str, behind: Sequence[str]) -> Iterator[list[str]]:
+def _moved(said: Judged, node: str, behind: Sequence[str]) -> Iterator[list[str]]:
     """Yield the tensors of a node and those `behind` in all combinations, the fewest first, with what is reshaped.
 
     What a node reads moves as a whole, or from the last reshape on.
@@ -210,17 +211,17 @@ _CLEARINGS = 8
 _SPILLS = 96
 
 
-def _net(said: Verdict) -> Net:
+def _net(said: Judged) -> Net:
     assert said.net is not None
     return said.net
 
 
-def _harm(said: Verdict) -> int:
+def _harm(said: Judged) -> int:
     """Return the number of findings, but for the size of the plan."""
     return sum(f.level != "plan" and f.node != "shared memory" for f in said.findings)
 
 
-def _movable(said: Verdict, thorough: bool) -> list[str]:
+def _movable(said: Judged, thorough: bool) -> list[str]:
     """Return the tensors in shared memory at its fullest node: first those it does not use, the largest first.
 
     thorough : then those at the node where most blocks are taken. What is made in place may have a block that it does

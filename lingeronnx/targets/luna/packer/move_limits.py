@@ -7,6 +7,7 @@ from typing import Any
 
 from ....graph import ir
 from ... import Platform
+from ..packing import packing
 from .window import is_float, sizes, text
 
 __all__ = [
@@ -18,13 +19,13 @@ __all__ = [
 def linear_rank(node: ir.Node, row: Platform) -> Any:
     """a fully connected layer reads two or three axes | merge the axes before the last."""
     shape = sizes(node.inputs[0])
-    return f"{len(shape)} axes" if row.packing is not None and shape is not None and len(shape) not in (2, 3) else None
+    return f"{len(shape)} axes" if shape is not None and len(shape) not in (2, 3) else None
 
 
 def bmm_rank(node: ir.Node, row: Platform) -> Any:
     """both factors of a product have two or three axes | put the heads of an attention into the batch."""
     ranks = [len(s) for s in (sizes(v) for v in node.inputs[:2]) if s is not None]
-    if row.packing is None or is_float(node) or all(r in (2, 3) for r in ranks):
+    if is_float(node) or all(r in (2, 3) for r in ranks):
         return None
     return " and ".join(f"{r} axes" for r in ranks)
 
@@ -32,7 +33,7 @@ def bmm_rank(node: ir.Node, row: Platform) -> Any:
 def broadcast_add(node: ir.Node, row: Platform) -> Any:
     """both operands have the same shape | expand the smaller one, or fold it into a layer."""
     left, right = (sizes(v) for v in node.inputs[:2])
-    if row.packing is None or left is None or right is None or left == right:
+    if left is None or right is None or left == right:
         return None
     return f"{text(left)} and {text(right)}"
 
@@ -40,7 +41,7 @@ def broadcast_add(node: ir.Node, row: Platform) -> Any:
 def broadcast_mul(node: ir.Node, row: Platform) -> Any:
     """the operands have the same shape, or the second is [1, C, 1, 1] | expand the smaller one."""
     left, right = (sizes(v) for v in node.inputs[:2])
-    if row.packing is None or left is None or right is None or left == right:
+    if left is None or right is None or left == right:
         return None
     channel = len(left) == len(right) == 4 and right[1:] == (left[1], 1, 1)
     return None if channel else f"{text(left)} and {text(right)}"
@@ -48,25 +49,25 @@ def broadcast_mul(node: ir.Node, row: Platform) -> Any:
 
 def cat_inputs(node: ir.Node, row: Platform) -> Any:
     """a concatenation has two inputs or more | leave it out."""
-    return f"{len(node.inputs)}" if row.packing is not None and len(node.inputs) < 2 else None
+    return f"{len(node.inputs)}" if len(node.inputs) < 2 else None
 
 
 def softmax_row(node: ir.Node, row: Platform) -> Any:
-    """rows of a softmax have at most {row.packing.softmax_row} elements | split the row."""
+    """rows of a softmax have at most {own.packing.softmax_row} elements | split the row."""
     shape = sizes(node.inputs[0])
-    if row.packing is None or not shape:
+    if not shape:
         return None
     length = shape[_softmax_axis(node) % len(shape)]
-    return f"{length} elements" if length > row.packing.softmax_row else None
+    return f"{length} elements" if length > packing(row).softmax_row else None
 
 
 def softmax_axis(node: ir.Node, row: Platform) -> Any:
     """the axis of a softmax is the last, written -1, or the one behind the batch | move the axis to the end."""
-    shape, axis = sizes(node.inputs[0]), _softmax_axis(node)
-    if row.packing is None or not shape or row.packing.softmax_axes is None:
+    shape, axis, axes = sizes(node.inputs[0]), _softmax_axis(node), packing(row).softmax_axes
+    if not shape or axes is None:
         return None
     last = is_float(node) and axis % len(shape) == len(shape) - 1
-    return None if last or axis in row.packing.softmax_axes else f"axis {axis}"
+    return None if last or axis in axes else f"axis {axis}"
 
 
 def _softmax_axis(node: ir.Node) -> int:
@@ -75,29 +76,29 @@ def _softmax_axis(node: ir.Node) -> int:
 
 
 def transpose_rotated(node: ir.Node, row: Platform) -> Any:
-    """transposes that rotate ({row.packing.move.rotations}) take at most {row.packing.move.max_rotated} bytes | cut the
+    """transposes that rotate ({own.packing.move.rotations}) take at most {own.packing.move.max_rotated} bytes | cut the
     tensor into parts.
     """
-    shape = sizes(node.inputs[0])
-    if row.packing is None or shape is None or row.packing.move.max_rotated is None:
+    shape, most = sizes(node.inputs[0]), packing(row).move.max_rotated
+    if shape is None or most is None:
         return None
-    rotated = tuple(ir.attr(node, "perm") or ()) in row.packing.move.rotations
+    rotated = tuple(ir.attr(node, "perm") or ()) in packing(row).move.rotations
     need = math.prod(shape)
-    return f"{need} bytes" if rotated and need > row.packing.move.max_rotated else None
+    return f"{need} bytes" if rotated and need > most else None
 
 
 def transpose_broken(node: ir.Node, row: Platform) -> Any:
-    """transposes are none of {row.packing.move.broken} | use two others in a row (the quantizer does)."""
+    """transposes are none of {own.packing.move.broken} | use two others in a row (the quantizer does)."""
     perm = tuple(ir.attr(node, "perm") or ())
-    if row.packing is None or is_float(node):
+    if is_float(node):
         return None
-    return f"{list(perm)}" if perm in row.packing.move.broken else None
+    return f"{list(perm)}" if perm in packing(row).move.broken else None
 
 
 def one_axis(node: ir.Node, row: Platform) -> Any:
     """a slice cuts one axis | use a slice for each axis."""
     axes = _listed_input(node, "axes", 3)
-    if row.packing is None or is_float(node) or axes is None:
+    if is_float(node) or axes is None:
         return None
     return f"{len(axes)} axes" if len(axes) > 1 else None
 
@@ -105,7 +106,7 @@ def one_axis(node: ir.Node, row: Platform) -> Any:
 def unit_step(node: ir.Node, row: Platform) -> Any:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
     steps = _listed_input(node, "steps", 4)
-    if row.packing is None or steps is None:
+    if steps is None:
         return None
     return next((f"step {s}" for s in steps if s != 1), None)
 

@@ -12,25 +12,7 @@ import numpy as np
 from ....formats import PAD
 from .window import rounded
 
-__all__ = ["Finding", "Net", "Step", "Tensor"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What speaks against a graph, as a sentence.
-
-    level : "packs" where the packer refuses, "right" where the chip would give other integers or none, "plan" where
-        it gives the right ones and writes past the memory planned for them.
-    """
-
-    level: str
-    node: str
-    rule: str
-    value: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.node}: {self.rule}; here {self.value}; {self.remedy}"
+__all__ = ["Net", "Step", "Tensor"]
 
 
 @dataclass(frozen=True)

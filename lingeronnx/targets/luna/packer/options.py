@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ....errors import ConfigError
-from .net import Finding
+from ...verdict import Finding
 
 __all__ = ["FLASH", "PSRAM", "SHARE", "Options", "parse"]
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ....formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, SOFTMAX
+from ...verdict import Finding
 from ..packing import Packing
 from .areas import Node
 from .memory import Memory, Spot
-from .net import Finding, Net, Step
+from .net import Net, Step
 from .options import PSRAM, SHARE
 from .unmeasured import unmeasured
 from .window import rounded

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from ....formats import ADD, BATCH_NORM2D, CONCAT, CONV2D, CONV_TRANSPOSE2D, LAYER_NORM, LINEAR, LSTM, PAD, SOFTMAX, SUB
+from ...verdict import Finding
+from ..packing import packing
 from .areas import Node
-from .net import Finding, Step
+from .net import Step
 from .options import PSRAM, SHARE
 from .planned import HALF, Plan, wrong
 from .unmeasured import unmeasured
@@ -48,8 +50,7 @@ def _cat_venus(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 
 
 def _transpose_broken(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
-    kind = plan.row.packing
-    assert kind is not None
+    kind = packing(plan.row)
     if tuple(step.get("perm")) not in kind.move.broken:
         return
     if not (node.outside() and node.away and node.x.bytes <= kind.move.max_broken):
@@ -61,8 +62,7 @@ def _transpose_broken(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 
 
 def _transpose_between(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
-    kind = plan.row.packing
-    assert kind is not None
+    kind = packing(plan.row)
     maker, readers = plan.net.maker(step.inputs[0]), plan.net.readers(step.outputs[0])
     between = maker is not None and maker.op == CONV2D.name and any(r.op == CONV2D.name for r in readers)
     if tuple(step.get("perm")) in kind.move.between_convolutions and between:
@@ -175,7 +175,7 @@ def _back(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
 
 
 def _sequence(plan: Plan, step: Step, node: Node) -> Iterator[Finding]:
-    first = plan.row.packing is not None and plan.row.packing.batch_first
+    first = packing(plan.row).batch_first
     if bool(step.get("batch_first")) != first:
         yield wrong(
             step, f"batch_first of an LSTMInt is {int(first)}", step.get("batch_first"), "quantize for this chip"

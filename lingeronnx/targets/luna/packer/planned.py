@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ... import Platform
+from ...verdict import Finding
 from .areas import Node
 from .memory import Memory
-from .net import Finding, Net, Step
+from .net import Net, Step
 from .options import Options
 
 __all__ = ["HALF", "RESHAPED", "Plan", "refused", "wrong"]

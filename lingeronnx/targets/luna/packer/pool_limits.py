@@ -7,6 +7,7 @@ from typing import Any
 
 from ....graph import ir
 from ... import Platform
+from ..packing import packing
 from .conv_limits import stride_within_kernel
 from .window import Window, by
 
@@ -22,28 +23,28 @@ def pool_strides(node: ir.Node, row: Platform) -> Any:
 
 
 def pool_pads(node: ir.Node, row: Platform) -> Any:
-    """a pool's pads are not larger than its window; max pooling's are at most {row.packing.pool.max_pad} | pad in a
+    """a pool's pads are not larger than its window; max pooling's are at most {own.packing.pool.max_pad} | pad in a
     node before.
     """
     w = Window.of(node)
-    if row.packing is None or w is None:
+    if w is None:
         return None
     most: float = math.inf
     if node.op_type == "MaxPool":
-        limit = row.packing.pool.max_pad_named if _named(node) else row.packing.pool.max_pad
+        limit = packing(row).pool.max_pad_named if _named(node) else packing(row).pool.max_pad
         most = math.inf if limit is None else limit
     limits = [min(most, k) for k in w.kernel] * 2
     return f"pads {list(w.pads)}" if any(not 0 <= p <= m for p, m in zip(w.pads, limits, strict=True)) else None
 
 
 def pool_sides(node: ir.Node, row: Platform) -> Any:
-    """max pooling windows are at most {row.packing.pool.max_kernel} on a side, unless a side covers the map | pool in
+    """max pooling windows are at most {own.packing.pool.max_kernel} on a side, unless a side covers the map | pool in
     two steps.
     """
     w = Window.of(node)
-    if row.packing is None or w is None:
+    if w is None:
         return None
-    most = row.packing.pool.max_kernel_named if _named(node) else row.packing.pool.max_kernel
+    most = packing(row).pool.max_kernel_named if _named(node) else packing(row).pool.max_kernel
     whole = w.kernel[0] == w.height or w.kernel[1] == w.width
     return by(w.kernel) if most is not None and max(w.kernel) > most and not whole else None
 
@@ -53,75 +54,74 @@ def _named(node: ir.Node) -> bool:
 
 
 def pool_slab(node: ir.Node, row: Platform) -> Any:
-    """the input rows under a pool's window fit {row.packing.pool.slab} bytes along one axis, unless a side is above
-    {row.packing.pool.free_side} | use fewer channels, a narrower map or a smaller window.
+    """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis, unless a side is above
+    {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller window.
     """
     w = Window.of(node)
-    if row.packing is None or w is None or max(w.kernel) > row.packing.pool.free_side:
+    if w is None or max(w.kernel) > packing(row).pool.free_side:
         return None
     return _pool_slab(w, row)
 
 
 def pool_slab_free(node: ir.Node, row: Platform) -> Any:
-    """the input rows under a pool's window fit {row.packing.pool.slab} bytes along one axis | use fewer channels, a
+    """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis | use fewer channels, a
     narrower map or a smaller window.
     """
     w = Window.of(node)
-    if row.packing is None or w is None or row.packing.pool.free_right:
+    if w is None or packing(row).pool.free_right:
         return None
     return _pool_slab(w, row)
 
 
 def _pool_slab(w: Window, row: Platform) -> str | None:
-    assert row.packing is not None
-    align = row.packing.pool.channel_align
+    align = packing(row).pool.channel_align
     need = min(w.slab(align), w.slab(align, swapped=True))
-    return f"{need} bytes" if need > row.packing.pool.slab else None
+    return f"{need} bytes" if need > packing(row).pool.slab else None
 
 
 def pool_slab_max(node: ir.Node, row: Platform) -> Any:
-    """the input rows under a max pool's window, with channels rounded up to 8, fit {row.packing.pool.inner_slab_max}
+    """the input rows under a max pool's window, with channels rounded up to 8, fit {own.packing.pool.inner_slab_max}
     bytes | use fewer channels, a narrower map or a smaller window.
     """
-    w = Window.of(node)
-    if row.packing is None or w is None or row.packing.pool.inner_slab_max is None:
+    w, most = Window.of(node), packing(row).pool.inner_slab_max
+    if w is None or most is None:
         return None
-    return f"{w.slab(8)} bytes" if w.slab(8) > row.packing.pool.inner_slab_max else None
+    return f"{w.slab(8)} bytes" if w.slab(8) > most else None
 
 
 def pool_slab_average(node: ir.Node, row: Platform) -> Any:
     """the input rows under an averaging window, with channels rounded up to 8, fit
-    {row.packing.pool.inner_slab_average} bytes | use fewer channels, a narrower map or a smaller window.
+    {own.packing.pool.inner_slab_average} bytes | use fewer channels, a narrower map or a smaller window.
     """
-    w = Window.of(node)
-    if row.packing is None or w is None or row.packing.pool.inner_slab_average is None:
+    w, most = Window.of(node), packing(row).pool.inner_slab_average
+    if w is None or most is None:
         return None
-    return f"{w.slab(8)} bytes" if w.slab(8) > row.packing.pool.inner_slab_average else None
+    return f"{w.slab(8)} bytes" if w.slab(8) > most else None
 
 
 def pool_map_average(node: ir.Node, row: Platform) -> Any:
-    """averages are taken of maps of at most {row.packing.pool.max_map_average} bytes, channels and width rounded up to
+    """averages are taken of maps of at most {own.packing.pool.max_map_average} bytes, channels and width rounded up to
     8 | cut the map into tiles of rows.
     """
-    w = Window.of(node)
-    if row.packing is None or w is None or row.packing.pool.max_map_average is None:
+    w, most = Window.of(node), packing(row).pool.max_map_average
+    if w is None or most is None:
         return None
-    return f"{w.map()} bytes" if w.map() > row.packing.pool.max_map_average else None
+    return f"{w.map()} bytes" if w.map() > most else None
 
 
 def pool_map_odd(node: ir.Node, row: Platform) -> Any:
-    """windows with an odd side pool maps of at most {row.packing.pool.max_map_odd} bytes, channels and width rounded
+    """windows with an odd side pool maps of at most {own.packing.pool.max_map_odd} bytes, channels and width rounded
     up to 8 | cut the map into tiles of rows, or use an even window.
     """
-    w = Window.of(node)
-    if row.packing is None or w is None or row.packing.pool.max_map_odd is None or not any(k % 2 for k in w.kernel):
+    w, most = Window.of(node), packing(row).pool.max_map_odd
+    if w is None or most is None or not any(k % 2 for k in w.kernel):
         return None
-    return f"{w.map()} bytes" if w.map() > row.packing.pool.max_map_odd else None
+    return f"{w.map()} bytes" if w.map() > most else None
 
 
 def pool_ceil(node: ir.Node, row: Platform) -> Any:
     """a pool's last window lies within the map (ceil_mode 0) | pad the map."""
-    if row.packing is None or not ir.attr(node, "ceil_mode", 0):
+    if not ir.attr(node, "ceil_mode", 0):
         return None
     w = Window.of(node)
     if w is None:
@@ -131,20 +131,20 @@ def pool_ceil(node: ir.Node, row: Platform) -> Any:
 
 
 def average_area(node: ir.Node, row: Platform) -> Any:
-    """average pooling windows have at most {row.packing.pool.max_average_area} elements | pool in two steps."""
+    """average pooling windows have at most {own.packing.pool.max_average_area} elements | pool in two steps."""
     w = Window.of(node)
-    if row.packing is None or w is None:
+    if w is None:
         return None
-    return f"{w.area} elements" if w.area > row.packing.pool.max_average_area else None
+    return f"{w.area} elements" if w.area > packing(row).pool.max_average_area else None
 
 
 def whole_map_area(node: ir.Node, row: Platform) -> Any:
     """an average over the whole map is over a power of two of elements, or over at most
-    {row.packing.pool.area_per_channel} times as many elements as there are channels | pool in two steps.
+    {own.packing.pool.area_per_channel} times as many elements as there are channels | pool in two steps.
     """
-    w = Window.of(node)
-    if row.packing is None or w is None or row.packing.pool.area_per_channel is None or not w.single:
+    w, each = Window.of(node), packing(row).pool.area_per_channel
+    if w is None or each is None or not w.single:
         return None
     power = w.area & (w.area - 1) == 0
-    most = row.packing.pool.area_per_channel * w.channels
+    most = each * w.channels
     return f"{by(w.kernel)} of {w.channels} channels" if not power and w.area > most else None

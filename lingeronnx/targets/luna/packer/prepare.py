@@ -8,6 +8,7 @@ import numpy as np
 
 from ....formats import CONCAT, CONV2D, LINEAR, PAD
 from ... import Platform
+from ..packing import packing
 from .net import Net, Step, Tensor
 from .options import Options
 from .read import infer, reorder
@@ -22,8 +23,7 @@ def prepare(net: Net, row: Platform, options: Options) -> Net:
     for change in (_drop_slices, _drop_reshapes, _split_groups):
         change(result)
         result.steps = reorder(result.steps, result.outputs)
-    assert row.packing is not None
-    if row.packing.conv.pre_pad:
+    if packing(row).conv.pre_pad:
         _pre_pad(result)
     _cut(result, row, options)
     return result
@@ -194,8 +194,7 @@ def _shares(total: int, size: int) -> list[int]:
 
 def _conv_parts(net: Net, step: Step, row: Platform, options: Options) -> list[int] | None:
     """Return the outputs of the parts of a convolution; None where it stays whole."""
-    assert row.packing is not None
-    cut, most = row.packing.cut, row.packing.conv.share_outputs
+    cut, most = packing(row).cut, packing(row).conv.share_outputs
     outputs, channels, kh, kw = net.tensors[step.inputs[1]].shape
     _, _, height, width = net.tensors[step.inputs[0]].shape
     result = net.tensors[step.outputs[0]].shape
@@ -220,8 +219,7 @@ def _conv_parts(net: Net, step: Step, row: Platform, options: Options) -> list[i
 
 def _linear_parts(net: Net, step: Step, row: Platform, options: Options) -> list[int] | None:
     """Return the outputs of the parts of a LinearInt; None where it stays whole."""
-    assert row.packing is not None
-    cut = row.packing.cut
+    cut = packing(row).cut
     outputs, inputs = net.tensors[step.inputs[1]].shape
     limit = max(cut.linear, options.thresholds[2])
     deep = rounded(inputs, 8)

@@ -11,7 +11,8 @@ from onnx import helper, numpy_helper
 
 from ....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D, DEQUANT, QUANT
 from ... import Platform
-from .net import Finding, Net, Step, Tensor
+from ...verdict import Finding
+from .net import Net, Step, Tensor
 from .options import Options
 from .shapes import Unknown, output_tensors
 

@@ -6,6 +6,7 @@ import math
 
 from ....formats import CONV1D, CONV2D, CONV_TRANSPOSE2D
 from ... import Platform
+from ..packing import packing
 from .net import Net, Step, Tensor
 from .window import rounded
 
@@ -14,17 +15,16 @@ __all__ = ["stored_bytes", "stored_constants"]
 
 def stored_bytes(step: Step, index: int, tensor: Tensor, row: Platform) -> int:
     """Return the bytes of constant input `index` of a step, rounded up to 16."""
-    assert row.packing is not None
     if index != 1 or step.op not in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name):
         return tensor.planned
-    group, align = int(step.get("group", 1)), row.packing.conv.share_outputs
+    group, align = int(step.get("group", 1)), packing(row).conv.share_outputs
     if step.op == CONV2D.name:
         need = _depthwise(tensor, row) if group > 1 else _plain(tensor, row)
     elif step.op == CONV1D.name:
         outputs, channels, kernel = tensor.shape
         if group > 1:
-            need = rounded(outputs, row.packing.conv.depthwise_align) * kernel
-        elif kernel > row.packing.conv.max_kernel_1d:
+            need = rounded(outputs, packing(row).conv.depthwise_align) * kernel
+        elif kernel > packing(row).conv.max_kernel_1d:
             need = tensor.bytes
         else:
             need = rounded(outputs, 2) * rounded(channels, 8) * kernel
@@ -35,8 +35,7 @@ def stored_bytes(step: Step, index: int, tensor: Tensor, row: Platform) -> int:
 
 
 def _plain(tensor: Tensor, row: Platform) -> int:
-    assert row.packing is not None
-    align, limit = row.packing.conv.share_outputs, row.packing.conv.share_weights
+    align, limit = packing(row).conv.share_outputs, packing(row).conv.share_weights
     outputs, channels, kh, kw = tensor.shape
     one = rounded(channels, 8) * kh * kw
     count = rounded(outputs, align)
@@ -48,9 +47,8 @@ def _plain(tensor: Tensor, row: Platform) -> int:
 
 
 def _depthwise(tensor: Tensor, row: Platform) -> int:
-    assert row.packing is not None
     outputs, _, kh, kw = tensor.shape
-    return rounded(outputs, row.packing.conv.depthwise_align) * rounded(kh, row.packing.conv.depthwise_rows) * kw
+    return rounded(outputs, packing(row).conv.depthwise_align) * rounded(kh, packing(row).conv.depthwise_rows) * kw
 
 
 def stored_constants(net: Net, row: Platform) -> dict[str, int]:

@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from .....fit import Fitted
 from .....fit._base import chunks
 from .....formats import ADD, AVG_POOL2D, CONCAT, CONV2D
 from .....graph import ir
+from .....graph.names import written
 from .....run.part import chip_part
 from .... import Platform
-from ...packer.arguments import Choice, chosen, plain_options
+from ...._target import Fitted
+from ...packer.arguments import Judgement, chosen, plain_options
 from ...packer.bound import least_needs
-from ...packer.judge import Limits, Ready, Verdict, make_ready, verdict
+from ...packer.judge import Judged, Limits, Ready, make_ready, verdict
 from ...packer.limits import TILED
 from ...packer.memory import room
-from ...packer.names import safe_names, written
+from ...packer.names import safe_names
 from ...packer.options import PSRAM, Options
 from .emit import emit
 from .runs import Rows, Run, Tile, runs_from, size
@@ -75,7 +76,7 @@ def row_tiles(graph: ir.Graph, row: Platform) -> tuple[ir.Graph, list[Fitted]]:
     The same graph where it fits as it is, or where no cut helps.
     """
     done: list[Fitted] = []
-    if row.packing is None or row.shared_memory is None:
+    if row.shared_memory is None:
         return graph, done
     work, now, limits = graph, None, Limits(row)
     if _hopeless(graph, row, limits):
@@ -106,7 +107,7 @@ def _hopeless(graph: ir.Graph, row: Platform, limits: Limits) -> bool:
     return any(need > room(row, base) and origin in kept for origin, need in needs.items())
 
 
-def _helped(found: Choice, whole: Collection[str | None]) -> bool:
+def _helped(found: Judgement, whole: Collection[str | None]) -> bool:
     """Whether the graph fits now, and nothing stands against what was made."""
     said = found.verdict
     made = [f for f in said.findings if f.level != "plan" and f.node not in whole]
@@ -127,7 +128,7 @@ def _too_large(graph: ir.Graph, row: Platform) -> ir.Node | None:
 
 
 def _crowded(
-    graph: ir.Graph, row: Platform, whole: Collection[str | None], now: Choice | None, limits: Limits
+    graph: ir.Graph, row: Platform, whole: Collection[str | None], now: Judgement | None, limits: Limits
 ) -> list[ir.Node]:
     """Return a few layers of `whole` to cut where the plan exceeds the shared memory.
 
@@ -150,7 +151,7 @@ def _crowded(
     return [written_as[name] for name in order if name in written_as][:_STARTS]
 
 
-def _fullest(said: Verdict) -> list[str]:
+def _fullest(said: Judged) -> list[str]:
     """Return the nodes by the bytes of shared memory that are in use, most first."""
     assert said.memory is not None
     assert said.net is not None
@@ -170,12 +171,12 @@ def _ready(proto: onnx.ModelProto, row: Platform, limits: Limits) -> tuple[Ready
     return make_ready(proto, row, base, limits), base
 
 
-def _best(graph: ir.Graph, row: Platform, large: ir.Node, limits: Limits) -> tuple[ir.Graph, Choice, _Cut] | None:
+def _best(graph: ir.Graph, row: Platform, large: ir.Node, limits: Limits) -> tuple[ir.Graph, Judgement, _Cut] | None:
     """Return the first cut around `large` with which the graph is ready, else the first against which nothing stands.
 
     The latter may be one of several that are needed.
     """
-    first: tuple[ir.Graph, Choice, _Cut] | None = None
+    first: tuple[ir.Graph, Judgement, _Cut] | None = None
     passed = 0
     for cut in itertools.islice(_cuts(graph, row, large), _TRIALS):
         copy = ir.clone(graph)

@@ -1,0 +1,84 @@
+"""What LUNA answers by code: limits of nodes, last rewrites, names, verdict and the packer's call.
+
+All of it is imported when it is first asked, so that a chip's row costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .._target import Fault, Fitted, Limit, Platform
+from ..verdict import Choice
+from .packing import Packs
+
+if TYPE_CHECKING:
+    import onnx
+
+    from ...graph import ir
+    from ...graph.names import Names
+
+__all__ = ["Luna"]
+
+
+@dataclass(frozen=True)
+class Luna(Packs):
+    """One chip of the family."""
+
+    @property
+    def packer(self) -> str:
+        """The packer's call."""
+        return f"tpacker -p {self.packing.name}"
+
+    def limits(self, operator: str) -> tuple[Limit, ...]:
+        """Return the limits of what slides a window, and of fully connected layers; others have columns."""
+        from .packer.limits import of_layers
+
+        return of_layers(operator)
+
+    def applies(self, limit: Limit, row: Platform) -> bool:
+        """Whether the chip has such a limit."""
+        from .packer.limits import applies
+
+        return applies(limit, row)
+
+    def mends(self, rewrite: str) -> tuple[Limit, ...]:
+        """Return the limits that a rewrite is for."""
+        from .packer.limits import MENDED
+
+        return MENDED.get(rewrite, ())
+
+    def met(self, node: ir.Node, row: Platform) -> Sequence[Fault]:
+        """Return the faults that a float node would meet."""
+        from .met import met
+
+        return met(node, row)
+
+    def finish(self, graph: ir.Graph, row: Platform) -> tuple[ir.Graph, Sequence[Fitted]]:
+        """Bring the graph into the form that packs and is right, and cut maps that are too large into tiles of rows."""
+        from .finish.form import chip_form
+        from .finish.row_tiles import row_tiles
+
+        formed = chip_form(graph, row)
+        graph, tiled = row_tiles(graph, row)
+        return graph, (*formed, *tiled)
+
+    def names(self, graph: ir.Graph) -> Names:
+        """Return the names that the packer does not take, and others."""
+        from .packer.names import safe_names
+
+        return safe_names(graph)
+
+    def verdict(self, graph: ir.Graph | onnx.ModelProto, row: Platform, words: Sequence[str] | None) -> Choice:
+        """Return the packer's arguments and what becomes of the graph under them."""
+        from .packer.arguments import choose
+        from .packer.judge import judge
+
+        return choose(graph, row) if words is None else Choice(tuple(words), judge(graph, row, words))
+
+    def command(self, words: Sequence[str], graph: str, package: str) -> str:
+        """Return the packer's call for two files."""
+        from .packer.arguments import shell
+
+        return shell(words, graph, package)

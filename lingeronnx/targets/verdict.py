@@ -1,0 +1,166 @@
+"""What a target with a packer says of an integer graph, as values: findings, cost, verdict, choice of arguments."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Choice", "Cost", "Finding", "LayerCost", "Verdict"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What speaks against a graph, as a sentence.
+
+    level : "packs" where the packer refuses, "right" where the chip would give other integers or none, "plan" where
+        it gives the right ones and writes past the memory planned for them.
+    """
+
+    level: str
+    node: str
+    rule: str
+    value: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.rule}; here {self.value}; {self.remedy}"
+
+
+_HEAD = ("layer", "operator", "MACs", "width", "weights", "activations", "work area", "DMA")
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One node of the planned graph, called by the node that it comes from; all sizes in bytes.
+
+    width : bits of data by bits of weights. weights : as stored, bias included. activations : read and written.
+    work_area : planned for it. dma : constants fetched, and tensors in PSRAM read and written.
+    """
+
+    node: str
+    op_type: str
+    macs: int
+    width: str
+    weights: int
+    activations: int
+    work_area: int
+    dma: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """All of a graph; sizes in bytes.
+
+    macs : {width: multiply-accumulates of one sample}. shared, psram : the most that is planned at once, constants
+    included; the limits are the chip's. largest : the tensors that fill shared memory, {name: bytes}.
+    """
+
+    layers: Sequence[LayerCost]
+    macs: Mapping[str, int]
+    weights: int
+    activations: int
+    dma: int
+    shared: int
+    shared_limit: int
+    psram: int
+    psram_limit: int
+    largest: Mapping[str, int]
+
+    def text(self) -> str:
+        """Return the totals as a line."""
+        macs = ", ".join(f"{count:,} MACs {width}" for width, count in self.macs.items()) or "no MACs"
+        memory = f"shared memory {self.shared:,} of {self.shared_limit:,} bytes"
+        outside = f"psram {self.psram:,} of {self.psram_limit:,}"
+        return f"{macs}; weights {self.weights:,} bytes; {memory}, {outside}; {self.dma:,} bytes over DMA"
+
+    def table(self, most: int = 24, totals: bool = True) -> list[str]:
+        """Return layer by layer as lines of equal columns, the `most` heaviest of a long net, and with `totals` all."""
+        kept = sorted(range(len(self.layers)), key=lambda i: (-self.layers[i].macs, -self.layers[i].activations))[:most]
+        rows: list[tuple[str, ...]] = [_HEAD]
+        for layer in (self.layers[i] for i in sorted(kept)):
+            sizes = (layer.weights, layer.activations, layer.work_area, layer.dma)
+            rows.append((layer.node, layer.op_type, f"{layer.macs:,}", layer.width, *(f"{n:,}" for n in sizes)))
+        left = len(self.layers) - len(kept)
+        total = (self.weights, self.activations, self.dma)
+        for width, count in self.macs.items() or [("", 0)]:
+            texts = [f"{n:,}" for n in total] if width == next(iter(self.macs), "") else ["", "", ""]
+            rows.append(("total", "", f"{count:,}", width, texts[0], texts[1], "", texts[2]))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = [
+            "  "
+            + "  ".join(
+                t.ljust(w) if i in (0, 1, 3) else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        ]
+        if left and totals:
+            lines.append(f"  ({left} lighter nodes are left out; --json has all)")
+        if not totals:
+            return lines
+        fullest = ", ".join(f"{name} {size:,}" for name, size in list(self.largest.items())[:3])
+        lines.append(f"  peak of shared memory {self.shared:,} of {self.shared_limit:,} bytes (largest: {fullest})")
+        return [*lines, f"  peak of psram {self.psram:,} of {self.psram_limit:,} bytes, constants included"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return {
+            **vars(self),
+            "layers": [asdict(layer) for layer in self.layers],
+            "macs": dict(self.macs),
+            "largest": dict(self.largest),
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a graph under the packer's arguments.
+
+    packs : the packer takes it. runs_right : the chip gives the integers of the simulator. findings : what speaks
+    against it, and as a warning of level "plan" what is right and writes past its plan. beliefs : what a verdict of
+    right hangs on and nobody measured.
+    """
+
+    packs: bool
+    runs_right: bool
+    findings: tuple[Finding, ...]
+    beliefs: tuple[Finding, ...] = ()
+
+    @property
+    def chip_ready(self) -> bool:
+        """Whether it packs and is right; a write past the plan is a warning."""
+        return self.packs and self.runs_right
+
+    @property
+    def warned(self) -> bool:
+        """Whether it is right and writes past its plan, which may do harm on a chip."""
+        return self.chip_ready and any(f.level == "plan" for f in self.findings)
+
+    @property
+    def believed(self) -> str:
+        """What a verdict of right hangs on and nobody measured, as a line; empty where all was."""
+        nodes = ", ".join(f"{f.node} ({f.value})" for f in self.beliefs[:3])
+        more = f" and {len(self.beliefs) - 3} more" if len(self.beliefs) > 3 else ""
+        return f"right as far as is known, but not measured: {self.beliefs[0].rule}: {nodes}{more}" if nodes else ""
+
+    @property
+    def cost(self) -> Cost | None:
+        """What the graph costs on the chip; None where that is not known."""
+        return None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Arguments and what becomes of the graph under them.
+
+    words : the packer's arguments, without files. verdict : that of the graph packed with them.
+    """
+
+    words: tuple[str, ...]
+    verdict: Verdict
+
+    @property
+    def line(self) -> str:
+        """The words, quoted for a shell."""
+        return shlex.join(self.words)
