@@ -10,16 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 
 __all__ = ["fix_line", "settings"]
 
-_SAME = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-_MOVES = (*_SAME, "Concat", "Gather", "MaxPool", "Max", "ReduceMax", "ReduceMin", "Slice", "TopK", "Transpose")
+_SAME = operators.SAME | operators.SHAPED | {"Cast", "Expand"}
+_REDUCED = {**operators.POOLS, **operators.REDUCES}
+_EXTREMES = {name for name, of in _REDUCED.items() if of in ("max", "min")}
+    name for kinds in (operators.POOLS, operators.REDUCES) for name, of in kinds.items() if of in ("max", "min")
+}
+_MOVES = operators.MOVES | _SAME | _EXTREMES | {"Max", "TopK"}
 _SHARES = ("Sigmoid", "Softmax")
-_NEUTRAL: Mapping[tuple[str, int], float] = {
-    ("Add", 0): 0, ("Add", 1): 0, ("Sub", 1): 0, ("Mul", 0): 1, ("Mul", 1): 1, ("Div", 1): 1, ("Pow", 1): 1,
-}  # fmt: skip
 _NOTHING = "with that number it changes nothing"
 _LEAST, _MOST = "at least", "at most"
 #: (operator, which input) -> the other one has to be at least, or at most, so large that all is let through.
@@ -71,8 +72,8 @@ def _told(value: ir.Value) -> Iterator[tuple[float, str]]:
             yield from _compared(node, index)
         elif node.op_type == "Equal" and (table := ir.const(node.inputs[1 - index])) is not None and table.size:
             yield float(table.reshape(-1)[0]), "the model compares it with that number"
-        elif (node.op_type, index) in _NEUTRAL:
-            yield _NEUTRAL[node.op_type, index], _NOTHING
+        elif node.op_type in operators.NEUTRAL and (index == 1 or node.op_type in ("Add", "Mul")):
+            yield operators.NEUTRAL[node.op_type], _NOTHING
         elif node.op_type == "NonMaxSuppression" and index in _BOXES:
             yield _BOXES[index]
         elif node.op_type in ("If", "Where") and index == 0:

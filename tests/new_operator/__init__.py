@@ -6,7 +6,7 @@
 from dataclasses import replace
 
 import lingeronnx as lo
-from lingeronnx.targets import rows
+from lingeronnx.targets import Vendor, rows
 from lingeronnx.targets.arithmetic import Arithmetic, Requantize
 from tests.test_invented_chip import chip
 
@@ -17,7 +17,8 @@ from .plain import PlainSquash
 
 _ROW = chip(Requantize(shifts=True))
 #: The chip; it has no packer to be told.
-NIMBUS = replace(_ROW, packing=None, faults=(), ops={**_ROW.ops, **rows(Arithmetic(), SQUASH.name)})
+_FREE = {name: replace(found, limits=None) for name, found in _ROW.ops.items()}
+NIMBUS = replace(_ROW, vendor=Vendor(), faults=(), ops={**_FREE, **rows(Arithmetic(), SQUASH.name)})
 
 
 def known():
