@@ -17,8 +17,6 @@ __all__ = ["fix_line", "settings"]
 _SAME = operators.SAME | operators.SHAPED | {"Cast", "Expand"}
 _REDUCED = {**operators.POOLS, **operators.REDUCES}
 _EXTREMES = {name for name, of in _REDUCED.items() if of in ("max", "min")}
-    name for kinds in (operators.POOLS, operators.REDUCES) for name, of in kinds.items() if of in ("max", "min")
-}
 _MOVES = operators.MOVES | _SAME | _EXTREMES | {"Max", "TopK"}
 _SHARES = ("Sigmoid", "Softmax")
 _NOTHING = "with that number it changes nothing"
