@@ -20,7 +20,7 @@ SURELY, LIKELY = -1000.0, -50.0
 MASKED_AT_RUN_TIME = "its mask is computed at run time, and reaches too far down for integers"
 
 _WAY = operators.WHOLE | operators.COPIES | {"Cast"}
-_ARITHMETIC = operators.STRAIGHT | {"BatchNormalization", "Where"}
+_ARITHMETIC = operators.STRAIGHT - {"Div"} | {"BatchNormalization", "Where"}  # a quotient is small
 
 
 def masked_row(node: ir.Node) -> int | None:
