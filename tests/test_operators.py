@@ -30,6 +30,7 @@ REASONS = {
     "lingeronnx/analysis/profile.py:COLUMNS": "headings of columns",
     "lingeronnx/flow/ends.py:_FRONT": "a rule of thumb: what front ends are made of; measured then",
     "lingeronnx/flow/ends.py:_TAIL": "a rule of thumb: what decoders are made of; measured then",
+    "lingeronnx/flow/settings.py:_COMPARED": "which side of each is the larger one",
     "lingeronnx/ops/macs.py:_COUNTS": "a way to count for each",
     "lingeronnx/ops/macs.py:_NONE": "operators of other domains",
     "lingeronnx/ops/table.py:Table.floats": "whose own rules the table would only repeat",

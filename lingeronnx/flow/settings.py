@@ -10,16 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 
 __all__ = ["fix_line", "settings"]
 
-_SAME = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-_MOVES = (*_SAME, "Concat", "Gather", "MaxPool", "Max", "ReduceMax", "ReduceMin", "Slice", "TopK", "Transpose")
+_SAME = operators.SAME | operators.SHAPED | {"Cast", "Expand"}
+_PICKS = {kind for kind, how in {**operators.POOLS, **operators.REDUCES}.items() if how in ("max", "min")}
+_MOVES = _SAME | operators.MOVES | _PICKS | {"Max", "TopK"}
 _SHARES = ("Sigmoid", "Softmax")
 _NEUTRAL: Mapping[tuple[str, int], float] = {
-    ("Add", 0): 0, ("Add", 1): 0, ("Sub", 1): 0, ("Mul", 0): 1, ("Mul", 1): 1, ("Div", 1): 1, ("Pow", 1): 1,
-}  # fmt: skip
+    **{(kind, 1): number for kind, number in operators.NEUTRAL.items()},
+    **{(kind, 0): operators.NEUTRAL[kind] for kind in ("Add", "Mul")},
+}
 _NOTHING = "with that number it changes nothing"
 _LEAST, _MOST = "at least", "at most"
 #: (operator, which input) -> the other one has to be at least, or at most, so large that all is let through.

@@ -20,7 +20,7 @@ SURELY, LIKELY = -1000.0, -50.0
 MASKED_AT_RUN_TIME = "its mask is computed at run time, and reaches too far down for integers"
 
 _WAY = operators.WHOLE | operators.COPIES | {"Cast"}
-_ARITHMETIC = operators.STRAIGHT - {"Div"} | {"BatchNormalization", "Where"}  # a quotient is small
+_ARITHMETIC = operators.STRAIGHT | {"BatchNormalization", "Where"}
 
 
 def masked_row(node: ir.Node) -> int | None:
@@ -50,7 +50,7 @@ def _reaches(value: ir.Value | None) -> bool:
     node = ir.producer(value)
     while node is not None and node.op_type in _WAY and not node.domain:
         node = ir.producer(node.inputs[0])
-    if node is None or node.domain or node.op_type not in _ARITHMETIC:
-        return False
+    if node is None or node.domain or node.op_type not in _ARITHMETIC or node.op_type == "Div":
+        return False  # a quotient by a large number is small
     arrays = [ir.const(v) for v in node.inputs]
     return any(a is not None and a.dtype.kind == "f" and a.size and a.min() <= LIKELY for a in arrays)
