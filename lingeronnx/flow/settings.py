@@ -15,10 +15,13 @@ from ..graph import ir, operators
 __all__ = ["fix_line", "settings"]
 
 _SAME = operators.SAME | operators.SHAPED | {"Cast", "Expand"}
-_REDUCED = {**operators.POOLS, **operators.REDUCES}
-_EXTREMES = {name for name, of in _REDUCED.items() if of in ("max", "min")}
-_MOVES = operators.MOVES | _SAME | _EXTREMES | {"Max", "TopK"}
+_PICKS = {kind for kind, how in {**operators.POOLS, **operators.REDUCES}.items() if how in ("max", "min")}
+_MOVES = _SAME | operators.MOVES | _PICKS | {"Max", "TopK"}
 _SHARES = ("Sigmoid", "Softmax")
+_NEUTRAL: Mapping[tuple[str, int], float] = {
+    **{(kind, 1): number for kind, number in operators.NEUTRAL.items()},
+    **{(kind, 0): operators.NEUTRAL[kind] for kind in ("Add", "Mul")},
+}
 _NOTHING = "with that number it changes nothing"
 _LEAST, _MOST = "at least", "at most"
 #: (operator, which input) -> the other one has to be at least, or at most, so large that all is let through.

@@ -22,7 +22,7 @@ from . import _functions as f
 from ._functions import Function
 
 __all__ = [
-    "ACTIVATIONS", "ARITHMETIC", "BLOCKS", "BROADCAST", "CHOICES", "COPIES", "DATA_SIZES", "FACTORS", "FUNCTIONS",
+    "ACTIVATIONS", "ARITHMETIC", "BROADCAST", "CHOICES", "COPIES", "DATA_SIZES", "FACTORS", "FUNCTIONS",
     "HOMOGENEOUS", "INPUTS_SINCE", "KEEP_SCALE", "KEEP_SIGN", "LAYERS", "MAKES_DATA", "MOVED_AXES", "MOVES",
     "NAMED_BROADCAST", "NEUTRAL", "NEVER_NEGATIVE", "ONE_TENSOR", "OPERATORS", "PARTS", "PLACES", "POOLS",
     "QUANTIZED", "RANDOM", "RECURRENT", "REDUCES", "ROWS", "RUN_TIME_SCALES", "SAME", "SEQUENCES", "SHAPED",
@@ -286,11 +286,10 @@ MOVED_AXES = _moving(Moves.ORDER, Moves.ONES)
 PARTS = _moving(Moves.PART)
 #: Elements several times.
 COPIES = _moving(Moves.COPIES)
-BLOCKS = _moving(Moves.BLOCKS)
 #: At each place an element of one of several tensors.
 CHOICES = _moving(Moves.CHOOSES)
 #: Nothing but elements of the tensors that are read.
-MOVES = WHOLE | PARTS | COPIES | BLOCKS | _moving(Moves.JOINS)
+MOVES = WHOLE | PARTS | COPIES | _moving(Moves.BLOCKS, Moves.JOINS)
 KEEP_SCALE = WHOLE | PARTS | _all(lambda op: op.keeps_scale)
 KEEP_SIGN = MOVES | _all(lambda op: op.keeps_sign)
 

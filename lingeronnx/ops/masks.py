@@ -50,7 +50,7 @@ def _reaches(value: ir.Value | None) -> bool:
     node = ir.producer(value)
     while node is not None and node.op_type in _WAY and not node.domain:
         node = ir.producer(node.inputs[0])
-    if node is None or node.domain or node.op_type not in _ARITHMETIC:
-        return False
+    if node is None or node.domain or node.op_type not in _ARITHMETIC or node.op_type == "Div":
+        return False  # a quotient by a large number is small
     arrays = [ir.const(v) for v in node.inputs]
     return any(a is not None and a.dtype.kind == "f" and a.size and a.min() <= LIKELY for a in arrays)

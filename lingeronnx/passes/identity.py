@@ -48,7 +48,10 @@ def _passes_through(node: ir.Node) -> bool:
         return perm is not None and perm == sorted(perm)
     if kind in operators.NEUTRAL:
         return _neutral(node, operators.NEUTRAL[kind])
-    if kind in (*operators.SHAPED, *operators.COPIES, "Slice"):
+    if kind == "Tile":  # its shape does not tell: batches that are not known look alike
+        repeats = ir.const(node.inputs[1])
+        return repeats is not None and bool((repeats == 1).all())
+    if kind in (*operators.SHAPED, "Expand", "Slice"):
         return _same_shape(node.inputs[0], node.outputs[0]) and (kind != "Slice" or _forward(node))
     if kind == "Clip":
         return bounds(node) == (-math.inf, math.inf)

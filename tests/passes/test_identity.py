@@ -105,11 +105,13 @@ def test_refuses_dropout_whose_mask_is_used():
         "Transpose<perm = [0, 1, 3, 2]>(r)",
         "Transpose(r)",
         "Concat<axis = 1>(r, r)",
+        "Tile(r, twice)",
     ),
 )
 def test_refuses_what_does_something(node):
     """Another type, another shape, another order."""
-    arrays = {"some": np.array([0, 0, 0, 0, 0, 0, 0, 1])} if "some" in node else {}
+    held = {"some": np.array([0, 0, 0, 0, 0, 0, 0, 1]), "twice": np.array([2, 1, 1, 1])}
+    arrays = {name: array for name, array in held.items() if name in node}
     text = f"{IN} => (float y) {{ r = Relu(x) i = {node} j = Cast<to = 1>(i) y = ReduceMax<keepdims = 0>(j) }}"
     model = graph(text, **arrays)
     drop_identity(model)
