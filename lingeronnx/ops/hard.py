@@ -26,7 +26,7 @@ __all__ = ["HardSigmoid", "HardSwish"]
 
 def _line(node: ir.Node) -> tuple[float, float]:
     """Return (alpha, beta) of the gate."""
-    if node.op_type == "HardSwish":
+    if ir.kind(node) == "HardSwish":
         return 1 / 6, 0.5
     return float(ir.attr(node, "alpha", 0.2)), float(ir.attr(node, "beta", 0.5))
 
@@ -86,7 +86,7 @@ class HardSwish(HardSigmoid):
 
     format = formats.MUL
     title = "HardSwish (composed)"
-    floats = (("", "HardSwish"),)
+    floats = (("", "HardSwish"), (ir.DOMAIN, "HardSwish"))
     bound = None
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
