@@ -70,7 +70,7 @@ NETS: dict[str, tuple[int, Mapping[str, Any]]] = {
     "timm.xcit_nano_12_p16_224": (96, {}),
     "timm.convnextv2_atto": (96, {}),
     "timm.inception_next_atto": (96, {}),
-    "timm.pvt_v2_b0": (96, {"img_size": 96}),
+    "timm.pvt_v2_b0": (96, {}),
     "timm.poolformer_s12": (96, {}),
     "timm.visformer_tiny": (96, {"img_size": 96}),
     "timm.efficientformer_l1": (224, {}),

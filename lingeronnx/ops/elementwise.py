@@ -40,7 +40,7 @@ def mul_shapes(node: ir.Node, row: Platform) -> Any:
     if limits is None or left is None or right is None or len(left) == len(right) and left[1:] == right[1:]:
         return None
     channel = limits.per_channel and len(left) == len(right) == 4 and right[1] == left[1]
-    if channel and ((1, 1) == right[2:] or (1, 1) == left[2:] and node.op_type == "Mul"):
+    if channel and (right[2:] == (1, 1) or (left[2:] == (1, 1) and node.op_type == "Mul")):
         return None
     return f"{_text(left)} and {_text(right)}"
 

@@ -201,7 +201,7 @@ def test_gelu(platform, shape):
 @pytest.mark.parametrize("kind", ("HardSigmoid", "HardSwish"))
 @pytest.mark.parametrize("platform", CHIPS)
 def test_hard_gates(platform, kind, gain):
-    """One count of the output; the gate has half a count of 7 bits, its end (one count), and half a percent of slope."""
+    """One count of the output, and of the gate: half a count of 7 bits, or its end, and half a percent of slope."""
     got, want, scale = compare(one(kind, shape=(3, 6, 8)), platform, samples((3, 6, 8), gain=gain))
     size = 1.0 if kind == "HardSigmoid" else np.abs(want).max()
     assert np.abs(got - want).max() <= 0.51 / scale + size * (1 / 128 + 1 / 200)
