@@ -47,7 +47,16 @@ RELU6 = {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6), "s
         ("g (float[N,4] x) => (float[N,4] y) { a = Mish(x) y = Add(a, one) }", "Curve", {"one": ONE}),
     ),
     ids=(
-        "erf", "tanh", "cubed", "silu", "mish", "divided", "multiplied", "hard sigmoid", "softsign", "of hardswish",
+        "erf",
+        "tanh",
+        "cubed",
+        "silu",
+        "mish",
+        "divided",
+        "multiplied",
+        "hard sigmoid",
+        "softsign",
+        "of hardswish",
         "of mish",
     ),  # fmt: skip
 )
