@@ -5,7 +5,7 @@
 
 LOADERS.py has MODELS {name: (file, calibration, test, {output: state it feeds})}, FIXED {name: {input: value}} and
 measure(name, quantized) -> {figure: value}. A model that it does not know gets normal random inputs: 32 to calibrate,
-16 others to measure on, sample by sample; figures are dB at finite values of each output, or what is wrong.
+16 others to measure on. Without `measure`, figures are dB at finite values of each output, sample by sample.
 
 onnxruntime is `quantize_static` behind `quant_pre_process`: QDQ, int8, MinMax, a scale per channel, on the same data
 one by one; not for models that are fed their own states. Each attempt is a process of its own, whose processor time
@@ -92,8 +92,9 @@ def decibels(want: np.ndarray, have: np.ndarray) -> float:
 def measured(module: Any, model: Path, quantized: str, peer: bool) -> dict[str, float]:
     """Return the figures of a quantized file on data that calibration did not see."""
     name = entry(module, model)
-    if name is not None:
+    if name is not None and hasattr(module, "measure"):
         return {key: float(value) for key, value in module.measure(name, quantized).items()}
+    feeds = random_feeds(model, 16, 1) if name is None else module.MODELS[name][2]()
     import onnxruntime as ort
 
     import lingeronnx as lo
@@ -101,7 +102,7 @@ def measured(module: Any, model: Path, quantized: str, peer: bool) -> dict[str, 
     source = ort.InferenceSession(str(model))
     session = ort.InferenceSession(quantized) if peer else lo.Session(quantized)
     names = [value.name for value in source.get_outputs()]
-    pairs = [(source.run(names, feed), session.run(names, feed)) for feed in random_feeds(model, 16, 1)]
+    pairs = [(source.run(names, feed), session.run(names, feed)) for feed in feeds]
     figures = {}
     for place, output in enumerate(names):
         sides = [np.concatenate([pair[side][place].reshape(-1) for pair in pairs]) for side in (0, 1)]
@@ -121,7 +122,9 @@ def ours(module: Any, model: Path, platform: str, target: str) -> dict[str, Any]
         settings["fix"] = {key: value.tolist() for key, value in module.FIXED[name].items()}
     found = lo.quantize(str(model), calib() if callable(calib) else calib, platform=platform, **settings)
     found.write(target)
-    return {"integer MACs": found.report.integer_macs, "chip": found.report.chip_ready}
+    report = found.report
+    said = [*report.warnings, *dict.fromkeys(f"{n.op_type}: {n.why}" for n in (*report.float_nodes, *report.host_part))]
+    return {"integer MACs": report.integer_macs, "chip": report.chip_ready, "said": said}
 
 
 class _Reader:

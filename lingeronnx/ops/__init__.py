@@ -17,6 +17,7 @@ from .conv import CONV2D, Conv1d
 from .deconv import ConvTranspose2d
 from .elementwise import Add, Mul, Sub
 from .gated import Gated
+from .hard import HardSigmoid, HardSwish
 from .layer_norm import LayerNorm
 from .leaky import LeakyRelu
 from .linear import LINEAR
@@ -49,9 +50,9 @@ __all__ = [
 
 OPS: tuple[Op, ...] = (
     CONV2D, Conv1d(), ConvTranspose2d(), LINEAR, Bmm(), BatchNorm2d(), AddConstant(), MulConstant(), Add(), Sub(),
-    Mul(), Concat(), AVERAGE, MaxPool(), Relu(), Clip(), LeakyRelu(), SIGMOID, TANH, Gated(), Softmax(), LogSoftmax(),
-    LayerNorm(), LSTM, Gru(), Reshape(), Flatten(), Squeeze(), Unsqueeze(), Transpose(), Slice(), Gather(), Tile(),
-    Expand(), Pad(), Resize(), TABLE,
+    Mul(), Concat(), AVERAGE, MaxPool(), Relu(), Clip(), LeakyRelu(), SIGMOID, TANH, Gated(), HardSigmoid(),
+    HardSwish(), Softmax(), LogSoftmax(), LayerNorm(), LSTM, Gru(), Reshape(), Flatten(), Squeeze(), Unsqueeze(),
+    Transpose(), Slice(), Gather(), Tile(), Expand(), Pad(), Resize(), TABLE,
 )  # fmt: skip
 
 #: A composition's title is not the name of the integer operator that it ends in.

@@ -35,12 +35,14 @@ def equal_shapes(node: ir.Node, row: Platform) -> Any:
 
 
 def mul_shapes(node: ir.Node, row: Platform) -> Any:
-    """the operands have the same shape, or the second is [N, C, 1, 1] | expand the smaller one."""
+    """the operands have the same shape, or one is [N, C, 1, 1] | expand the smaller one."""
     limits, (left, right) = row.limits(formats.MUL.name, OperandLimits), (ir.shape(v) for v in node.inputs[:2])
     if limits is None or left is None or right is None or len(left) == len(right) and left[1:] == right[1:]:
         return None
-    channel = limits.per_channel and len(left) == len(right) == 4 and right[1] == left[1] and right[2:] == (1, 1)
-    return None if channel else f"{_text(left)} and {_text(right)}"
+    channel = limits.per_channel and len(left) == len(right) == 4 and right[1] == left[1]
+    if channel and (right[2:] == (1, 1) or (left[2:] == (1, 1) and node.op_type == "Mul")):
+        return None
+    return f"{_text(left)} and {_text(right)}"
 
 
 def _text(shape: tuple[int | None, ...]) -> str:
@@ -148,3 +150,12 @@ class Mul(Binary):
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """The product is shifted right: q_o <= q_x + q_y."""
         return exponent(ir.read_name(node, 0)) + exponent(ir.read_name(node, 1))
+
+    def lower(self, node: ir.Node, low: Lowering) -> None:
+        """Emit; the operand with one number per channel is the second, as the executors take it."""
+        attrs, inputs = self.lowered_attributes(node, low), [low.integer(node, 0), low.integer(node, 1)]
+        left, right = (ir.shape(value) or () for value in node.inputs[:2])
+        if left[2:] == (1, 1) != right[2:]:
+            attrs = self.format.scales(low.read(node, 1), low.read(node, 0), low.written(node))
+            inputs.reverse()
+        low.emit(self.format, node, inputs, attrs)

@@ -114,16 +114,17 @@ def scaled_channels(
     o: Affine,
     w: Affine,
     factors: float | np.ndarray,
+    offset: float = 0.0,
 ) -> ir.Value:
-    """Emit ``value * factors`` per channel on the way to `node`'s output, `value` [N, C, H, W] held as `x`; return it.
+    """Emit ``value * factors + offset`` per channel on the way to `node`'s output, `value` [N, C, H, W] held as `x`.
 
-    o : how the product is held. w : how the factors (one, or one per channel) are.
+    o : how the returned result is held. w : how the factors (one, or one per channel) are.
     """
     shape = image_shape(node) or ()
     channels = int(shape[1] or 1)
     held = w.integers(np.broadcast_to(factors, (channels,)))
-    base = f"{node.outputs[0].name}_{what}"
-    given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.zeros(channels, np.int32))]
+    base, added = f"{node.outputs[0].name}_{what}", math.floor(offset * x.scale * w.scale + 0.5)
+    given = [low.array(f"{base}_factor", held), low.array(f"{base}_offset", np.full(channels, added, np.int32))]
     return low.insert(formats.BATCH_NORM2D, node, what, [value, *given], formats.BATCH_NORM2D.scales(x, w, o), shape, o)
 
 

@@ -28,6 +28,8 @@ def evaluate(node: ir.Node, *values: np.ndarray) -> np.ndarray:
     """Return what the standard operator `node` computes from float64 `values`."""
     if node.op_type in operators.ARITHMETIC:
         return operators.ARITHMETIC[node.op_type](*values)
+    if node.op_type == "Clip" and len(values) == 3:
+        return np.clip(*values)
     if node.op_type not in operators.FUNCTIONS:
         raise InternalError(f"{node.op_type} is not a function of one number")
     return operators.FUNCTIONS[node.op_type](values[0], lambda name, default: ir.attr(node, name, default))
@@ -61,7 +63,7 @@ class Table(Op):
     floats: tuple[tuple[str, str], ...] = (
         *(("", kind) for kind in operators.FUNCTIONS if kind not in ("Relu", "Sigmoid", "Tanh")),
         *(("", kind) for kind in operators.ARITHMETIC if kind not in ("Max", "Min")),
-        *((ir.DOMAIN, kind) for kind in ("Gelu", "Mish", "Silu", "Curve")),
+        *((ir.DOMAIN, kind) for kind in ("Gelu", "HardSwish", "Mish", "Silu", "Curve")),
     )
     factor = "fixed"
 

@@ -42,7 +42,7 @@ from .channels import channels
 from .clip import clip
 from .constants import fold_constants
 from .control import check_control, inline_control
-from .curves import curves
+from .curves import curves, hard_swish
 from .dense_order import dense_order
 from .explicit_pads import explicit_pads
 from .float32 import float32
@@ -141,6 +141,7 @@ PASSES = (
     Pass("layout", layout, _ALL),
     Pass("backward", backward, _ALL),
     Pass("explicit-pads", explicit_pads, _ALL),
+    Pass("hard-swish", hard_swish, _ALL),
     Pass("layer-norm", layer_norm, _ALL),
     Pass("linear", linear, _ALL),
     Pass("rows", rows, _ALL),

@@ -3,27 +3,33 @@
     GELU    0.5 x (1 + erf(x / sqrt 2))  and its tanh form          -> lingeronnx.Gelu
     SiLU    x * sigmoid(x)                                          -> lingeronnx.Silu
     Mish    x * tanh(softplus(x))                                   -> lingeronnx.Mish
+    HardSwish  x * clip(x + 3, 0, 6) / 6, x * HardSigmoid(x)        -> lingeronnx.HardSwish
     others  any element-wise operators and constants of one value   -> lingeronnx.Curve
 
 What is joined reads one tensor and nobody else reads what lies between. The node calls a model-local function with the
 operators as they were, so onnxruntime computes the same. Compositions that the chips have operators for (arithmetic,
-Relu, Clip, a lone sigmoid or tanh) stay as they are, but for SiLU.
+Relu, Clip, a lone sigmoid or tanh) stay as they are, but for SiLU and HardSwish.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
 from ..graph import ir, operators
 from ..ops import is_tabled
-from ..ops.table import table_of
+from ..ops.table import evaluate, table_of
 
-#: No chip has an operator for these: a composition with one of them is worth a table.
-_CURVED = frozenset(kind for kind in operators.FUNCTIONS if is_tabled(kind)) - {"Neg"} | {"Pow"}
+#: Hardly a chip has an operator for these: a composition with one of them is worth a table.
+_TABLED = frozenset(kind for kind in operators.FUNCTIONS if is_tabled(kind))
+_CURVED = _TABLED - {"Neg"} | {"HardSigmoid", "HardSwish", "Pow"}
+_Judge = Callable[[list[ir.Node], ir.Value], bool]
 _GRID = np.linspace(-8.0, 8.0, 257)
 _KNOWN = {
     "Gelu": ("Gelu", {}),
     "GeluTanh": ("Gelu", {"approximate": "tanh"}),
+    "HardSwish": ("HardSwish", {}),
     "Mish": ("Mish", {}),
     "Silu": ("Swish", {}),
 }
@@ -31,11 +37,20 @@ _KNOWN = {
 
 def curves(model: ir.Graph) -> int:
     """Join the compositions of `model`; return how many nodes are made."""
+    return _join(model, _worth)
+
+
+def hard_swish(model: ir.Graph) -> int:
+    """Join those that are HardSwish, before a layer takes up the division; return how many nodes are made."""
+    return _join(model, _is_hard_swish)
+
+
+def _join(model: ir.Graph, worth: _Judge) -> int:
     changed, gone = 0, set[int]()
     for node in reversed(list(model.graph)):
         if id(node) in gone:
             continue
-        found = _region(node)
+        found = _region(node, worth)
         if found is None:
             continue
         nodes, source = found
@@ -47,7 +62,8 @@ def curves(model: ir.Graph) -> int:
 
 def _operands(node: ir.Node) -> list[ir.Value] | None:
     """Return the computed inputs of an element-wise node, each once; None for another node."""
-    if node.domain or node.op_type not in {*operators.FUNCTIONS, *operators.ARITHMETIC} or len(node.outputs) != 1:
+    known = {*operators.FUNCTIONS, *operators.ARITHMETIC, "Clip"}
+    if node.domain or node.op_type not in known or len(node.outputs) != 1:
         return None
     computed: list[ir.Value] = []
     rank = len(ir.shape(node.outputs[0]) or ())
@@ -58,17 +74,18 @@ def _operands(node: ir.Node) -> list[ir.Value] | None:
         if array is None and value not in computed:
             computed.append(value)
     same = all(ir.shape(v) is not None and ir.shape(v) == ir.shape(node.outputs[0]) for v in computed)
-    return computed if same and computed and len(node.inputs) <= 2 else None
+    whole = len(node.inputs) == 3 and len(computed) == 1 if node.op_type == "Clip" else len(node.inputs) <= 2
+    return computed if same and computed and whole else None
 
 
-def _region(end: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
+def _region(end: ir.Node, worth: _Judge) -> tuple[list[ir.Node], ir.Value] | None:
     """Return the largest set of nodes worth joining that computes `end` from one tensor, in graph order, and that."""
     sources = _operands(end)
     if sources is None:
         return None
     inside, best = [end], None
     while True:
-        if len(sources) == 1 and len(inside) > 1 and _worth(inside):
+        if len(sources) == 1 and len(inside) > 1 and worth(inside, sources[0]):
             best = list(inside), sources[0]
         step = next((v for v in sources if _inner(v, inside)), None)
         if step is None:
@@ -93,12 +110,30 @@ def _inner(value: ir.Value, inside: list[ir.Node]) -> bool:
     return all(any(use.node is n for n in inside) for use in value.uses())
 
 
-def _worth(nodes: list[ir.Node]) -> bool:
+def _worth(nodes: list[ir.Node], source: ir.Value) -> bool:
     kinds = [n.op_type for n in nodes]
     if _CURVED & set(kinds):
         return True
     products = sum(n.op_type == "Mul" and all(ir.const(v) is None for v in n.inputs) for n in nodes)
     return products > 0 and ("Tanh" in kinds or sorted(kinds) == ["Mul", "Sigmoid"])
+
+
+def _is_hard_swish(nodes: list[ir.Node], source: ir.Value) -> bool:
+    if not {"Clip", "HardSigmoid"} & {n.op_type for n in nodes}:
+        return False
+    hard = evaluate(ir.node("HardSwish", [source]), _GRID)
+    return np.allclose(_values(nodes[0].outputs[0], source), hard, rtol=0, atol=1e-6)
+
+
+def _values(value: ir.Value | None, source: ir.Value) -> np.ndarray:
+    """Return what a tensor inside a region is where `source` is the grid."""
+    array, node = ir.const(value), value.producer() if value is not None else None
+    if value is source:
+        return _GRID
+    if array is not None:
+        return array.astype(np.float64).reshape(())
+    assert node is not None
+    return evaluate(node, *(_values(v, source) for v in node.inputs))
 
 
 def _write(model: ir.Graph, nodes: list[ir.Node], source: ir.Value) -> None:

@@ -76,6 +76,17 @@ def input_specs(model: ir.Graph) -> list[InputSpec]:
     return specs
 
 
+def _forget_folded(proto: onnx.ModelProto, model: ir.Graph) -> None:
+    """Take out the first size of tensors that hold samples and something else on axis 0.
+
+    It is written as N, and onnxruntime takes tensors whose sizes read alike for equally large: they share memory.
+    """
+    folded = {str(value.name) for value in ir.values(model) if ir.has_folded_batch(value)}
+    for info in proto.graph.value_info:
+        if info.name in folded:
+            info.type.tensor_type.shape.dim[0].Clear()
+
+
 class FloatRunner:
     """A float model in onnxruntime that yields all, or the named, tensors of a run.
 
@@ -85,6 +96,7 @@ class FloatRunner:
 
     def __init__(self, model: ir.Graph, outputs: Collection[str] | None = None) -> None:
         proto, self._apart = ir.outline(model)
+        _forget_folded(proto, model)
         wanted = [str(v.name) for v in ir.values(model) if outputs is None or v.name in outputs]
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
         fetch = [name for name in wanted if name not in self._inputs]

@@ -100,6 +100,11 @@ def gated(net, x):
     return net.node("Mul", x, p)
 
 
+def gating(net, x):
+    p = net.node("HardSigmoid", net.conv(net.node("GlobalAveragePool", x), (6, 6, 1, 1)))
+    return net.node("HardSwish", net.node("Mul", p, x))
+
+
 def padded(net, x):
     y = net.node("Pad", x, ints(net, 0, 0, 1, 0, 0, 0, 2, 1), net.const(np.float32(0.5)))
     return net.conv(y, (4, 6, 3, 3))
@@ -188,6 +193,7 @@ CASES = {
     "tile": (image(tiled), ROWS),
     "expand": (image(expanded), ROWS),
     "mul-channels": (image(gated), ROWS),
+    "mul-channels-first": (image(gating, opset=14), ROWS),
     "pad-value": (image(padded), ["generic", "venus"]),
     "pad-reflect": (image(reflected), ["generic"]),
     "resize": (image(enlarged), ["generic"]),

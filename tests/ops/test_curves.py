@@ -194,6 +194,27 @@ def test_gelu(platform, shape):
     assert np.abs(got - want).max() <= 0.51 / scale + more
 
 
+# ---- HardSigmoid, HardSwish ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gain", (0.5, 3.0, 150.0))
+@pytest.mark.parametrize("kind", ("HardSigmoid", "HardSwish"))
+@pytest.mark.parametrize("platform", CHIPS)
+def test_hard_gates(platform, kind, gain):
+    """One count of the output, and of the gate: half a count of 7 bits, or its end, and half a percent of slope."""
+    got, want, scale = compare(one(kind, shape=(3, 6, 8)), platform, samples((3, 6, 8), gain=gain))
+    size = 1.0 if kind == "HardSigmoid" else np.abs(want).max()
+    assert np.abs(got - want).max() <= 0.51 / scale + size * (1 / 128 + 1 / 200)
+
+
+def test_hard_gate_of_any_line():
+    """A falling line is no gate of this form: it stays in float; any rising one is."""
+    found = quantize(one("HardSigmoid", alpha=-0.3), samples((6, 8)), platform="venus", effort="fast")
+    assert [n.why for n in found.report.float_nodes] == ["venus has no operator for HardSigmoid"]
+    got, want, scale = compare(one("HardSigmoid", alpha=1.7, beta=0.1), "venus", samples((6, 8)))
+    assert np.abs(got - want).max() <= 0.51 / scale + 1 / 128 + 1 / 200
+
+
 # ---- softmax ---------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.graph import ir
-from lingeronnx.passes.curves import curves
+from lingeronnx.passes.curves import curves, hard_swish
 from tests.passes.helpers import fires, graph, stays
 
 ONE, HALF, ROOT2 = np.float32(1), np.float32(0.5), np.float32(np.sqrt(2))
@@ -23,6 +23,8 @@ TANH = {
     "one": ONE,
     "half": HALF,
 }
+HARD = "g (float[N,4] x) => (float[N,4] y) {{ a = Add(x, three) {} }}"
+RELU6 = {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6), "sixth": np.float32(1 / 6)}
 
 
 @pytest.mark.parametrize(
@@ -33,16 +35,35 @@ TANH = {
         (CUBED, "Gelu", {k: v for k, v in TANH.items() if k != "three"}),
         ("g (float[N,4] x) => (float[N,4] y) { s = Sigmoid(x) y = Mul(x, s) }", "Silu", {}),
         ("g (float[N,4] x) => (float[N,4] y) { s = Softplus(x) t = Tanh(s) y = Mul(x, t) }", "Mish", {}),
+        (HARD.format("h = Clip(a, zero, six) m = Mul(x, h) y = Div(m, six)"), "HardSwish", RELU6),
+        (HARD.format("h = Clip(a, zero, six) m = Mul(h, sixth) y = Mul(m, x)"), "HardSwish", RELU6),
+        (
+            "g (float[N,4] x) => (float[N,4] y) { s = HardSigmoid<alpha = 0.16666667>(x) y = Mul(x, s) }",
+            "HardSwish",
+            {},
+        ),
         ("g (float[N,4] x) => (float[N,4] y) { a = Abs(x) b = Add(a, one) y = Div(x, b) }", "Curve", {"one": ONE}),
         ("g (float[N,4] x) => (float[N,4] y) { a = HardSwish(x) y = Add(a, one) }", "Curve", {"one": ONE}),
         ("g (float[N,4] x) => (float[N,4] y) { a = Mish(x) y = Add(a, one) }", "Curve", {"one": ONE}),
     ),
-    ids=("erf", "tanh", "cubed", "silu", "mish", "softsign", "of hardswish", "of mish"),
+    ids=(
+        "erf",
+        "tanh",
+        "cubed",
+        "silu",
+        "mish",
+        "divided",
+        "multiplied",
+        "hard sigmoid",
+        "softsign",
+        "of hardswish",
+        "of mish",
+    ),  # fmt: skip
 )
 def test_one_node(text, name, arrays):
-    model = fires(
-        graph(text, opset=18 if "Swish" in text or "Mish" in text else 13, **arrays), curves, 1, [name], atol=1e-6
-    )
+    version = 18 if "Swish" in text or "Mish" in text else 13
+    run = hard_swish if name == "HardSwish" else curves
+    model = fires(graph(text, opset=version, **arrays), run, 1, [name], atol=1e-6)
     (node,) = model.graph
     assert node.domain == ir.DOMAIN
 
@@ -61,13 +82,15 @@ def test_equal_functions_are_one():
     (
         "g (float[N,4] x) => (float[N,4] y) { y = Erf(x) }",
         "g (float[N,4] x) => (float[N,4] y) { a = Add(x, one) r = Relu(a) y = Mul(r, one) }",
+        "g (float[N,4] x) => (float[N,4] y) { a = Add(x, one) c = Clip(a, one, two) y = Mul(x, c) }",
         "g (float[N,4] x, float[N,4] z) => (float[N,4] y) { e = Exp(x) y = Mul(e, z) }",
         "g (float[N,4] x) => (float[N,4] y, float[N,4] s) { s = Sigmoid(x) y = Mul(x, s) }",
         "g (float[N,4] x) => (float[N,4] y) { e = Exp(x) y = Add(e, row) }",
         "g (float[N,4] x) => (float[1,N,4] y) { e = Exp(x) y = Add(e, wide) }",
     ),
-    ids=("alone", "arithmetic", "two inputs", "read elsewhere", "per element", "wider"),
+    ids=("alone", "arithmetic", "another clip", "two inputs", "read elsewhere", "per element", "wider"),
 )
 def test_stays(text):
-    held = {"one": ONE, "row": np.ones(4, np.float32), "wide": np.ones((1, 1, 1), np.float32)}
+    held = {"one": ONE, "two": np.float32(2), "row": np.ones(4, np.float32), "wide": np.ones((1, 1, 1), np.float32)}
     stays(graph(text, **{k: v for k, v in held.items() if f", {k}" in text}), curves)
+    stays(graph(text, **{k: v for k, v in held.items() if f", {k}" in text}), hard_swish)
