@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import lingeronnx as lo
 from lingeronnx.errors import DataError
 from lingeronnx.flow import observe_model, prepare
-from lingeronnx.flow.observe import HALF, TensorStats, observe
+from lingeronnx.flow.observe import HALF, TensorStats, _with_shares, observe
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
 from tests.examples import examples
@@ -210,3 +211,33 @@ def test_factors_of_channels(samples, channels, length, seed):
     factors = rng.uniform(0.1, 9, channels if seed % 3 else 1)
     product = (array * factors.reshape(-1, *[1] * (array.ndim - 2))).astype(np.float32)
     same(TensorStats.of(array, factors=factors), TensorStats.of(product))
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_logits_that_a_softmax_alone_reads(axis):
+    """What such a softmax cannot tell apart takes no room: its results stay, the range shrinks."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 60, (50, 7, 5)).astype(np.float32)
+    near = _with_shares(logits, axis)
+
+    def shares(x):
+        e = np.exp(x - x.max(axis=axis, keepdims=True))
+        return e / e.sum(axis=axis, keepdims=True)
+
+    assert near.min() > 0.5 * logits.min()
+    assert near.max() <= logits.max()
+    assert np.abs(shares(near) - shares(logits)).max() < 2 * np.exp(-8.0)
+    small = logits / 100
+    assert np.array_equal(_with_shares(small, axis), small)
+
+
+def test_scale_of_last_logits():
+    """A logit far below the others is cut where a softmax of the host is all that reads it; not at an output."""
+    text = "g (float[N,4] x) => (float[N,3] {0}) {{ a = Gemm(x, w, b) y = Softmax(a) }}"
+    held = {"w": np.eye(4, 3, dtype=np.float32), "b": np.float32([0, 0, -500])}
+    data = {"x": np.random.default_rng(0).normal(0, 4, (64, 4)).astype(np.float32)}
+    found = lo.quantize(graph(text.format("y"), **held), data, platform="generic")
+    both = text.format("y").replace("(float[N,3] y)", "(float[N,3] y, float[N,3] a)")
+    seen = lo.quantize(graph(both, **held), data, platform="generic")
+    assert found.plan.tensors["a"].scale >= 16 * seen.plan.tensors["a"].scale
+    assert found.report.outputs["y"]["sqnr"] > seen.report.outputs["y"]["sqnr"] + 10

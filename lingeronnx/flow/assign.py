@@ -114,8 +114,8 @@ def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
     symmetric = parts.symmetric(row)
     shares = soft_rows(parts)
     for names in members.values():
-        governing = tuple(n for n in names if n in shares)  # of one that a Softmax alone reads, what it reads counts
-        governing = governing or tuple(n for n in names if n not in mute) or tuple(names[-1:])
+        soft = tuple(n for n in names if n in shares)  # what the Softmax reads is what counts, however it came there
+        governing = soft or tuple(n for n in names if n not in mute) or tuple(names[-1:])
         bound = max(bounded[n] for n in governing) if all(n in bounded for n in governing) else None
         room = max((below[name] for name in names if name in below), default=None)
         reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
@@ -130,7 +130,8 @@ def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
 def soft_rows(parts: Partition) -> dict[str, int]:
     """Return {tensor: axis} of the integer tensors that float Softmaxes along that axis read, and nothing else does.
 
-    What lies far below the largest value of a row has no share of it, so it needs no room in a scale.
+    What lies far below the largest value of a row has no share of it, so it needs no room in a scale; nor does more
+    than a lead over the others that leaves them no share.
     """
     values = {str(value.name): value for value in ir.values(parts.graph)}
     inside = {id(node): op for node, op in parts.nodes}

@@ -26,7 +26,7 @@ Curve = Callable[[np.ndarray], np.ndarray]
 HALF = 4096
 
 _ONE = np.ones(1)
-_NO_SHARE = 12.0  # below the largest logit of a row: all others together get 1 / e**12 there
+_NO_SHARE = 8.0  # below the largest logit of a row: all others together get 1 / e**8 there
 _FINEST = -140  # exponent of the bin width for an all-zero tensor
 
 
@@ -140,10 +140,18 @@ class TensorStats:
 
 
 def _with_shares(array: np.ndarray, axis: int) -> np.ndarray:
-    """Return logits, those that together get no share of a Softmax along `axis` raised to where they just get none."""
-    rows = array.max(axis=axis, keepdims=True)
-    finite = np.isfinite(rows)  # what is not shall be seen
-    return np.where(finite, np.maximum(array, rows - (_NO_SHARE + math.log(array.shape[axis]))), array)
+    """Return logits brought together to what a Softmax along `axis` can tell apart.
+
+    The largest of a row leads the next by no more than leaves that no share, and the others are raised to where they
+    just get none.
+    """
+    if array.shape[axis] < 2 or not np.isfinite(array).all():  # what is not finite shall be seen
+        return array
+    rows = np.moveaxis(array, axis, -1)
+    lead = _NO_SHARE + math.log(rows.shape[-1])
+    two = np.partition(rows, -2, axis=-1)[..., -2:]
+    top = np.minimum(two[..., 1:], two[..., :1] + lead)
+    return np.moveaxis(np.clip(rows, top - lead, top), -1, axis)
 
 
 def _span(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
@@ -193,8 +201,7 @@ def observe(
 
     factors : {tensor: float64 [channels of axis 1] or [1]}, what tensors are multiplied by before they are looked at.
     known : statistics of tensors on the same data, which are not counted again.
-    soft : {tensor: axis} where a Softmax along that axis alone reads it: what has no share there counts as the largest
-    value that has none.
+    soft : {tensor: axis} where a Softmax along that axis alone reads it: the range counts that it can tell apart.
     on_batch is called with the number of samples after each batch. Raises DataError when a tensor turns out NaN or
     infinite, with its name.
     """
