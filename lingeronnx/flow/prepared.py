@@ -52,7 +52,7 @@ class Prepared:
     """A float model ready to be calibrated.
 
     original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
-    fitted. source : the user's graph in onnxruntime, every tensor; reference : its outputs on the data. data : for
+    fitted. source : the user's graph in onnxruntime; reference : its outputs on the data. data : for
     calibration; synthetic : whether they are made up. stem : of the file name that the packer's line speaks of.
     skip : {node of the normalised graph: why the user or a state keeps it in float}. calls : of a model that is fed its
     own states.
@@ -152,7 +152,7 @@ def prepare(
         line = " ".join(f"--state {output}={name}" for output, name in looks.items())
         notes.append(f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}")
     notes += [*came, *_fix_sizes(original, data)]
-    source = FloatRunner(original)
+    source = FloatRunner(original, _outputs(original))
     reference = Reference(source, _outputs(original), conf.budget // _REFERENCE)
     rewriter = Rewriter(original, source, data.first(), row, conf)
     while True:
@@ -228,7 +228,7 @@ def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, li
         free_batch(original)
     data, _ = _calibration(calib, original, conf, {}, False)
     notes += _fix_sizes(original, data)
-    rewriter = Rewriter(original, FloatRunner(original), data.first(), row, conf)
+    rewriter = Rewriter(original, None, data.first(), row, conf)
     return rewriter.run().graph, [*notes, *rewriter.notes(), *data.notes]
 
 

@@ -49,13 +49,18 @@ class Rewritten(NamedTuple):
 
 
 class Rewriter:
-    """Rewrites `original`, which `source` runs, for `row`; `feed` is one sample.
+    """Rewrites `original`, which `source` runs, for `row`; `feed` is one sample. Without `source` nothing is compared.
 
     left_out : {pass: why} of the passes that are left out by now.
     """
 
     def __init__(
-        self, original: ir.Graph, source: FloatRunner, feed: Mapping[str, np.ndarray], row: Platform, conf: QuantConfig
+        self,
+        original: ir.Graph,
+        source: FloatRunner | None,
+        feed: Mapping[str, np.ndarray],
+        row: Platform,
+        conf: QuantConfig,
     ) -> None:
         self._original, self._source, self._feed, self._row, self._conf = original, source, feed, row, conf
         self.left_out: dict[str, str] = {}
@@ -76,9 +81,10 @@ class Rewriter:
         """Find the pass after which an output is another one, and leave it out; raise `cause` where there is none."""
         if strict():
             raise cause
-        names = [str(v.name) for v in self._original.graph.outputs]
+        names, source = [str(v.name) for v in self._original.graph.outputs], self._source
+        assert source is not None
         for name, array, _ in FloatRunner(self._original, names).run(self._feed, names):
-            again = next(a for n, a, _ in self._source.run(self._feed, [name]) if n == name)
+            again = next(a for n, a, _ in source.run(self._feed, [name]) if n == name)
             if not np.array_equal(array, again, equal_nan=array.dtype.kind == "f"):
                 raise ModelError(
                     f"output '{name}' is another one in every run, for the same inputs; take what draws random numbers "
@@ -86,7 +92,7 @@ class Rewriter:
                 )
         try:
             graph = ir.clone(self._original)
-            self._rewrite(graph, Selectors(self._original, graph), self._compare())
+            self._rewrite(graph, Selectors(self._original, graph), self._compare(source))
         except _Wrong as wrong:
             if wrong.step in VITAL or wrong.step in self.left_out:
                 raise cause from None
@@ -99,7 +105,7 @@ class Rewriter:
         return [left_out(step, why) for step, why in self.left_out.items()]
 
     def _rewrite(self, graph: ir.Graph, selectors: Selectors, watch: Watch | None) -> list[Fitted]:
-        straighten(graph, self._feed, watch, self._source, self.left_out)
+        straighten(graph, self._feed, watch, self.left_out)
         normalize(graph, watch, self.left_out)
         if not all_traced(graph):
             trace_shapes(graph, self._feed)
@@ -113,7 +119,7 @@ class Rewriter:
             watch(Step(_FIT, len(fitted)), graph)
         return fitted
 
-    def _compare(self) -> Callable[[Step, ir.Graph], None]:
+    def _compare(self, source: FloatRunner) -> Callable[[Step, ir.Graph], None]:
         """Return a watch that raises behind the first pass that changes an output, and says where."""
         names = [str(v.name) for v in self._original.graph.outputs]
         before = ir.clone(self._original)
@@ -123,7 +129,7 @@ class Rewriter:
             if not step.changes:
                 return
             try:
-                check_same(self._source, FloatRunner(graph, names), names, self._feed)
+                check_same(source, FloatRunner(graph, names), names, self._feed)
             except (Changed, ModelError) as error:
                 raise _Wrong(step.name, f"{error}{self._place(before, graph)}") from error
             before = ir.clone(graph)

@@ -196,7 +196,9 @@ def outline(model: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     held = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
-        if tensor is None or tensor.nbytes < _LARGE or tensor.dtype not in _PLAIN or value.is_graph_input():
+        if tensor is None or tensor.nbytes < _LARGE or tensor.dtype not in _PLAIN or not value.uses():
+            continue
+        if value.is_graph_input() or value.is_graph_output():
             continue
         apart[name], held[name] = np.asarray(tensor.numpy(), order="C"), tensor
     try:
@@ -208,6 +210,16 @@ def outline(model: Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     finally:
         for name, tensor in held.items():
             model.graph.initializers[name].const_value = tensor
+
+
+def whole(proto: onnx.ModelProto, apart: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """Return what `outline` has taken apart as one message."""
+    found = onnx.ModelProto()
+    found.CopyFrom(proto)
+    for tensor in found.graph.initializer:
+        if tensor.name in apart:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(apart[tensor.name], tensor.name))
+    return found
 
 
 def to_bytes(model: Graph) -> bytes:
@@ -575,6 +587,21 @@ def inline(model: Graph) -> None:
 def lift_constants(model: Graph) -> bool:
     """Make initializers of the Constant nodes; return whether there was one."""
     return common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model).modified
+
+
+def infer_types(model: Graph) -> None:
+    """Write the types that onnx infers into the values of the main graph that have none; shapes stay as they are."""
+    missing = {str(value.name): value for value in values(model) if value.dtype is None}
+    if not missing:
+        return
+    try:
+        graph = onnx.shape_inference.infer_shapes(outline(model)[0]).graph
+    except Exception:  # a graph that it cannot read says nothing of types
+        return
+    for info in (*graph.value_info, *graph.output):
+        kind = info.type.tensor_type.elem_type
+        if info.name in missing and kind:
+            missing[info.name].type = oir.TensorType(oir.DataType(kind))
 
 
 def infer_shapes(model: Graph) -> None:

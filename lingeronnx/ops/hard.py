@@ -34,7 +34,7 @@ def _line(node: ir.Node) -> tuple[float, float]:
 class HardSigmoid(Op):
     """A line between 0 and 1."""
 
-    format = formats.RELU
+    format: formats.Format = formats.RELU
     title = "HardSigmoid (composed)"
     floats: tuple[tuple[str, str], ...] = (("", "HardSigmoid"),)
     factor = "fixed"

@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ..graph import ir
-from ..run.runners import FloatRunner
 from ._pass import (
     INLINED,
     PLAIN,
@@ -191,14 +190,13 @@ def straighten(
     model: ir.Graph,
     feed: Mapping[str, np.ndarray],
     watch: Watch | None = None,
-    runner: FloatRunner | None = None,
     without: Collection[str] = (),
 ) -> None:
     """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place.
 
-    runner : of all tensors of `model` as it is now, where there is one already. without : passes to leave out.
+    without : passes to leave out.
     """
-    trace_shapes(model, feed, runner)
+    trace_shapes(model, feed)
     while any(ir.holds_graphs(node) for node in model.graph):
         if not run_passes(STRAIGHTEN, model, watch, without).get("inline-control"):
             break

@@ -6,29 +6,26 @@ the model takes any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from ..errors import ModelError
 from ..graph import ir
-from ..run.runners import FloatRunner, input_specs
+from ..run.runners import FloatRunner, ShapeRunner, input_specs
 
 _BATCH = "N"
 
+_Shapes = dict[str, tuple[int, ...]]
 
-def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray], runner: FloatRunner | None = None) -> None:
-    """Set shape and type of every tensor of `model` in place, from runs on `feed` (one sample).
 
-    runner : of all tensors of `model`, where there is one already.
-    """
-    runner = FloatRunner(model) if runner is None else runner
-    one = {name: (array.shape, array.dtype) for name, array, _ in runner.run(feed)}
-    two = _doubled(model, runner, feed)
+def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
+    """Set shape and type of every tensor of `model` in place, from runs on `feed` (one sample)."""
+    one, two, types = _traced(model, feed)
     for value in ir.values(model):
-        if str(value.name) not in one:
+        if (shape := one.get(str(value.name))) is None:
             continue
-        shape, dtype = one[str(value.name)]
         other = two.get(str(value.name)) if two is not None else None
         dims: list[int | str | None] = list(shape)
         if other is not None and len(other) == len(shape):
@@ -37,7 +34,50 @@ def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray], runner: FloatR
             ir.mark_folded_batch(value, bool(dims) and dims[0] == _BATCH and (shape[0], other[0]) != (1, 2))
         value.shape = ir.oir_shape(dims)
         if value.dtype is None:
-            value.type = ir.tensor_type(dtype)
+            value.type = ir.tensor_type(types[str(value.name)])
+
+
+def _traced(
+    model: ir.Graph, feed: Mapping[str, np.ndarray]
+) -> tuple[_Shapes, _Shapes | None, dict[str, np.dtype[Any]]]:
+    """Return the shapes of a run on `feed`, those of one on it twice, and the types that the model does not say.
+
+    Where types are unknown, or shapes of what may be no tensor, tensors are looked at, else their shapes alone.
+    """
+    twice = _doubled(model, feed)
+    ir.infer_types(model)
+    if all(value.dtype is not None for value in ir.values(model)):
+        try:
+            runner = ShapeRunner(model)
+        except ModelError:  # it says what is wrong, or works
+            pass
+        else:
+            return runner.run(feed), _tried(runner.run, twice), {}
+    whole, types = FloatRunner(model), {}
+
+    def run(given: Mapping[str, np.ndarray]) -> _Shapes:
+        found = {}
+        for name, array, _ in whole.run(given):
+            found[name], types[name] = array.shape, array.dtype
+        return found
+
+    return run(feed), _tried(run, twice), types
+
+
+def _tried(run: Callable[[Mapping[str, np.ndarray]], _Shapes], feed: Mapping[str, np.ndarray] | None) -> _Shapes | None:
+    """Return the shapes of a run on two samples; None where there is no such feed or the model fails on it."""
+    try:
+        return None if feed is None else run(feed)
+    except ModelError:
+        return None
+
+
+def _doubled(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    """Return `feed` twice; None where the batch is fixed."""
+    specs = {spec.name: spec for spec in input_specs(model)}
+    if any(spec.single or not spec.batched for spec in specs.values() if spec.axis is not None):
+        return None
+    return {name: specs[name].joined([array, array]) for name, array in feed.items()}
 
 
 def all_traced(model: ir.Graph) -> bool:
@@ -52,15 +92,3 @@ def all_traced(model: ir.Graph) -> bool:
         and all(isinstance(size, int) or size.value is not None for size in value.shape)
         for value in ir.values(model)
     )
-
-
-def _doubled(model: ir.Graph, runner: FloatRunner, feed: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]] | None:
-    """Return the shapes of a run on two samples; None where the batch is fixed or the model fails on two."""
-    specs = {spec.name: spec for spec in input_specs(model)}
-    if any(spec.single or not spec.batched for spec in specs.values() if spec.axis is not None):
-        return None
-    twice = {name: specs[name].joined([array, array]) for name, array in feed.items()}
-    try:
-        return {name: array.shape for name, array, _ in runner.run(twice)}
-    except ModelError:
-        return None

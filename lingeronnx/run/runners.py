@@ -6,6 +6,7 @@ yields, in graph order: `(tensor name, array, scale or None)`.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -25,12 +26,16 @@ from .data import InputSpec
 from .refusal import reason
 
 __all__ = [
-    "FloatIsland", "FloatRunner", "Item", "Stream", "constant", "input_specs", "ort_session", "reads", "submodel",
+    "FloatIsland", "FloatRunner", "Item", "ShapeRunner", "Stream", "constant", "input_specs", "ort_session", "reads",
+    "submodel",
 ]  # fmt: skip
 
 #: (tensor, array, how its integers are held; None where it is real)
 Item = tuple[str, np.ndarray, Affine | None]
 Stream = Iterator[Item]
+
+#: Bytes of one sample's tensors that one session holds.
+_HELD = 1 << 27
 
 #: Types of outputs that are handed over one by one.
 _COPIED = frozenset(
@@ -40,12 +45,17 @@ _COPIED = frozenset(
 
 
 def ort_session(
-    proto: onnx.ModelProto, label: str, threads: int = 0, apart: Mapping[str, np.ndarray] = MappingProxyType({})
+    proto: onnx.ModelProto,
+    label: str,
+    threads: int = 0,
+    apart: Mapping[str, np.ndarray] = MappingProxyType({}),
+    plain: bool = False,
 ) -> Any:
     """Open an onnxruntime session on `proto`, which may be used up; ModelError when onnxruntime refuses the model.
 
     threads : 0 for `LINGERONNX_THREADS`, else the number of processors. apart : constants that `proto` lacks
-    (`ir.outline`), which have to be kept as long as the session is used.
+    (`ir.outline`), which have to be kept as long as the session is used. plain : every node as it stands, and no
+    weight in another form: for a run or two.
     """
     import onnxruntime as ort
 
@@ -54,14 +64,20 @@ def ort_session(
     options.intra_op_num_threads = threads or int(os.environ.get("LINGERONNX_THREADS") or 0)
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # between two runs it only costs
     options.enable_cpu_mem_arena = False  # it would keep the most that one run ever took
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    if apart:
-        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in apart.values()]
-        options.add_external_initializers(list(apart), values)
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_DISABLE_ALL if plain else level.ORT_ENABLE_BASIC
+    if plain:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    stored = [tensor.name for tensor in proto.graph.initializer if tensor.name in apart]
+    if stored:
+        values = [ort.OrtValue.ortvalue_from_numpy(apart[name]) for name in stored]
+        options.add_external_initializers(stored, values)
     try:
         with ir.openable(proto) as content:
             return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
+        if stored:  # onnxruntime takes no constant that it has dropped: then they are the model's
+            return ort_session(ir.whole(proto, apart), label, threads, plain=plain)
         raise ModelError(f"onnxruntime cannot run {label}: {reason(error)}") from error
 
 
@@ -87,6 +103,38 @@ def _forget_folded(proto: onnx.ModelProto, model: ir.Graph) -> None:
             info.type.tensor_type.shape.dim[0].Clear()
 
 
+class ShapeRunner:
+    """The shapes of all tensors of a float model, by runs in which no tensor is held longer than it is read.
+
+    Raises ModelError where onnxruntime refuses the model, or can tell no shape of what is no tensor.
+    """
+
+    def __init__(self, model: ir.Graph) -> None:
+        proto, self._apart = ir.outline(model)
+        self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
+        self._names = [name for v in ir.values(model) if (name := str(v.name)) not in self._inputs]
+        del proto.graph.output[:], proto.graph.value_info[:]  # what a file says of shapes may be wrong
+        for name in self._names:
+            proto.graph.node.add(op_type="Shape", input=[name], output=[f"{name}#shape"])
+            proto.graph.output.append(onnx.ValueInfoProto(name=f"{name}#shape"))
+        self._session = ort_session(proto, "the float model", apart=self._apart, plain=True)
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+        """Return {tensor: shape}, the inputs among them; ModelError where the model does not run on `feed`."""
+        given = {name: np.asarray(feed[name]) for name in self._inputs}
+        try:
+            found = self._session.run([f"{name}#shape" for name in self._names], given)
+        except Exception as error:
+            raise ModelError(_does_not_run(given, error)) from error
+        shapes = {name: array.shape for name, array in given.items()}
+        return {**shapes, **{n: tuple(map(int, shape)) for n, shape in zip(self._names, found, strict=True)}}
+
+
+def _does_not_run(given: Mapping[str, np.ndarray], error: Exception) -> str:
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
+    return f"the model does not run on inputs {shapes}: {reason(error)}"
+
+
 class FloatRunner:
     """A float model in onnxruntime that yields all, or the named, tensors of a run.
 
@@ -97,18 +145,30 @@ class FloatRunner:
     def __init__(self, model: ir.Graph, outputs: Collection[str] | None = None) -> None:
         proto, self._apart = ir.outline(model)
         _forget_folded(proto, model)
-        wanted = [str(v.name) for v in ir.values(model) if outputs is None or v.name in outputs]
+        self._names = [str(v.name) for v in ir.values(model) if outputs is None or v.name in outputs]
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
-        fetch = [name for name in wanted if name not in self._inputs]
         del proto.graph.output[:]
-        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in fetch)
-        self._names = wanted
         specs = input_specs(model)
         #: The inputs of a model that is written for one sample: larger batches are run one by one.
         self._single = {spec.name: spec for spec in specs if spec.single}
         sized = all(spec.shape is not None and None not in spec.shape for spec in specs)  # else open axes mean nothing
         self._model, self._sized = model, sized
-        self._session = ort_session(proto, "the float model", apart=self._apart)
+        #: Outputs that are held at once, and what runs them: of a model with large tensors not all.
+        self._groups = _groups(model, [name for name in self._names if name not in self._inputs])
+        self._sessions: dict[int, Any] = {}
+        self._proto: onnx.ModelProto | None = proto
+        if len(self._groups) < 2:
+            self._session(0)
+            self._proto = None
+
+    def _session(self, index: int) -> Any:
+        """Return what runs a group of outputs, and no node that none of them is computed from."""
+        if index not in self._sessions:
+            assert self._proto is not None
+            proto = _leading_to(self._proto, self._groups[index]) if len(self._groups) > 1 else self._proto
+            proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in self._groups[index])
+            self._sessions[index] = ort_session(proto, "the float model", apart=self._apart)
+        return self._sessions[index]
 
     @cached_property
     def _axes(self) -> dict[str, int]:
@@ -144,14 +204,55 @@ class FloatRunner:
             yield name, np.concatenate(arrays, axis), None
 
     def _run(self, given: Mapping[str, np.ndarray], wanted: Sequence[str]) -> Stream:
-        fetch = [name for name in wanted if name not in given]
-        try:
-            results = dict(zip(fetch, _fetched(self._session, fetch, given) if fetch else (), strict=True))
-        except Exception as error:
-            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
-            raise ModelError(f"the model does not run on inputs {shapes}: {reason(error)}") from error
-        for name in wanted:  # whoever asks is the only one that holds an array
-            yield name, given[name] if name in given else _array(results.pop(name)), None
+        yield from ((name, given[name], None) for name in wanted if name in given)
+        for index, group in enumerate(self._groups):
+            fetch = [name for name in group if name in wanted and name not in given]
+            if not fetch:
+                continue
+            session = self._session(index)
+            try:
+                results = dict(zip(fetch, _fetched(session, fetch, given), strict=True))
+            except Exception as error:
+                raise ModelError(_does_not_run(given, error)) from error
+            for name in fetch:  # whoever asks is the only one that holds an array
+                yield name, _array(results.pop(name)), None
+
+
+def _groups(model: ir.Graph, names: Sequence[str]) -> list[list[str]]:
+    """Return tensors in groups, in order, that take so many bytes a sample as may be held; one where that is unknown.
+
+    A session holds what it may be asked for until a run ends.
+    """
+    shapes = {str(v.name): ir.shape(v) for v in ir.values(model)}
+    if any(shapes[name] is None for name in names):
+        return [list(names)]
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name in names:
+        one = 4 * math.prod(int(d or 1) for d in shapes[name] or ())
+        if groups[-1] and size + one > _HELD:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += one
+    return groups
+
+
+def _leading_to(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """Return a copy with those nodes that `names` are computed from; with all where a node has subgraphs."""
+    copy, needed, kept = onnx.ModelProto(), set(names), []
+    copy.CopyFrom(proto)
+    if any(a.HasField("g") or a.graphs for node in proto.graph.node for a in node.attribute):
+        return copy
+    for node in reversed(proto.graph.node):
+        if not needed.isdisjoint(node.output):
+            kept.append(node)
+            needed.update(node.input)
+    held = [tensor for tensor in copy.graph.initializer if tensor.name in needed]
+    del copy.graph.node[:], copy.graph.initializer[:]
+    copy.graph.node.extend(reversed(kept))
+    copy.graph.initializer.extend(held)
+    return copy
 
 
 def _fetched(session: Any, names: Sequence[str], given: Mapping[str, np.ndarray]) -> Sequence[Any]:
