@@ -35,7 +35,6 @@ REASONS = {
     "lingeronnx/ops/macs.py:_NONE": "operators of other domains",
     "lingeronnx/ops/table.py:Table.floats": "whose own rules the table would only repeat",
     "lingeronnx/passes/control.py:_REASONS": "a sentence for each",
-    "lingeronnx/passes/curves.py:_CURVED": "what is worth a table besides functions of one number",
     "lingeronnx/passes/curves.py:_KNOWN": "how a curve that was found is written",
     "lingeronnx/passes/layout.py:_OTHERS": "a way to turn each",
     "lingeronnx/passes/raise_opset.py:_REWRITES": "a way to rewrite each",

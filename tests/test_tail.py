@@ -113,6 +113,14 @@ def graph_of(model):
     return ir.from_proto(model)
 
 
+@pytest.mark.parametrize("name", TAILS)
+def test_nodes_are_told_in_the_order_of_the_graph(name):
+    source = graph_of(_model(name))
+    order = [str(node.name) for node in source.graph]
+    told = list(cut(source).why)
+    assert told == sorted(told, key=order.index)
+
+
 def test_samples_are_not_stacked():
     found = lo.quantize(graph_of(_model("what is above a bound")), _feeds(), platform="generic")
     batch = {"x": np.concatenate([feed["x"] for feed in _feeds(6, 40)])}

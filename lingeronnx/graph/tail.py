@@ -84,7 +84,8 @@ def cut(model: ir.Graph) -> Tail | None:
     tail.graph.output.extend(known[name] for name in outputs if name in behind)
     sizes = {str(v.name): ir.shape(v) or () for v in model.graph.inputs if v.const_value is None}
     one = {name: shape for name, shape in sizes.items() if shape[:1] == (1,)}
-    told = {**dict.fromkeys(also, "what reads it has sizes that the data decide"), **why}
+    before = "what reads it has sizes that the data decide"
+    told = {n.name: why.get(n.name, before) for n in whole.graph.node if n.name in also or n.name in why}
     return Tail(kept, ir.from_proto(tail), tuple(outputs), told, one)
 
 

@@ -21,9 +21,8 @@ from ..graph import ir, operators
 from ..ops import is_tabled
 from ..ops.table import evaluate, table_of
 
-#: Hardly a chip has an operator for these: a composition with one of them is worth a table.
-_TABLED = frozenset(kind for kind in operators.FUNCTIONS if is_tabled(kind))
-_CURVED = _TABLED - {"Neg"} | {"HardSigmoid", "HardSwish", "Pow"}
+#: Nothing but a table computes these: a composition with one of them is worth a table.
+_CURVED = frozenset(kind for kind in operators.FUNCTIONS if is_tabled(kind)) - {"Neg"} | {"Pow"}
 _Judge = Callable[[list[ir.Node], ir.Value], bool]
 _GRID = np.linspace(-8.0, 8.0, 257)
 _KNOWN = {
