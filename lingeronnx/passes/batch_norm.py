@@ -4,8 +4,8 @@
 ``b' = (b - mean) * a + beta``. Computed in float64. Not folded, and kept as BatchNormalization (the NPU has it as an
 operator): no such layer in front, or its output read by someone else too; parameters that are not constant.
 
-A linear layer on sequences may have its rows folded into the batch for it, and unfolded behind it: [N, T, C] -> [N*T, C]
--> BatchNormalization -> [N, T, C]. All three go.
+Behind a linear layer on sequences rows may be folded into the batch for it: [N, T, C] -> [N*T, C] ->
+BatchNormalization -> [N, T, C]. All three go.
 """
 
 from __future__ import annotations
