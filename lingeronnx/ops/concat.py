@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
 from ..targets import Platform
 from ..targets.arithmetic import Concat as Arithmetic
+from ..targets.limits import OperandLimits
 from ._base import Op, Tie
 
 __all__ = ["Concat", "copied", "mark_parts"]
@@ -27,20 +30,29 @@ def copied(value: ir.Value | None) -> bool:
     return node is not None and _PARTS in node.metadata_props and len(set(node.inputs)) == 1
 
 
+def computed_inputs(node: ir.Node, row: Platform) -> Any:
+    """every input is computed | let the host concatenate, or feed the constant as an input."""
+    if node.op_type != "Concat" or row.limits(formats.ADD.name, OperandLimits) is None:
+        return None
+    return "a constant" if any(ir.const(value) is not None for value in node.inputs) else None
+
+
 class Concat(Op):
-    """Concatenation along an axis other than the batch."""
+    """Concatenation along an axis other than the batch; a constant, such as a class token, has the output's scale."""
 
     format = formats.CONCAT
     floats = (("", "Concat"),)
+    constraints = (computed_inputs,)
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return all inputs: each is an activation."""
-        return list(range(len(node.inputs)))
+        """Return the inputs that are computed."""
+        return [i for i, value in enumerate(node.inputs) if ir.const(value) is None]
 
     def reject(self, node: ir.Node) -> str | None:
-        """Not along the batch axis, not with constants."""
-        if any(ir.const(v) is not None for v in node.inputs):
-            return "one input is a constant"
+        """Not along the batch axis, and of real numbers."""
+        arrays = [array for value in node.inputs if (array := ir.const(value)) is not None]
+        if len(arrays) == len(node.inputs) or any(array.dtype.kind != "f" for array in arrays):
+            return "its inputs are constants" if arrays else "it has no inputs"
         rank = len(ir.shape(node.outputs[0]) or ())
         return "it concatenates along the batch axis" if rank and ir.attr(node, "axis") % rank == 0 else None
 
@@ -52,7 +64,7 @@ class Concat(Op):
         how = row.computes(self.name, Arithmetic)
         if (how is None or not how.raises_only) and _PARTS not in node.metadata_props:
             return []
-        alone = [v for v in node.inputs if v is not None and not v.is_graph_output()]
+        alone = [v for i in self.data(node) if (v := node.inputs[i]) is not None and not v.is_graph_output()]
         names = dict.fromkeys(str(v.name) for v in alone if {use.node for use in v.uses()} == {node})
         return [Tie(name, ir.written_name(node)) for name in names]
 
@@ -61,7 +73,11 @@ class Concat(Op):
         rank, o = len(ir.shape(node.outputs[0]) or ()), low.written(node)
         how = low.row.computes(self.name, Arithmetic)
         held, inputs = [], []
-        for index in range(len(node.inputs)):
+        for index, value in enumerate(node.inputs):
+            if ir.const(value) is not None:
+                held.append(o)
+                inputs.append(low.constant(node, index, o))
+                continue
             x = low.read(node, index)
             if how is not None and how.raises_only and x.scale > o.scale:
                 x = o

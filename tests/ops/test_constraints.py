@@ -220,10 +220,12 @@ CASES = {
         [(node("Add", MAP, ["N", 8, 1, 1]), "[N,8,16,16] and [N,8,1,1]"),
          (node("Add", ["N", 4, 5], [1, 5]), "[N,4,5] and [1,5]")],
     ),
+    ("iqCat", "computed_inputs"): (
+        [node("Concat", MAP, MAP, axis=1)], [(node("Concat", MAP, weights=[[1, 8, 16, 16]], axis=1), "a constant")],
+    ),
     ("iqMul", "mul_shapes"): (
-        [node("Mul", MAP, MAP), node("Mul", MAP, ["N", 8, 1, 1])],
+        [node("Mul", MAP, MAP), node("Mul", MAP, ["N", 8, 1, 1]), node("Mul", ["N", 8, 1, 1], MAP)],
         [(node("Mul", MAP, ["N", 1, 16, 16]), "[N,8,16,16] and [N,1,16,16]"),
-         (node("Mul", ["N", 8, 1, 1], MAP), "[N,8,1,1] and [N,8,16,16]"),
          (node("Mul", MAP, ["N", 1, 1, 1]), "[N,8,16,16] and [N,1,1,1]")],
     ),
     **{(op, "pool_strides"): (

@@ -6,6 +6,7 @@ import pytest
 from lingeronnx.graph import ir
 from lingeronnx.passes.batch_norm import fold_batch_norm
 from lingeronnx.passes.linear import linear
+from lingeronnx.passes.shapes import trace_shapes
 from tests.passes.helpers import changes, fires, graph, positive, rand, stays
 
 TOLERANCE = 1e-5
@@ -151,3 +152,16 @@ def test_refuses_another_operator_in_front():
         y = BatchNormalization(c, g, b, m, v)
     }"""
     stays(graph(text, **norm(4)), fold_batch_norm)
+
+
+@pytest.mark.parametrize("fold", ("Flatten<axis = 2>(a)", "Reshape(a, flat)"))
+def test_rows_folded_into_the_batch(fold):
+    """A linear layer on sequences takes it up as well, and the folding goes with it."""
+    text = f"""g (float[N,5,4] x) => (float[N,5,3] y) {{
+        a = MatMul(x, w) f = {fold} n = BatchNormalization(f, g, b, m, v) y = Reshape(n, back)
+    }}"""
+    arrays = {"back": np.array([-1, 5, 3]), **({"flat": np.array([-1, 3])} if "flat" in fold else {})}
+    model = graph(text, w=rand(4, 3), **arrays, **norm(3))
+    trace_shapes(model, {"x": np.ones((1, 5, 4), np.float32)})
+    linear(model)
+    fires(model, fold_batch_norm, 1, ["Linear"], atol=TOLERANCE)
