@@ -159,6 +159,9 @@ class Platform:
     training: Mapping[int, Mapping[str, Arithmetic]] = field(default_factory=dict)
     vendor: Vendor = field(default_factory=Vendor)
 
+    def __init_subclass__(cls) -> None:
+        raise TypeError("Platform is final: what is data is a column, what a target answers by code is its vendor's")
+
     def __str__(self) -> str:
         return self.name
 
