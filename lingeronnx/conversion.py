@@ -1,42 +1,25 @@
-"""Integer graphs of one generation written as the other, or as standard ONNX: names, attributes, container facts.
+"""Integer graphs of one generation written as the other, or as standard ONNX.
 
-    thinker -> linger     Conv2dInt -> QConv2d, data_bits -> x_bits, ..., domain `linger`
-    linger  -> thinker    back, with the attributes that the platform's packer wants
+    thinker <-> linger    the other generation, where the target has one (`Vendor.translate`)
     either  -> qdq        QuantizeLinear and DequantizeLinear around standard operators (`qdq.write`)
     either  -> qoperator  the same, with the standard's operators on integers where there are some (`qdq.qoperator`)
 
-Numbers stay as they are but for layer normalisation, whose summand has five more fractional bits in generation 3.
-What has no counterpart is an error that names every such node; what means something else afterwards is a note. Owns the
-edits of graphs; names and attributes of both generations are the formats'.
+What has no counterpart is an error that names every such node; what means something else afterwards is a note.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from .alike import together
 from .errors import ConfigError, ModelError
 from .formats import (
-    AVG_POOL2D,
-    GRU,
-    LAYER_NORM,
-    LSTM,
-    QUANT,
-    RENAMED,
-    REQUANT,
-    SIGMOID,
-    TANH,
-    Format,
-    integer_format,
     is_quantized_domain,
 )
-from .formats.rows import FRACTION, THIRD_FRACTION
 from .graph import ir
-from .plan import Affine
 from .plan.synthetic import warnings_of
 from .qdq.difference import lines
 from .qdq.qoperator import to_qoperator
@@ -44,23 +27,14 @@ from .qdq.write import write
 from .run.generations import generation
 from .run.int_runner import row_of
 from .run.made import made_of, note_made
-from .targets import Platform
-from .targets.arithmetic import Curve, Reading
 
 __all__ = ["STANDARD", "TARGETS", "Converted", "convert"]
 
-#: What a graph can be converted to -> generation, IR version of the file.
-TARGETS: Mapping[str, tuple[int, int]] = {"thinker": (1, 6), "linger": (3, 7)}
+#: Domain that a graph can be converted to -> its generation.
+TARGETS: Mapping[str, int] = {"thinker": 1, "linger": 3}
 
 #: Forms of standard ONNX, which no packer reads.
 STANDARD = ("qdq", "qoperator")
-
-#: Attributes for the packer alone.
-_PACKER = ("platform", "platform_quant", "castor_mode", "mode", "quant_mode", "dropout")
-_CURVES, _LAYERS = (SIGMOID, TANH), (LSTM, GRU)
-
-#: Fractional bits that the summand of a layer normalisation has more in generation 3.
-_FINER = THIRD_FRACTION - FRACTION
 
 
 @dataclass(frozen=True)
@@ -74,23 +48,6 @@ class Converted:
     def save(self, path: Any) -> None:
         """Write the graph to `path`, as a whole or not at all, with names that the packer takes where it is for one."""
         ir.save(row_of(self.graph).named(self.graph) if self.packed else self.graph, path)
-
-
-@dataclass
-class _Work:
-    """A conversion under way."""
-
-    model: ir.Graph
-    row: Platform
-    obstacles: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def lacks(self, node: ir.Node, why: str = "") -> None:
-        self.obstacles.append(f"{node.op_type} {node.name}{f' ({why})' if why else ''}")
-
-    def note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
 
 
 def check_target(to: str) -> None:
@@ -111,26 +68,11 @@ def convert(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | None =
         raise ModelError("the graph has no integer operator: there is nothing to convert; quantize it first")
     if to in STANDARD:
         return _warned(_to_standard(model, to, samples))
-    number, version = TARGETS[to]
-    if generation(model) == number:
+    if generation(model) == TARGETS[to]:
         return _warned(Converted(ir.clone(model), (f"it is a graph of domain {to} already: nothing is converted",)))
-    row = row_of(model)
-    if not row.training:
-        raise ModelError(f"a graph for {row.name} has no counterpart in domain {to}, which knows the chips only")
-    work = _Work(ir.clone(model), row)
-    one: Callable[[_Work, Format, ir.Node], None] = _to_third if number == 3 else _to_first
-    for node in list(work.model.graph):
-        form = integer_format(node)
-        if is_quantized_domain(node):
-            if form is None:
-                work.lacks(node, "unknown")
-            else:
-                one(work, form, node)
-    if work.obstacles:
-        raise ModelError(f"no counterpart in domain {to}: {', '.join(together(work.obstacles))}")
-    _container(work, to, version)
-    note_made(work.model, made_of(model))
-    return _warned(Converted(work.model, tuple(work.notes)))
+    graph, notes = row_of(model).translated(model, to)
+    note_made(graph, made_of(model))
+    return _warned(Converted(graph, tuple(notes)))
 
 
 def _warned(done: Converted) -> Converted:
@@ -145,196 +87,3 @@ def _to_standard(model: ir.Graph, to: str, samples: Mapping[str, np.ndarray] | N
         count = to_qoperator(found.graph)
         notes.insert(0, f"{count} nodes are operators on integers; the standard has none for the others")
     return Converted(found.graph, tuple(notes), packed=False)
-
-
-def _container(work: _Work, to: str, version: int) -> None:
-    model = work.model
-    for domain in TARGETS:
-        model.graph.opset_imports.pop(domain, None)
-    model.graph.opset_imports[to] = 1
-    model.ir_version = max(version, model.ir_version) if model.functions else version
-    other = "training side's" if to == "linger" else "executor's"
-    work.note(f"by default Session computes the {other} arithmetic for it (docs/generations.md)")
-    opset = model.graph.opset_imports.get("", 0)
-    if to == "thinker" and opset > 12:
-        work.note(f"opset {opset} stays; the packer was made for graphs of opset 11 and 12")
-
-
-def _given(node: ir.Node) -> dict[str, Any]:
-    """Return the node's attributes by the names of generation 1, without the packer's."""
-    found = {RENAMED.get(name, name): ir.attr(node, name) for name in node.attributes}
-    return {name: value for name, value in found.items() if name not in _PACKER}
-
-
-def _write(node: ir.Node, domain: str, op_type: str, attrs: Mapping[str, Any]) -> None:
-    node.domain, node.op_type = domain, op_type
-    node.attributes.clear()
-    for name, value in attrs.items():
-        ir.set_attr(node, name, value)
-
-
-# ---- to generation 3 ---------------------------------------------------------------------------------------------
-
-
-def _to_third(work: _Work, form: Format, node: ir.Node) -> None:
-    if form is REQUANT and _widens_for_curves(node):
-        return  # taken in by its readers
-    if form.third is None:
-        if form.domain:
-            work.lacks(node)
-        else:
-            node.domain = ""
-        return
-    attrs = form.to_third(_given(node), len(node.inputs))
-    if form in _CURVES:
-        _take_requant_in(work, form, node, attrs)
-    elif (change := _CHANGES.get(form)) is not None and not change(work, form, node, attrs):
-        return
-    attrs = {form.third_attributes.get(key, key): value for key, value in attrs.items() if value is not None}
-    if form.third != form.name:
-        attrs |= {"platform": work.row.name, "quant_mode": "floor_add"}
-    elif form is QUANT:
-        attrs["platform"] = work.row.name
-    _write(node, "linger", form.third, attrs)
-
-
-def _widens_for_curves(node: ir.Node) -> bool:
-    """Whether a Requant does nothing but what QSigmoid and QTanh do themselves: int8 to int16, 2^8 times as fine."""
-    wide = ir.attr(node, "o_bits", 8) == 16 and ir.attr(node, "scale_o") == 256 * ir.attr(node, "scale_x")
-    out = node.outputs[0]
-    readers = [integer_format(use.node) for use in out.uses()]
-    return wide and not out.is_graph_output() and all(form in _CURVES for form in readers)
-
-
-def _take_requant_in(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any]) -> None:
-    requant = ir.producer(node.inputs[0])
-    if requant is None or requant.op_type != REQUANT.name or not _widens_for_curves(requant):
-        attrs["data_bits"] = 16 if _reads_wide(work.row, form) else attrs["data_bits"]
-        return
-    attrs["scale_x"] = ir.attr(requant, "scale_x")
-    work.note(f"Requant {requant.name} is part of {form.third} {node.name}")
-    node.replace_input_with(0, requant.inputs[0])
-    if not requant.outputs[0].uses():
-        work.model.graph.remove(requant, safe=True)
-
-
-def _reads_wide(row: Platform, form: Format) -> bool:
-    """Whether the row's table takes int16."""
-    how = row.computes(form.name, Curve)
-    return how is not None and how.reading is Reading.RIGHT_ONLY
-
-
-def _third_layer(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any]) -> bool:
-    between = next((i for i, v in enumerate(node.inputs) if i and (a := ir.const(v)) is not None and a.ndim == 2), 1)
-    if between > 1 and node.inputs[1] is not None:
-        work.lacks(node, "lengths")
-        return False
-    if attrs.get("scale_o") is None:
-        work.lacks(node, "its output is real")
-        return False
-    shape = ir.shape(node.inputs[0])
-    if "batch_first" in work.row.node_attributes.get(form.name, {}) and not attrs.get("batch_first", 0):
-        if shape is None or len(shape) != 3 or shape[0] not in (None, 1):
-            work.lacks(node, "which axis is time is not known")
-            return False
-        attrs["batch_first"] = 1
-        work.note(f"{form.name} {node.name}: batch_first is 1, as the training side reads its axes; the packer wants 0")
-    if not attrs.pop("linear_before_reset", 1):
-        work.lacks(node, "its reset gate acts before the product")
-        return False
-    if between > 1:  # the place of the lengths goes
-        kept = [node.inputs[0], *list(node.inputs)[2:]]
-        for index, value in enumerate(kept):
-            node.replace_input_with(index, value)
-        node.resize_inputs(len(kept))
-    given = max(between - 2, 0)
-    attrs["has_hidden"] = int(given > 0)
-    if form is LSTM:
-        attrs.update({"has_cell": int(given > 1), "scale_c": 2.0**15})
-    return True
-
-
-def _finer(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any]) -> bool:
-    beta = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
-    if beta is None:
-        work.lacks(node, "it has no summand")
-        return False
-    finer = beta.astype(np.int64) << _FINER
-    if np.abs(finer).max(initial=0) >= 1 << 31:
-        work.lacks(node, "its summand does not fit 32 bits with five bits more")
-        return False
-    ir.set_constant(work.model, node, 2, finer.astype(np.int32), "q15")
-    work.note(f"{form.name} {node.name}: normalised numbers have 15 fractional bits, not 10: last bits differ")
-    return True
-
-
-#: What becomes of the numbers and inputs of some; false where there is no counterpart.
-_CHANGES = {LSTM: _third_layer, GRU: _third_layer, LAYER_NORM: _finer}
-
-
-# ---- to generation 1 ---------------------------------------------------------------------------------------------
-
-
-def _to_first(work: _Work, form: Format, node: ir.Node) -> None:
-    given, row, first = _given(node), work.row, form.first
-    if not form.domain and form.third is None:
-        node.domain = ""
-        return
-    why = form.obstacle(given, node)
-    if why is not None or first.third is None:
-        work.lacks(node, why or "")
-        return
-    if (mode := ir.attr(node, "quant_mode", "floor_add")) != "floor_add":
-        work.note(f"{node.op_type} {node.name}: quant_mode {mode}; the executor rounds half up all the same")
-    attrs = form.to_first(given, node)
-    if first is AVG_POOL2D and attrs.get("scale_o", attrs["scale_x"]) != attrs["scale_x"]:
-        work.note(f"{node.op_type} {node.name}: average pooling changes the scale, which the executor mishandles")
-    elif form in _LAYERS and any(given.get(key, 0) for key in ("has_hidden", "has_cell")):
-        _make_place_for_lengths(node)
-    elif form is LAYER_NORM:
-        _coarser(work, node)
-    elif form in _CURVES:
-        _put_requant_before(work, form, node, attrs)
-    packer = {**row.node_attributes.get("", {}), **row.node_attributes.get(first.name, {})}
-    _write(node, "thinker", first.name, {**attrs, **packer})
-
-
-def _make_place_for_lengths(node: ir.Node) -> None:
-    """In front of the states generation 1 has the lengths."""
-    inputs = [node.inputs[0], None, *list(node.inputs)[1:]]
-    node.resize_inputs(len(inputs))
-    for index, value in enumerate(inputs):
-        node.replace_input_with(index, value)
-
-
-def _coarser(work: _Work, node: ir.Node) -> None:
-    work.note(f"{node.op_type} {node.name}: normalised numbers have 10 fractional bits, not 15: last bits differ")
-    beta = ir.const(node.inputs[2]) if len(node.inputs) > 2 else None
-    if beta is None:
-        return
-    coarse = (beta.astype(np.int64) + (1 << (_FINER - 1))) >> _FINER
-    if np.any(coarse << _FINER != beta):
-        work.note(f"{node.op_type} {node.name}: the last five bits of its summand are rounded away")
-    ir.set_constant(work.model, node, 2, coarse.astype(np.int32), "q10")
-
-
-def _put_requant_before(work: _Work, form: Format, node: ir.Node, attrs: dict[str, Any]) -> None:
-    """Widen an int8 input where the row's table takes int16."""
-    if not _reads_wide(work.row, form) or ir.attr(node, "x_bits", 8) > 8:
-        return
-    source = ir.source(node)
-    known = next(
-        (use.node for use in source.uses() if use.node.op_type == REQUANT.name and _widens_for_curves(use.node)), None
-    )
-    scale = float(attrs["scale_x"])
-    if known is None:
-        output = ir.fresh_name(work.model, f"{source.name}_q16")
-        known = ir.make_node(REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker")
-        known.outputs[0].shape, known.outputs[0].type = source.shape, ir.tensor_type(np.dtype(np.int16))
-        packer = work.row.node_attributes.get("", {})
-        told = REQUANT.scales(Affine(scale), Affine(scale * 256, 16))
-        _write(known, "thinker", REQUANT.name, {**told, **packer})
-        work.model.graph.insert_before(node, known)
-        work.note(f"{form.name} {node.name} reads int16: Requant {known.name} is put before it")
-    node.replace_input_with(0, known.outputs[0])
-    attrs["scale_x"] = scale * 256

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, final
 
-from ..errors import ConfigError, InternalError
+from ..errors import ConfigError, InternalError, ModelError
 from .arithmetic import Arithmetic
 from .limits import (
     ConvLimits,
@@ -102,6 +102,10 @@ class Vendor:
         """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
         raise ConfigError(f"{row.name} has no packer; choose a chip")
 
+    def translate(self, graph: ir.Graph, to: str, row: Platform) -> Sequence[str]:
+        """Write `graph` in the names of another domain, in place; return what means something else there."""
+        raise ModelError(f"a graph for {row.name} has no counterpart in domain {to}, which knows the chips only")
+
     def command(self, words: Sequence[str], graph: str, package: str) -> str:
         """Return the packer's call for the files `graph` and `package`, quoted for a shell."""
         return ""
@@ -158,6 +162,9 @@ class Platform:
     why: Mapping[str, str] = field(default_factory=dict)
     training: Mapping[int, Mapping[str, Arithmetic]] = field(default_factory=dict)
     vendor: Vendor = field(default_factory=Vendor)
+
+    def __init_subclass__(cls) -> None:
+        raise TypeError("Platform is final: what is data is a column, what a target answers by code is its vendor's")
 
     def __str__(self) -> str:
         return self.name
@@ -265,6 +272,16 @@ class Platform:
         from ..graph import ir
 
         return self.vendor.finish(ir.clone(graph), self)
+
+    def translated(self, graph: ir.Graph, to: str) -> tuple[ir.Graph, Sequence[str]]:
+        """Return a copy of the integer `graph` in the names of another domain, and what means something else there.
+
+        ModelError where the target has none, or an operator no counterpart.
+        """
+        from ..graph import ir
+
+        copy = ir.clone(graph)
+        return copy, self.vendor.translate(copy, to, self)
 
     def named(self, graph: ir.Graph, names: Names | None = None) -> ir.Graph:
         """Return `graph` with names that can stand in a file for the target; the way back stands in its metadata.

@@ -77,6 +77,12 @@ class Luna(Packs):
 
         return choose(graph, row) if words is None else Choice(tuple(words), judge(graph, row, words))
 
+    def translate(self, graph: ir.Graph, to: str, row: Platform) -> Sequence[str]:
+        """Write a graph of one generation as one of the other."""
+        from .dialects import translate
+
+        return translate(graph, to, row) if row.training else super().translate(graph, to, row)
+
     def command(self, words: Sequence[str], graph: str, package: str) -> str:
         """Return the packer's call for two files."""
         from .packer.arguments import shell

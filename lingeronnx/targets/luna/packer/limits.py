@@ -6,6 +6,7 @@ None. Its docstring is the rule that users read, ``rule | remedy``, filled in fr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -74,6 +75,7 @@ TILED: tuple[Limit, ...] = (conv.conv_map,)
 _LAYERS = (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name, AVG_POOL2D.name, "MaxPool", LINEAR.name)
 
 
+@functools.cache
 def of_layers(operator: str) -> tuple[Limit, ...]:
     """Return the limits of an integer operator that no tiling meets: constraints of the float one lowered to it."""
     if operator not in _LAYERS:

@@ -1,0 +1,123 @@
+"""A second vendor, invented: an NPU as microcontrollers have beside their core, with nothing of LUNA's.
+
+It multiplies and shifts, rounds half away from zero in layers and to even in sums, takes a scale for each channel of a
+weight and zero points of activations, holds maps as rows of channels in bricks of 16 (NHWC), and has no packer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from lingeronnx.formats import AVG_POOL2D, CONV2D, LINEAR, MAX_POOL
+from lingeronnx.graph import ir
+from lingeronnx.ops.conv import Geometry
+from lingeronnx.targets import Limit, Platform, Vendor, rows
+from lingeronnx.targets.arithmetic import (
+    Arithmetic,
+    Average,
+    Concat,
+    Layer,
+    Lstm,
+    Product,
+    Quantizer,
+    Requantize,
+    Requantizer,
+    Rounding,
+    Rows,
+    Sum,
+)
+from lingeronnx.targets.limits import ConvLimits, PoolLimits
+
+AWAY = Requantize(rounding=Rounding.HALF_AWAY)
+EVEN = Requantize(rounding=Rounding.HALF_EVEN)
+
+_BRICK = 16
+
+
+def kernel_sides(node: ir.Node, row: Platform) -> Any:
+    """a kernel is at most {own.side} on a side | let --fit split it into kernels that are added."""
+    kernel = Geometry(node).kernel
+    return "x".join(map(str, kernel)) if max(kernel) > row.vendor.side else None
+
+
+def steps(node: ir.Node, row: Platform) -> Any:
+    """a stride is 1, 2 or 3 | let --fit take it apart."""
+    return next((stride for stride in Geometry(node).strides if stride > 3), None)
+
+
+def brick_row(node: ir.Node, row: Platform) -> Any:
+    """a row of a map in bricks of 16 channels fits {own.row_bytes} bytes | use fewer channels or a narrower map."""
+    shape = ir.shape(node.inputs[0]) or ()
+    if len(shape) != 4 or None in shape[1:]:
+        return None
+    need = math.ceil(int(shape[1] or 1) / _BRICK) * _BRICK * int(shape[3] or 1)
+    return f"{need} bytes" if need > row.vendor.row_bytes else None
+
+
+def features(node: ir.Node, row: Platform) -> Any:
+    """a fully connected layer has at most {own.features} outputs | cut the layer over its outputs."""
+    weight = ir.shape(node.inputs[1]) or (0,)
+    return weight[0] if int(weight[0] or 0) > row.vendor.features else None
+
+
+_LIMITS: dict[str, tuple[Limit, ...]] = {
+    CONV2D.name: (kernel_sides, steps, brick_row), AVG_POOL2D.name: (brick_row,), MAX_POOL.name: (brick_row,),
+    LINEAR.name: (features,),
+}  # fmt: skip
+_MENDED: dict[str, tuple[Limit, ...]] = {"split-kernel": (kernel_sides,)}
+
+
+@dataclass(frozen=True)
+class Cirrus(Vendor):
+    """Its own limits, as data and functions. row_bytes : of a row of a map. side : of a kernel."""
+
+    side: int = 3
+    row_bytes: int = 1024
+    features: int = 64
+
+    def limits(self, operator: str) -> tuple[Limit, ...]:
+        """Return those of an operator."""
+        return _LIMITS.get(operator, ())
+
+    def mends(self, rewrite: str) -> Sequence[Limit]:
+        """Return those that a rewrite is for."""
+        return _MENDED.get(rewrite, ())
+
+
+_CONV = ConvLimits(
+    max_kernel=3, max_kernel_dilated=3, max_kernel_1d=3, strides=(1, 2, 3), max_pad=2, channel_align=_BRICK
+)
+_POOL = PoolLimits(max_kernel=8, max_average_area=64, area_per_channel=None)
+
+CIRRUS = Platform(
+    name="cirrus",
+    executor="1.0",
+    title="an NPU that nobody built, of another vendor",
+    modes=("max-value",),
+    bits=(8,),
+    weight_scales=("tensor", "channel"),
+    zero_points=True,
+    opset=13,
+    ir_version=7,
+    ops=MappingProxyType(
+        {
+            **rows(Quantizer(EVEN), "Quant"),
+            **rows(Requantizer(AWAY), "Requant"),
+            **rows(Arithmetic(), "Dequant", "Relu", "Flatten", "Reshape", "Transpose", "Gather", "Slice", "Squeeze"),
+            **rows(Arithmetic(), "MaxPool", limits=_POOL),
+            **rows(Layer(AWAY), "Conv2dInt", limits=_CONV),
+            **rows(Layer(AWAY), "LinearInt", "BmmInt", "BatchNorm2dInt"),
+            **rows(Sum(EVEN), "iqAdd"),
+            **rows(Product(AWAY), "iqMul"),
+            **rows(Concat(AWAY), "iqCat"),
+            **rows(Average(AWAY), "AvgPool2dInt", limits=_POOL),
+            **rows(Rows(EVEN), "SoftmaxInt"),
+            **rows(Lstm(AWAY), "LSTMInt"),
+        }
+    ),
+    vendor=Cirrus(),
+)
