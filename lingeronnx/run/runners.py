@@ -68,6 +68,7 @@ def ort_session(
     options.graph_optimization_level = level.ORT_DISABLE_ALL if plain else level.ORT_ENABLE_BASIC
     if plain:
         options.add_session_config_entry("session.disable_prepacking", "1")
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # a Shape as soon as it can be told
     stored = [tensor.name for tensor in proto.graph.initializer if tensor.name in apart]
     if stored:
         values = [ort.OrtValue.ortvalue_from_numpy(apart[name]) for name in stored]
@@ -160,6 +161,11 @@ class FloatRunner:
         if len(self._groups) < 2:
             self._session(0)
             self._proto = None
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """The tensors that are computed, in graph order, in groups that are held at once."""
+        return self._groups
 
     def _session(self, index: int) -> Any:
         """Return what runs a group of outputs, and no node that none of them is computed from."""
