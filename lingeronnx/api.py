@@ -261,10 +261,11 @@ def check(
         return check_packed(proto, None if platform is None else platform_row(platform), packer_args)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
-    loaded = model if file is None else ir.from_proto(file, str(model))
-    file = None  # the graph holds its constants now
+    if file is not None:
+        model, file = ir.from_proto(file, str(model)), None  # the graph holds its constants now
+    assert isinstance(model, ir.Graph)
     row = platform_row(platform or QuantConfig().platform)
-    graph, notes = normalised(loaded, row, calib)
+    graph, notes = normalised(model, row, calib)
     return check_float(graph, row, notes)
 
 

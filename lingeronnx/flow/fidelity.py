@@ -13,6 +13,7 @@ from ..graph import ir
 from ..plan import Affine
 from ..run.borders import float_names
 from ..run.data import Progress
+from ..run.memory import release
 from ..run.metrics import Agreement
 from ..run.runners import FloatRunner, input_specs
 from ..run.session import Session
@@ -277,21 +278,19 @@ def _breaks(prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Ses
 def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed) -> dict[str, float]:
     """Return {tensor of `exact`: SQNR in dB} of those that the integer graph holds."""
     takes = {spec.name for spec in session.inputs}
-    given = {name: array for name, array in feed.items() if name in takes}
-    floats, known = float_names(lowered), {str(v.name) for v in ir.values(exact)}
-    held_as = {user: n for v in ir.values(lowered) if (user := floats.get(n := str(v.name), n)) in known}
-    runner, found = FloatRunner(exact, held_as), {}
-    first, *rest = runner.groups
-    for group in ([*(name for name in feed if name in held_as), *first], *rest):
-        have = {
-            floats.get(name, name): (array, held)
-            for name, array, held in session.tensors(given, [held_as[user] for user in group])
-            if array.dtype.kind in "fi" and (held is not None or array.dtype.kind == "f")
-        }
-        for name, want, _ in runner.run(feed, have):
-            array, held = have.pop(name)
-            if want.dtype.kind == "f" and want.shape == array.shape and np.any(want):
-                found[name] = _agreement(want, array, held).sqnr
+    floats = float_names(lowered)
+    known = {str(v.name) for v in ir.values(exact)}
+    have: dict[str, tuple[np.ndarray, Affine | None]] = {}
+    for name, array, held in session.tensors({n: a for n, a in feed.items() if n in takes}):
+        user = floats.get(name, name)
+        if user in known and array.dtype.kind in "fi" and (held is not None or array.dtype.kind == "f"):
+            have[user] = array, held
+    release()
+    found = {}
+    for name, want, _ in FloatRunner(exact, set(have)).run(feed):
+        array, held = have.pop(name)
+        if want.dtype.kind == "f" and want.shape == array.shape and np.any(want):
+            found[name] = _agreement(want, array, held).sqnr
     return found
 
 
