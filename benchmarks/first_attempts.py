@@ -10,6 +10,7 @@ measure(name, quantized) -> {figure: value}. A model that it does not know gets 
 onnxruntime is `quantize_static` behind `quant_pre_process`: QDQ, int8, MinMax, a scale per channel, on the same data
 one by one; not for models that are fed their own states. Each attempt is a process of its own, whose processor time
 (without imports) and peak memory are counted. --results keeps every attempt, and a run that was interrupted goes on.
+Below the table stand, for each platform, the median and the largest of what we take for what onnxruntime takes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import importlib.util
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -212,6 +214,23 @@ def row(model: str, way: str, found: Mapping[str, Any]) -> str:
     return f"| {model} | {way} | {figures} | {macs} | {found['seconds']:.1f} | {found['MB']:.0f} |"
 
 
+def ratios(done: Mapping[str, Mapping[str, Any]], platform: str) -> str:
+    """Return a line on processor time and peak memory, in parts of onnxruntime's, where both ways got through."""
+    words = []
+    for key, what in (("seconds", "CPU"), ("MB", "peak memory")):
+        found = {
+            model: row[key] / peer[key]
+            for model, way in (name.rsplit(" ", 1) for name in done)
+            if way == platform
+            and key in (row := done[f"{model} {way}"])
+            and key in (peer := done.get(f"{model} {PEER}", {}))
+        }
+        if found:
+            most = max(found, key=lambda model: found[model])
+            words.append(f"{what} {statistics.median(found.values()):.1f} times, at most {found[most]:.1f} ({most})")
+    return f"{platform}, beside {PEER}, medians of {len(found)} models: {'; '.join(words)}" if words else ""
+
+
 def main() -> None:
     """Make all attempts that --results does not hold yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -244,6 +263,7 @@ def main() -> None:
                     with results.open("a") as file:
                         file.write(json.dumps([key, done[key]]) + "\n")
             print(row(model.stem, way, done[key]), flush=True)
+    print("", *filter(None, (ratios(done, platform) for platform in args.platforms)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -250,18 +250,22 @@ def check(
     ModelError, ConfigError
         For what cannot be judged at all.
     """
+    file, proto = None, None
     if isinstance(model, str | os.PathLike):
-        proto = read_packable(model)
-    else:
+        file, packable = read_packable(model)
+        proto = file if packable else None
+    elif is_integer_graph(model):
         row = row_of(model) if platform is None else platform_row(platform)
-        proto = ir.to_proto(row.named(model)) if is_integer_graph(model) else None
+        proto = ir.to_proto(row.named(model))
     if proto is not None:
         return check_packed(proto, None if platform is None else platform_row(platform), packer_args)
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
-    loaded = ir.load(model) if isinstance(model, str | os.PathLike) else model
+    if file is not None:
+        model, file = ir.from_proto(file, str(model)), None  # the graph holds its constants now
+    assert isinstance(model, ir.Graph)
     row = platform_row(platform or QuantConfig().platform)
-    graph, notes = normalised(loaded, row, calib)
+    graph, notes = normalised(model, row, calib)
     return check_float(graph, row, notes)
 
 

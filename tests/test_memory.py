@@ -11,6 +11,7 @@ from lingeronnx.flow.improve.equalize import equalize
 from lingeronnx.flow.improve.fields import moments
 from lingeronnx.flow.partition import partition
 from lingeronnx.graph import ir
+from lingeronnx.run import stages
 from lingeronnx.run.data import Data
 from lingeronnx.run.memory import bytes_per_sample, piece
 from lingeronnx.run.runners import FloatRunner, input_specs
@@ -63,6 +64,23 @@ def test_the_split_does_not_matter():
     assert left.keys() == right.keys()
     for name, value in left.items():
         np.testing.assert_array_equal(ir.const(value), ir.const(right[name]))
+
+
+@pytest.mark.parametrize("build", (nets.depthwise, nets.residual), ids=lambda build: build.__name__)
+def test_stages_give_what_one_session_gives(build, monkeypatch):
+    """Law: a model that is cut because one sample has many bytes gives the same tensors, all of them or the last."""
+    model = nets.prepared(build())
+    feed = nets.samples(model, 3)
+    want = list(FloatRunner(model).run(feed))
+    monkeypatch.setattr(stages, "HELD", 4000)
+    runner = FloatRunner(model)
+    assert len(runner.groups) > 2
+    have = list(runner.run(feed))
+    assert [name for name, _, _ in have] == [name for name, _, _ in want]
+    for (name, array, _), (_, other, _) in zip(want, have, strict=True):
+        np.testing.assert_array_equal(other, array, err_msg=name)
+    ((_, last, _),) = runner.run(feed, [want[-1][0]])
+    np.testing.assert_array_equal(last, want[-1][1])
 
 
 def test_channels_are_seen_alike_in_pieces():

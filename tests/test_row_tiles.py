@@ -12,7 +12,12 @@ from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
 from lingeronnx.targets.luna.finish.row_tiles.emit import emit
 from lingeronnx.targets.luna.finish.row_tiles.runs import runs_from
+from lingeronnx.targets.luna.packer.arguments import choose, plain_options
+from lingeronnx.targets.luna.packer.bound import least_needs
+from lingeronnx.targets.luna.packer.candidates import candidates
+from lingeronnx.targets.luna.packer.judge import make_ready
 from lingeronnx.targets.luna.packer.limits import TILED
+from lingeronnx.targets.luna.packer.memory import plan_memory
 from tests import nets
 from tests.packable import judged
 from tests.packer import judge
@@ -20,6 +25,7 @@ from tests.packer import judge
 ROWS = {"venus": VENUS, "arcs": ARCS, "venusA": VENUSA}
 HALF = {"kernel_shape": [2, 2], "strides": [2, 2]}
 LAST_STAGE = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles")
+CHOICE = importlib.import_module("lingeronnx.targets.luna.finish.row_tiles.choice")
 
 
 def three(size, channels=16):
@@ -245,3 +251,38 @@ def test_a_large_input_of_a_small_result_is_cut():
     assert [node.op_type for node in result.graph.graph].count("Conv2dInt") == 2
     assert result.report.chip_ready
     assert judged(result, "venus").problems == []
+
+
+def wide_sigmoid():
+    """A SiLU whose Sigmoid needs a work area that alone exceeds the shared memory of venus."""
+    net = nets.Net(8, 160, 160, seed=4, batch=1)
+    a = net.conv("x", (16, 8, 3, 3), pads=[1] * 4)
+    return net.graph(net.conv(net.node("Mul", a, net.node("Sigmoid", a)), (8, 16, 3, 3), strides=[4, 4], out="y"))
+
+
+def test_what_no_place_helps_is_known_before_any_trial(monkeypatch):
+    """Nothing is tried where a node that is never cut has no room, and the verdict is the same with all trials."""
+    trials = []
+    monkeypatch.setattr(CHOICE, "chosen", lambda *args: trials.append(args))
+    found = quantize(wide_sigmoid(), nets.samples(wide_sigmoid(), 2), platform="venus", effort="fast")
+    assert not trials
+    assert not found.report.chip_ready
+    assert "shared memory" in {finding.node for finding in choose(found.graph, VENUS).verdict.findings}
+
+
+@pytest.mark.parametrize(
+    ("build", "platform"),
+    [(wide_sigmoid, "venus"), *((build, name) for build in (residual, strided) for name in ROWS)],
+    ids=lambda part: part if isinstance(part, str) else part.__name__,
+)
+def test_no_plan_needs_less_than_the_bound(build, platform):
+    """Law: under any candidate's arguments the plan needs at least what is said to be needed wherever tensors lie."""
+    row, model = ROWS[platform], build()
+    proto = ir.to_proto(quantize(model, nets.samples(model, 2), platform=platform, effort="fast").graph)
+    base = plain_options(proto, row)
+    ready = make_ready(proto, row, base)
+    assert ready.net is not None
+    bound = max(least_needs(ready.net, row).values())
+    assert bound > 0
+    for candidate in candidates(ready, row):
+        assert plan_memory(ready.net, row, candidate.options(base)).need >= bound

@@ -23,10 +23,10 @@ from .check import Check, check_integer
 __all__ = ["check_packed", "is_packable", "read_packable"]
 
 
-def read_packable(path: str | os.PathLike[str]) -> onnx.ModelProto | None:
-    """Return the file at `path` if it holds integer operators, in whatever domain and order; else None."""
+def read_packable(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, bool]:
+    """Return the file at `path`, and whether it holds integer operators, in whatever domain and order."""
     proto = onnxfile.read(path)
-    return proto if is_packable(proto) else None
+    return proto, is_packable(proto)
 
 
 def is_packable(proto: onnx.ModelProto) -> bool:

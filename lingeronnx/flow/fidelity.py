@@ -13,6 +13,7 @@ from ..graph import ir
 from ..plan import Affine
 from ..run.borders import float_names
 from ..run.data import Progress
+from ..run.memory import release
 from ..run.metrics import Agreement
 from ..run.runners import FloatRunner, input_specs
 from ..run.session import Session
@@ -284,6 +285,7 @@ def per_tensor(lowered: ir.Graph, exact: ir.Graph, session: Session, feed: _Feed
         user = floats.get(name, name)
         if user in known and array.dtype.kind in "fi" and (held is not None or array.dtype.kind == "f"):
             have[user] = array, held
+    release()
     found = {}
     for name, want, _ in FloatRunner(exact, set(have)).run(feed):
         array, held = have.pop(name)

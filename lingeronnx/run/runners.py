@@ -6,7 +6,6 @@ yields, in graph order: `(tensor name, array, scale or None)`.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -24,6 +23,7 @@ from ..graph.batch_axes import batch_axes, open_axis
 from ..plan import Affine
 from .data import InputSpec
 from .refusal import reason
+from .stages import Stage, groups, stages
 
 __all__ = [
     "FloatIsland", "FloatRunner", "Item", "ShapeRunner", "Stream", "constant", "input_specs", "ort_session", "reads",
@@ -33,9 +33,6 @@ __all__ = [
 #: (tensor, array, how its integers are held; None where it is real)
 Item = tuple[str, np.ndarray, Affine | None]
 Stream = Iterator[Item]
-
-#: Bytes of one sample's tensors that one session holds.
-_HELD = 1 << 27
 
 #: Types of outputs that are handed over one by one.
 _COPIED = frozenset(
@@ -68,6 +65,7 @@ def ort_session(
     options.graph_optimization_level = level.ORT_DISABLE_ALL if plain else level.ORT_ENABLE_BASIC
     if plain:
         options.add_session_config_entry("session.disable_prepacking", "1")
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # a Shape as soon as it can be told
     stored = [tensor.name for tensor in proto.graph.initializer if tensor.name in apart]
     if stored:
         values = [ort.OrtValue.ortvalue_from_numpy(apart[name]) for name in stored]
@@ -153,22 +151,17 @@ class FloatRunner:
         self._single = {spec.name: spec for spec in specs if spec.single}
         sized = all(spec.shape is not None and None not in spec.shape for spec in specs)  # else open axes mean nothing
         self._model, self._sized = model, sized
-        #: Outputs that are held at once, and what runs them: of a model with large tensors not all.
-        self._groups = _groups(model, [name for name in self._names if name not in self._inputs])
-        self._sessions: dict[int, Any] = {}
-        self._proto: onnx.ModelProto | None = proto
-        if len(self._groups) < 2:
-            self._session(0)
-            self._proto = None
+        #: Outputs that are held at once: of a model with large tensors not all.
+        self.groups = groups(model, [name for name in self._names if name not in self._inputs])
+        if len(self.groups) == 1:
+            self._stages = [Stage(proto, self._inputs, self.groups[0], ())]
+        else:
+            self._stages = stages(proto, self.groups, {str(v.name): int(v.dtype or 0) for v in ir.values(model)})
+        self._sessions = [self._opened(stage) for stage in self._stages]
 
-    def _session(self, index: int) -> Any:
-        """Return what runs a group of outputs, and no node that none of them is computed from."""
-        if index not in self._sessions:
-            assert self._proto is not None
-            proto = _leading_to(self._proto, self._groups[index]) if len(self._groups) > 1 else self._proto
-            proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in self._groups[index])
-            self._sessions[index] = ort_session(proto, "the float model", apart=self._apart)
-        return self._sessions[index]
+    def _opened(self, stage: Stage) -> Any:
+        stage.proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in (*stage.outputs, *stage.border))
+        return ort_session(stage.proto, "the float model", apart=self._apart)
 
     @cached_property
     def _axes(self) -> dict[str, int]:
@@ -205,64 +198,37 @@ class FloatRunner:
 
     def _run(self, given: Mapping[str, np.ndarray], wanted: Sequence[str]) -> Stream:
         yield from ((name, given[name], None) for name in wanted if name in given)
-        for index, group in enumerate(self._groups):
-            fetch = [name for name in group if name in wanted and name not in given]
-            if not fetch:
-                continue
-            session = self._session(index)
+        held: dict[str, Any] = dict(given)
+        left = {name for name in wanted if name not in given}
+        for number, (stage, session) in enumerate(zip(self._stages, self._sessions, strict=True)):
+            if not left:
+                return
+            later = {name for stage in self._stages[number + 1 :] for name in stage.inputs}
+            fetch = [name for name in (*stage.outputs, *stage.border) if name in left or name in later]
             try:
-                results = dict(zip(fetch, _fetched(session, fetch, given), strict=True))
+                found = _fetched(session, fetch, {name: held[name] for name in stage.inputs}) if fetch else ()
             except Exception as error:
                 raise ModelError(_does_not_run(given, error)) from error
-            for name in fetch:  # whoever asks is the only one that holds an array
-                yield name, _array(results.pop(name)), None
+            results = dict(zip(fetch, found, strict=True))
+            del found
+            held = {name: value for name, value in {**held, **results}.items() if name in later}
+            for name in stage.outputs:  # whoever asks is the only one that holds an array
+                if name in left:
+                    yield name, _array(results.pop(name)), None
+            left.difference_update(stage.outputs)
 
 
-def _groups(model: ir.Graph, names: Sequence[str]) -> list[list[str]]:
-    """Return tensors in groups, in order, that take so many bytes a sample as may be held; one where that is unknown.
-
-    A session holds what it may be asked for until a run ends.
-    """
-    shapes = {str(v.name): ir.shape(v) for v in ir.values(model)}
-    if any(shapes[name] is None for name in names):
-        return [list(names)]
-    groups: list[list[str]] = [[]]
-    size = 0
-    for name in names:
-        one = 4 * math.prod(int(d or 1) for d in shapes[name] or ())
-        if groups[-1] and size + one > _HELD:
-            groups.append([])
-            size = 0
-        groups[-1].append(name)
-        size += one
-    return groups
-
-
-def _leading_to(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """Return a copy with those nodes that `names` are computed from; with all where a node has subgraphs."""
-    copy, needed, kept = onnx.ModelProto(), set(names), []
-    copy.CopyFrom(proto)
-    if any(a.HasField("g") or a.graphs for node in proto.graph.node for a in node.attribute):
-        return copy
-    for node in reversed(proto.graph.node):
-        if not needed.isdisjoint(node.output):
-            kept.append(node)
-            needed.update(node.input)
-    held = [tensor for tensor in copy.graph.initializer if tensor.name in needed]
-    del copy.graph.node[:], copy.graph.initializer[:]
-    copy.graph.node.extend(reversed(kept))
-    copy.graph.initializer.extend(held)
-    return copy
-
-
-def _fetched(session: Any, names: Sequence[str], given: Mapping[str, np.ndarray]) -> Sequence[Any]:
+def _fetched(session: Any, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[Any]:
     """Run a session; return arrays, or what `_array` makes arrays of, so that not all are there twice at once."""
     import onnxruntime as ort
 
-    kinds = [value.type for value in session.get_outputs()]
-    if any(array.dtype.kind not in "fiub" for array in given.values()) or not all(k in _COPIED for k in kinds):
-        return list(session.run(names, given))
-    feeds = {n: ort.OrtValue.ortvalue_from_numpy(np.asarray(a, order="C")) for n, a in given.items()}
+    plain = all(not isinstance(a, np.ndarray) or a.dtype.kind in "fiub" for a in given.values())
+    if not plain or not all(value.type in _COPIED for value in session.get_outputs()):
+        return list(session.run(names, {name: _array(value) for name, value in given.items()}))
+    feeds = {
+        name: ort.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) if isinstance(value, np.ndarray) else value
+        for name, value in given.items()
+    }
     return list(session.run_with_ort_values(names, feeds))
 
 
