@@ -220,9 +220,16 @@ def _borrow(model: ir.Graph, encodings: Encodings) -> tuple[Read, list[str]]:
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:
-    """Return `model` normalised as for `row` but without fitting it to the chip, and notes."""
-    conf = _config(None, {"platform": row, "fit": False})
+    """Return `model` normalised as for `row` but without fitting it to the chip, and notes.
+
+    One that another tool has quantized is the float model that it stands for.
+    """
+    conf, came = _config(None, {"platform": row, "fit": False}), []
+    if is_quantized(model):
+        model = read(model).graph
+        came = ["the model is quantized already (QuantizeLinear): judged is the float model that it stands for"]
     original, notes = accept(model)
+    notes = [*came, *notes]
     if (tail := cut(original)) is not None:
         original = tail.body
         free_batch(original)
