@@ -16,7 +16,7 @@ import numpy as np
 from ..formats import BATCH_NORM2D, CLIP, RELU
 from ..graph import ir
 from ..ops.activation import bounds
-from ..platforms import Platform
+from ..targets import Platform
 from ._base import Maker
 from .affine import between_layers
 

@@ -142,8 +142,9 @@ def prepare(
     if (tail := cut(original)) is not None:
         original = tail.body
         free_batch(original)
+        what = "operators that nobody here knows" if tail.unknown else "sizes that the data decide"
         notes.append(
-            f"sizes that the data decide: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's; what is "
+            f"{what}: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's; what is "
             f"measured is what they read: {', '.join(tail.reads)}"
         )
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
