@@ -11,12 +11,9 @@ import math
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..ops.activation import bounds
 from ._pass import Answer, Reason, refused
-
-_NEVER_NEGATIVE = ("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt")
-_MOVES = ("Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
 
 def clip(model: ir.Graph) -> Answer:
@@ -53,9 +50,9 @@ def clip(model: ir.Graph) -> Answer:
 def _never_negative(node: ir.Node) -> bool:
     """Whether what `node` reads is at least 0, whatever the data."""
     maker = ir.producer(node.inputs[0])
-    while maker is not None and maker.op_type in _MOVES and not maker.domain:
+    while maker is not None and maker.op_type in operators.WHOLE | operators.PARTS and not maker.domain:
         maker = ir.producer(maker.inputs[0])
-    return maker is not None and maker.op_type in _NEVER_NEGATIVE and not maker.domain
+    return maker is not None and maker.op_type in operators.NEVER_NEGATIVE and not maker.domain
 
 
 def _limits(node: ir.Node | None) -> tuple[float, float] | None:
