@@ -69,6 +69,17 @@ def test_float_graph_with_nothing_wrong():
     assert len(lo.check(small(), platform="generic")) == 0
 
 
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_what_another_tool_quantized_is_judged_as_its_float_model(form):
+    """The operators that hold integers are none of the model's: the verdict is that on the float model."""
+    x = np.random.default_rng(0).standard_normal((16, 4, 8, 8)).astype(np.float32)
+    held = lo.convert(lo.quantize(small(), x, platform="generic", effort="fast").graph, form).graph
+    found, wanted = lo.check(held, platform="venus"), lo.check(small(), platform="venus")
+    assert found.verdict == wanted.verdict
+    assert [f.op_type for f in found.host_part] == [f.op_type for f in wanted.host_part]
+    assert any("already (QuantizeLinear): judged is the float model" in note for note in found.notes)
+
+
 def test_all_violations_of_a_node_and_islands():
     net = nets.Net(4, 20, 20, seed=3)
     a = net.conv("x", (8, 4, 6, 3), strides=[3, 1], pads=[0, 5, 0, 0], out="a")

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import lingeronnx as lo
 from lingeronnx import cli
+from lingeronnx.graph import ir
 from tests.passes.helpers import proto, rand
 from tests.passes.test_layer_norm import FUSED, FUSED_HELD
 
@@ -148,3 +149,84 @@ def test_infinities_of_constants_are_the_hosts(tmp_path):
         assert np.isneginf(y[:, 0]).all()
         assert np.isfinite(y[:, 1:4]).all()
         assert found.report.integer_macs == 1
+
+
+#: What exporters write -> (opset, graph, constants). Old opsets hold as attributes what newer ones read as inputs.
+_RELATIVES = {
+    "Clip with attributes": (
+        7,
+        "{ c = Conv<pads = [1, 1, 1, 1]>(x, w) a = Clip<min = -0.4, max = 3.0>(c) y = Conv(a, v) }",
+        {},
+    ),
+    "Slice and Pad with attributes": (
+        9,
+        (
+            "{ c = Conv(x, w1) s = Slice<axes = [2], starts = [0], ends = [4]>(c) "
+            "p = Pad<pads = [0, 0, 1, 1, 0, 0, 1, 1]>(s) y = Conv(p, v) }"
+        ),
+        {"w1": rand(5, 4, 1, 1)},
+    ),
+    "Upsample": (
+        9,
+        '{ c = Conv<pads = [1, 1, 1, 1]>(x, w) u = Upsample<mode = "nearest">(c, sizes) y = Conv(u, v) }',
+        {"sizes": np.float32([1, 1, 2, 2])},
+    ),
+    "Dropout and batch norm of opset 7": (
+        7,
+        (
+            "{ c = Conv<pads = [1, 1, 1, 1]>(x, w) n = BatchNormalization<epsilon = 0.001>(c, g, b, m, g) "
+            "r = Relu(n) d = Dropout<ratio = 0.5>(r) y = Conv(d, v) }"
+        ),
+        {"g": np.abs(rand(5)) + 0.5, "b": rand(5), "m": rand(5, seed=1)},
+    ),
+    "a softmax over all behind axis 1": (
+        11,
+        "{ c = Conv(x, w) r = Relu(c) f = Flatten(r) s = Softmax<axis = 1>(f) y = MatMul(s, t) }",
+        {"t": rand(80, 3)},
+    ),
+    "squeezed means": (
+        11,
+        (
+            "{ c = Conv(x, w) r = Relu(c) m = ReduceMean<axes = [2, 3], keepdims = 1>(r) "
+            "s = Squeeze<axes = [2, 3]>(m) y = Gemm<transB = 1>(s, t, b) }"
+        ),
+        {"t": rand(3, 5), "b": rand(3)},
+    ),
+    "names of keras": (
+        13,
+        (
+            '{ "in:0" = Transpose<perm = [0, 1, 2, 3]>(x) "m/conv2d/Conv2D:0" = Conv<pads = [1, 1, 1, 1]>("in:0", w) '
+            '"m/re_lu/Relu;m/bn/FusedBatchNorm" = Relu("m/conv2d/Conv2D:0") '
+            'y = Conv("m/re_lu/Relu;m/bn/FusedBatchNorm", v) }'
+        ),
+        {},
+    ),
+    "channels last": (
+        13,
+        (
+            "{ n = Transpose<perm = [0, 2, 3, 1]>(x) b = Transpose<perm = [0, 3, 1, 2]>(n) "
+            "c = Conv<pads = [1, 1, 1, 1]>(b, w) l = Transpose<perm = [0, 2, 3, 1]>(c) a = Add(l, k) r = Relu(a) "
+            "o = Transpose<perm = [0, 3, 1, 2]>(r) y = Conv(o, v) }"
+        ),
+        {"k": rand(5)},
+    ),
+    "maximum of a leaky ReLU": (
+        13,
+        "{ c = Conv<pads = [1, 1, 1, 1]>(x, w) l = LeakyRelu<alpha = 0.2>(c) a = Max(l, k) y = Conv(a, v) }",
+        {"k": np.float32(-0.4)},
+    ),
+}
+
+
+@pytest.mark.parametrize("platform", ["generic", "venus"])
+@pytest.mark.parametrize("name", _RELATIVES)
+def test_relatives(name, platform):
+    """What exporters write, old and new, is quantized with defaults."""
+    opset, body, more = _RELATIVES[name]
+    held = {"w": rand(5, 4, 3, 3), "v": rand(3, 5, 1, 1), **more}
+    held = {key: array for key, array in held.items() if f"{key})" in body or f"{key}," in body}
+    shape = "[N,3]" if "t" in held else "[N,a,b,c]"
+    model = proto(f"g (float[N,4,6,6] x) => (float{shape} y) {body}", opset=opset, **held)
+    found = lo.quantize(ir.from_proto(model), {"x": rand(32, 4, 6, 6)}, platform=platform)
+    assert found.report.outputs["y"]["sqnr"] > 20
+    assert found.report.integer_macs == 1

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lingeronnx as lo
 from lingeronnx.fit import fit
 from lingeronnx.graph import ir
 from lingeronnx.passes import normalize
@@ -12,6 +13,7 @@ from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.targets import GENERIC, PLATFORMS
 from lingeronnx.targets.luna import VENUS
 from tests.examples import examples
+from tests.nets import Net
 from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand
 
 CHIPS = [row for row in PLATFORMS if row.packs]
@@ -152,3 +154,49 @@ def test_else_a_power_of_two(epsilon):
 
 def test_a_smaller_epsilon_is_the_chips():
     assert fit(normed("s = Add(c, x)", 1e-6, 17), VENUS) == []
+
+
+_AFFINE = ["Reshape", "BatchNormalization", "Reshape"]
+BOUNDS = {
+    "a lower end": ("Clip(s, k)", 0.3, None, "Relu"),
+    "an upper end": ("Clip(s, , k)", None, 0.6, "Relu"),
+    "two ends": ("Clip(s, k, m)", 0.3, 0.6, "Clip"),
+}
+
+
+@pytest.mark.parametrize("row", CHIPS, ids=lambda row: row.name)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_clip_between_layers(name, row):
+    """It is a ReLU, or a ReLU6, of the distance to a bound."""
+    step, low, high, middle = BOUNDS[name]
+    held = {"k": np.float32(high if low is None else low)} | ({"m": np.float32(high)} if middle == "Clip" else {})
+    left = ["Linear", "Sigmoid", *_AFFINE, middle, *_AFFINE, "Sqrt", "Tanh", "Linear"]
+    done = same(between(step, **held), row, left)
+    assert "distance to a bound" in done[0].what
+
+
+def test_a_clip_at_an_end_stays():
+    """In front of the first layer, behind the last, and where there is a Clip."""
+    for text in (
+        "g (float[N,6] x) => (float[N,6] y) { c = Clip(x, k) y = MatMul(c, w) }",
+        "g (float[N,6] x) => (float[N,6] y) { c = MatMul(x, w) y = Clip(c, k) }",
+    ):
+        model = graph(text, w=rand(6, 6), k=np.float32(-0.4))
+        trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
+        assert fit(model, VENUS) == []
+    assert fit(between("Clip(s, k)", k=np.float32(0.3)), GENERIC) == []
+
+
+@pytest.mark.parametrize("ends", [(-0.4, None), (0.1, None), (None, 0.5), (-0.3, 0.6)])
+def test_a_clip_behind_an_activation_is_an_integer_on_a_chip(ends):
+    """As keras writes ``maximum(leaky_relu(x), -0.4)``."""
+    net = Net(4, 8, 8, seed=3)
+    low, high = ("" if end is None else net.const(np.float32(end)) for end in ends)
+    leaky = net.node("LeakyRelu", net.conv("x", (8, 4, 3, 3), pads=[1] * 4), alpha=0.2)
+    cut = net.node("Clip", leaky, low, *([high] if high else []))
+    model = net.graph(net.node("Relu", net.conv(cut, (8, 8, 3, 3), pads=[1] * 4)))
+    data = np.random.default_rng(0).standard_normal((32, 4, 8, 8)).astype(np.float32)
+    for platform in ("venus", "generic"):
+        found = lo.quantize(model, data, platform=platform)
+        assert not found.report.float_nodes
+        assert min(output["sqnr"] for output in found.report.outputs.values()) > 27

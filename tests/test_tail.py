@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ModelError
+from lingeronnx.graph import ir
 from lingeronnx.graph.tail import cut
 from lingeronnx.run.runners import FloatRunner
 from tests.passes.helpers import graph, proto, rand
@@ -172,3 +173,43 @@ def test_a_loop_over_everything_gets_a_line(tmp_path):
     run = CliRunner().invoke(cli.main, ["quantize", str(tmp_path / "m.onnx"), "--platform", "generic"])
     assert run.exit_code == 1
     assert "its condition is computed at run time" in " ".join(run.output.split())
+
+
+def test_an_operator_that_nobody_here_knows_is_the_hosts():
+    """A plug-in behind the network: what it reads is measured; a function of the model is none."""
+    text = """g (float[N,4] x) => (float[N,3] y) {
+        a = MatMul(x, w) r = Relu(a) z = MatMul(r, v) y = my.domain.Thing(z)
+    }"""
+    model = proto(text, w=rand(4, 4), v=rand(4, 3))
+    model.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
+    for platform in ("generic", "venus"):
+        found = lo.quantize(ir.from_proto(model), {"x": rand(16, 4)}, platform=platform)
+        assert list(found.report.outputs) == ["z"]
+        assert found.report.outputs["z"]["sqnr"] > 25
+        assert [node.op_type for node in found.report.host_part] == ["Thing"]
+        assert any(note.startswith("operators that nobody here knows") for note in found.report.notes)
+        assert found.graph.graph.node(-1).op_type == "Thing"
+        (z,) = lo.Session(found.graph).run(["z"], {"x": rand(2, 4)})
+        assert z.shape == (2, 3)
+    front = text.replace("MatMul(x, w)", "my.domain.Thing(x)").replace("my.domain.Thing(z)", "Tanh(z)")
+    model = proto(front, v=rand(4, 3))
+    model.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
+    with pytest.raises(lo.ModelError, match="does not know the operator my.domain:Thing"):
+        lo.quantize(ir.from_proto(model), {"x": rand(16, 4)})
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_turns_that_an_input_gives(place):
+    """A loop as often as an input says: the line names the option; then it is unrolled."""
+    given = ("n, t", "k, n")[place]
+    kind = ("int64", "bool")[place]
+    text = f"""g (float[N,4] x, {kind} n) => (float[N,3] y) {{
+        z = Loop ({given}, x) <body = b (int64 i, bool c, float[N,4] s) => (bool d, float[N,4] u) {{
+            d = Identity(c) u = Mul(s, h) }}>
+        a = MatMul(z, w) y = Relu(a) }}"""
+    held = {"t": np.array(True), "k": np.array(3), "h": np.float32(0.5), "w": rand(4, 3)}
+    model = ir.from_proto(proto(text, **{k: v for k, v in held.items() if k in (*given, "h", "w")}))
+    data = {"x": rand(16, 4), "n": np.array((2, True)[place])}
+    with pytest.raises(lo.ModelError, match="depends on input 'n'; fix that input: --fix n=VALUE"):
+        lo.quantize(model, data)
+    assert lo.quantize(model, data, fix={"n": int(data["n"])}).report.outputs["y"]["sqnr"] > 25

@@ -16,6 +16,7 @@ from ..targets import Platform
 from ._base import Fitted, Rewrite
 from .affine import normalize_constant
 from .average import split_average
+from .bounds import distance_to_bound
 from .channels import split_channels
 from .depthwise import split_depthwise
 from .dilation import expand_dilation
@@ -45,6 +46,7 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite("split-channels", split_channels),
     Rewrite("unroll", unroll),
     Rewrite("smaller-input", smaller_input),
+    Rewrite("distance-to-bound", distance_to_bound),
     Rewrite("phases-of-lines", phases_of_lines, absent=True),
     Rewrite("repeat-elements", repeat_elements, absent=True),
     Rewrite("normalize-constant", normalize_constant, absent=True),

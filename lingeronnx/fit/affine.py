@@ -21,7 +21,7 @@ from ..ops.macs import macs
 from ..targets import Platform
 from ._base import Maker
 
-__all__ = ["normalize_constant"]
+__all__ = ["between_layers", "normalize_constant"]
 
 _KINDS = operators.STRAIGHT | {"Neg"}
 
@@ -33,7 +33,7 @@ def normalize_constant(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[s
         return None
     source, a, c = found
     shape = ir.shape(node.outputs[0]) or ()
-    if len(shape) < 2 or None in shape[1:] or ir.has_folded_batch(source) or not _between_layers(node):
+    if len(shape) < 2 or None in shape[1:] or ir.has_folded_batch(source) or not between_layers(node):
         return None
     sizes = [int(d or 1) for d in shape[1:]]
     spread = [np.broadcast_to(v, sizes) for v in (a, c)]
@@ -94,7 +94,7 @@ def _per_sample(array: np.ndarray | None, rank: int) -> np.ndarray | None:
     return full[0] if full.shape[:1] == (1,) else None
 
 
-def _between_layers(node: ir.Node) -> bool:
+def between_layers(node: ir.Node) -> bool:
     """Whether a layer stands somewhere before `node`, and one behind it."""
     return _reaches(node, lambda n: [ir.producer(v) for v in n.inputs]) and _reaches(
         node, lambda n: [use.node for v in n.outputs for use in v.uses()]

@@ -142,8 +142,9 @@ def prepare(
     if (tail := cut(original)) is not None:
         original = tail.body
         free_batch(original)
+        what = "operators that nobody here knows" if tail.unknown else "sizes that the data decide"
         notes.append(
-            f"sizes that the data decide: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's; what is "
+            f"{what}: {len(tail.why)} nodes from {next(iter(tail.why))} on are the host's; what is "
             f"measured is what they read: {', '.join(tail.reads)}"
         )
     stem = Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant"
@@ -220,9 +221,16 @@ def _borrow(model: ir.Graph, encodings: Encodings) -> tuple[Read, list[str]]:
 
 
 def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:
-    """Return `model` normalised as for `row` but without fitting it to the chip, and notes."""
-    conf = _config(None, {"platform": row, "fit": False})
+    """Return `model` normalised as for `row` but without fitting it to the chip, and notes.
+
+    One that another tool has quantized is the float model that it stands for.
+    """
+    conf, came = _config(None, {"platform": row, "fit": False}), []
+    if is_quantized(model):
+        model = read(model).graph
+        came = ["the model is quantized already (QuantizeLinear): judged is the float model that it stands for"]
     original, notes = accept(model)
+    notes = [*came, *notes]
     if (tail := cut(original)) is not None:
         original = tail.body
         free_batch(original)

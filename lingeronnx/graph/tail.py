@@ -2,8 +2,8 @@
 
 NonMaxSuppression, NonZero and their like give another number of values for every sample. Such nodes and all behind them
 are the host's: nothing is gained by integers there, samples cannot be stacked, and shapes from one run mean nothing.
-So is control flow that the data decide. A size that follows from the sizes of the inputs is none of these. Where more
-layers lie behind than before, nothing is cut.
+So is control flow that the data decide, and an operator that nobody here knows. A size that follows from the sizes of
+the inputs is none of these. Where more layers lie behind than before, nothing is cut.
 
 Works on the protobuf form; knows nothing of data and runners.
 """
@@ -20,6 +20,11 @@ from . import ir, operators
 
 __all__ = ["Tail", "cut", "with_tail"]
 
+#: Domains of operators that somebody here computes: onnxruntime, and of integer ones the simulator.
+_KNOWN_DOMAINS = (
+    "", "ai.onnx", ir.DOMAIN, "linger", "thinker", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.training",
+    "com.microsoft", "com.microsoft.nchwc",
+)  # fmt: skip
 _IR_VERSION = 8  # from which models have functions
 _INFERRED = 1 << 28  # bytes of weights up to which types are inferred
 
@@ -38,6 +43,11 @@ class Tail:
     sizes: dict[str, tuple[int | None, ...]]
 
     @property
+    def unknown(self) -> bool:
+        """Whether it is there for an operator that nobody here knows."""
+        return any(_unknown(self.model, node) for node in self.model.graph)
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The tensors of the body that the tail reads."""
         return tuple(str(v.name) for v in self.model.graph.inputs)
@@ -45,7 +55,8 @@ class Tail:
 
 def cut(model: ir.Graph) -> Tail | None:
     """Return `model` cut in two, None where no size is decided by data; `model` is left as it is."""
-    if not any(node.op_type in (*operators.DATA_SIZES, *operators.SIZED_BY) for node in model.graph):
+    sized = (*operators.DATA_SIZES, *operators.SIZED_BY)
+    if not any(node.op_type in sized or _unknown(model, node) for node in model.graph):
         return None
     why = _nodes(model)
     behind = {str(v.name) for node in model.graph if str(node.name) in why for v in node.outputs}
@@ -134,11 +145,19 @@ def _nodes(model: ir.Graph) -> dict[str, str]:
             why[str(node.name)] = "it reads what has sizes that the data decide"
         elif not node.domain and _decided(node, data):
             why[str(node.name)] = "its sizes are decided by the data, and differ from sample to sample"
+        elif _unknown(model, node):
+            why[str(node.name)] = f"nobody here knows the operator {ir.operator(node)}"
         if str(node.name) in why:
             behind.update(node.outputs)
         if (node.domain or node.op_type not in operators.SIZES) and any(value in data for value in given):
             data.update(node.outputs)
     return why
+
+
+def _unknown(model: ir.Graph, node: ir.Node) -> bool:
+    """Whether nobody here can compute `node`: it is of a foreign domain, and no function of the model."""
+    foreign = node.domain not in _KNOWN_DOMAINS
+    return foreign and all((node.domain, node.op_type) != name[:2] for name in model.functions)
 
 
 def _decided(node: ir.Node, data: set[ir.Value]) -> bool:

@@ -1,7 +1,8 @@
 """Recognise what Clip means: Relu where only the lower bound 0 acts, otherwise constant bounds in one form.
 
-A Clip with bounds (0, nothing) becomes Relu. Bounds that are attributes (opset 6) stay attributes; `ops.activation`
-reads both forms. Of two Clips (or Relus) in a row, the first read by the second alone, one is left.
+A Clip with bounds (0, nothing) becomes Relu. One that only cuts where no value can be goes. Bounds that are attributes
+(opset 6) stay attributes; `ops.activation` reads both forms. Of two Clips (or Relus) in a row, the first read by the
+second alone, one is left.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 
 import numpy as np
 
-from ..graph import ir
+from ..graph import ir, operators
 from ..ops.activation import bounds
 from ._pass import Answer, Reason, refused
 
@@ -34,11 +35,24 @@ def clip(model: ir.Graph) -> Answer:
                 limits = (low, high)
                 node = _set(model, node, limits)
                 changed += 1
+        never = limits[0] <= 0 and limits[1] == math.inf and node.op_type == "Clip" and _never_negative(node)
+        if never and ir.removable(node, ir.source(node)):
+            ir.remove(model, node, ir.source(node))
+            changed += 1
+            continue
         if limits[0] == 0 and limits[1] == math.inf and node.op_type == "Clip":
             new = ir.make_node("Relu", [node.inputs[0]], of=node, output="", like=node.outputs[0])
             ir.replace(model, [node], [new])
             changed += 1
     return Answer(changed, why)
+
+
+def _never_negative(node: ir.Node) -> bool:
+    """Whether what `node` reads is at least 0, whatever the data."""
+    maker = ir.producer(node.inputs[0])
+    while maker is not None and maker.op_type in operators.WHOLE | operators.PARTS and not maker.domain:
+        maker = ir.producer(maker.inputs[0])
+    return maker is not None and maker.op_type in operators.NEVER_NEGATIVE and not maker.domain
 
 
 def _limits(node: ir.Node | None) -> tuple[float, float] | None:

@@ -43,7 +43,10 @@ def _told(node: ir.Node) -> tuple[str, str]:
     """Return why `node`, which has subgraphs, is left, and what the user can do."""
     if node.op_type == "If" and (name := _setting(node.inputs[0])) is not None:
         return f"its condition depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
-    return _REASONS.get(node.op_type, "it runs a graph of its own"), "export the model without it"
+    if node.op_type == "Loop" and (name := _setting(node.inputs[0]) or _setting(node.inputs[1])) is not None:
+        return f"its number of turns depends on input '{name}'", f"fix that input: --fix {name}=VALUE"
+    why = _REASONS.get(node.op_type, "it runs a graph of its own")
+    return why, "export the model without it, or what lies behind it as a model of its own"
 
 
 def _setting(value: ir.Value | None) -> str | None:

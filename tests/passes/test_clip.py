@@ -118,3 +118,13 @@ def test_not_merged_across_a_bias():
     """A layer between the two keeps both."""
     text = "g (float[N,8] x) => (float[N,8] y) { r = Relu(x) s = Add(r, k) y = Clip(s, lo, hi) }"
     stays(graph(text, k=rand(8), lo=ZERO, hi=SIX), clip)
+
+
+@pytest.mark.parametrize("low", [-0.5, 0.0])
+def test_goes_where_no_value_can_be(low):
+    """Behind a sigmoid, also moved, a lower end of 0 or less cuts nothing."""
+    moved = model(13, low=low, before="s = Sigmoid(x) r = Transpose<perm = [0, 1]>(s)")
+    fires(moved, clip, 1, ["Sigmoid", "Transpose"], atol=0)
+    stays(model(13, low=0.1, before="r = Sigmoid(x)"), clip)
+    stays(model(13, low=-0.5, high=0.5, before="r = Sigmoid(x)"), clip)
+    stays(model(13, low=-0.5, before="r = Tanh(x)"), clip)

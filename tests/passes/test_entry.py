@@ -316,12 +316,12 @@ OPEN = {
                                "If If_y: its condition is computed at run time"),
     "a setting": (", bool c", IF, {}, "If If_y: its condition depends on input 'c'"),
     "a number of the run": (", int64 turns", LOOP.format(start="", goes="o = Identity(c)"), {},
-                            f"Loop Loop_y: {TURNS}"),
+                            "Loop Loop_y: its number of turns depends on input 'turns'"),
     "too many turns": ("", LOOP.format(start="", goes="o = Identity(c)"), {"turns": np.array(LONGEST + 1)},
                        f"Loop Loop_y: {TURNS}"),
     "an early end": ("", LOOP.format(start="", goes=EARLY), {"turns": np.array(3)}, f"Loop Loop_y: {TURNS}"),
     "a start of the run": (", bool go", LOOP.format(start="go", goes="o = Identity(c)"), {"turns": np.array(3)},
-                           f"Loop Loop_y: {TURNS}"),
+                           "Loop Loop_y: its number of turns depends on input 'go'"),
 }  # fmt: skip
 
 
@@ -335,6 +335,7 @@ def test_open_control_flow(name):
     nodes = ops(model)
     assert reasons(inline_control, model) == [why]
     assert ops(model) == nodes
-    remedy = "fix that input: --fix c=VALUE" if name == "a setting" else "export the model without it"
+    setting = {"a setting": "c", "a number of the run": "turns", "a start of the run": "go"}.get(name)
+    remedy = f"fix that input: --fix {setting}=VALUE" if setting else "export the model without it"
     with pytest.raises(ModelError, match=f"{why}; {remedy}"):
         check_control(model)
