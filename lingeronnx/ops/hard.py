@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 from .. import formats
 from ..emit import Lowering
-from ..formats import Format
 from ..formats.curves import Q7
 from ..graph import ir
 from ..plan import Affine
