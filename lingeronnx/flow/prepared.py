@@ -33,7 +33,7 @@ from ..targets import platform as platform_row
 from .improve.ranges import partition_with_clips
 from .partition import Partition
 from .reference import Reference
-from .rewritten import Changed, Rewriter, check_same
+from .rewritten import Changed, Rewriter, check_repeatable, check_same
 from .selectors import Selectors
 from .states import advice, apart, proposals
 from .taken import defaults
@@ -155,6 +155,7 @@ def prepare(
     notes += [*came, *_fix_sizes(original, data)]
     source = FloatRunner(original, _outputs(original))
     reference = Reference(source, _outputs(original), conf.budget // _REFERENCE)
+    check_repeatable(original, source, data.first())
     rewriter = Rewriter(original, source, data.first(), row, conf)
     while True:
         graph, selectors, fitted = rewriter.run(record)

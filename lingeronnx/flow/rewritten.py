@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import InternalError, ModelError
 from ..fit import Fitted, fit
-from ..graph import ir
+from ..graph import ir, operators
 from ..passes import VITAL, PassError, Step, Watch, left_out, normalize, straighten, strict
 from ..passes.shapes import all_traced, trace_shapes
 from ..plan.config import QuantConfig
@@ -81,15 +81,8 @@ class Rewriter:
         """Find the pass after which an output is another one, and leave it out; raise `cause` where there is none."""
         if strict():
             raise cause
-        names, source = [str(v.name) for v in self._original.graph.outputs], self._source
+        source = self._source
         assert source is not None
-        for name, array, _ in FloatRunner(self._original, names).run(self._feed, names):
-            again = next(a for n, a, _ in source.run(self._feed, [name]) if n == name)
-            if not np.array_equal(array, again, equal_nan=array.dtype.kind == "f"):
-                raise ModelError(
-                    f"output '{name}' is another one in every run, for the same inputs; take what draws random numbers "
-                    "out of the model"
-                )
         try:
             graph = ir.clone(self._original)
             self._rewrite(graph, Selectors(self._original, graph), self._compare(source))
@@ -158,6 +151,20 @@ def _off(want: np.ndarray, have: np.ndarray) -> float:
     scale = max(float(np.abs(want[sound]).max(initial=0.0)), 1e-30)
     off = float(np.abs(want[sound] - have[sound]).max(initial=0.0)) / scale
     return off if off == off else np.inf
+
+
+def check_repeatable(model: ir.Graph, source: FloatRunner, feed: Mapping[str, np.ndarray]) -> None:
+    """Raise ModelError where an output of `model`, which `source` runs, is another one for the same inputs."""
+    if not any(node.op_type in operators.RANDOM for node in ir.all_nodes(model.graph)):
+        return
+    names = [str(v.name) for v in model.graph.outputs]
+    first, second = ({n: array for n, array, _ in source.run(feed, names)} for _ in range(2))
+    for name, array in first.items():
+        if not np.array_equal(array, second[name], equal_nan=array.dtype.kind == "f"):
+            raise ModelError(
+                f"output '{name}' is another one in every run, for the same inputs; take what draws random numbers "
+                "out of the model"
+            )
 
 
 def check_same(
