@@ -17,7 +17,7 @@ from ..graph import ir
 __all__ = ["Stage", "groups", "stages"]
 
 #: Bytes of one sample's tensors that one session holds.
-HELD = 1 << 25
+HELD = 1 << 26
 
 
 @dataclass(frozen=True)
