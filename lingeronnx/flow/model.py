@@ -97,7 +97,7 @@ class QuantizedModel:
 
         path : of the graph; the part is called NAME_chip. to : a form as `convert` takes it. plan : a file for
         the scales. Each file is written as a whole or not at all, after all of them are made. A file for a chip has
-        names that its packer takes (`packer.names`). Raises as `convert` does.
+        names that its packer takes. Raises as `convert` does.
         """
         forms = self._forms(to)
         graph, chip = Path(path), None

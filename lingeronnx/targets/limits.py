@@ -29,6 +29,12 @@ class ConvLimits:
     max_pad: int
     channel_align: int  # layers are cut into multiples of so many channels
 
+    @property
+    def any_stride(self) -> str:
+        """The strides in words: 1, 2 or 4."""
+        *others, last = map(str, self.strides)
+        return f"{', '.join(others)} or {last}" if others else last
+
 
 @dataclass(frozen=True)
 class PoolLimits:

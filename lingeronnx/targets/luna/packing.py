@@ -152,7 +152,6 @@ class Packing:
     unmeasured: tuple[str, ...] = ()  # operators that pack and whose results could not be measured
     curve_bits: Mapping[str, int] = field(default_factory=dict)  # what a curve reads; others are not right
     softmax_axes: tuple[int, ...] | None = None  # what its attribute may say where SoftmaxInt comes out right
-    softmax_row: int = 2048
     norm_area: tuple[int, int] = (27, 8)  # bytes that LayerNormInt writes: for each element of a line, and more
 
 

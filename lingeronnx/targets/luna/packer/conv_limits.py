@@ -84,7 +84,7 @@ def line_group(node: ir.Node, row: Platform) -> Any:
 
 
 def stride_values(node: ir.Node, row: Platform) -> Any:
-    """strides are one of {own.packing.conv.strides} | use a stride of 1, 2 or 4."""
+    """strides are one of {own.packing.conv.strides} | use a stride of {own.packing.conv.any_stride}."""
     w = Window.of(node)
     if w is None:
         return None

@@ -53,12 +53,12 @@ def cat_inputs(node: ir.Node, row: Platform) -> Any:
 
 
 def softmax_row(node: ir.Node, row: Platform) -> Any:
-    """rows of a softmax have at most {own.packing.softmax_row} elements | split the row."""
+    """rows of a softmax have at most {row.softmax.max_length} elements | split the row."""
     shape = sizes(node.inputs[0])
-    if not shape:
+    if not shape or row.softmax is None:
         return None
     length = shape[_softmax_axis(node) % len(shape)]
-    return f"{length} elements" if length > packing(row).softmax_row else None
+    return f"{length} elements" if length > row.softmax.max_length else None
 
 
 def softmax_axis(node: ir.Node, row: Platform) -> Any:
