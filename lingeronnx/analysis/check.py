@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import overload
 
 from ..alike import SCREEN, few, grouped, pattern, screen_lines, together, told
 from ..errors import ModelError
@@ -89,13 +89,18 @@ class Check(Sequence[Violation]):
     def __len__(self) -> int:
         return len(self.violations)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Violation: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Violation]: ...
+
+    def __getitem__(self, index: int | slice) -> Violation | Sequence[Violation]:
         return self.violations[index]
 
     def __iter__(self) -> Iterator[Violation]:
         return iter(self.violations)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-ready values."""
         return {
             "platform": self.platform,

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -308,7 +307,7 @@ class Profile:
 
     def to_dict(
         self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[dict[str, object]]:
         """Return the rows as JSON-ready values."""
         found = []
         for entry in self.chosen(prefixes, types):

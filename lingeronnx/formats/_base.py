@@ -18,7 +18,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
-from ..graph.attributes import Attribute, Attributes, integer, number
+from ..graph.attributes import Attribute, Attributes, integer, number, scales
 from ..plan import Affine
 from ..targets.arithmetic import Arithmetic
 from ._bound import ALL_OUT, QUANT_MODES, Bound
@@ -90,17 +90,16 @@ def attributes(form: Format, node: ir.Node) -> dict[str, Attribute]:
             given[spec.name] = spec.default
         value = given[spec.name]
         if spec.name.startswith("scale_") and value is not None:
-            _check_scale(form, node, spec.name, value)
-        if spec.name.endswith("_bits") and value is not None and not 2 <= value <= 32:
+            _check_scale(form, node, spec.name, scales(given, spec.name))
+        if spec.name.endswith("_bits") and value is not None and not 2 <= integer(given, spec.name) <= 32:
             raise ModelError(f"{node.op_type} {node.name}: {spec.name} = {value}; it must be 2 to 32")
     return given
 
 
-def _check_scale(form: Format, node: ir.Node, name: str, value: Any) -> None:
-    many = isinstance(value, Sequence)
-    if many and (form.channel_axis is None or name != "scale_w"):
+def _check_scale(form: Format, node: ir.Node, name: str, value: float | list[float]) -> None:
+    if isinstance(value, list) and (form.channel_axis is None or name != "scale_w"):
         raise ModelError(f"{node.op_type} {node.name}: {name} is a list of {len(value)}; it must be one number")
-    for scale in value if many else (value,):
+    for scale in value if isinstance(value, list) else [value]:
         if not (math.isfinite(scale) and scale > 0):
             raise ModelError(f"{node.op_type} {node.name}: {name} = {scale:g}; a scale is a positive number")
 

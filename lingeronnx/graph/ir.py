@@ -519,7 +519,7 @@ def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix
     return value
 
 
-def _attribute(name: str, value: Any) -> Any:  # noqa: ANN401 - the union is onnx_ir's, which does not export it
+def _attribute(name: str, value: object) -> Any:  # noqa: ANN401 - the union is onnx_ir's, which does not export it
     """Return a list of numbers as an attribute; of any other value onnx_ir itself finds the kind.
 
     It first asks of each number whether that is a tensor or a graph, which takes longer than all else about a node.
@@ -690,7 +690,7 @@ def inner_names(model: Graph) -> set[str]:
     return found
 
 
-def set_attr(node: Node, name: str, value: Any) -> None:
+def set_attr(node: Node, name: str, value: Any) -> None:  # noqa: ANN401 - as there
     """Set attribute `name` of `node` to a Python value."""
     node.attributes[name] = oir.convenience.convert_attribute(name, value)
 
