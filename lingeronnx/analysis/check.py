@@ -318,10 +318,10 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
                 found.append(_violation(node, "attributes have values that make sense", str(error), "export again"))
             continue
         for judge in RULES:
-            value = judge(seen, row)
-            if value is not None:
+            measured = judge(seen, row)
+            if measured is not None:
                 text, remedy = rule_text(judge, row)
-                found.append(_violation(node, text, str(value), remedy))
+                found.append(_violation(node, text, str(measured), remedy))
         found += _constraints(seen, row)
         if seen.writes is not None:
             known.update({str(v.name): seen.writes for v in node.outputs if v.name})
