@@ -96,7 +96,7 @@ __all__ = [
 
 def quantize(
     model: str | os.PathLike[str] | ir.Graph,
-    calib: Any = None,
+    calib: object = None,
     *,
     platform: str | Platform | None = None,
     mode: str | None = None,
@@ -104,7 +104,7 @@ def quantize(
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     config: QuantConfig | str | os.PathLike[str] | None = None,
     plan: Plan | Encodings | None = None,
-    eval_data: Any = None,
+    eval_data: object = None,
     metric: str | None = None,
     max_drop: float | None = None,
     min_sqnr: float | None = None,
@@ -200,9 +200,9 @@ def quantize(
 
 
 def _goal(
-    model: Any,
+    model: str | os.PathLike[str] | ir.Graph,
     plan: Plan | Encodings | None,
-    data: Any,
+    data: object,
     metric: str | None,
     max_drop: float | None,
     min_sqnr: float | None,
@@ -226,7 +226,7 @@ def check(
     model: str | os.PathLike[str] | ir.Graph,
     *,
     platform: str | Platform | None = None,
-    calib: Any = None,
+    calib: object = None,
     packer_args: str | Sequence[str] | None = None,
 ) -> Check:
     """Return every limit of a platform that a model breaks.
@@ -273,7 +273,7 @@ def structure(
     model: str | os.PathLike[str] | ir.Graph | QuantizedModel,
     *,
     platform: str | Platform | None = None,
-    calib: Any = None,
+    calib: object = None,
     violations: Sequence[Violation] = (),
 ) -> Structure:
     """Return the five parts of `model_check_result.txt`: how a model is built and held, and what looks wrong.
@@ -296,7 +296,7 @@ def structure(
 # ---- analyse -----------------------------------------------------------------------------------------------------
 
 
-def wb_analyse(model: Any, log: str | os.PathLike[str] | None = "./wb_analyse.log") -> list[Row]:
+def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse.log") -> list[Row]:
     """Return a row for every weight, and write the table to `log` (None: nowhere); see `analysis.outliers`.
 
     model : an .onnx file or graph; a torch checkpoint, in which a nested state_dict is found and nothing is executed;
@@ -372,9 +372,9 @@ def convert(model: str | os.PathLike[str] | ir.Graph, to: str, platform: str | P
 def deploy(
     model: str | os.PathLike[str] | ir.Graph | QuantizedModel,
     folder: str | os.PathLike[str],
-    calib: Any = None,
+    calib: object = None,
     *,
-    data: Any = None,
+    data: object = None,
     stem: str | None = None,
     samples: int = 3,
     state: Mapping[str, str] | None = None,
@@ -433,7 +433,7 @@ def deploy(
 # ---- export ------------------------------------------------------------------------------------------------------
 
 
-def export(model: Any, args: Any = None, path: str | os.PathLike[str] = "model.onnx", **settings: Any) -> Exported:
+def export(model: object, args: Any = None, path: str | os.PathLike[str] = "model.onnx", **settings: Any) -> Exported:
     """Export a torch module to a clean float ONNX file.
 
     `lingeronnx.torch.float_export.export` has all settings.

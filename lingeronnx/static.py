@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .flow import QuantizedModel
 
 __all__ = ["quantize_static"]
+
+_Ours = TypeVar("_Ours")
 
 _FORMATS = {"QDQ": "qdq", "QOperator": "qoperator"}
 _BITS = {"QInt4": 4, "QInt8": 8, "QInt16": 16}
@@ -32,7 +34,7 @@ _ACTIVATIONS = {True: "symmetric", False: "asymmetric"}
 def quantize_static(
     model_input: str | os.PathLike[str] | onnx.ModelProto,
     model_output: str | os.PathLike[str],
-    calibration_data_reader: Any = None,
+    calibration_data_reader: object = None,
     quant_format: Any = None,
     op_types_to_quantize: Sequence[str] | None = None,
     per_channel: bool = False,
@@ -89,7 +91,7 @@ def quantize_static(
     return result
 
 
-def _one(argument: str, value: Any, known: Mapping[str, Any]) -> Any:
+def _one(argument: str, value: object, known: Mapping[str, _Ours]) -> _Ours:
     """Return our word for a member of an enum, or its name; ConfigError where there is none."""
     name = str(getattr(value, "name", value))
     if name not in known:

@@ -35,8 +35,8 @@ _KINDS = ("weight", "bias", "output")
 
 def finetune(
     model: str | os.PathLike[str] | ir.Graph,
-    train: Any,
-    eval_data: Any = None,
+    train: object,
+    eval_data: object = None,
     *,
     metric: str | None = None,
     loss: str | Callable[..., Any] = "distill",
@@ -48,7 +48,7 @@ def finetune(
     batch_norm: str = "frozen",
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    state_dict: Any = None,
+    state_dict: object = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> QuantizedModel:

@@ -53,9 +53,9 @@ class BadCase:
 
 
 def find_bad_case(
-    float_model: Any,
-    quant_model: Any,
-    data: Any,
+    float_model: object,
+    quant_model: object,
+    data: object,
     *,
     metric: str | Measure = "L1",
     order: str | None = None,

@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 
@@ -66,7 +65,7 @@ class Finding:
         """The operator, its node, the module where that is another name, and the tensor."""
         return " ".join(part for part in (self.operator, called(self.node, self.module), f"'{self.layer}'") if part)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
         return {**vars(self), "options": list(self.options), "also": list(self.also)}
 
@@ -115,7 +114,9 @@ def _against(row: Row, mean: np.ndarray, std: np.ndarray, join: Join) -> Finding
     return _out_of_balance(row, ours, mean, std, join.samples) if join.samples >= _FEW and len(mean) > 1 else None
 
 
-def _out_of_balance(row: Row, ours: Any, mean: np.ndarray, std: np.ndarray, samples: int) -> Finding | None:
+def _out_of_balance(
+    row: Row, ours: tuple[np.ndarray, np.ndarray], mean: np.ndarray, std: np.ndarray, samples: int
+) -> Finding | None:
     """Return whether channels moved against each other, as where they are swapped and normalised then."""
     moved = (ours[0] - mean) / np.maximum(std, 1e-12)
     apart = moved - moved.mean()
@@ -126,7 +127,7 @@ def _out_of_balance(row: Row, ours: Any, mean: np.ndarray, std: np.ndarray, samp
     return _of_input(row, "input channels swapped", measured, f"{most:.2g} against each other", 50.0)
 
 
-def _reordered(row: Row, ours: Any, mean: np.ndarray, std: np.ndarray) -> Finding | None:
+def _reordered(row: Row, ours: tuple[np.ndarray, np.ndarray], mean: np.ndarray, std: np.ndarray) -> Finding | None:
     def distance(order: Sequence[int]) -> float:
         pick = list(order)
         return float((np.square(ours[0][pick] - mean) + np.square(ours[1][pick] - std)).sum() / np.square(std).sum())

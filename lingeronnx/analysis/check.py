@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import overload
 
 from ..alike import SCREEN, few, grouped, pattern, screen_lines, together, told
 from ..errors import ModelError
@@ -89,13 +89,18 @@ class Check(Sequence[Violation]):
     def __len__(self) -> int:
         return len(self.violations)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Violation: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Violation]: ...
+
+    def __getitem__(self, index: int | slice) -> Violation | Sequence[Violation]:
         return self.violations[index]
 
     def __iter__(self) -> Iterator[Violation]:
         return iter(self.violations)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-ready values."""
         return {
             "platform": self.platform,
@@ -313,10 +318,10 @@ def check_integer(model: ir.Graph, row: Platform) -> Check:
                 found.append(_violation(node, "attributes have values that make sense", str(error), "export again"))
             continue
         for judge in RULES:
-            value = judge(seen, row)
-            if value is not None:
+            measured = judge(seen, row)
+            if measured is not None:
                 text, remedy = rule_text(judge, row)
-                found.append(_violation(node, text, str(value), remedy))
+                found.append(_violation(node, text, str(measured), remedy))
         found += _constraints(seen, row)
         if seen.writes is not None:
             known.update({str(v.name): seen.writes for v in node.outputs if v.name})

@@ -32,9 +32,9 @@ _CLOSER = 16  # samples to look closer with
 
 
 def compare(
-    float_model: Any,
-    quant_model: Any,
-    data: Any,
+    float_model: object,
+    quant_model: object,
+    data: object,
     out: str | os.PathLike[str] | None = None,
     *,
     state: Mapping[str, str] | None = None,
@@ -101,7 +101,7 @@ class _Joining:
         return one.part
 
 
-def _name(given: Any) -> str:
+def _name(given: object) -> str:
     return Path(given).name if isinstance(given, str | os.PathLike) else "model"
 
 
@@ -143,13 +143,13 @@ def _csv(found: Comparison) -> str:
     return out.getvalue()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return "-"
     return number(value) if isinstance(value, float) else str(value).replace(" ", "")
 
 
-def _exact(value: Any) -> Any:
+def _exact(value: object) -> Any:
     """Return a cell of the csv: floats so that they read back as they are."""
     if isinstance(value, float):
         return repr(float(value))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .advice import Finding, options
 from .join import Join, Row
@@ -55,11 +54,11 @@ class Comparison:
         """The options of all findings, ready to paste behind `lingeronnx quantize MODEL --calib DATA`."""
         return options(self.findings)
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[dict[str, object]]:
         """Return a mapping of COLUMNS and MORE_COLUMNS for every tensor."""
         return [_cells(index, row) for index, row in enumerate(self.rows)]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything but histograms as JSON-ready values."""
         return {
             "models": list(self.names),
@@ -94,7 +93,7 @@ class Comparison:
         return found
 
 
-def _cells(index: int, row: Row) -> dict[str, Any]:
+def _cells(index: int, row: Row) -> dict[str, object]:
     own = {} if row.local is None else row.local.to_dict()
     values = row.pair.to_dict()
     held = row.held

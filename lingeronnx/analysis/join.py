@@ -271,7 +271,7 @@ def samples_at_once(base: Source, feeds: Mapping[str, np.ndarray]) -> int:
 def join(
     base: Source,
     other: Source,
-    data: Any,
+    data: object,
     *,
     local: bool = True,
     state: Mapping[str, str] | None = None,
@@ -296,7 +296,7 @@ def join(
 
 def batches(
     specs: Sequence[InputSpec],
-    data: Any,
+    data: object,
     found: Join,
     state: Mapping[str, str] | None,
     batch: int | None,

@@ -69,7 +69,7 @@ class Held:
         """Return what the user's tensor is in counts, neither rounded nor cut; float64."""
         return np.asarray(real.astype(np.float64) * (self.factors(real.ndim) * self.q.scale) + self.q.zero_point)
 
-    def integers(self, real: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    def integers(self, real: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Return the user's tensor as it would be held, rounded half up."""
         return self.q.integers(real.astype(np.float64) * self.factors(real.ndim)).astype(dtype)
 
@@ -318,7 +318,7 @@ class Pair:
         """Largest share of the positive or the negative integers that y reaches, 0 to 1; None as above."""
         return None if self.held is None or not self.count else self._used
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return all measures and both spreads, by the names of the tables of `compare`."""
         found: dict[str, Any] = {name: getattr(self, key) for name, key in METRICS.items()}
         for name, key in (("min", "low"), ("max", "high"), ("mean", "mean"), ("var", "variance")):

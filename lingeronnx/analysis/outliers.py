@@ -81,7 +81,7 @@ class Row:
         """Return the numbers in the order of the columns."""
         return self.mean, self.largest, self.multiple, self.dynamic, self.versu
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the row as JSON-ready values."""
         keys = ("mean", "max", "multiple", "dynamic", "versu")
         return {"name": self.name, **dict(zip(keys, self.values(), strict=True)), "outlier": self.outlier}
@@ -198,7 +198,7 @@ def layers_of(session: Session, pattern: str | None = None, root: str = "") -> d
 
 def analyse_outputs(
     model: str | os.PathLike[str] | ir.Graph | Session,
-    data: Any,
+    data: object,
     *,
     match: str | None = None,
     log: str | os.PathLike[str] | None = None,

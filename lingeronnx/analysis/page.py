@@ -38,7 +38,7 @@ def page(found: Comparison) -> str:
     return (files(__package__) / "page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: Row) -> dict[str, object]:
     pair, held = row.pair, row.held
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
     bins = [counts.tolist() for counts in pair.histograms(_BINS)]
@@ -65,7 +65,7 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def _metrics(pair: Pair) -> dict[str, Any]:
+def _metrics(pair: Pair) -> dict[str, object]:
     return {name: _plain(getattr(pair, key)) for name, key in METRICS.items()}
 
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from ..errors import ConfigError
 from ..files import write_text
 from ..formats import attributes, integer_format, is_quantized_domain
 from ..graph import ir
+from ..graph.attributes import number, scales
 from ..plan import Affine, PerAxis, PerTensor, accumulator
 from ..run.session import Session
 from .events import write_histograms
@@ -202,10 +202,11 @@ def _constants_held(model: ir.Graph) -> dict[str, Affine]:
         for (key, index), sums in zip(form.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
             if key not in attrs:
                 continue
-            along = PerAxis(form.channel_axis or 0) if isinstance(attrs[key], Sequence) else PerTensor()
-            own = found[ir.read_name(node, index)] = Affine(attrs[key], granularity=along)
+            scale = scales(attrs, key)
+            along = PerAxis(form.channel_axis or 0) if isinstance(scale, list) else PerTensor()
+            own = found[ir.read_name(node, index)] = Affine(scale, granularity=along)
             if biases and attrs.get(sums):
-                found[ir.read_name(node, biases.pop(0))] = accumulator(float(attrs[sums]) * own.scales, False)
+                found[ir.read_name(node, biases.pop(0))] = accumulator(number(attrs, sums) * own.scales, False)
     return found
 
 
@@ -301,12 +302,12 @@ class Profile:
             if not per_channel or not seen.channels:
                 yield tag, seen.spread
                 continue
-            for number, channel in enumerate(seen.channels):
-                yield f"{tag}/{number}", channel
+            for index, channel in enumerate(seen.channels):
+                yield f"{tag}/{index}", channel
 
     def to_dict(
         self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[dict[str, object]]:
         """Return the rows as JSON-ready values."""
         found = []
         for entry in self.chosen(prefixes, types):

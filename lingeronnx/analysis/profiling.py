@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import ConfigError, DataError
 from ..graph import ir
@@ -42,7 +43,7 @@ TENSORS = "tensors"
 
 def profile(
     model: str | os.PathLike[str] | ir.Graph | Session,
-    data: Any,
+    data: object,
     out_dir: str | os.PathLike[str] | None = None,
     *,
     prefixes: Sequence[str] | None = None,
@@ -115,7 +116,7 @@ class Recorded(Session):
 
     def tensors(
         self,
-        feeds: Mapping[str, Any],
+        feeds: Mapping[str, ArrayLike],
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
@@ -138,7 +139,7 @@ class Recorded(Session):
     def _fed(self) -> list[str]:
         return [spec.name for spec in self.inputs]
 
-    def _digests(self, feeds: Mapping[str, Any]) -> Iterator[bytes]:
+    def _digests(self, feeds: Mapping[str, ArrayLike]) -> Iterator[bytes]:
         """Yield a digest of each sample."""
         arrays = [np.asarray(feeds[name]) for name in self._fed]
         for place in range(len(arrays[0])):

@@ -8,7 +8,6 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..files import write_text
 from .measures import falls, unit
@@ -59,7 +58,7 @@ class Sensitivity:
     for_chip: bool
     notes: Sequence[str] = ()
 
-    def to_list(self) -> list[list[Any]]:
+    def to_list(self) -> list[list[object]]:
         """Return [[operator, kind, type, value, ...], ...], in the order of the ranking."""
         return [[row.name, row.kind, row.op_type, *row.values] for row in self.ranking]
 

@@ -57,8 +57,8 @@ Function = Callable[[Any], float]
 
 def sensitivity(
     model: str | os.PathLike[str] | ir.Graph,
-    calib: Any = None,
-    eval_data: Any = None,
+    calib: object = None,
+    eval_data: object = None,
     *,
     folder: str | os.PathLike[str] | None = None,
     metric: str | Sequence[str] = "L1",
@@ -142,7 +142,7 @@ _NEED = "the sensitivity of operators depends on scales from calibration data: g
 
 
 def _planned(
-    model: ir.Graph, calib: Any, plan: Plan | None, settings: dict[str, Any], progress: Progress | None
+    model: ir.Graph, calib: object, plan: Plan | None, settings: dict[str, Any], progress: Progress | None
 ) -> Planned:
     """Return `model` under the plan whose grids are rounded to; ConfigError where data for its scales are missing."""
     need_data(_NEED, model, calib, plan)
@@ -223,7 +223,7 @@ def _tried(planned: Planned, every: Sequence[Layer], worst: Sequence[Layer]) -> 
     return [able[:number] for number in _FIRST if number <= len(able)]
 
 
-def evaluation_data(planned: Planned, calib: Any, eval_data: Any) -> Data:
+def evaluation_data(planned: Planned, calib: object, eval_data: object) -> Data:
     """Return what is measured on: of a model that is fed its own states, calls with the float model's states."""
     prepared = planned.prepared
     source = calib if eval_data is None else eval_data
@@ -373,7 +373,7 @@ class _Run:
         return done
 
 
-def _raw(array: Any) -> tuple[bytes, ...]:
+def _raw(array: object) -> tuple[bytes, ...]:
     if array is None:
         return ()
     array = np.ascontiguousarray(array)

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Float:
         self.graph: ir.Graph = session.model
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Float, (self.session,)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
@@ -110,7 +110,7 @@ class Integer:
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
         #: {integer or float tensor of the graph: the user's tensor}, one for each.
         self.users: dict[str, str] = {}
-        self._kinds: dict[str, tuple[tuple[int, ...], np.dtype[Any], Held | None]] = {}
+        self._kinds: dict[str, tuple[tuple[int, ...], np.dtype, Held | None]] = {}
         names = session.floats
         taken, seen = set(names.values()), set()
         for value in ir.values(self.graph):
@@ -122,7 +122,7 @@ class Integer:
             seen.add(user)
         self._streams = {user: name for name, user in self.users.items()}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Integer, (self.session,)
 
     def stream(self, name: str) -> str:
@@ -191,7 +191,7 @@ class Planned:
         self._cut: tuple[FloatRunner, dict[str, str], dict[str, str]] | None = None
         self._nodes = {str(v.name): node for node in graph.graph for v in node.outputs}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _planned, (ir.to_bytes(self.graph), self.plan)
 
     def node(self, name: str) -> ir.Node | None:
@@ -281,7 +281,7 @@ class Dump:
         return iter(())
 
 
-def source(given: Any) -> Source:
+def source(given: object) -> Source:
     """Return the source that `given` is: a model's path, graph or session, a `QuantizedModel`, a dump, or a source."""
     if isinstance(given, Float | Integer | Planned | Dump):
         return given

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..flow import QuantizedModel
 from ..flow.assign import Choice
@@ -68,7 +67,7 @@ class Structure:
         odd = [f"{kind} {name}: used {times} times" for name, kind, times in self.used if times != "1"]
         return [*(str(s) for s in self.suspicions if s.kind != LIMITED), *odd]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the structure as JSON-ready values."""
 
         def rows(head: Sequence[str], part: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:

@@ -26,6 +26,7 @@ from ..flow.observe import TensorStats
 from ..flow.partition import Partition
 from ..formats import CONCAT, DEQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
+from ..graph.attributes import number
 from ..ops import Violation, rule_of
 from .outliers import LIMIT, SHARE, rows_of
 
@@ -235,9 +236,10 @@ def _read_scales(graph: ir.Graph) -> Iterator[Suspicion]:
         if op is None or op is not CONCAT:
             continue
         attrs = attributes(op, node)
+        scale = number(attrs, "scale_o")
         for index, held in op.read_scales(attrs).items():
-            if held.scale >= _APART * attrs["scale_o"]:
-                measured = f"'{ir.read_name(node, index)}' has scale {held.scale:g}, the output {attrs['scale_o']:g}"
+            if held.scale >= _APART * scale:
+                measured = f"'{ir.read_name(node, index)}' has scale {held.scale:g}, the output {scale:g}"
                 yield Suspicion(
                     str(node.name),
                     "scales at a concat",

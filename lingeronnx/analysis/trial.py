@@ -12,9 +12,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import ConfigError
 from ..graph import ir
@@ -177,7 +177,7 @@ class TrialModel:
         found._kept = self._kept
         return found
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
         """Return the outputs `names`, None for all, of a batch."""
         wanted = self._engine.wanted if names is None else list(names)
         if unknown := [name for name in wanted if name not in self._engine.wanted]:
@@ -186,7 +186,7 @@ class TrialModel:
         runs = [self._part(part) for _, _, part in self._engine.parts(checked)]
         return [np.concatenate([run[name] for run in runs]) if len(runs) > 1 else runs[0][name] for name in wanted]
 
-    def __call__(self, given: Any) -> Any:
+    def __call__(self, given: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
         """Run a batch, feeds or the array of a single input; the output itself where there is one, else a list."""
         found = self.run(None, given if isinstance(given, Mapping) else {self.inputs[0].name: given})
         return found[0] if len(found) == 1 else found

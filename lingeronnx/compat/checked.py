@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from .. import api
 from ..analysis.profile import folder
@@ -16,13 +15,13 @@ from ..flow import QuantizedModel
 from ..graph import ir
 from ..ops import Violation
 from ..run.session import Session
-from .models import exported, fed
+from .models import Model, exported, fed
 
 __all__ = ["check_qat_model"]
 
 
 def check_qat_model(
-    model: Any, example_inputs: Any, save_results: bool = False, out_dir: str | os.PathLike[str] | None = None
+    model: Model, example_inputs: object, save_results: bool = False, out_dir: str | os.PathLike[str] | None = None
 ) -> Structure:
     """Print what looks wrong with a model before its accuracy is looked at, and return all of it.
 

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
-__all__ = ["exported", "fed", "is_module"]
+from ..flow import QuantizedModel
+from ..graph import ir
+from ..run.session import Session
+
+__all__ = ["Model", "Module", "exported", "fed", "is_module"]
 
 
-def is_module(model: Any) -> bool:
+class Module(Protocol):
+    """What is known of a torch module here."""
+
+    def named_modules(self) -> Iterable[object]:
+        """Yield its parts with their names."""
+        ...
+
+
+#: What the faces take for a model: a file, a graph, a session, what `quantize` returned; or a torch module.
+Plain = str | os.PathLike | ir.Graph | Session | QuantizedModel
+Model = Plain | Module
+
+
+def is_module(model: object) -> TypeGuard[Module]:
     """Whether `model` is a torch module."""
     return hasattr(model, "named_modules")
 
 
-def exported(model: Any, example: Any, path: Path) -> Any:
+def exported(model: Model, example: object, path: Path) -> Plain:
     """Return `model`, or where it is a torch module, the session on its export to `path`, called with `example`."""
-    if not is_module(model):
+    if isinstance(model, Plain):
         return model
     from ..torch.watch import exported as export
 
     return export(model, example, path)
 
 
-def fed(example: Any, names: Sequence[str]) -> Any:
+def fed(example: object, names: Sequence[str]) -> object:
     """Return data for a model with inputs `names`: tensors as arrays, a tuple by the order of the inputs."""
     if hasattr(example, "detach"):
         return _array(example)
@@ -36,5 +54,5 @@ def fed(example: Any, names: Sequence[str]) -> Any:
     return example
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value: object) -> np.ndarray:
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)

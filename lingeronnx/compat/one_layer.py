@@ -39,7 +39,7 @@ class AnalysisQuant:
         model_filename: str | None = None,
         params_filename: str | None = None,
         eval_function: Callable[[Any], float] | None = None,
-        data_loader: Any = None,
+        data_loader: object = None,
         save_dir: str | os.PathLike[str] = "analysis_results",
         checkpoint_name: str = "analysis_checkpoint.pkl",
         num_histogram_plots: int = 10,

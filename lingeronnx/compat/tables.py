@@ -46,7 +46,7 @@ class Dumper:
     def __exit__(self, *_: object) -> None:
         self._watching.close()
 
-    def analyse_layer_output(self, model: Any, match_pattern: str = "root.") -> None:
+    def analyse_layer_output(self, model: object, match_pattern: str = "root.") -> None:
         """Follow a `Session`, a `QuantizedModel` or a torch module: each call of it counts from now on.
 
         Raises ConfigError for anything else, and where no layer fits.
@@ -88,7 +88,7 @@ class ModelProfiler:
     profile.npz and, in tensors/, all that was seen, from which `QuantAnalysis` can go on; see `analysis.profiling`.
     """
 
-    def __init__(self, model: Any, out_dir: str | os.PathLike[str]) -> None:
+    def __init__(self, model: object, out_dir: str | os.PathLike[str]) -> None:
         self._model, self.out_dir = model, Path(out_dir)
         self._recorder: Recorder | None = None
         self._open = ExitStack()

@@ -18,10 +18,11 @@ from ..analysis.sources import Integer, Planned, Source, source
 from ..errors import ConfigError, DataError
 from ..flow import QuantizedModel
 from ..flow.lower import plan_of
+from ..graph import ir
 from ..run.data import Data
 from ..run.dump import write_npz
 from ..run.session import Session
-from .models import fed, is_module
+from .models import Model, fed, is_module
 
 __all__ = ["BAD_CASE", "QuantAnalysis"]
 
@@ -42,8 +43,8 @@ class QuantAnalysis:
 
     def __init__(
         self,
-        baseline_model: Any,
-        analysis_model: Any,
+        baseline_model: Model,
+        analysis_model: str | os.PathLike[str] | ir.Graph | Session | QuantizedModel,
         analysis_model_type: str,
         out_dir: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -62,10 +63,10 @@ class QuantAnalysis:
 
     def auto_find_bad_case(
         self,
-        data_generator: Any,
+        data_generator: object,
         num_steps: int | None = None,
         metric: str = "L1",
-        device: Any = None,
+        device: object = None,
         custom_metric_func: Callable[..., float] | None = None,
         custom_metric_order_seq: str | None = None,
     ) -> dict[str, np.ndarray]:
@@ -92,7 +93,7 @@ class QuantAnalysis:
         self.set_bad_case(found.feeds)
         return dict(found.feeds)
 
-    def set_bad_case(self, data: Any) -> None:
+    def set_bad_case(self, data: object) -> None:
         """Use `data`, feeds by input name, an array or a tuple of inputs, as the bad case."""
         self._bad_case = self._feeds(data)
         self._found = None
@@ -133,7 +134,7 @@ class QuantAnalysis:
         self._profiles = Path(baseline_model_profiler_path), Path(analysis_model_profiler_path)
         self._found = None
 
-    def run(self, device: Any = None) -> None:
+    def run(self, device: object = None) -> None:
         """Run both models on the bad case and keep every tensor's measures. device : not looked at."""
         self._found = compare(self._baseline(), self._analysis(), self._case())
 
@@ -150,7 +151,7 @@ class QuantAnalysis:
         return self._found
 
     def sensitivity(
-        self, device: Any = None, metric: str | Sequence[str] = "L1", reserve: bool = False
+        self, device: object = None, metric: str | Sequence[str] = "L1", reserve: bool = False
     ) -> list[list[Any]]:
         """Return [[operator, "activation" | "weight" | "both", type, value, ...], ...], the most sensitive first.
 
@@ -193,7 +194,7 @@ class QuantAnalysis:
             raise ConfigError("there is no bad case yet: auto_find_bad_case, set_bad_case or load_bad_case first")
         return self._bad_case
 
-    def _feeds(self, data: Any) -> dict[str, np.ndarray]:
+    def _feeds(self, data: object) -> dict[str, np.ndarray]:
         names = self._names()
         found = fed(data, names)
         if isinstance(found, np.ndarray) and len(names) == 1:
@@ -210,10 +211,8 @@ class QuantAnalysis:
         if isinstance(self._given, Session):
             return self._given
         if self._exported is None:
-            if is_module(self._given):
-                self._exported = self._export()
-            else:
-                self._exported = Session(self._given)
+            given = self._given
+            self._exported = Session(given) if isinstance(given, str | os.PathLike | ir.Graph) else self._export()
         return self._exported
 
     def _export(self) -> Session:
@@ -227,7 +226,7 @@ class QuantAnalysis:
         return source(self._session())
 
     def _analysis(self) -> Source:
-        if self._type == "fake_quant":
+        if self._type == "fake_quant" and isinstance(self._analysed, QuantizedModel):
             return Planned(self._analysed.float_graph, self._analysed.plan)
         return Integer(self._integers())
 

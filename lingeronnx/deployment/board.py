@@ -58,7 +58,7 @@ class Deployment:
     ports: Ports
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
         return {
             "folder": str(self.folder),
@@ -84,7 +84,7 @@ class _Parts:
 def deploy(
     model: str | os.PathLike[str] | ir.Graph,
     folder: str | os.PathLike[str],
-    data: Any = None,
+    data: object = None,
     *,
     stem: str | None = None,
     samples: int = 3,
@@ -251,7 +251,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def ports_dict(ports: Ports) -> dict[str, Any]:
+def ports_dict(ports: Ports) -> dict[str, object]:
     """Return ports as JSON-ready values."""
     sides = {"inputs": ports.inputs, "outputs": ports.outputs}
     return {

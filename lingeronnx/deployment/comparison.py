@@ -85,14 +85,14 @@ class Verification:
     unseen: Sequence[str] = ()
     notes: Sequence[str] = field(default_factory=tuple)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
         return asdict(self)
 
 
 def verify(
     model: str | os.PathLike[str] | ir.Graph,
-    data: Any,
+    data: object,
     *,
     dump: str | os.PathLike[str] | None = None,
     log: str | os.PathLike[str] | None = None,
@@ -134,7 +134,7 @@ def verify(
     if sample not in found:
         raise DataError(f"--sample {sample}: the data hold no such sample; they count from 0")
     ours = found[sample]
-    dumped, notes = _read(graph, ours, dump, log, output)
+    dumped, notes = _read(graph, ours, dump, log, given[0])
     pairs, unknown, more = _matched(graph, ours, dumped)
     if not pairs:
         raise DataError(
@@ -154,7 +154,12 @@ def verify(
     )
 
 
-def _read(graph: Graph, ours: Run, dump: Any, log: Any, output: Any) -> tuple[list[Dumped], list[str]]:
+_Path = str | os.PathLike[str]
+
+
+def _read(
+    graph: Graph, ours: Run, dump: _Path | None, log: _Path | None, output: _Path
+) -> tuple[list[Dumped], list[str]]:
     if dump is not None:
         return read_folder(Path(dump)), []
     if log is not None:

@@ -100,7 +100,7 @@ def read_graph(model: str | os.PathLike[str] | ir.Graph) -> Graph:
     return Graph(session, row, device, entries, ir.to_proto(graph), operators, tuple(dict.fromkeys(outputs)))
 
 
-def runs(graph: Graph, data: Any, start: int, stop: int, state: Mapping[str, str] | None) -> dict[int, Run]:
+def runs(graph: Graph, data: object, start: int, stop: int, state: Mapping[str, str] | None) -> dict[int, Run]:
     """Return what the simulator computes of samples `start` to `stop` - 1, as far as there are any.
 
     state : {output: input}, fed back from call to call, from zeros: then an item of the data is a call, as for

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..run.data import Data
@@ -21,7 +19,7 @@ _FAR = 2.0  # how many times the calibrated range, from which on one value is en
 _MOST = 3
 
 
-def beyond(result: QuantizedModel, data: Any, budget: int, limit: int | None = None) -> list[str]:
+def beyond(result: QuantizedModel, data: object, budget: int, limit: int | None = None) -> list[str]:
     """Return a line for each of the worst tensors whose values in `data` leave the range that calibration saw.
 
     budget : bytes that may be taken. At most 256 samples are looked at. None where the plan was made elsewhere: what

@@ -7,13 +7,13 @@ one holds is returned by `lower`, and read off a file by `borders`; a name says 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from ..emit import Lowered, Lowering
 from ..errors import ConfigError
 from ..formats import REQUANT, attributes, integer_format, is_quantized_domain
 from ..graph import ir
+from ..graph.attributes import integer, number, scales
 from ..plan import Affine, PerAxis, PerTensor, Plan, Transform
 from ..plan.synthetic import is_synthetic
 from ..run.borders import float_names
@@ -64,16 +64,16 @@ def plan_of(graph: ir.Graph) -> Plan:
         held = form.out_scale(attrs, [before])
         if held is not None:
             name = ir.written_name(node)
-            q = known[name] = held.changed(bits=int(form.bits(attrs) or (8 if before is None else before.bits)))
+            q = known[name] = held.changed(bits=form.bits(attrs) or (8 if before is None else before.bits))
             if form is not REQUANT:
                 tensors[names.get(name, name)] = q
         for key, index in form.weight_scales.items():
             if key in attrs and index < len(node.inputs) and node.inputs[index] is not None:
-                many = isinstance(attrs[key], Sequence)
-                along = PerAxis(form.channel_axis or 0) if many else PerTensor()
-                tensors[ir.read_name(node, index)] = Affine(attrs[key], int(attrs["parameter_bits"]), along)
+                scale = scales(attrs, key)
+                along = PerAxis(form.channel_axis or 0) if isinstance(scale, list) else PerTensor()
+                tensors[ir.read_name(node, index)] = Affine(scale, integer(attrs, "parameter_bits"), along)
         if "scale_y" in attrs and (operand := ir.const(node.inputs[1])) is not None:  # a constant operand
-            tensors[ir.read_name(node, 1)] = Affine(float(attrs["scale_y"]), 8 * operand.dtype.itemsize)
+            tensors[ir.read_name(node, 1)] = Affine(number(attrs, "scale_y"), 8 * operand.dtype.itemsize)
     found = json.loads(graph.metadata_props.get("lingeronnx.transforms", "{}"))
     transforms = {name: Transform(tuple(_factors(entry))) for name, entry in found.items()}
     floats = {str(n.name): "float in the file" for n in graph.graph if integer_format(n) is None}

@@ -17,7 +17,7 @@ __all__ = ["measured"]
 
 def measured(
     result: QuantizedModel,
-    data: Any,
+    data: object,
     baseline: str | os.PathLike[str] | ir.Graph,
     *,
     budget: int,

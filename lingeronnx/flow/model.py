@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..conversion import convert
 from ..errors import ConstraintError
@@ -148,6 +148,6 @@ class QuantizedModel:
         """The session that a call of this model runs in, always the same one."""
         return self.session()
 
-    def __call__(self, given: Any) -> Any:
+    def __call__(self, given: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
         """Run the integer graph on a batch, as `Session` does."""
         return self.runner(given)

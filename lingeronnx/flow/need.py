@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..errors import ConfigError
 from ..graph import ir
 from ..plan import Plan
@@ -13,7 +11,7 @@ from ..qdq.read import is_quantized
 __all__ = ["need_data", "need_scales"]
 
 
-def need_data(what: str, model: ir.Graph, calib: Any, plan: Any = None) -> None:
+def need_data(what: str, model: ir.Graph, calib: object, plan: object = None) -> None:
     """Raise ConfigError where nothing says which scales `model` has: no data, no plan, and none in the model itself.
 
     what : who asks, and how it is given data.

@@ -116,7 +116,7 @@ class Prepared:
 
 def prepare(
     model: str | os.PathLike[str] | ir.Graph,
-    calib: Any,
+    calib: object,
     config: QuantConfig | str | os.PathLike[str] | None,
     settings: Mapping[str, Any],
     hold: bool = True,
@@ -221,7 +221,7 @@ def _borrow(model: ir.Graph, encodings: Encodings) -> tuple[Read, list[str]]:
     return encodings.on(model), []
 
 
-def normalised(model: ir.Graph, row: Platform, calib: Any) -> tuple[ir.Graph, list[str]]:
+def normalised(model: ir.Graph, row: Platform, calib: object) -> tuple[ir.Graph, list[str]]:
     """Return `model` normalised as for `row` but without fitting it to the chip, and notes.
 
     One that another tool has quantized is the float model that it stands for.
@@ -260,7 +260,7 @@ def _row(conf: QuantConfig) -> Platform:
 
 
 def _calibration(
-    calib: Any, model: ir.Graph, conf: QuantConfig, fixed: Mapping[str, np.ndarray], hold: bool
+    calib: object, model: ir.Graph, conf: QuantConfig, fixed: Mapping[str, np.ndarray], hold: bool
 ) -> tuple[Data, Calls | None]:
     """Return the calibration data, and the calls they were made of where states are fed back."""
     specs = input_specs(model)

@@ -128,7 +128,7 @@ class Report:
         rest = f" of those known; at least {sum(self.unknown_macs.values())} unknown: {listed}" if listed else ""
         return f"{100 * self.integer_macs:.1f} %{rest}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-ready values."""
         return {
             "platform": self.platform,

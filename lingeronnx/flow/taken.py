@@ -71,7 +71,7 @@ class Taken:
         centre = f" (zero point {self.zero_point})" if self.zero_point and not self.held.shifted else ""
         return f"'{self.tensor}': scale {self.scale:.6g}{centre} is held as {new:.6g}: {what}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return JSON-ready values."""
         held = self.held
         return {

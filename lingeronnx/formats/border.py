@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from simulator.kernel import Kernel
 
 from ..graph import ir
+from ..graph.attributes import Attribute, Attributes, integer, number
 from ..plan import Affine
 from ..targets.arithmetic import Quantizer, Real, Requantizer
 from . import inference as rules
@@ -34,7 +35,7 @@ class Quant(Format):
     zero_points = True
     attributes = (Attr("scale_x", "f"), Attr("data_bits", "i", 8), Attr("zero_point", "i", 0))
 
-    def scales(self, o: Affine) -> dict[str, Any]:
+    def scales(self, o: Affine) -> dict[str, Attribute]:
         """Return the attributes of a node that writes `o`."""
         return {"data_bits": o.bits, "scale_x": o.scale, **_zero(o)}
 
@@ -42,15 +43,15 @@ class Quant(Format):
         """Return the kernel; chips round through float32."""
         from simulator.kernels import Quant as Kernel
 
-        scale, real = float(bound.attrs["scale_x"]), bound.how(Quantizer).real
+        scale, real = number(bound.attrs, "scale_x"), bound.how(Quantizer).real
         if real is Real.SINGLE:
-            return Kernel(scale, int(bound.attrs["data_bits"]), rule="single", rounding=bound.rounding)
+            return Kernel(scale, integer(bound.attrs, "data_bits"), rule="single", rounding=bound.rounding)
         # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
         # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
         kept = (writer := ir.producer(bound.node.inputs[0])) is not None and writer.op_type == DEQUANT.name
         luna = real is Real.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
-        return Kernel(scale, int(bound.attrs["data_bits"]), rule=rule, zero=int(bound.attrs["zero_point"]))
+        return Kernel(scale, integer(bound.attrs, "data_bits"), rule=rule, zero=integer(bound.attrs, "zero_point"))
 
     def held(self, node: ir.Node) -> Affine:
         """Return how the integers that a node writes are held."""
@@ -61,15 +62,15 @@ class Quant(Format):
         """Return the real input: what is quantized."""
         return [real.given(0)]  # type: ignore[list-item]
 
-    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The width is always told, and a zero point."""
         return {"data_bits": 8, **attrs, "zero_point": 0}
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
+    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_x."""
-        return affine(float(attrs["scale_x"]), int(attrs["data_bits"]), int(attrs["zero_point"]))
+        return affine(number(attrs, "scale_x"), integer(attrs, "data_bits"), integer(attrs, "zero_point"))
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
+    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return none: the input is real."""
         return {}
 
@@ -86,7 +87,7 @@ class Dequant(Format):
     zero_points = True
     attributes = (Attr("scale_o", "f"), Attr("zero_point", "i", 0))
 
-    def scales(self, x: Affine) -> dict[str, Any]:
+    def scales(self, x: Affine) -> dict[str, Attribute]:
         """Return the attributes of a node that reads `x`."""
         return {"scale_o": x.scale, **_zero(x)}
 
@@ -94,23 +95,23 @@ class Dequant(Format):
         """Return the kernel with scale_o."""
         from simulator.kernels import Dequant as Kernel
 
-        return Kernel(float(bound.attrs["scale_o"]), int(bound.attrs["zero_point"]))
+        return Kernel(number(bound.attrs, "scale_o"), integer(bound.attrs, "zero_point"))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the real value of the input."""
         return [real.input()]
 
-    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """Return the attributes unchanged."""
         return dict(attrs)
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
+    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return none: real values have no scale."""
         return None
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
+    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scale of the integer input."""
-        return {0: affine(float(attrs["scale_o"]), 32, int(attrs["zero_point"]))}  # the node names no width
+        return {0: affine(number(attrs, "scale_o"), 32, integer(attrs, "zero_point"))}  # the node names no width
 
 
 DEQUANT = Dequant()
@@ -131,8 +132,8 @@ class Requant(Unary):
         from simulator.kernels import Requant as Kernel
         from simulator.kernels import centered
 
-        bits = int(bound.attrs["o_bits"])
-        rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"]), bits)
+        bits = integer(bound.attrs, "o_bits")
+        rescale = bound.rescale(bound.ratio(number(bound.attrs, "scale_x")), bits)
         # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
         kernel = Kernel(rescale, saturate=not (bound.how(Requantizer).wraps and bits > 8))
         return centered(kernel, bound.zero("x"))

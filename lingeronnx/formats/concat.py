@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from simulator.kernel import Kernel
 
 from ..graph import ir
+from ..graph.attributes import Attribute, Attributes, integer
 from ..plan import Affine
 from ..targets.arithmetic import Concat as Arithmetic
 from . import inference as rules
@@ -42,25 +42,25 @@ class Concat(Format):
         """Return all inputs."""
         return list(range(len(node.inputs)))
 
-    def scales(self, inputs: Sequence[Affine], o: Affine) -> dict[str, Any]:
+    def scales(self, inputs: Sequence[Affine], o: Affine) -> dict[str, Attribute]:
         """Return the attributes of a node that reads `inputs` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
         zeros = zero_points(o=o, **{f"x_{i}": x for i, x in enumerate(inputs)})
         return {**{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)}, **width, "scale_o": o.scale, **zeros}
 
-    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The axis is called so, and every input has a width."""
         held = with_axis(super().to_third(attrs, inputs))
         held.pop("data_bits")
         return {**held, **{f"x_{i}_bits": held.get(f"x_{i}_bits", 8) for i in range(inputs)}}
 
-    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """The axis is called dim."""
         held = super().to_first(attrs, node)
         held["dim"] = held.pop("axis")
         return held
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
+    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return one scale for each input."""
         return {int(k[8:]): held_at(attrs, k[6:]) for k in attrs if k.startswith("scale_x_")}
 
@@ -73,9 +73,9 @@ class Concat(Format):
         from simulator.kernels import Concat as Kernel
         from simulator.kernels import centered
 
-        axis = bound.attrs["dim"] if bound.attrs["dim"] is not None else bound.attrs["axis"]
+        axis = integer(bound.attrs, "dim" if bound.attrs["dim"] is not None else "axis", 0)
         scales = self.read_scales(bound.attrs)
-        rescales, zeros, bits = [], [], int(bound.attrs["o_bits"] or 8)
+        rescales, zeros, bits = [], [], integer(bound.attrs, "o_bits", 8)
         for index in range(len(bound.node.inputs)):
             ratio = bound.ratio(scales[index].scale) if index in scales else 1.0
             lost = bound.how(Arithmetic).raises_only and ratio < 1
@@ -84,12 +84,12 @@ class Concat(Format):
                 Rescale.from_shift(ALL_OUT, bits) if lost else bound.rescale(ratio, bits, 0 if same else None)
             )
             zeros.append(0 if same else bound.zero(f"x_{index}"))
-        return centered(Kernel(int(axis or 0), tuple(rescales)), *zeros)
+        return centered(Kernel(axis, tuple(rescales)), *zeros)
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Join the inputs."""
-        axis = real.attrs["dim"] if real.attrs["dim"] is not None else real.attrs["axis"]
-        return [real("Concat", *(real.input(i) for i in range(len(real.node.inputs))), axis=int(axis or 0))]
+        axis = integer(real.attrs, "dim" if real.attrs["dim"] is not None else "axis", 0)
+        return [real("Concat", *(real.input(i) for i in range(len(real.node.inputs))), axis=axis)]
 
 
 CONCAT = Concat()

@@ -19,8 +19,8 @@ has a sigmoid for each chip.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
+from ..graph.attributes import Attribute, Attributes, integer, number
 from ..plan import Affine
 from ..targets.arithmetic import Curve, Gate, Reading
 from . import inference as rules
@@ -35,6 +36,9 @@ from ._base import Attr, Bound, Format, Unary, held_at, zero_attribute
 from .functions import function_of, written
 from .inference import Signature
 from .real import Reals
+
+if TYPE_CHECKING:
+    from simulator.lut import Piecewise
 
 __all__ = ["FAMILY", "GLU", "SIGMOID", "TANH", "GELU", "SWISH", "TABLE"]
 
@@ -50,27 +54,27 @@ class Glu(Format):
     between = True
     attributes = (Attr("dim", "i", -1), Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
 
-    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why it gates another axis than the last, or None."""
         last = len(ir.shape(node.inputs[0]) or ()) - 1
-        return None if int(attrs.get("dim", -1)) in (-1, last) else "it does not gate the last axis"
+        return None if integer(attrs, "dim", -1) in (-1, last) else "it does not gate the last axis"
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the kernel, the sigmoid of every integer worked out."""
         from simulator.kernels import Glu as Kernel
 
-        how, axis = bound.how(Gate), int(bound.attrs["dim"]) % len(bound.source_shapes[0])
+        how, axis = bound.how(Gate), integer(bound.attrs, "dim") % len(bound.source_shapes[0])
         if not how.any_axis and axis != len(bound.source_shapes[0]) - 1:
             raise ModelError(f"{bound.where}: dim = {bound.attrs['dim']}; only the last axis is gated")
-        scale = float(bound.attrs["scale_x"])
+        scale = number(bound.attrs, "scale_x")
         gate = Kernel.gates(bound.exponent("scale_x", scale), how.table.value)
         return Kernel(gate, bound.rescale(bound.ratio(scale, 2.0**15)), axis)
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """One half times the sigmoid of the other."""
-        shape, axis = real.bound.source_shapes[0], int(real.attrs["dim"])
+        shape, axis = real.bound.source_shapes[0], integer(real.attrs, "dim")
         half = shape[axis % len(shape)] // 2
-        value, gate = real("Split", real.input(), outputs=2, axis=axis, split=[half, half])
+        value, gate = real.several("Split", real.input(), outputs=2, axis=axis, split=[half, half])
         return [real("Mul", value, real("Sigmoid", gate))]
 
 
@@ -94,11 +98,11 @@ class Sigmoid(Format):
     function = "sigmoid"
     attributes = (Attr("scale_x", "f"), Attr("scale_o", "f", Q7.scale), Attr("o_bits", "i", 8))
 
-    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The width of the output is always told."""
         return super().to_third({"o_bits": 8, **attrs}, inputs)
 
-    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why the output has another scale than 2^7, or None."""
         scale = attrs.get("scale_o", Q7.scale)
         return f"scale_o = {scale:g}, not {Q7.scale:g}" if scale != Q7.scale else None
@@ -111,7 +115,7 @@ class Sigmoid(Format):
 
         how = bound.how(Curve)
         curve, bits, fraction = piecewise(self.function, how.table.value), bound.width(), how.table.fraction
-        x, q = grid(bits), bound.exponent("scale_x", float(bound.attrs["scale_x"]))
+        x, q = grid(bits), bound.exponent("scale_x", number(bound.attrs, "scale_x"))
         if how.as_told:
             return Table(self._trained(bound, curve, rsh(x, q - fraction)))
         if how.reading is Reading.NOTHING:
@@ -122,11 +126,11 @@ class Sigmoid(Format):
             x = sat_array(rsh(x, q - fraction), 32)
         return Table(curve.rounded(x, 8).astype(np.int8))
 
-    def _trained(self, bound: Bound, curve: Any, x: np.ndarray) -> np.ndarray:
+    def _trained(self, bound: Bound, curve: Piecewise, x: np.ndarray) -> np.ndarray:
         """Return what the training side computes for x in the format of its table."""
         from simulator.fixed import dtype_of, sat_array
 
-        bits, scale = int(bound.attrs["o_bits"]), float(bound.attrs["scale_o"])
+        bits, scale = integer(bound.attrs, "o_bits"), number(bound.attrs, "scale_o")
         if bound.how(Curve).reading is Reading.WRAPPED:
             return requantized(bound, curve.unsaturated(x), 2.0**15)
         if scale != 2.0 ** (bits - 1):
@@ -137,7 +141,7 @@ class Sigmoid(Format):
         """Return the curve itself."""
         return [real(self.standard, real.input())]
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
+    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """2^7, whatever the node says, to the executor."""
         return Q7
 
@@ -153,7 +157,7 @@ def requantized(bound: Bound, values: np.ndarray, scale: float) -> np.ndarray:
     """Return integers at `scale` in the node's output format, rounded as it says."""
     from simulator.fixed import divided, dtype_of, sat_array
 
-    bits, shift = int(bound.attrs["o_bits"]), bound.exponent("scale_o", bound.ratio(scale))
+    bits, shift = integer(bound.attrs, "o_bits"), bound.exponent("scale_o", bound.ratio(scale))
     rounding = int(bound.rounding)
     moved = [divided(int(v) << max(shift, 0), 1 << max(-shift, 0), rounding) for v in values]
     return sat_array(np.array(moved, object), bits).astype(dtype_of(bits))
@@ -191,7 +195,7 @@ class Gelu(Format):
 
         table = bound.how(Curve).table
         chip, fraction = table.value, table.fraction
-        q = bound.exponent("scale_x", float(bound.attrs["scale_x"]))
+        q = bound.exponent("scale_x", number(bound.attrs, "scale_x"))
         y = piecewise(self.function, chip).to(sat_array(rsh(grid(bound.width()), q - fraction), 32), fraction, 32)
         return Table(requantized(bound, y, 2.0**fraction))
 

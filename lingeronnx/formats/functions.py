@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,25 +15,25 @@ from .real import Reals
 
 __all__ = ["function_of", "written"]
 
-Do = Callable[..., Any]
+_T = TypeVar("_T", np.ndarray, ir.Value)
 
 #: Functions that the least opset of a written file (13) has; what depends on attributes is tried with their defaults.
 _PLAIN = frozenset(name for name in operators.FUNCTIONS if operators.OPERATORS[name].since <= 13)
 
 #: What is written as an expression, and tried for a table whose node names no standard function.
 #: `do(op_type, ...)` writes or computes an operator, a number is a constant.
-_COMPOSED: Mapping[str, Callable[[Do, Any], Any]] = {
+_COMPOSED: Mapping[str, Callable[[Callable[..., Any], Any], Any]] = {
     "Gelu": lambda do, x: do("Mul", do("Mul", x, 0.5), do("Add", do("Erf", do("Mul", x, math.sqrt(0.5))), 1.0)),
     "Silu": lambda do, x: do("Mul", x, do("Sigmoid", x)),
     "Mish": lambda do, x: do("Mul", x, do("Tanh", do("Softplus", x))),
 }
 
 
-def _expressed(name: str, do: Do, x: Any) -> Any:
+def _expressed(name: str, do: Callable[..., _T], x: _T) -> _T:
     return _COMPOSED[name](do, x) if name in _COMPOSED else do(name, x)
 
 
-def _value(kind: str, *given: Any) -> Any:
+def _value(kind: str, *given: np.ndarray) -> np.ndarray:
     if kind in operators.ARITHMETIC:
         return operators.ARITHMETIC[kind](*given)
     return operators.FUNCTIONS[kind](given[0], lambda name, default: default)
@@ -63,7 +63,7 @@ def written(name: str, real: Reals) -> ir.Value:
     def number(value: float) -> ir.Value:
         return real.constant(np.float32(value), "number")
 
-    def do(op_type: str, *given: Any) -> Any:
+    def do(op_type: str, *given: ir.Value | float) -> ir.Value:
         return real(op_type, *(number(value) if isinstance(value, float) else value for value in given))
 
     return _expressed(name, do, real.input())

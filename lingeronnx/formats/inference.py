@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, TypeVar
 
 import onnx
 from onnx import TensorProto, defs, helper, shape_inference
@@ -21,7 +21,21 @@ __all__ = [
 #: The opset whose standard operators the format takes over.
 OPSET = 12
 
-Context = Any
+
+class Context(Protocol):
+    """What is used of ONNX's inference context."""
+
+    def get_attribute(self, name: str) -> onnx.AttributeProto | None: ...
+    def get_input_type(self, index: int) -> onnx.TypeProto | None: ...
+    def get_input_data(self, index: int) -> onnx.TensorProto | None: ...
+    def has_input(self, index: int) -> bool: ...
+    def get_num_inputs(self) -> int: ...
+    def get_num_outputs(self) -> int: ...
+    def set_output_type(self, index: int, output_type: onnx.TypeProto) -> object: ...
+
+
+_Value = TypeVar("_Value", int, list[int])
+
 Infer = Callable[[Context], None]
 
 
@@ -41,7 +55,7 @@ class Signature:
     infer: Infer | None = None
 
 
-def _number(ctx: Context, name: str, default: Any) -> Any:
+def _number(ctx: Context, name: str, default: _Value) -> _Value:
     """Return an attribute's value."""
     found = ctx.get_attribute(name)
     return default if found is None else helper.get_attribute_value(found)
@@ -175,7 +189,8 @@ def split(ctx: Context) -> None:
     """Parts by `split`, by a list `dims`, or equal ones."""
     count, x = ctx.get_num_outputs(), _shape(ctx, 0)
     axis = _number(ctx, "axis", 0)
-    sizes = _number(ctx, "split", None) or _number(ctx, "dims", None)
+    none: list[int] = []
+    sizes = _number(ctx, "split", none) or _number(ctx, "dims", none) or None
     if x is not None and (sizes is None or len(sizes) != count):
         whole = x.dim[axis].dim_value
         sizes = [-(-whole // count)] * (count - 1) + [whole - -(-whole // count) * (count - 1)] if whole else None

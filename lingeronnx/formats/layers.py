@@ -13,15 +13,15 @@ BatchNorm2dInt      weight [C], ``y = sat(rescale(x*w[c] + b[c]))``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from simulator.kernel import Kernel, PlainKernel, Spec, require
 
 from ..graph import ir
+from ..graph.attributes import Attribute, Attributes, integer, integers, number, scales
 from ..plan import Affine
 from ..targets.arithmetic import Arithmetic, Layer
 from . import inference as rules
@@ -43,13 +43,13 @@ WEIGHT = (
 )
 
 
-def sum_scale(attrs: Mapping[str, Any], repeats: int = 1) -> Any:
+def sum_scale(attrs: Attributes, repeats: int = 1) -> float | tuple[float, ...]:
     """Return the scale of sums, scale_x * scale_w: one, or a tuple with one for each output channel.
 
     repeats : how often the channels' scales stand one after another (the groups of a transposed convolution).
     """
-    x, w = attrs["scale_x"], attrs["scale_w"]
-    return tuple(x * scale for scale in w) * repeats if isinstance(w, Sequence) else x * w
+    x, w = number(attrs, "scale_x"), scales(attrs, "scale_w")
+    return tuple(x * scale for scale in w) * repeats if isinstance(w, list) else x * w
 
 
 class WeightFormat(Format):
@@ -60,13 +60,18 @@ class WeightFormat(Format):
     leaves = True
     zero_points = True
 
-    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, Any]:
+    def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, Attribute]:
         """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`; None: real numbers."""
-        found = {"data_bits": x.bits, "parameter_bits": w.bits, "scale_x": x.scale, "scale_w": w.attribute}
+        found: dict[str, Attribute] = {
+            "data_bits": x.bits,
+            "parameter_bits": w.bits,
+            "scale_x": x.scale,
+            "scale_w": w.attribute,
+        }
         found |= zero_points(x=x, o=o)
         return found if o is None else {**found, "o_bits": o.bits, "scale_o": o.scale}
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
+    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of input and weight."""
         scales = {0: held_at(attrs, "x")}
         return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: held_at(attrs, "w")}
@@ -79,8 +84,8 @@ class WeightFormat(Format):
         """
         a = real.attrs
         axis = 1 - (self.channel_axis or 0) if turned else self.channel_axis
-        bits, view = int(a["parameter_bits"] or 8), np.transpose if turned else None
-        weight = real.held(1, a["scale_w"], axis, view, bits)
+        bits, view = integer(a, "parameter_bits", 8), np.transpose if turned else None
+        weight = real.held(1, scales(a, "scale_w"), axis, view, bits)
         found = [real.input(), weight]
         return [*found, real.held(2, sum_scale(a, groups), 0, np.ravel)] if 2 in real.bound.consts else found
 
@@ -111,10 +116,10 @@ class Conv2d(WeightFormat):
             weight,
             bound.bias(2, len(weight)),
             bound.weighted_rescale(len(weight)),
-            strides=tuple(a["strides"] or [1] * rank),
-            pads=tuple(a["pads"] or [0] * 2 * rank),
-            dilations=tuple(a["dilations"] or [1] * rank),
-            group=int(a["group"]),
+            strides=tuple(integers(a, "strides", [1] * rank)),
+            pads=tuple(integers(a, "pads", [0] * 2 * rank)),
+            dilations=tuple(integers(a, "dilations", [1] * rank)),
+            group=integer(a, "group"),
             zero=bound.zero("x"),
         )
 
@@ -122,7 +127,7 @@ class Conv2d(WeightFormat):
         """Return the convolution."""
         return [real("Conv", *self.weights(real), **self.window(real))]
 
-    def window(self, real: Reals) -> dict[str, Any]:
+    def window(self, real: Reals) -> dict[str, Attribute]:
         """Return what a convolution is besides its weights."""
         return {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT}
 
@@ -151,7 +156,7 @@ class ConvTranspose2d(WeightFormat):
     channel_axis = 1  # channels at the same place of different groups share one
     attributes = (*CONV2D.attributes, Attr("output_padding", "ints", None))
 
-    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why it is one of lines, which generation 1 does not have, or None."""
         return "of lines" if node.op_type == "QConvTranspose1d" else None
 
@@ -160,15 +165,15 @@ class ConvTranspose2d(WeightFormat):
         from simulator.kernels import ConvTranspose
 
         weight, a = bound.constant(1, "int8 int16", "weight"), bound.attrs
-        channels, group = weight.shape[1], int(a["group"])
+        channels, group = weight.shape[1], integer(a, "group")
         return ConvTranspose(
             weight,
             bound.bias(2, channels * group),
             bound.weighted_rescale(channels, group),
-            strides=a["strides"],
-            pads=a["pads"],
-            dilations=a["dilations"],
-            output_padding=a["output_padding"],
+            strides=integers(a, "strides", []) or None,
+            pads=integers(a, "pads", []) or None,
+            dilations=integers(a, "dilations", []) or None,
+            output_padding=integers(a, "output_padding", []) or None,
             group=group,
             zero=bound.zero("x"),
         )
@@ -176,7 +181,7 @@ class ConvTranspose2d(WeightFormat):
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the transposed convolution."""
         kept = {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT}
-        return [real("ConvTranspose", *self.weights(real, int(real.attrs["group"])), **kept)]
+        return [real("ConvTranspose", *self.weights(real, integer(real.attrs, "group")), **kept)]
 
 
 CONV_TRANSPOSE2D = ConvTranspose2d()
@@ -218,7 +223,7 @@ class Linear(WeightFormat):
     third = "QLinear"
     attributes = WEIGHT
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
+    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """scale_o; without one the output is float."""
         return None if attrs["scale_o"] is None else held_at(attrs, "o")
 
@@ -260,7 +265,7 @@ class BatchNorm2d(WeightFormat):
     aliases = ("QBatchNorm1d",)
     attributes = tuple(Attr(a.name, a.kind, 8) if a.name.endswith("_bits") else a for a in WEIGHT)
 
-    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why its input is not an image, or None."""
         lines = node.op_type == "QBatchNorm1d" and len(ir.shape(node.inputs[0]) or ()) != 4
         return "its input does not have four axes" if lines else None
@@ -270,13 +275,13 @@ class BatchNorm2d(WeightFormat):
         from simulator.kernels import Affine
 
         weight = bound.constant(1, "int8 int16", "weight").reshape(-1)
-        rescale = bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_w"]))
+        rescale = bound.rescale(bound.ratio(number(bound.attrs, "scale_x"), number(bound.attrs, "scale_w")))
         bias = bound.bias(2, len(weight))
         return Affine(weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale, bound.zero("x"))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the normalisation with mean 0 and variance 1: the weight has taken them up."""
-        weight = real.held(1, float(real.attrs["scale_w"]), view=np.ravel)
+        weight = real.held(1, number(real.attrs, "scale_w"), view=np.ravel)
         size = real.bound.consts[1].size
         zero, one = (real.constant(np.full(size, value, np.float32), what) for value, what in ((0, "mean"), (1, "var")))
         bias = real.held(2, sum_scale(real.attrs), view=np.ravel) if 2 in real.bound.consts else zero

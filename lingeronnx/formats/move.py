@@ -10,6 +10,7 @@ import numpy as np
 from simulator.kernel import Kernel
 
 from ..errors import ModelError
+from ..graph.attributes import integer, integers
 from ._base import Attr, Bound, Format
 
 __all__ = ["FAMILY", "RESHAPE", "FLATTEN", "SQUEEZE", "UNSQUEEZE", "TRANSPOSE"]
@@ -63,7 +64,7 @@ class Flatten(_Move):
     def target(self, bound: Bound) -> list[int]:
         """Return a target of two axes."""
         shape = self.source_shape(bound)
-        axis = int(bound.attrs["axis"]) % (len(shape) + 1)
+        axis = integer(bound.attrs, "axis") % (len(shape) + 1)
         return [0, -1] if axis == 1 else [int(np.prod(shape[:axis], dtype=int)), -1]
 
 
@@ -81,7 +82,8 @@ class Squeeze(_Move):
     def target(self, bound: Bound) -> list[int]:
         """What is left; the batch axis stays."""
         shape = self.source_shape(bound)
-        axes = bound.attrs["axes"] or (bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else None)
+        told = bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else []
+        axes = integers(bound.attrs, "axes", told)
         gone = {a % len(shape) for a in axes} if axes else {i for i, d in enumerate(shape) if d == 1}
         return [d for i, d in enumerate(shape) if i not in gone]
 
@@ -100,7 +102,7 @@ class Unsqueeze(_Move):
     def target(self, bound: Bound) -> list[int]:
         """The input's sizes with ones between."""
         shape = list(self.source_shape(bound))
-        axes = bound.attrs["axes"] or bound.consts[1].reshape(-1).tolist()
+        axes = integers(bound.attrs, "axes", bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else None)
         for axis in sorted(a % (len(shape) + len(axes)) for a in axes):
             shape.insert(axis, 1)
         return shape
@@ -120,7 +122,7 @@ class Transpose(_Move):
         from simulator.kernels import Transpose as Kernel
 
         rank = len(self.source_shape(bound))
-        return Kernel(tuple(bound.attrs["perm"] or range(rank)[::-1]))
+        return Kernel(tuple(integers(bound.attrs, "perm", range(rank)[::-1])))
 
 
 TRANSPOSE = Transpose()

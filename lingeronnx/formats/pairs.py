@@ -8,13 +8,11 @@ Operands count as what they are above their zero points; to the rounded result z
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
+from ..graph.attributes import Attribute, Attributes, integer, number
 from ..plan import Affine
 from ..targets.arithmetic import Division, Layer, Operands, Product, Quotient, Sum
 from . import inference as rules
@@ -45,13 +43,13 @@ class PairFormat(Format):
         """Return both operands."""
         return [0, 1]
 
-    def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, Any]:
+    def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, Attribute]:
         """Return the attributes of a node that reads `x` and `y` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
         held = {"scale_x": x.scale, "scale_y": y.scale, "scale_o": o.scale, **width}
         return {**held, **zero_points(x=x, y=y, o=o)}
 
-    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The second operand has a width, too."""
         return {"y_bits": 8, **super().to_third(attrs, inputs)}
 
@@ -59,7 +57,7 @@ class PairFormat(Format):
         """Return the operator itself."""
         return [real(self.standard, real.input(0), real.input(1))]
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
+    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of both operands."""
         return {0: held_at(attrs, "x"), 1: held_at(attrs, "y")}
 
@@ -84,8 +82,8 @@ class Add(PairFormat):
         """Return the adder of the platform."""
         from simulator.kernels import AddScaled, AddShift
 
-        rx, ry = bound.ratio(bound.attrs["scale_x"]), bound.ratio(bound.attrs["scale_y"])
-        bits = int(bound.attrs["o_bits"])
+        rx, ry = bound.ratio(number(bound.attrs, "scale_x")), bound.ratio(number(bound.attrs, "scale_y"))
+        bits = integer(bound.attrs, "o_bits")
         operands = bound.how(Sum).operands
         if operands is Operands.FINE:
             return self.centered(bound, AddScaled.from_ratios(rx, ry, bits, self.sign, bound.zero("o"), bound.rounding))
@@ -134,7 +132,9 @@ class Mul(PairFormat):
         """Return the kernel that multiplies."""
         from simulator.kernels import Mul as Kernel
 
-        return self.centered(bound, Kernel(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"]))))
+        return self.centered(
+            bound, Kernel(bound.rescale(bound.ratio(number(bound.attrs, "scale_x"), number(bound.attrs, "scale_y"))))
+        )
 
 
 MUL = Mul()
@@ -158,11 +158,11 @@ class Div(PairFormat):
 
         quotient = bound.how(Division).quotient
         if quotient is Quotient.SINGLE:
-            x, y, o = (float(bound.attrs[key]) for key in ("scale_x", "scale_y", "scale_o"))
-            return DivSingle(x, y, o, int(bound.attrs["o_bits"]), bound.rounding)
+            x, y, o = (number(bound.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
+            return DivSingle(x, y, o, integer(bound.attrs, "o_bits"), bound.rounding)
         if quotient is Quotient.UNSCALED:
             return Kernel(0, by_sign=True)
-        x, y, o = (bound.exponent(key, float(bound.attrs[key])) for key in ("scale_x", "scale_y", "scale_o"))
+        x, y, o = (bound.exponent(key, number(bound.attrs, key)) for key in ("scale_x", "scale_y", "scale_o"))
         return Kernel(o + y - x)
 
 
@@ -183,11 +183,11 @@ class Bmm(PairFormat):
     attributes = (Attr("scale_x", "f"), Attr("scale_y", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8),
                   Attr("o_bits", "i", 8), *_ZEROS)  # fmt: skip
 
-    def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, Any]:
+    def scales(self, x: Affine, y: Affine, o: Affine) -> dict[str, Attribute]:
         """Return the scales of both factors and the output, and the widths."""
         return {**super().scales(x, y, o), "data_bits": x.bits, "o_bits": o.bits}
 
-    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why its factors have other axes than generation 1 takes, or None."""
         ranks = [len(ir.shape(value) or ()) for value in node.inputs[:2]]
         return "its factors do not both have three axes" if node.op_type == "QMatmul" and ranks != [3, 3] else None
@@ -196,7 +196,9 @@ class Bmm(PairFormat):
         """Return the matrix kernel."""
         from simulator.kernels import MatMul
 
-        return self.centered(bound, MatMul(bound.rescale(bound.ratio(bound.attrs["scale_x"], bound.attrs["scale_y"]))))
+        return self.centered(
+            bound, MatMul(bound.rescale(bound.ratio(number(bound.attrs, "scale_x"), number(bound.attrs, "scale_y"))))
+        )
 
 
 BMM = Bmm()

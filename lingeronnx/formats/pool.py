@@ -7,13 +7,14 @@ the padding counts. Integers count as what they are above zero_point_x.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
+from ..graph.attributes import Attribute, Attributes, integer, integers, number
 from ..plan import Affine
 from ..targets.arithmetic import Average, Divisor
 from . import inference as rules
@@ -44,11 +45,11 @@ class MaxPool(Format):
         """Return the kernel for the node's window."""
         from simulator.kernels import MaxPool as Kernel
 
-        a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
+        a, kernel = bound.attrs, tuple(integers(bound.attrs, "kernel_shape"))
         return Kernel(
-            tuple(a["kernel_shape"]),
-            tuple(a["strides"] or [1] * rank),
-            tuple(a["pads"] or [0] * 2 * rank),
+            kernel,
+            tuple(integers(a, "strides", [1] * len(kernel))),
+            tuple(integers(a, "pads", [0] * 2 * len(kernel))),
             ceil_mode=bool(a["ceil_mode"]),
         )
 
@@ -69,26 +70,26 @@ class AvgPool2d(Unary):
                   Attr("scale_o", "f", None), Attr("count_include_pad", "i", 1),
                   Attr("divisor_override", "i", -1), zero_attribute("x"), zero_attribute("o"))  # fmt: skip
 
-    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """Return the attributes; padding counts as elements of a window."""
         held = super().to_third(attrs, inputs)
         return {"scale_o": held["scale_x"], **held, "count_include_pad": 1, "divisor_override": -1}
 
-    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """Padding counts without a word."""
         held = super().to_first(attrs, node)
         return {key: value for key, value in held.items() if key not in ("count_include_pad", "divisor_override")}
 
-    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Images, padding that counts, the whole window."""
         if node.op_type == "QAvgPool1d":
             return "of lines"
-        if any(attrs.get("pads") or [0]) and not attrs.get("count_include_pad", 1):
+        if any(integers(attrs, "pads", [])) and not attrs.get("count_include_pad", 1):
             return "its padding does not count"
-        divisor = int(attrs.get("divisor_override", -1))
+        divisor = integer(attrs, "divisor_override", -1)
         return f"it divides by {divisor}" if divisor > 0 else None
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
+    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_o, by default scale_x."""
         return held_at({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
 
@@ -96,27 +97,32 @@ class AvgPool2d(Unary):
         """Return the kernel with the platform's division."""
         from simulator.kernels import AvgPool, centered, luna_average
 
-        a, rank = bound.attrs, len(bound.attrs["kernel_shape"])
-        area = math.prod(a["kernel_shape"])
-        x, o = float(a["scale_x"]), float(a["scale_o"] or a["scale_x"])
+        a, kernel = bound.attrs, tuple(integers(bound.attrs, "kernel_shape"))
+        area = math.prod(kernel)
+        x, o = number(a, "scale_x"), number(a, "scale_o" if a["scale_o"] else "scale_x")
         divisor = bound.how(Average).divisor
         if divisor is Divisor.COUNTED:
-            return _mean(bound, bound.exponent("scale_o / scale_x", o / x), a["kernel_shape"], a["strides"], a["pads"])
+            strides, pads = (integers(a, key, []) or None for key in ("strides", "pads"))
+            return _mean(bound, bound.exponent("scale_o / scale_x", o / x), kernel, strides, pads)
         if divisor is Divisor.ONE_ROUNDING:
             rule = bound.rescale(o / (x * area))
         else:
             q_x, q_o = (bound.exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o)))
             rule = luna_average(_DIVISIONS[divisor], area, q_x, q_o)
-        window = (tuple(a["kernel_shape"]), tuple(a["strides"] or [1] * rank), tuple(a["pads"] or [0] * 2 * rank))
+        window = (
+            kernel,
+            tuple(integers(a, "strides", [1] * len(kernel))),
+            tuple(integers(a, "pads", [0] * 2 * len(kernel))),
+        )
         return centered(AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"])), bound.zero("x"))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the average; padding counts unless the row asks the node."""
         a, told = real.attrs, real.bound.how(Average).divisor is Divisor.COUNTED
-        if told and int(a["divisor_override"]) > 0:
+        if told and integer(a, "divisor_override") > 0:
             raise ModelError(f"{real.bound.where}: it divides by {a['divisor_override']}, which AveragePool cannot")
         kept = {spec.name: a[spec.name] for spec in _WINDOW}
-        padded = int(a["count_include_pad"]) if told else 1
+        padded = integer(a, "count_include_pad") if told else 1
         return [real("AveragePool", real.input(), count_include_pad=padded, **kept)]
 
 
@@ -137,25 +143,26 @@ class GlobalAveragePool2d(Format):
         """An average of a window as large as the map."""
         return AVG_POOL2D
 
-    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """The window is the map."""
-        window = {"kernel_shape": list((ir.shape(node.inputs[0]) or ())[2:]), "strides": [1, 1], "pads": [0] * 4}
+        size = [int(n or 0) for n in (ir.shape(node.inputs[0]) or ())[2:]]
+        window = {"kernel_shape": size, "strides": [1, 1], "pads": [0] * 4}
         return {**AVG_POOL2D.to_first(attrs, node), **window, "ceil_mode": 0}
 
-    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Images of known sizes."""
         shape = ir.shape(node.inputs[0]) or ()
         known = len(shape) == 4 and None not in shape[2:]
         return AVG_POOL2D.obstacle(attrs, node) if known else "the size of its map is not known"
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
+    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_o, by default scale_x."""
         return held_at({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
 
     def bind(self, bound: Bound) -> Kernel:
         """Return the mean of the whole map."""
-        x = float(bound.attrs["scale_x"])
-        shift = bound.exponent("scale_o / scale_x", float(bound.attrs["scale_o"] or x) / x)
+        x = number(bound.attrs, "scale_x")
+        shift = bound.exponent("scale_o / scale_x", number(bound.attrs, "scale_o", x) / x)
         return _mean(bound, shift, None, None, None)
 
     def meaning(self, real: Reals) -> list[ir.Value]:
@@ -166,7 +173,9 @@ class GlobalAveragePool2d(Format):
 GLOBAL_AVERAGE_POOL2D = GlobalAveragePool2d()
 
 
-def _mean(bound: Bound, shift: int, kernel: Any, strides: Any, pads: Any) -> Any:
+def _mean(
+    bound: Bound, shift: int, kernel: Sequence[int] | None, strides: Sequence[int] | None, pads: Sequence[int] | None
+) -> Kernel:
     """Return what the training side computes."""
     from simulator.kernels import Mean
 
@@ -176,11 +185,11 @@ def _mean(bound: Bound, shift: int, kernel: Any, strides: Any, pads: Any) -> Any
         strides,
         pads,
         shift,
-        int(a["o_bits"] or 8),
+        integer(a, "o_bits", 8),
         bound.rounding,
         ceil_mode=bool(a.get("ceil_mode", 0)),
         padded=bool(a.get("count_include_pad", 1)),
-        divisor=max(int(a.get("divisor_override", -1)), 0),
+        divisor=max(integer(a, "divisor_override", -1), 0),
     )
 
 

@@ -6,14 +6,16 @@ in float32. Whoever asks puts the QuantizeLinear behind the result. Knows no int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import ModelError
 from ..graph import ir
+from ..graph.attributes import Attribute, Attributes
 from ..plan import Affine
+from ._bound import Bound
 
 __all__ = ["LOWEST", "WIDE", "Reals", "held_type"]
 
@@ -31,7 +33,7 @@ def held_type(bits: int) -> ir.DataType:
 class Reals:
     """Makes the nodes that mean in real numbers what the integer node `bound` computes.
 
-    bound : the `Bound` of the node, which this file does not know. values : the real value of each input, None where it
+    bound : what is known of the node. values : the real value of each input, None where it
     is absent or a constant. held : how each input is held, None where it is real.
     opset : what the nodes made so far need. steps : {initializer with y_scale: the scale}. Names come from the node's.
     """
@@ -39,7 +41,7 @@ class Reals:
     def __init__(
         self,
         model: ir.Graph,
-        bound: Any,
+        bound: Bound,
         values: Sequence[ir.Value | None],
         held: Sequence[Affine | None],
         taken: set[str],
@@ -47,7 +49,7 @@ class Reals:
         self.bound, self.node, self.attrs = bound, bound.node, bound.attrs
         self.nodes: list[ir.Node] = []
         self.opset = LOWEST
-        self.steps: dict[str, Any] = {}
+        self.steps: dict[str, float | Sequence[float]] = {}
         self._model, self._values, self._held, self._taken = model, values, held, taken
 
     def scale(self, index: int = 0) -> float:
@@ -62,18 +64,22 @@ class Reals:
         found = self._held[index]
         return (integer - (0 if found is None else found.zero_point)) / self.scale(index)
 
-    def __call__(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        """Append a standard node; return its output, or a list of them. Attributes of None are left out."""
+    def __call__(self, op_type: str, *inputs: ir.Value | None, **attributes: Attribute) -> ir.Value:
+        """Append a standard node; return its output. Attributes of None are left out."""
+        return self.several(op_type, *inputs, outputs=1, **attributes)[0]
+
+    def several(self, op_type: str, *inputs: ir.Value | None, outputs: int, **attributes: Attribute) -> list[ir.Value]:
+        """Append a standard node with so many outputs; return these."""
         name = self._name(f"{self.node.outputs[0].name}_{op_type}")
         made = ir.node(op_type, list(inputs), {}, num_outputs=outputs, name=f"{self.node.name}_{op_type}")
-        for key, value in attributes.items():
-            if value is not None:
-                ir.set_attr(made, key, value)
+        for key, attribute in attributes.items():
+            if attribute is not None:
+                ir.set_attr(made, key, attribute)
         for number, value in enumerate(made.outputs):
             value.name = name if not number else self._name(name)
         ir.mark_origin(made, self.node)
         self.nodes.append(made)
-        return made.outputs[0] if outputs == 1 else list(made.outputs)
+        return list(made.outputs)
 
     def needs(self, opset: int) -> None:
         """Note that a node made here exists from `opset` on."""
@@ -92,14 +98,14 @@ class Reals:
         """Return input `index` as it is: an index, a size; None where it is absent."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
-    def constant(self, array: Any, what: str) -> ir.Value:
+    def constant(self, array: ArrayLike, what: str) -> ir.Value:
         """Return a constant."""
         return ir.add_initializer(self._model, self._name(f"{self.node.outputs[0].name}_{what}"), np.asarray(array))
 
     def held(
         self,
         index: int,
-        scale: Any,
+        scale: float | Sequence[float],
         axis: int | None = None,
         view: Callable[[np.ndarray], np.ndarray] | None = None,
         bits: int | None = None,
@@ -109,27 +115,27 @@ class Reals:
         view : rearranges them first. bits : as many are stored, default those of their type. The result has the name
         of the constant where that is free.
         """
-        array, name = self.bound.consts[index], str(self.node.inputs[index].name)
+        array, name = self.bound.consts[index], ir.read_name(self.node, index)
         array = array if view is None else view(array)
-        many = isinstance(scale, Sequence)
+        channels = len(scale) if isinstance(scale, Sequence) else 0
         if array.dtype == np.int64:  # which has no DequantizeLinear
-            factor = np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)]) if many else scale
+            factor = np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)]) if channels else scale
             return ir.add_initializer(self._model, self._name(f"{name}_real"), (array / factor).astype(np.float32))
         kind = held_type(bits or 8 * array.dtype.itemsize)
         inputs = [
             self._integers(self._name(f"{name}_quantized"), array, kind),
             self.step(name, scale),
-            *self.zero(kind, len(scale) if many else 0),
+            *self.zero(kind, channels),
         ]
         made = ir.make_node(
-            "DequantizeLinear", inputs, {"axis": axis} if many else {}, output=self._own(name), of=self.node,
+            "DequantizeLinear", inputs, {"axis": axis} if channels else {}, output=self._own(name), of=self.node,
             what=f"input{index}",
         )  # fmt: skip
         made.outputs[0].shape, made.outputs[0].type = ir.Shape(array.shape), ir.TensorType(ir.DataType.FLOAT)
         self.nodes.append(made)
         return made.outputs[0]
 
-    def step(self, name: str, scale: Any) -> ir.Value:
+    def step(self, name: str, scale: float | Sequence[float]) -> ir.Value:
         """Return the constant y_scale of the tensor `name` at `scale`."""
         held = np.asarray(1.0 / np.asarray(scale), np.float32)
         value = ir.add_initializer(self._model, self._name(f"{name}_scale"), held)
@@ -168,7 +174,7 @@ class Reals:
         self._taken.add(found)
         return found
 
-    def same(self, *inputs: ir.Value | None, attributes: Mapping[str, Any] | None = None) -> list[ir.Value]:
+    def same(self, *inputs: ir.Value | None, attributes: Attributes | None = None) -> list[ir.Value]:
         """Append the standard operator of the node's own name; attributes: default the node's that the standard has."""
         import onnx
 
@@ -176,5 +182,4 @@ class Reals:
         if given is None:
             known = set(onnx.defs.get_schema(op_type, 12).attributes) | set(onnx.defs.get_schema(op_type).attributes)
             given = {key: ir.attr(self.node, key) for key in self.node.attributes if key in known}
-        found = self(op_type, *inputs, outputs=len(self.node.outputs), **given)
-        return found if isinstance(found, list) else [found]
+        return self.several(op_type, *inputs, outputs=len(self.node.outputs), **given)

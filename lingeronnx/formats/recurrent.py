@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
+from ..graph.attributes import Attribute, Attributes, integer, number
 from ..plan import Affine
 from ..targets import arithmetic as kinds
 from . import inference as rules
@@ -26,6 +27,9 @@ from . import recurrent_trained
 from ._base import Attr, Bound, Format
 from .inference import Signature
 from .real import Reals
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["FAMILY", "LSTM", "GRU"]
 
@@ -105,16 +109,16 @@ class Recurrent(Format):
     #: What a node gives besides the sequence, with its width (0: the sequence's).
     states: ClassVar[Mapping[str, int]]
 
-    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """Return the attributes unchanged."""
         return dict(attrs)
 
-    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """What is given stands among the inputs, not in attributes."""
         gone = ("has_hidden", "has_cell", "scale_c")
         return {**{k: v for k, v in super().to_first(attrs, node).items() if k not in gone}, "dropout": 0.0}
 
-    def obstacle(self, attrs: Mapping[str, Any], node: ir.Node) -> str | None:
+    def obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """The output is the state."""
         o, h = attrs.get("scale_o"), attrs.get("scale_h")
         return f"scale_o = {o}, scale_h = {h}" if o != h else None
@@ -123,7 +127,7 @@ class Recurrent(Format):
         """The input, lengths and states, but for constants."""
         return [0, *(index for index in _extras(node).values() if _array(node.inputs[index]) is None)]
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
+    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return the scale of the sequence."""
         return Affine(self.state_scale(attrs))
 
@@ -139,9 +143,9 @@ class Recurrent(Format):
         types = [value.dtype.name if value.dtype is not None else "FLOAT" for value in bound.node.outputs]
         return [i for i, kind in enumerate(types) if i and kind == "FLOAT" and bound.how(self.kind).trained]
 
-    def state_scale(self, attrs: Any) -> float:
+    def state_scale(self, attrs: Attributes) -> float:
         """Return the scale of the state that goes round: scale_o, and scale_h only where that is missing."""
-        return float(attrs["scale_o"] or attrs["scale_h"])
+        return number(attrs, "scale_o" if attrs["scale_o"] else "scale_h")
 
     def parts(self, bound: Bound) -> dict[str, Any]:
         """Return what every recurrent kernel takes, found among the inputs of any variant."""
@@ -149,7 +153,7 @@ class Recurrent(Format):
         weights = _weights(bound.node)
         if len(weights) != 2 or weights[1] != weights[0] + 1:
             raise ModelError(f"{bound.where}: its two weights must be constants")
-        if int(attrs["num_layers"]) != 1:
+        if integer(attrs, "num_layers") != 1:
             raise ModelError(f"{bound.where}: num_layers = {attrs['num_layers']}; one layer per node is computed")
         extras = _extras(bound.node)
         steps = bound.source_shapes[0][self.time_axis(bound)]
@@ -185,9 +189,9 @@ class Recurrent(Format):
         def ordered(array: np.ndarray) -> np.ndarray:
             return array.reshape(len(gates), -1, *array.shape[1:])[order].reshape(1, *array.shape)
 
-        bits, scales = int(a["parameter_bits"] or 8), [float(a[key]) for key in ("scale_iw", "scale_hw")]
+        bits, scales = integer(a, "parameter_bits", 8), [number(a, key) for key in ("scale_iw", "scale_hw")]
         held = [real.held(i, s, view=ordered, bits=bits) for i, s in zip((w, r), scales, strict=True)]
-        sums = (float(a["scale_x"]) * scales[0], self.state_scale(a) * scales[1])
+        sums = (number(a, "scale_x") * scales[0], self.state_scale(a) * scales[1])
         units = real.bound.consts[r].shape[1]
         halves = [
             ordered(real.bound.consts[index] / scale)
@@ -196,7 +200,7 @@ class Recurrent(Format):
             for index, scale in zip((r + 1, r + 2), sums, strict=True)
         ]
         bias = real.constant(np.concatenate(halves, axis=1).astype(np.float32), "bias")
-        turn: dict[str, Any] = {"perm": [1, 0, 2]}
+        turn = {"perm": [1, 0, 2]}
         lengths = real.given(found["lengths"]) if "lengths" in found else None
         if lengths is not None:
             lengths = real("Cast", lengths, to=6)
@@ -211,15 +215,15 @@ class Recurrent(Format):
         ]
         inner = [real("Transpose", state, **turn) if state is not None and first else state for state in states]
         x = real("Transpose", real.input(), **turn) if first else real.input()
-        outer = real(
+        outer = real.several(
             self.standard, x, *held, bias, lengths, *inner, outputs=1 + len(self.states), hidden_size=units,
-            direction=None if int(a["go_forward"]) else "reverse", **self.standard_attributes(a),
+            direction=None if integer(a, "go_forward") else "reverse", **self.standard_attributes(a),
         )  # fmt: skip
         sequence = real("Squeeze", outer[0], axes=[1])
         found_out = [sequence, *outer[1:]]
         return [real("Transpose", value, **turn) if first else value for value in found_out][: len(real.node.outputs)]
 
-    def standard_attributes(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def standard_attributes(self, attrs: Attributes) -> dict[str, Attribute]:
         """Return what the standard layer says besides its sizes."""
         return {}
 
@@ -234,8 +238,8 @@ class Recurrent(Format):
         a = bound.attrs
         found: dict[str, Any] = {}
         for key, scales in (("rescale_x", ("scale_x", "scale_iw")), ("rescale_h", ("", "scale_hw"))):
-            first = float(a[scales[0]]) if scales[0] else self.state_scale(a)
-            product = first * float(a[scales[1]])
+            first = number(a, scales[0]) if scales[0] else self.state_scale(a)
+            product = first * number(a, scales[1])
             if not bound.arithmetic.requantize.shifts:
                 found[key] = Rescale.from_ratio(2.0**bits / product, 32)
                 continue
@@ -267,7 +271,7 @@ class Lstm(Recurrent):
         how = bound.how(kinds.Lstm)
         if how.trained:
             return recurrent_trained.lstm(bound, how, self.parts(bound))
-        bits, table, scale = int(bound.attrs["o_bits"] or 8), how.table.value, self.state_scale(bound.attrs)
+        bits, table, scale = integer(bound.attrs, "o_bits", 8), how.table.value, self.state_scale(bound.attrs)
         narrow = how.form is kinds.LstmForm.WIDE and bits <= 8
         arithmetic = kinds.LstmForm.Q27.value if narrow else how.form.value
         return Kernel(
@@ -302,11 +306,11 @@ class Gru(Recurrent):
     states = MappingProxyType({"h": 0})
     attributes = (*_ATTRIBUTES, Attr("linear_before_reset", "i", 1))
 
-    def standard_attributes(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def standard_attributes(self, attrs: Attributes) -> dict[str, Attribute]:
         """Where the reset gate acts."""
-        return {"linear_before_reset": int(attrs["linear_before_reset"])}
+        return {"linear_before_reset": integer(attrs, "linear_before_reset")}
 
-    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """Generation 3 has one place for the reset gate."""
         return {**super().to_first(attrs, node), "linear_before_reset": 1}
 
@@ -318,7 +322,7 @@ class Gru(Recurrent):
         how = bound.how(kinds.Gru)
         if how.trained:
             return recurrent_trained.gru(bound, how, self.parts(bound))
-        bits, scale = int(bound.attrs["o_bits"] or 8), self.state_scale(bound.attrs)
+        bits, scale = integer(bound.attrs, "o_bits", 8), self.state_scale(bound.attrs)
         if how.form is not kinds.GruForm.DEFINED:
             from simulator.fixed import Rescale
 

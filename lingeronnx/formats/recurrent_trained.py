@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelError
+from ..graph.attributes import Attributes, integer, number
 from ..targets.arithmetic import Gru, GruForm, Lstm, LstmForm, Recurrent
 from ._base import Bound
+
+if TYPE_CHECKING:
+    from simulator.fixed import Rescale
+    from simulator.kernel import Kernel as SimulatorKernel
 
 __all__ = ["cell_scale", "gru", "lstm", "state_scale"]
 
@@ -27,12 +32,13 @@ def _first(bound: Bound) -> bool:
 
 def state_scale(bound: Bound) -> float:
     """Return the scale of the output and of the last state."""
-    o, h = bound.attrs["scale_o"], float(bound.attrs["scale_h"])
+    o = None if bound.attrs["scale_o"] is None else number(bound.attrs, "scale_o")
+    h = number(bound.attrs, "scale_h")
     if _first(bound):
         if o is None:
             raise ModelError(f"{bound.where}: it has no scale_o: real sequences are not simulated")
-        return float(o)
-    if o is not None and float(o) != h:
+        return o
+    if o is not None and o != h:
         raise ModelError(
             f"{bound.where}: scale_o = {o:g}, scale_h = {h:g}: the training side leaves its output at scale_h, so that "
             "what follows reads other numbers than were trained; export with equal scales, or use arithmetic='executor'"
@@ -56,22 +62,22 @@ def _sums(bound: Bound, bits: int) -> dict[str, Any]:
 
 
 def _sum_exponents(bound: Bound) -> tuple[int, int]:
-    a: Mapping[str, Any] = bound.attrs
+    a: Attributes = bound.attrs
     x, h = (
-        sum(bound.exponent(key, float(a[key])) for key in keys)
+        sum(bound.exponent(key, number(a, key)) for key in keys)
         for keys in (("scale_x", "scale_iw"), ("scale_h", "scale_hw"))
     )
     return x, h
 
 
-def lstm(bound: Bound, how: Lstm, parts: Mapping[str, Any]) -> Any:
+def lstm(bound: Bound, how: Lstm, parts: Mapping[str, Any]) -> SimulatorKernel:
     """Return the kernel of an LSTM; `parts` is what every recurrent kernel takes."""
     from simulator.fixed import Rescale
     from simulator.kernels import Lstm as Kernel
     from simulator.kernels import TrainedLstm
 
     arithmetic, table = how.form.value, how.table.value
-    q, bits = bound.exponent("scale_o", state_scale(bound)), int(bound.attrs["o_bits"] or 8)
+    q, bits = bound.exponent("scale_o", state_scale(bound)), integer(bound.attrs, "o_bits", 8)
     forward = bool(bound.attrs["go_forward"])
     if how.form is LstmForm.Q27:
         return Kernel(
@@ -94,12 +100,12 @@ def lstm(bound: Bound, how: Lstm, parts: Mapping[str, Any]) -> Any:
     )
 
 
-def gru(bound: Bound, how: Gru, parts: Mapping[str, Any]) -> Any:
+def gru(bound: Bound, how: Gru, parts: Mapping[str, Any]) -> SimulatorKernel:
     """Return the kernel of a GRU."""
     from simulator.fixed import Rescale
     from simulator.kernels import TrainedGru
 
-    q, bits = bound.exponent("scale_o", state_scale(bound)), int(bound.attrs["o_bits"] or 8)
+    q, bits = bound.exponent("scale_o", state_scale(bound)), integer(bound.attrs, "o_bits", 8)
     common = max(_sum_exponents(bound))
     fraction = {GruForm.BEFORE: 27, GruForm.COMMON: common}.get(how.form, 11)
     return TrainedGru(
@@ -115,10 +121,10 @@ def gru(bound: Bound, how: Gru, parts: Mapping[str, Any]) -> Any:
     )
 
 
-def _again(bound: Bound) -> Any:
+def _again(bound: Bound) -> Rescale:
     """Return what becomes of the output before the next step multiplies it."""
     from simulator.fixed import Rescale
 
     a = bound.attrs
-    exponent = math.frexp(state_scale(bound))[1] - math.frexp(float(a["scale_h"]))[1]
-    return Rescale.from_shift(exponent, int(a["data_bits"] or 8) if _first(bound) else int(a["o_bits"] or 8))
+    exponent = math.frexp(state_scale(bound))[1] - math.frexp(number(a, "scale_h"))[1]
+    return Rescale.from_shift(exponent, integer(a, "data_bits", 8) if _first(bound) else integer(a, "o_bits", 8))

@@ -11,8 +11,7 @@ input's scale but for epsilon.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,12 +19,17 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
+from ..graph.attributes import Attribute, Attributes, integer, number
 from ..plan import Affine
 from ..targets.arithmetic import Norm, Row, Rows
 from . import inference as rules
 from ._base import Attr, Bound, Format, Unary, held_at, with_axis
 from .inference import Signature
 from .real import Reals
+
+if TYPE_CHECKING:
+    from simulator.kernels import LogSoftmax as LogSoftmaxKernel
+    from simulator.kernels import Softmax as SoftmaxKernel
 
 __all__ = ["FAMILY", "SOFTMAX", "LOG_SOFTMAX", "LAYER_NORM"]
 
@@ -51,17 +55,17 @@ class LayerNorm(Format):
                   Attr("epsilon", "f", EPSILON), Attr("scale_y_normal", "f", None), Attr("scale_x", "f"),
                   Attr("scale_w", "f"), Attr("scale_o", "f"))  # fmt: skip
 
-    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """A normalised number has 15 fractional bits."""
         return {**super().to_third(attrs, inputs), "scale_y_normal": 2.0**THIRD_FRACTION}
 
-    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """A normalised number has 10."""
         held = super().to_first(attrs, node)
         held.pop("scale_y_normal", None)
         return held
 
-    def scales(self, x: Affine, w: Affine, o: Affine) -> dict[str, Any]:
+    def scales(self, x: Affine, w: Affine, o: Affine) -> dict[str, Attribute]:
         """Return the attributes of a node that reads `x`, has a factor `w` and writes `o`."""
         return {
             "data_bits": x.bits,
@@ -85,12 +89,14 @@ class LayerNorm(Format):
         shape, axes = bound.source_shapes[0], 1
         while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < gamma.size:
             axes += 1
-        fraction = FRACTION if a["scale_y_normal"] is None else bound.exponent("scale_y_normal", a["scale_y_normal"])
+        fraction = (
+            FRACTION if a["scale_y_normal"] is None else bound.exponent("scale_y_normal", number(a, "scale_y_normal"))
+        )
         return Kernel(
             gamma.astype(np.int64).reshape(-1),
             np.zeros(gamma.size, np.int64) if beta is None else beta,
-            Kernel.epsilon_of(float(a["epsilon"]), float(a["scale_x"]), gamma.size),
-            bound.rescale(bound.ratio(2.0**fraction, a["scale_w"])),
+            Kernel.epsilon_of(number(a, "epsilon"), number(a, "scale_x"), gamma.size),
+            bound.rescale(bound.ratio(2.0**fraction, number(a, "scale_w"))),
             axes=axes,
             fraction=fraction,
         )
@@ -106,13 +112,13 @@ class LayerNorm(Format):
             return array.reshape(shape[len(shape) - axes :])
 
         a = real.attrs
-        fraction = 2.0**FRACTION if a["scale_y_normal"] is None else float(a["scale_y_normal"])
-        held = [real.held(1, float(a["scale_w"]), view=rows)]
+        fraction = 2.0**FRACTION if a["scale_y_normal"] is None else number(a, "scale_y_normal")
+        held = [real.held(1, number(a, "scale_w"), view=rows)]
         if 2 in real.bound.consts:
-            held.append(real.held(2, fraction * float(a["scale_w"]), view=rows))
-        return [real("LayerNormalization", real.input(), *held, axis=-axes, epsilon=float(a["epsilon"]))]
+            held.append(real.held(2, fraction * number(a, "scale_w"), view=rows))
+        return [real("LayerNormalization", real.input(), *held, axis=-axes, epsilon=number(a, "epsilon"))]
 
-    def read_scales(self, attrs: Mapping[str, Any]) -> dict[int, Affine]:
+    def read_scales(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of input and factor."""
         return {0: held_at(attrs, "x"), 1: held_at(attrs, "w")}
 
@@ -133,11 +139,11 @@ class Softmax(Unary):
     attributes = (Attr("axis", "i", None), Attr("dim", "i", None), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8),
                   Attr("scale_x", "f"), Attr("scale_o", "f"))  # fmt: skip
 
-    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """The axis is called so."""
         return with_axis(super().to_third(attrs, inputs))
 
-    def to_first(self, attrs: Mapping[str, Any], node: ir.Node) -> dict[str, Any]:
+    def to_first(self, attrs: Attributes, node: ir.Node) -> dict[str, Attribute]:
         """The axis is called dim as well."""
         held = super().to_first(attrs, node)
         return {**held, "dim": held["axis"]}
@@ -151,7 +157,7 @@ class Softmax(Unary):
     def first_axis(self, bound: Bound) -> int:
         """Return the axis that is normalised, or from which on all are."""
         a, rank = bound.attrs, len(bound.source_shapes[0])
-        axis = int(a["axis"] if a["axis"] is not None else a["dim"] if a["dim"] is not None else -1)
+        axis = integer(a, "axis" if a["axis"] is not None else "dim", -1)
         if not -rank <= axis < rank:
             raise ModelError(f"{bound.where}: axis = {axis}; its input has {rank} axes")
         return 1 if bound.how(Rows).row is Row.FROM_FIRST and axis > 0 else axis  # the executor reads no other
@@ -166,15 +172,15 @@ class Softmax(Unary):
         back = real.constant(np.array([0] * first + list(shape[first:])), "sizes")
         return [real("Reshape", real(self.standard, real("Reshape", real.input(), flat), axis=-1), back)]
 
-    def kernel(self, bound: Bound, kind: Any) -> Any:
+    def kernel(self, bound: Bound, kind: type[SoftmaxKernel] | type[LogSoftmaxKernel]) -> Kernel:
         """Return a kernel of class `kind` for the node."""
         from simulator.kernels import softmax_entry
 
         a, how, axis = bound.attrs, bound.how(Rows), self.first_axis(bound)
-        scale = float(a["scale_x"])
+        scale = number(a, "scale_x")
         if how.requantize.shifts:
             bound.exponent("scale_x", scale)
-        entry = softmax_entry(2.0**25 / scale, 8 if int(a["data_bits"]) <= 8 else 16)  # as it is stored
+        entry = softmax_entry(2.0**25 / scale, 8 if integer(a, "data_bits") <= 8 else 16)  # as it is stored
         return kind(
             entry, bound.rescale(bound.ratio(2.0**15)), axis=axis, way=how.shares.value, alone=how.row is Row.AXIS
         )

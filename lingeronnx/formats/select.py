@@ -6,8 +6,7 @@ scale of the output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
+from ..graph.attributes import Attribute, Attributes, integer, integers, number
 from ..plan import Affine
 from . import inference as rules
 from ._base import Attr, Bound, Format
@@ -96,12 +96,12 @@ class Split(Format):
     def parts(self, bound: Bound) -> tuple[int, list[int]]:
         """Return the axis, and the size of each part along it."""
         shape, a = bound.source_shapes[0], bound.attrs
-        axis, count = int(a["axis"]) % len(shape), len(bound.node.outputs)
+        axis, count = integer(a, "axis") % len(shape), len(bound.node.outputs)
         each = -(-shape[axis] // count)
         equal = [each] * (count - 1) + [shape[axis] - each * (count - 1)]
         second = bound.consts[1].reshape(-1).tolist() if 1 in bound.consts else None
-        listed = a["dims"] if isinstance(a["dims"], list) else None
-        return axis, a["split"] or second or listed or equal
+        listed = integers(a, "dims") if isinstance(a["dims"], list) else None
+        return axis, integers(a, "split", second or listed or equal)
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the parts."""
@@ -121,11 +121,11 @@ class Gather(Format):
     attributes = (Attr("axis", "i", 0), Attr("parameter_bits", "i", 8), Attr("scale_x", "f", None),
                   Attr("scale_o", "f", None))  # fmt: skip
 
-    def scales(self, q: Affine) -> dict[str, Any]:
+    def scales(self, q: Affine) -> dict[str, Attribute]:
         """Return the attributes of an embedding whose table is held as `q`."""
         return {"parameter_bits": q.bits, "scale_x": q.scale, "scale_o": q.scale}
 
-    def to_third(self, attrs: Mapping[str, Any], inputs: int) -> dict[str, Any]:
+    def to_third(self, attrs: Attributes, inputs: int) -> dict[str, Attribute]:
         """Return the attributes unchanged."""
         return dict(attrs)
 
@@ -138,7 +138,7 @@ class Gather(Format):
         from simulator.kernels import Gather as Kernel
         from simulator.kernels import Lookup
 
-        axis, index = int(bound.attrs["axis"]), bound.consts.get(1)
+        axis, index = integer(bound.attrs, "axis"), bound.consts.get(1)
         if 0 in bound.consts:
             if axis or index is not None:
                 raise ModelError(f"{bound.where}: a constant table is read by rows and by a computed index only")
@@ -150,13 +150,13 @@ class Gather(Format):
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the choice, of the table's real values where there is one."""
-        axis, bits = int(real.attrs["axis"]), int(real.attrs["parameter_bits"] or 8)
+        axis, bits = integer(real.attrs, "axis"), integer(real.attrs, "parameter_bits", 8)
         if 0 not in real.bound.consts:
             return [real("Gather", real.input(), real.given(1), axis=axis)]
-        scale = float(real.attrs["scale_o"] or real.attrs["scale_x"])
+        scale = number(real.attrs, "scale_o" if real.attrs["scale_o"] else "scale_x")
         return [real("Gather", real.held(0, scale, bits=bits), real.given(1), axis=axis)]
 
-    def out_scale(self, attrs: Mapping[str, Any], scales: Sequence[Affine | None]) -> Affine | None:
+    def out_scale(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """The table's, or the input's."""
         return super().out_scale({"scale_o": attrs["scale_o"] or attrs["scale_x"]}, scales)
 
@@ -177,7 +177,7 @@ class ArgMax(Format):
         """Return the search for the largest integer."""
         from simulator.kernels import ArgMax as Kernel
 
-        return Kernel(int(bound.attrs["axis"]))
+        return Kernel(integer(bound.attrs, "axis"))
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """There is none: the standard operator gives positions alone."""

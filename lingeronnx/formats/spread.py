@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from simulator.kernel import Kernel
 
 from ..errors import ModelError
 from ..graph import ir
+from ..graph.attributes import Attribute, integer
 from ..plan import Affine
 from ..targets.arithmetic import Padding
 from . import inference as rules
@@ -97,7 +98,7 @@ class Pad(_Spread):
     attributes = (Attr("mode", "s", "constant"), Attr("scale_x", "f", None), Attr("scale_o", "f", None),
                   zero_attribute("x"), zero_attribute("o"))  # fmt: skip
 
-    def scales(self, q: Affine) -> dict[str, Any]:
+    def scales(self, q: Affine) -> dict[str, Attribute]:
         """Return the attributes of a node that reads and writes `q`."""
         return {"scale_x": q.scale, "scale_o": q.scale, **zero_points(x=q, o=q)}
 
@@ -143,7 +144,7 @@ class Resize(_Spread):
         """The nearest element, by ONNX's rules for coordinates and ties."""
         factors = bound.constant(2, "float32", "list of factors").reshape(-1)
         factor = float(factors[axis])
-        modes = bound.attrs["coordinate_transformation_mode"], bound.attrs["nearest_mode"]
+        modes = str(bound.attrs["coordinate_transformation_mode"]), str(bound.attrs["nearest_mode"])
         places = _nearest(*modes, factor, size, int(size * factor))
         if places is None or bound.attrs["mode"] != "nearest" or len(factors) != len(bound.source_shapes[0]):
             raise ModelError(f"{bound.where}: only resizing to the nearest element has an integer form")
@@ -153,7 +154,7 @@ class Resize(_Spread):
 RESIZE = Resize()
 
 
-COORDINATES: dict[str, Any] = {
+COORDINATES: dict[str, Callable[[np.ndarray, float, int, int], np.ndarray]] = {
     "half_pixel": lambda i, s, n, m: (i + 0.5) / s - 0.5,
     "pytorch_half_pixel": lambda i, s, n, m: (i + 0.5) / s - 0.5 if m > 1 else i * 0.0,
     "asymmetric": lambda i, s, n, m: i / s,
@@ -162,7 +163,7 @@ COORDINATES: dict[str, Any] = {
 }
 
 
-_NEAREST: dict[str, Any] = {
+_NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
     "floor": np.floor,
@@ -200,8 +201,8 @@ class ShuffleChannel(_Spread):
 
     def places(self, bound: Bound, axis: int, size: int) -> np.ndarray:
         """The transposed order along its axis."""
-        groups = int(bound.attrs["groups"])
-        if axis != int(bound.attrs["axis"]) % len(bound.source_shapes[0]):
+        groups = integer(bound.attrs, "groups")
+        if axis != integer(bound.attrs, "axis") % len(bound.source_shapes[0]):
             return np.arange(size)
         if groups < 1 or size % groups:
             raise ModelError(f"{bound.where}: {size} channels do not fall into {groups} groups")
@@ -209,7 +210,7 @@ class ShuffleChannel(_Spread):
 
     def meaning(self, real: Reals) -> list[ir.Value]:
         """Return the channels in their new order."""
-        axis = int(real.attrs["axis"]) % len(real.bound.source_shapes[0])
+        axis = integer(real.attrs, "axis") % len(real.bound.source_shapes[0])
         order = real.constant(self.places(real.bound, axis, real.bound.source_shapes[0][axis]), "order")
         return [real("Gather", real.input(), order, axis=axis)]
 

@@ -37,7 +37,7 @@ class Builder:
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
-        shape: Sequence[Any],
+        shape: Sequence[ir.Size],
         what: str,
         attributes: Mapping[str, Any] | None = None,
         domain: str = "",
@@ -76,7 +76,7 @@ class Builder:
 
     def crop(self, source: ir.Value, axis: int, start: int, end: int, what: str) -> ir.Value:
         """Return the positions start..end-1 of `source` along `axis`; `source` itself where that is all of it."""
-        shape: list[Any] = list(source.shape or ())
+        shape: list[ir.Size] = list(source.shape or ())
         if (start, end) == (0, shape[axis]):
             return source
         shape[axis] = end - start

@@ -6,7 +6,6 @@ Knows nothing of data and runners.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,11 @@ from . import ir
 __all__ = ["fix_inputs"]
 
 
-def fix_inputs(model: ir.Graph, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+#: What an input is fixed at: a number, numbers, or text with commas between them.
+Given = str | float | Sequence[float]
+
+
+def fix_inputs(model: ir.Graph, values: Mapping[str, Given]) -> dict[str, np.ndarray]:
     """Turn the inputs named in `values` into initializers, in place; return {input: its array}.
 
     values : one number for all elements of an input, or as many numbers as it has. Raises ConfigError for an input the
@@ -37,13 +40,13 @@ def fix_inputs(model: ir.Graph, values: Mapping[str, Any]) -> dict[str, np.ndarr
     return fixed
 
 
-def _array(value: ir.Value, given: Any) -> np.ndarray:
+def _array(value: ir.Value, given: Given) -> np.ndarray:
     where = f"--fix {value.name}"
     shape = ir.shape(value)
     if shape is None or None in shape:
         raise ConfigError(f"{where}: the file leaves sizes of this input open; only inputs of known size can be fixed")
     try:
-        numbers = [float(part) for part in ([given] if not isinstance(given, str | Sequence) else _parts(given))]
+        numbers = [float(part) for part in _parts(given)]
     except ValueError:
         raise ConfigError(f"{where}={given}: that is no number, and no list of numbers such as 1,2,3") from None
     count = int(np.prod([int(d or 0) for d in shape]))
@@ -57,5 +60,7 @@ def _array(value: ir.Value, given: Any) -> np.ndarray:
     return array
 
 
-def _parts(given: Any) -> Sequence[Any]:
-    return given.split(",") if isinstance(given, str) else given
+def _parts(given: Given) -> Sequence[str | float]:
+    if isinstance(given, Sequence):
+        return given.split(",") if isinstance(given, str) else given
+    return [given]

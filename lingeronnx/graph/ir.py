@@ -73,6 +73,9 @@ DataType = oir.DataType
 TensorType = oir.TensorType
 Tensor = oir.TensorProtocol
 Shape = oir.Shape
+
+#: A dimension: a number, a name or symbol, None where nothing is known.
+Size = int | str | oir.SymbolicDim | None
 node = oir.node
 tensor = oir.tensor
 
@@ -136,7 +139,7 @@ def _with_array(attribute: Attr) -> Attr:
 
 def _open_sizes(model: Graph) -> None:
     """Leave the sizes open that the file writes as -1: some exporters know no other word for it."""
-    scopes: list[Any] = [model.graph, *model.functions.values()]
+    scopes: list[Body | Function] = [model.graph, *model.functions.values()]
     held: list[Value] = []
     for scope in scopes:
         held.extend(scope.inputs)
@@ -148,7 +151,7 @@ def _open_sizes(model: Graph) -> None:
             value.shape = oir_shape([None if isinstance(s, int) and s < 0 else s for s in value.shape])
 
 
-def _bodies(node: Node) -> Iterator[Any]:
+def _bodies(node: Node) -> Iterator[Body]:
     """Yield the graphs that a node holds."""
     for attribute in node.attributes.values():
         yield from subgraphs(attribute)
@@ -156,7 +159,7 @@ def _bodies(node: Node) -> Iterator[Any]:
 
 def _one_domain_name(model: Graph) -> None:
     """Call the standard domain "", which may also be spelt "ai.onnx"."""
-    scopes: list[Any] = [model.graph, *model.functions.values()]
+    scopes: list[Body | Function] = [model.graph, *model.functions.values()]
     for scope in scopes:
         if "ai.onnx" in scope.opset_imports:
             scope.opset_imports.setdefault("", scope.opset_imports.pop("ai.onnx"))
@@ -516,7 +519,7 @@ def set_constant(model: Graph, node: Node, index: int, array: np.ndarray, suffix
     return value
 
 
-def _attribute(name: str, value: Any) -> Any:
+def _attribute(name: str, value: object) -> Any:  # noqa: ANN401 - the union is onnx_ir's, which does not export it
     """Return a list of numbers as an attribute; of any other value onnx_ir itself finds the kind.
 
     It first asks of each number whether that is a tensor or a graph, which takes longer than all else about a node.
@@ -687,16 +690,16 @@ def inner_names(model: Graph) -> set[str]:
     return found
 
 
-def set_attr(node: Node, name: str, value: Any) -> None:
+def set_attr(node: Node, name: str, value: Any) -> None:  # noqa: ANN401 - as there
     """Set attribute `name` of `node` to a Python value."""
     node.attributes[name] = oir.convenience.convert_attribute(name, value)
 
 
-def oir_shape(dims: Sequence[Any]) -> oir.Shape:
+def oir_shape(dims: Sequence[Size]) -> oir.Shape:
     """Return an onnx_ir shape of `dims` (numbers, names or symbolic dimensions)."""
     return oir.Shape(dims)
 
 
-def tensor_type(dtype: np.dtype[Any]) -> oir.TensorType:
+def tensor_type(dtype: np.dtype) -> oir.TensorType:
     """Return the onnx_ir type of arrays of `dtype`."""
     return oir.TensorType(oir.DataType.from_numpy(dtype))

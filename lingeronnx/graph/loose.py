@@ -16,7 +16,7 @@ __all__ = ["loose_node", "loose_tensor"]
 
 
 def loose_tensor(
-    shape: Sequence[Any],
+    shape: Sequence[ir.Size],
     *,
     name: str = "x",
     like: ir.Value | None = None,
@@ -50,7 +50,7 @@ def loose_tensor(
 def loose_node(
     op_type: str,
     inputs: Sequence[ir.Value],
-    result: Sequence[Any],
+    result: Sequence[ir.Size],
     attributes: Mapping[str, Any] | None = None,
     *,
     domain: str = "",

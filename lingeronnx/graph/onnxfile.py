@@ -345,6 +345,6 @@ def _place(node: NodeProto) -> str:
     return f"{node.op_type} {name}"
 
 
-def _first_line(error: Any) -> str:
+def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from .. import formats
 from ..emit import Lowering
 from ..formats.layers import WeightFormat, sum_scale
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..targets import Platform
 from ._base import Op, Tie, Violation
 
@@ -85,7 +85,7 @@ class WeightLayer(Op):
         """The shift to the output is to the right: q_o <= q_x + q_w."""
         return exponent(ir.read_name(node)) + exponent(ir.read_name(node, 1))
 
-    def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Any]:
+    def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Attribute]:
         """Return the attributes every weight layer has."""
         return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
 
@@ -95,7 +95,7 @@ class WeightLayer(Op):
         inputs = [low.integer(node, 0), low.weight(node, 1), *low.bias(node, 2, sum_scale(attrs))]
         low.emit(self.format, node, inputs, attrs)
 
-    def shape_attributes(self, node: ir.Node) -> dict[str, Any]:
+    def shape_attributes(self, node: ir.Node) -> dict[str, Attribute]:
         """Return the attributes of the operator's own."""
         return {}
 
@@ -116,12 +116,12 @@ class Conv2d(WeightLayer):
             reason = "its padding depends on an input size that is not known"
         return reason
 
-    def shape_attributes(self, node: ir.Node) -> dict[str, Any]:
+    def shape_attributes(self, node: ir.Node) -> dict[str, Attribute]:
         """Kernel, strides, pads, dilations and group, all spelt out."""
         return self.geometry_attributes(Geometry(node))
 
     @staticmethod
-    def geometry_attributes(g: Geometry) -> dict[str, Any]:
+    def geometry_attributes(g: Geometry) -> dict[str, Attribute]:
         """Return the attributes that tell the sizes `g`."""
         return {
             "kernel_shape": list(g.kernel),

@@ -8,12 +8,12 @@ rounds each operand as well, but saturates the sum only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from .. import formats
 from ..emit import Lowering
 from ..formats.pairs import PairFormat
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..plan import Affine
 from ..targets import Platform
 from ..targets.arithmetic import Operands, Sum
@@ -26,7 +26,7 @@ from .norm import scaled_channels
 __all__ = ["Add", "Binary", "Mul", "Sub"]
 
 
-def equal_shapes(node: ir.Node, row: Platform) -> Any:
+def equal_shapes(node: ir.Node, row: Platform) -> object:
     """both operands have the same shape | expand the smaller one, or fold it into a layer."""
     limits, (left, right) = row.limits(formats.ADD.name, OperandLimits), (ir.shape(v) for v in node.inputs[:2])
     if limits is None or left is None or right is None or left[1:] == right[1:] and len(left) == len(right):
@@ -34,7 +34,7 @@ def equal_shapes(node: ir.Node, row: Platform) -> Any:
     return f"{_text(left)} and {_text(right)}"
 
 
-def mul_shapes(node: ir.Node, row: Platform) -> Any:
+def mul_shapes(node: ir.Node, row: Platform) -> object:
     """the operands have the same shape, or one is [N, C, 1, 1] | expand the smaller one."""
     limits, (left, right) = row.limits(formats.MUL.name, OperandLimits), (ir.shape(v) for v in node.inputs[:2])
     if limits is None or left is None or right is None or len(left) == len(right) and left[1:] == right[1:]:
@@ -73,7 +73,7 @@ class Binary(Op):
         inputs = [low.integer(node, 0), low.integer(node, 1)]
         low.emit(self.format, node, inputs, self.lowered_attributes(node, low))
 
-    def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Any]:
+    def lowered_attributes(self, node: ir.Node, low: Lowering) -> dict[str, Attribute]:
         """Return the attributes of the integer node."""
         return self.format.scales(low.read(node, 0), low.read(node, 1), low.written(node))
 

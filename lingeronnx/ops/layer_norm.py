@@ -24,13 +24,13 @@ from ._base import Op, Tie
 __all__ = ["LayerNorm", "as_lines", "short_line"]
 
 
-def norm_row(node: ir.Node, row: Platform) -> Any:
+def norm_row(node: ir.Node, row: Platform) -> object:
     """a normalised row has at most {row.norm.max_length} elements, more overflow 32 bits | normalise shorter rows."""
     count = math.prod(int(d or 1) for d in ir.shape(node.inputs[1]) or ())
     return f"{count} elements" if row.norm is not None and count > row.norm.max_length else None
 
 
-def epsilon_fixed(node: ir.Node, row: Platform) -> Any:
+def epsilon_fixed(node: ir.Node, row: Platform) -> object:
     """epsilon is {row.norm.epsilon} or less (less shows only in rows that deviate by less than 0.01) | export the model
     with that eps.
     """
@@ -38,7 +38,7 @@ def epsilon_fixed(node: ir.Node, row: Platform) -> Any:
     return f"{epsilon:g}" if row.norm is not None and epsilon > 2 * row.norm.epsilon else None
 
 
-def norm_axes(node: ir.Node, row: Platform) -> Any:
+def norm_axes(node: ir.Node, row: Platform) -> object:
     """a normalised row is the last axis or the last two | flatten the axes before."""
     count = len(ir.shape(node.inputs[1]) or ())
     return f"{count} axes" if row.norm is not None and count > row.norm.max_axes else None

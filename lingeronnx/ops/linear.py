@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from .. import formats
+from ..emit import Lowering
 from ..formats.layers import sum_scale
 from ..graph import ir
 from ..targets import Platform
@@ -33,7 +33,7 @@ class Linear(WeightLayer):
         result, weight = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[1]) or ()
         return math.prod(int(d or 1) for d in result[1:]) * int(weight[1] or 1)
 
-    def lower(self, node: ir.Node, low: Any) -> None:
+    def lower(self, node: ir.Node, low: Lowering) -> None:
         """As every weight layer; a bias of zeros only is left out. Without scale_o where the output is float.
 
         Chips read two or three axes: of more, all before the last become one.

@@ -7,6 +7,7 @@ GluInt does: it multiplies a half of 1s by the sigmoid of the other half. Where 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ __all__ = ["SIGMOID", "TANH", "gated_axis"]
 _TOP = 6
 
 
-def gated_axis(node: ir.Node, row: Platform) -> Any:
+def gated_axis(node: ir.Node, row: Platform) -> object:
     """where GluInt stands in for a table, the last of two or three axes is at most {row.curve.max_length} long |
     shorten it.
     """
@@ -66,7 +67,7 @@ class Sigmoid(Op):
         """Return none: input and output have scales of their own."""
         return []
 
-    def ceiling(self, node: ir.Node, exponent: Any) -> int | None:
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """The output's scale is 2^7."""
         return 7
 

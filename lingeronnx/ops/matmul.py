@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from .. import formats
+from ..emit import Lowering
 from ..graph import ir
 from ..targets import Platform
 from ..targets.limits import MatrixLimits
@@ -16,7 +17,7 @@ from .elementwise import Binary
 __all__ = ["Bmm"]
 
 
-def matrix_rank(node: ir.Node, row: Platform) -> Any:
+def matrix_rank(node: ir.Node, row: Platform) -> object:
     """both factors have three axes, or four with equal heads | put the heads of an attention into the batch."""
     limits, shapes = row.limits(formats.BMM.name, MatrixLimits), [ir.shape(value) or () for value in node.inputs[:2]]
     ranks = [len(shape) for shape in shapes]
@@ -44,11 +45,11 @@ class Bmm(Binary):
         result, left = ir.shape(node.outputs[0]) or (), ir.shape(node.inputs[0]) or (1,)
         return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
 
-    def ceiling(self, node: ir.Node, exponent: Any) -> int | None:
+    def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """The product is shifted right: q_o <= q_x + q_y."""
         return exponent(ir.read_name(node, 0)) + exponent(ir.read_name(node, 1))
 
-    def lower(self, node: ir.Node, low: Any) -> None:
+    def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
         shapes = [ir.shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
         if low.row.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:

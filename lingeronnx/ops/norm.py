@@ -15,6 +15,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats import Format
 from ..graph import ir
+from ..graph.attributes import number
 from ..plan import Affine
 from .conv import WeightLayer
 
@@ -53,7 +54,7 @@ class BatchNorm2d(WeightLayer):
         """Not counted: one multiplication per element, like other element-wise operators."""
         return 0
 
-    def lower(self, node: ir.Node, low: Any) -> None:
+    def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the folded factor and offset, between two reshapes where it is no image."""
         found = factors(node)
         assert found is not None
@@ -62,7 +63,10 @@ class BatchNorm2d(WeightLayer):
         w = low.read(node, 1)
         weight = low.array(ir.read_name(node, 1), w.integers(factor), own=True)
         bias = low.integers(
-            f"{node.outputs[0].name}_bias", offset, attrs["scale_x"] * attrs["scale_w"], low.is_wide(node)
+            f"{node.outputs[0].name}_bias",
+            offset,
+            number(attrs, "scale_x") * number(attrs, "scale_w"),
+            low.is_wide(node),
         )
         value = as_image(low, node, low.integer(node, 0), low.read(node, 0))
         emit_from_image(low, node, formats.BATCH_NORM2D, [value, weight, bias], attrs)

@@ -32,7 +32,7 @@ _WEIGHT_TOP = 16  # the largest exponent that weights were measured at
 _LARGEST_MAP = 1 << 16  # elements: what a LinearInt of many rows was measured with
 
 
-def global_window(node: ir.Node, row: Platform) -> Any:
+def global_window(node: ir.Node, row: Platform) -> object:
     """a global average fits the executor's workspace, or falls into two steps that do | choose a map of other sides."""
     source = ir.shape(node.inputs[0]) or ()
     if node.op_type == formats.AVG_POOL2D.name:

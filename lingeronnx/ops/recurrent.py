@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.recurrent import GIVEN, Recurrent
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..plan import Affine
 from ..targets import Platform
 from ..targets import arithmetic as kinds
@@ -97,7 +98,7 @@ def _limited(row: Platform, node: ir.Node) -> bool:
     return row.limits(form.name, RecurrentLimits) is not None
 
 
-def square_input(node: ir.Node, row: Platform) -> Any:
+def square_input(node: ir.Node, row: Platform) -> object:
     """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the shorter axis."""
     shape, limits = ir.shape(node.inputs[0]), row.recurrent
     if limits is None or not limits.square or node.domain == ir.DOMAIN or shape is None or None in shape[1:]:
@@ -105,14 +106,14 @@ def square_input(node: ir.Node, row: Platform) -> Any:
     return None if len(shape) != 3 or shape[1] == shape[2] else f"{shape[1]} steps of {shape[2]} elements"
 
 
-def whole_sequences(node: ir.Node, row: Platform) -> Any:
+def whole_sequences(node: ir.Node, row: Platform) -> object:
     """every sequence is as long as the input, to whose end a chip walks | leave sequence_lens out."""
     if not _limited(row, node) or node.domain != ir.DOMAIN or "lengths" not in given(node):
         return None
     return "sequence_lens is given, and some may be shorter"
 
 
-def from_zero(node: ir.Node, row: Platform) -> Any:
+def from_zero(node: ir.Node, row: Platform) -> object:
     """states start at zero, as in every run of a chip: up to 64 steps are written out instead | leave them out."""
     if not _limited(row, node) or node.domain != ir.DOMAIN:
         return None
@@ -120,7 +121,7 @@ def from_zero(node: ir.Node, row: Platform) -> Any:
     return f"{' and '.join(states)} {'are' if len(states) > 1 else 'is'} given" if states else None
 
 
-def cell_inside(node: ir.Node, row: Platform) -> Any:
+def cell_inside(node: ir.Node, row: Platform) -> object:
     """nobody reads the last cell, held in 32 bits: up to 64 steps are written out instead | use the last state."""
     return "it is read" if _limited(row, node) and node.domain == ir.DOMAIN and _is_read(node, 2) else None
 
@@ -130,7 +131,7 @@ def _is_read(node: ir.Node, index: int) -> bool:
     return value is not None and bool(value.uses() or value.is_graph_output())
 
 
-def right_gru(node: ir.Node, row: Platform) -> Any:
+def right_gru(node: ir.Node, row: Platform) -> object:
     """the executor computes a GRU right, not as {row.name} does: up to 64 steps are written out | use an LSTM."""
     return row.why.get(formats.GRU.name)
 
@@ -246,7 +247,7 @@ class _Recurrent(Op):
             found.pop()
         return found
 
-    def lowered_attributes(self, node: ir.Node) -> dict[str, Any]:
+    def lowered_attributes(self, node: ir.Node) -> dict[str, Attribute]:
         """Return the attributes of this operator alone."""
         return {}
 
@@ -324,6 +325,6 @@ class Gru(_Recurrent):
     constraints = (right_gru, whole_sequences, from_zero)
     onnx_gates = "zrn"
 
-    def lowered_attributes(self, node: ir.Node) -> dict[str, Any]:
+    def lowered_attributes(self, node: ir.Node) -> dict[str, Attribute]:
         """Where the reset gate acts."""
         return {"linear_before_reset": int(ir.attr(node, "linear_before_reset", 0))}

@@ -8,7 +8,6 @@ embedding: the table is then quantized at the scale of the output.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ def _constants(node: ir.Node) -> Callable[[int], np.ndarray | None]:
     return lambda index: ir.const(node.inputs[index]) if len(node.inputs) > index else None
 
 
-def slice_step(node: ir.Node, row: Platform) -> Any:
+def slice_step(node: ir.Node, row: Platform) -> object:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
     limits = row.limits(formats.SLICE.name, SliceLimits)
     if limits is None:

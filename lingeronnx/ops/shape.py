@@ -111,7 +111,7 @@ class Unsqueeze(_Move):
         low.emit(formats.UNSQUEEZE, node, [low.integer(node, 0)], {"axes": axes})
 
 
-def transpose_rank(node: ir.Node, row: Platform) -> Any:
+def transpose_rank(node: ir.Node, row: Platform) -> object:
     """transposed tensors have at most {row.transpose.max_rank} axes | merge axes that stay together."""
     perm, limits = ir.attr(node, "perm"), row.transpose
     too_many = limits is not None and perm is not None and len(perm) > limits.max_rank

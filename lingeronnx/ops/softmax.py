@@ -7,8 +7,6 @@ has all axes from `axis` on, to the training side that axis alone.
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
@@ -19,7 +17,7 @@ from .masks import MASKED_AT_RUN_TIME, masked_at_run_time
 __all__ = ["LogSoftmax", "Softmax"]
 
 
-def row_length(node: ir.Node, row: Platform) -> Any:
+def row_length(node: ir.Node, row: Platform) -> object:
     """rows have at most {row.softmax.max_length} elements | split the row."""
     shape, limits = ir.shape(node.inputs[0]) or (1,), row.softmax
     axis = ir.attr(node, "axis", -1) % len(shape)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -63,7 +62,7 @@ class Expand(_Spread):
         low.emit(formats.EXPAND, node, [low.integer(node, 0), given], {})
 
 
-def pad_form(node: ir.Node, row: Platform) -> Any:
+def pad_form(node: ir.Node, row: Platform) -> object:
     """padding around four-dimensional tensors only, with a constant | pad in the layer behind."""
     limits = row.limits(formats.PAD.name, PadLimits)
     if limits is None:

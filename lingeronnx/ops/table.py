@@ -10,8 +10,6 @@ a model-local function (GELU as exporters write it, for instance).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .. import formats
@@ -35,7 +33,7 @@ def evaluate(node: ir.Node, *values: np.ndarray) -> np.ndarray:
     return operators.FUNCTIONS[node.op_type](values[0], lambda name, default: ir.attr(node, name, default))
 
 
-def _composed(body: Any, x: np.ndarray) -> np.ndarray:
+def _composed(body: ir.Function, x: np.ndarray) -> np.ndarray:
     """Return the value of a model-local function whose nodes are constants and operators of this file."""
     known = {id(body.inputs[0]): x}
     for node in body:

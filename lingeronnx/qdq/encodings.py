@@ -25,7 +25,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -119,7 +119,7 @@ def _first(refused: Mapping[str, str]) -> str:
     return next((f"'{name}': {why}" for name, why in refused.items()), "it holds none")
 
 
-def _name(entry: Entry, nodes: Mapping[str, ir.Node], known: Any) -> str:
+def _name(entry: Entry, nodes: Mapping[str, ir.Node], known: Container[str]) -> str:
     """Return the model's name of the tensor that an entry speaks of."""
     node = nodes.get(entry.node)
     if entry.tensor in known or node is None:
@@ -280,7 +280,7 @@ class _File:
         self.entries.append(Entry(name, None, why))
 
     def _grid(
-        self, name: str, scales: Sequence[Any], zeros: Sequence[Any], bits: int, signed: bool, axis: Any
+        self, name: str, scales: Sequence[Any], zeros: Sequence[Any], bits: int, signed: bool, axis: object
     ) -> Affine:
         low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
         steps = [self._number(name, "scale", scale) for scale in scales]
@@ -297,28 +297,28 @@ class _File:
             self._damaged(name, f"axis {axis!r}", "an integer")
         return held_in_file([1 / step for step in steps], points, bits, signed, axis)
 
-    def _bits(self, name: str, value: Any) -> int:
+    def _bits(self, name: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not _LEAST <= value <= _MOST:
             self._damaged(name, f"{value!r} bits", f"an integer from {_LEAST} to {_MOST}")
         return int(value)
 
-    def _number(self, name: str, what: str, value: Any) -> float:
+    def _number(self, name: str, what: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             self._damaged(name, f"{what} {value!r}", "a number")
         return float(value)
 
-    def _text(self, entry: Any, key: str, where: str) -> str:
+    def _text(self, entry: object, key: str, where: str) -> str:
         value = self._dict(entry, where).get(key)
         if not isinstance(value, str):
             self._damaged(where, f"{key} {value!r}", "a text")
         return str(value)
 
-    def _dict(self, value: Any, where: str) -> dict[str, Any]:
+    def _dict(self, value: object, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             self._damaged(where, f"a {type(value).__name__}", "an object of named values")
         return dict(value)
 
-    def _list(self, value: Any, where: str) -> list[Any]:
+    def _list(self, value: object, where: str) -> list[Any]:
         if not isinstance(value, list):
             self._damaged(where, f"a {type(value).__name__}", "a list")
         return list(value)

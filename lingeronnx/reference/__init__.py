@@ -13,8 +13,6 @@ any. They compute what the executor computes; graphs of the training side's arit
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..targets import DEFAULT, Platform
 from ..targets import platform as row_of
 from . import border, curves, elementwise, layers, move, pool, recurrent, rows
@@ -26,23 +24,23 @@ _CLASSES = tuple(
     base for family in (border, layers, elementwise, move, pool, curves, rows, recurrent) for base in family.FAMILY
 )
 
-_ADDED: list[type[Any]] = []
+_ADDED: list[type[Integer]] = []
 
 #: Standard operators that ONNX's own classes compute on integers as well.
 STOCK = ("Reshape", "Flatten", "Transpose", "Slice", "Gather", "Tile", "Expand")
 
 
-def add_class(base: type[Any]) -> None:
+def add_class(base: type[Integer]) -> None:
     """Let `reference_ops` have another plain class."""
     _ADDED.append(base)
 
 
-def remove_class(base: type[Any]) -> None:
+def remove_class(base: type[Integer]) -> None:
     """Take out what `add_class` put in."""
     _ADDED[:] = [other for other in _ADDED if other is not base]
 
 
-def reference_ops(platform: str | Platform = DEFAULT.name) -> list[type[Any]]:
+def reference_ops(platform: str | Platform = DEFAULT.name) -> list[type[Integer]]:
     """Return the classes for `ReferenceEvaluator(model, new_ops=...)`.
 
     platform : the target of nodes without an attribute `platform`, by name or as a row of one's own; graphs for venus

@@ -12,34 +12,39 @@ Arrays are int64 or hold Python integers (dtype object); results are of the narr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..targets.arithmetic import Left, Requantize, Rounding
 
 __all__ = ["divide", "log2", "multiplier", "requantize", "round_shift", "rounded_shift", "saturate", "stored"]
 
+#: One integer, or an array of Python integers.
+_Whole = TypeVar("_Whole", int, np.ndarray)
+
 INT32 = (-(2**31), 2**31 - 1)
 
 
-def unlimited(values: Any) -> np.ndarray:
+def unlimited(values: ArrayLike) -> np.ndarray:
     """Return `values` as Python integers: no sum and no product of them can overflow."""
     return np.asarray(values).astype(object)
 
 
-def round_shift(values: Any, shift: int) -> Any:
+def round_shift(values: _Whole, shift: int) -> _Whole:
     """Return floor(v / 2^shift + 1/2) of Python integers; a negative `shift` multiplies."""
     return (2 * values + 2**shift) // (2 * 2**shift) if shift > 0 else values * 2**-shift
 
 
-def saturate(values: Any, bits: int) -> Any:
-    """Return Python integers clamped to signed ones of `bits` bits."""
-    return np.maximum(-(2 ** (bits - 1)), np.minimum(2 ** (bits - 1) - 1, values))
+def saturate(values: ArrayLike, bits: int) -> np.ndarray:
+    """Return Python integers clamped to signed ones of `bits` bits; of one integer an array without axes."""
+    return np.asarray(np.maximum(-(2 ** (bits - 1)), np.minimum(2 ** (bits - 1) - 1, values)))
 
 
-def stored(values: Any, bits: int) -> np.ndarray:
+def stored(values: ArrayLike, bits: int) -> np.ndarray:
     """Return integers that fit `bits` bits in the type of that width."""
     return np.asarray(values).astype(np.int8 if bits <= 8 else np.int16 if bits <= 16 else np.int32)
 
@@ -62,7 +67,7 @@ def multiplier(ratio: float) -> tuple[int, int]:
     raise ValueError(f"no multiplier for the ratio {ratio:g}")
 
 
-def requantize(acc: Any, ratio: float, bits: int, how: Requantize, zero: int = 0) -> np.ndarray:
+def requantize(acc: ArrayLike, ratio: float, bits: int, how: Requantize, zero: int = 0) -> np.ndarray:
     """Return saturate(floor(acc * ratio + 1/2) + zero) as the platform computes it: by M * 2^-s, or by a shift.
 
     Raises ValueError for a ratio the platform cannot do.
@@ -79,13 +84,13 @@ def requantize(acc: Any, ratio: float, bits: int, how: Requantize, zero: int = 0
     return stored(saturate(rounded_shift(acc, shift, how.rounding) + zero, bits), bits)
 
 
-def rounded_shift(values: Any, shift: int, rounding: Rounding | None) -> Any:
+def rounded_shift(values: np.ndarray, shift: int, rounding: Rounding | None) -> np.ndarray:
     """Return v / 2^shift of Python integers as an integer, by any rounding."""
     if rounding is Rounding.HALF_UP:
         return round_shift(values, shift)
     if rounding is None:
         raise ValueError("how it is rounded is said by the node to the training side, which is not for this evaluator")
-    ways: dict[Rounding, Any] = {
+    ways: dict[Rounding, Callable[[Fraction], int]] = {
         Rounding.DOWN: math.floor, Rounding.UP: math.ceil, Rounding.HALF_EVEN: round, Rounding.HALF_AWAY: _away,
     }  # fmt: skip
     one = ways[rounding]

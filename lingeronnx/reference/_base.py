@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx.reference.op_run import OpRun
 
 from ..targets import Platform, platform
+from ..targets.arithmetic import Arithmetic
 from ._arithmetic import requantize
 
-__all__ = ["Integer", "Standard"]
+__all__ = ["Attributes", "Integer", "Outputs", "Standard", "given", "of_kind"]
+
+#: What an operator gives: one array, or one for each output.
+Outputs = np.ndarray | tuple[np.ndarray, ...]
+
+_Kind = TypeVar("_Kind", bound=Arithmetic)
 
 #: Attribute names of later generations -> today's.
 _SPELLINGS = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
@@ -31,14 +37,26 @@ class Attributes(dict[str, Any]):
         """Return the integer that stands for 0 at `scale_<key>`."""
         return int(self.get(f"zero_point_{key}") or 0)
 
-    def above(self, values: Any, key: str) -> np.ndarray:
+    def above(self, values: np.ndarray, key: str) -> np.ndarray:
         """Return integers at `scale_<key>` less what stands for 0, int64."""
-        return np.asarray(values).astype(np.int64) - self.zero(key)
+        return values.astype(np.int64) - self.zero(key)
 
     @property
     def o_bits(self) -> int:
         """Width of the result."""
         return int(self.get("o_bits") or 8)
+
+
+def given(inputs: Sequence[np.ndarray | None], index: int) -> np.ndarray | None:
+    """Return input `index`, None where a node has none there."""
+    return inputs[index] if index < len(inputs) else None
+
+
+def of_kind(how: Arithmetic, kind: type[_Kind]) -> _Kind:
+    """Return the arithmetic, which the platform's row must have of this class (ValueError otherwise)."""
+    if not isinstance(how, kind):
+        raise ValueError(f"its arithmetic is {type(how).__name__}; it must be {kind.__name__}")
+    return how
 
 
 class Integer(OpRun):
@@ -53,9 +71,9 @@ class Integer(OpRun):
     op_schema = None  # attributes are what the node says; ONNX knows none of these operators
     default: Platform
 
-    def _run(self, *inputs: Any, **attributes: Any) -> tuple[np.ndarray, ...]:
+    def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
         found = Attributes({_SPELLINGS.get(key, key): value for key, value in attributes.items()})
-        named = found.get("platform", self.default.name)
+        named = str(found.get("platform", self.default.name))
         row = self.default if named == self.default.name else platform(named)
         how = row.arithmetic(self.names[0])
         try:
@@ -66,12 +84,12 @@ class Integer(OpRun):
             raise ValueError(f"{self.onnx_node.op_type} {self.onnx_node.name}: {error}") from error
         return result if isinstance(result, tuple) else (result,)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the output, or a tuple of them; `how` is the platform's arithmetic of this operator."""
         raise NotImplementedError
 
     @staticmethod
-    def rescaled(acc: Any, a: Attributes, how: Any, *scales: str, axis: int = 1) -> np.ndarray:
+    def rescaled(acc: np.ndarray, a: Attributes, how: Arithmetic, *scales: str, axis: int = 1) -> np.ndarray:
         """Return `acc`, whose scale is the product of those named, at scale_o and o_bits, or the platform's width.
 
         Where scale_w is a list, channel c along `axis` has number c of it, which begins again after the last one.
@@ -97,7 +115,7 @@ class Standard(Integer):
 
     domains = ("", "thinker", "linger")
 
-    def _run(self, *inputs: Any, **attributes: Any) -> tuple[np.ndarray, ...]:
+    def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
         if self.op_domain or self.ours(inputs, attributes):
             return super()._run(*inputs, **attributes)
         from onnx.reference.ops import load_op
@@ -105,6 +123,6 @@ class Standard(Integer):
         theirs = load_op("", self.onnx_node.op_type, self.run_params["opsets"][""])
         return theirs(self.onnx_node, self.run_params).run(*inputs)
 
-    def ours(self, inputs: Any, attributes: Any) -> bool:
+    def ours(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
         """Whether the node is in the format's own form; by default whether it works on narrow integers."""
         return inputs[0].dtype.kind == "i" and inputs[0].dtype.itemsize < 8

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ..targets.arithmetic import Real
+from ..targets.arithmetic import Arithmetic, Quantizer, Real, Requantizer
 from ._arithmetic import requantize, rounded_shift, saturate, stored, unlimited
-from ._base import Attributes, Integer
+from ._base import Attributes, Integer, Outputs, of_kind
 
 __all__ = ["FAMILY", "Dequant", "Quant", "Requant"]
 
@@ -22,16 +20,16 @@ class Quant(Integer):
 
     names: tuple[str, ...] = ("Quant",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """sat(floor(x * scale + 1/2) + zero_point)."""
         (x,) = inputs
         if x.dtype.kind == "i":
             return x
         scale, bits = a.scale("scale_x"), int(a.get("data_bits") or 8)
         with np.errstate(all="ignore"):
-            if how.real is Real.PRODUCT and scale >= 1:
+            if of_kind(how, Quantizer).real is Real.PRODUCT and scale >= 1:
                 product = x.astype(np.float32) * np.float32(scale)
-                real = (product.astype(np.float64) + 0.5).astype(np.float32)
+                real: np.ndarray = (product.astype(np.float64) + 0.5).astype(np.float32)
                 bits = 8
             else:
                 real = x.astype(np.float64) * scale + 0.5
@@ -46,7 +44,7 @@ class Dequant(Integer):
 
     names: tuple[str, ...] = ("Dequant",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """(x - zero_point) / scale, rounded once to float32."""
         above = inputs[0].astype(np.float64) - int(a.get("zero_point") or 0)
         return (above / a.scale("scale_o")).astype(np.float32)
@@ -57,14 +55,14 @@ class Requant(Integer):
 
     names: tuple[str, ...] = ("Requant",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Shift either way, or multiply."""
         x = a.above(inputs[0], "x")
         ratio = a.scale("scale_o") / a.scale("scale_x")
         shifts = np.frexp(ratio)[0] == 0.5
         if shifts:
             moved = rounded_shift(unlimited(x), 1 - int(np.frexp(ratio)[1]), how.requantize.rounding)
-            if how.wraps and a.o_bits > 8 and ratio >= 1:  # a plain shift: the top bits are lost
+            if of_kind(how, Requantizer).wraps and a.o_bits > 8 and ratio >= 1:  # a plain shift: the top bits are lost
                 half = 1 << (a.o_bits - 1)
                 return stored((moved + half) % (2 * half) - half, a.o_bits)
             return stored(saturate(moved + a.zero("o"), a.o_bits), a.o_bits)

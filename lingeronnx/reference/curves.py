@@ -8,19 +8,32 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
-from ..targets.arithmetic import Reading
+from ..targets.arithmetic import Arithmetic, Curve, Reading
 from ._arithmetic import log2, requantize, round_shift, saturate, stored, unlimited
-from ._base import Attributes, Integer
+from ._base import Attributes, Integer, Outputs, of_kind
 
 __all__ = ["FAMILY", "Glu", "Sigmoid", "Table", "Tanh", "curve"]
 
 
+class _Pieces(TypedDict):
+    """A curve of `bits` bits with `fraction` of them behind the point, in pieces up to each of `borders`."""
+
+    bits: int
+    fraction: int
+    borders: list[int]
+    slopes: list[int]
+    positive: list[int]
+    negative: list[int]
+    up: list[int]
+    down: list[int]
+
+
 @cache
-def _tables() -> dict[str, Any]:
+def _tables() -> dict[str, dict[str, _Pieces]]:
     return json.loads(files("simulator").joinpath("luts", "piecewise.json").read_text())["tables"]
 
 
@@ -35,7 +48,7 @@ def curve(function: str, chip: str, x: int, bits: int) -> int:
     if function == "tanh":
         x = max(x, 1 - 2 ** (t["bits"] - 1))
     piece = next(j for j, border in enumerate(t["borders"]) if abs(x) <= border)
-    offset = t["negative" if x < 0 else "positive"][piece]
+    offset = (t["negative"] if x < 0 else t["positive"])[piece]
     line = (t["slopes"][piece] * x + offset * 2 ** t["up"][piece]) // 2 ** t["down"][piece]
     return int(saturate(round_shift(line, t["fraction"] - (bits - 1)), bits))
 
@@ -49,9 +62,9 @@ class Sigmoid(Integer):
     names: tuple[str, ...] = ("iqSigmoid", "QSigmoid")
     function = "sigmoid"
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """To the table's format, along the curve."""
-        q = log2(a.scale("scale_x"))
+        q, how = log2(a.scale("scale_x")), of_kind(how, Curve)
         chip = how.table.value
         if how.reading is Reading.RIGHT_ONLY:
             x = round_shift(unlimited(inputs[0]), max(q - 11, 0))
@@ -74,7 +87,7 @@ class Glu(Integer):
 
     names: tuple[str, ...] = ("GluInt", "QGLU")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Gate in Q27, sigmoid in Q31, then Q15; one rounding of the product."""
         value, gate = np.split(inputs[0], 2, int(a.get("dim", -1)))
         q27 = saturate(round_shift(unlimited(gate), log2(a.scale("scale_x")) - 27), 32)
@@ -88,7 +101,7 @@ class Table(Integer):
 
     names: tuple[str, ...] = ("iqTable",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Entry x - lowest x."""
         x, table = inputs
         return table[x.astype(np.int64) - np.iinfo(x.dtype).min]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ..targets.arithmetic import Operands, Quotient
+from ..targets.arithmetic import Arithmetic, Division, Operands, Quotient, Sum
 from ._arithmetic import (
     INT32,
     divide,
@@ -19,7 +17,7 @@ from ._arithmetic import (
     stored,
     unlimited,
 )
-from ._base import Attributes, Integer, Standard
+from ._base import Attributes, Integer, Outputs, Standard, given, of_kind
 
 __all__ = ["FAMILY", "Add", "Clip", "Div", "Mul", "Relu", "Sub"]
 
@@ -30,8 +28,9 @@ class Add(Integer):
     names: tuple[str, ...] = ("iqAdd", "QAdd")
     sign = 1
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Bring both to one scale, add, saturate."""
+        how = of_kind(how, Sum)
         ratios = [a.scale("scale_o") / a.scale(key) for key in ("scale_x", "scale_y")]
         above = [a.above(values, key) for values, key in zip(inputs, "xy", strict=True)]
         if how.operands is Operands.WIDE:
@@ -60,7 +59,7 @@ class Mul(Integer):
 
     names: tuple[str, ...] = ("iqMul", "QMul")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Multiply and round once."""
         x, y = (a.above(array, key) for array, key in zip(inputs, "xy", strict=True))
         return self.rescaled(x * y, a, how, "scale_x", "scale_y")
@@ -75,10 +74,10 @@ class Div(Integer):
 
     names: tuple[str, ...] = ("iqDiv", "QDiv")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """X * 2^(q_o + q_y - q_x) / y."""
         x, y = np.broadcast_arrays(*inputs)
-        unscaled = how.quotient is Quotient.UNSCALED
+        unscaled = of_kind(how, Division).quotient is Quotient.UNSCALED
         shift = 0 if unscaled else log2(a.scale("scale_o")) + log2(a.scale("scale_y")) - log2(a.scale("scale_x"))
         out = np.full(x.shape, INT32[0], np.int32)
         for place in np.ndindex(*x.shape) if shift >= 0 else ():
@@ -95,7 +94,7 @@ class Relu(Standard):
 
     names: tuple[str, ...] = ("Relu",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Negative numbers become 0."""
         return np.where(inputs[0] < 0, 0, inputs[0]).astype(inputs[0].dtype)
 
@@ -105,9 +104,9 @@ class Clip(Standard):
 
     names: tuple[str, ...] = ("Clip",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Cut x at the bounds."""
-        x, low, high = (*inputs, None, None)[:3]
+        x, low, high = inputs[0], given(inputs, 1), given(inputs, 2)
         y = x if low is None else np.where(x < low, low, x)
         return (y if high is None else np.where(y > high, high, y)).astype(x.dtype)
 

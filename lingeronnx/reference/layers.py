@@ -7,12 +7,11 @@ are above their zero points.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
-from typing import Any
 
 import numpy as np
 
-from ._base import Attributes, Integer
+from ..targets.arithmetic import Arithmetic
+from ._base import Attributes, Integer, Outputs, given
 
 __all__ = ["FAMILY", "BatchNorm2d", "Bmm", "Conv", "ConvTranspose", "Linear"]
 
@@ -26,7 +25,7 @@ def _sizes(a: Attributes, rank: int) -> tuple[list[int], list[int], list[int]]:
     )
 
 
-def _with_bias(acc: np.ndarray, bias: Any) -> np.ndarray:
+def _with_bias(acc: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """Add a bias [C] along axis 1, or nothing."""
     return acc if bias is None else acc + bias.astype(np.int64).reshape(1, -1, *[1] * (acc.ndim - 2))
 
@@ -41,9 +40,9 @@ class Conv(Integer):
 
     names: tuple[str, ...] = ("Conv2dInt", "QConv2d", "QConvBN2d")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Add up one kernel position after another."""
-        x, weight, bias = (*inputs, None)[:3]
+        x, weight, bias = inputs[0], inputs[1], given(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
         strides, pads, dilations = _sizes(a, rank)
         padded = np.pad(a.above(x, "x"), [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
@@ -51,10 +50,10 @@ class Conv(Integer):
             (padded.shape[2 + i] - dilations[i] * (weight.shape[2 + i] - 1) - 1) // strides[i] + 1 for i in range(rank)
         ]
         acc = np.zeros((len(x), len(weight), *space), np.int64)
-        for place in product(*map(range, weight.shape[2:])):
+        for place in np.ndindex(*weight.shape[2:]):
             seen = [_spread(p * d, s, n) for p, d, s, n in zip(place, dilations, strides, space, strict=True)]
-            patch = padded[(slice(None), slice(None), *seen)]
-            taps = weight[(slice(None), slice(None), *place)].astype(np.int64)
+            patch = padded[:, :, *seen]
+            taps = weight[:, :, *place].astype(np.int64)
             acc += _grouped(patch, taps, group)
         return self.rescaled(_with_bias(acc, bias), a, how, "scale_x", "scale_w")
 
@@ -76,9 +75,9 @@ class ConvTranspose(Integer):
 
     names: tuple[str, ...] = ("ConvTranspose2dInt", "QConvTranspose2d")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Add up one kernel position after another into the uncropped result."""
-        x, weight, bias = (*inputs, None)[:3]
+        x, weight, bias = inputs[0], inputs[1], given(inputs, 2)
         rank, group = weight.ndim - 2, int(a.get("group") or 1)
         strides, pads, dilations = _sizes(a, rank)
         more = list(a.get("output_padding") or [0] * rank)
@@ -87,13 +86,13 @@ class ConvTranspose(Integer):
             for i in range(rank)
         ]
         acc = np.zeros((len(x), weight.shape[1] * group, *whole), np.int64)
-        for place in product(*map(range, weight.shape[2:])):
-            taps = weight[(slice(None), slice(None), *place)].astype(np.int64)
+        for place in np.ndindex(*weight.shape[2:]):
+            taps = weight[:, :, *place].astype(np.int64)
             turned = np.concatenate([part.T for part in np.split(taps, group, 0)], 0)  # [O, C/group]
             reached = [_spread(p * d, s, n) for p, d, s, n in zip(place, dilations, strides, x.shape[2:], strict=True)]
-            acc[(slice(None), slice(None), *reached)] += _grouped(a.above(x, "x"), turned, group)
+            acc[:, :, *reached] += _grouped(a.above(x, "x"), turned, group)
         kept = [slice(pads[i], whole[i] - pads[rank + i]) for i in range(rank)]
-        acc = acc[(slice(None), slice(None), *kept)]
+        acc = acc[:, :, *kept]
         return self.rescaled(_with_bias(acc, bias), a, how, "scale_x", "scale_w")
 
 
@@ -102,9 +101,9 @@ class Linear(Integer):
 
     names: tuple[str, ...] = ("LinearInt", "QLinear")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """X W^T + b over the last axis."""
-        x, weight, bias = (*inputs, None)[:3]
+        x, weight, bias = inputs[0], inputs[1], given(inputs, 2)
         acc = a.above(x, "x") @ weight.astype(np.int64).T
         if bias is not None:
             acc = acc + bias.astype(np.int64)
@@ -116,7 +115,7 @@ class Bmm(Integer):
 
     names: tuple[str, ...] = ("BmmInt", "QBmm")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Multiply the matrices and round once."""
         x, y = (a.above(array, key) for array, key in zip(inputs, "xy", strict=True))
         return self.rescaled(x @ y, a, how, "scale_x", "scale_y")
@@ -127,7 +126,7 @@ class BatchNorm2d(Integer):
 
     names: tuple[str, ...] = ("BatchNorm2dInt", "QBatchNorm2d")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """X * w[c] + b[c]."""
         x, factor, offset = inputs[:3]
         column: Sequence[int] = (-1, *[1] * (x.ndim - 2))

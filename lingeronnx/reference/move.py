@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
+from ..targets.arithmetic import Arithmetic, Padding
+from ..targets.arithmetic import Concat as Joining
 from ._arithmetic import log2, requantize
-from ._base import Attributes, Integer, Standard
+from ._base import Attributes, Integer, Outputs, Standard, given, of_kind
 
 __all__ = ["FAMILY", "ArgMax", "Concat", "Gather", "Pad", "Resize", "ShuffleChannel", "Split", "Squeeze", "Unsqueeze"]
 
@@ -19,13 +21,13 @@ class Concat(Integer):
 
     names: tuple[str, ...] = ("iqCat", "QCat")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Requantize each input and join them."""
-        parts = []
+        parts, raises_only = [], of_kind(how, Joining).raises_only
         for index, x in enumerate(inputs):
             key = f"scale_x_{index}"
             ratio = a.scale("scale_o") / a.scale(key) if key in a else 1.0
-            if how.raises_only and log2(ratio) < 0:
+            if raises_only and log2(ratio) < 0:
                 x = x * 0
             parts.append(requantize(a.above(x, f"x_{index}"), ratio, a.o_bits, how.requantize, a.zero("o")))
         axis = a.get("dim") if a.get("dim") is not None else a.get("axis")
@@ -37,17 +39,17 @@ class Pad(Integer):
 
     names: tuple[str, ...] = ("iqPad", "QPad")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Pad by all begins, then all ends."""
-        x, pads, value = (*inputs, None)[:3]
+        x, pads, value = inputs[0], given(inputs, 1), given(inputs, 2)
         sides = [int(n) for n in (pads if pads is not None else a["pads"])]
         each = list(zip(sides[: x.ndim], sides[x.ndim :], strict=True))
-        mode = a.get("mode") or "constant"
+        mode, swapped = a.get("mode") or "constant", of_kind(how, Padding).swapped
         if mode == "constant":
             return np.pad(x, each, constant_values=0 if value is None else value.reshape(-1)[0])
-        if mode not in ("reflect", "replicate" if how.swapped else "edge"):
+        if mode not in ("reflect", "replicate" if swapped else "edge"):
             raise ValueError(f"no such mode: {mode}")
-        reflect = (mode == "reflect") != how.swapped
+        reflect = (mode == "reflect") != swapped
         return np.pad(x, each, "reflect" if reflect else "edge")
 
 
@@ -56,11 +58,11 @@ class Split(Standard):
 
     names: tuple[str, ...] = ("Split",)
 
-    def ours(self, inputs: Any, attributes: Any) -> bool:
+    def ours(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
         """The standard has no `dims`."""
         return "dims" in attributes
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the parts of x."""
         x, axis, parts = inputs[0], int(a.get("axis") or 0), len(self.onnx_node.output)
         sizes = a.get("split") or a["dims"]
@@ -73,7 +75,7 @@ class Gather(Integer):
 
     names: tuple[str, ...] = ("Gather",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Take along an axis."""
         table, index = inputs
         return np.asarray(np.take(table, index, axis=int(a.get("axis") or 0)))
@@ -84,7 +86,7 @@ class ShuffleChannel(Integer):
 
     names: tuple[str, ...] = ("ShuffleChannel",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the channels in their new order."""
         (x,) = inputs
         axis, groups = int(a.get("axis", 1)), int(a["groups"])
@@ -97,7 +99,7 @@ class ArgMax(Standard):
 
     names: tuple[str, ...] = ("ArgMax",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the largest integer and its position."""
         row = inputs[0].reshape(-1).tolist()
         return np.array([max(row), row.index(max(row))], np.int32).reshape(2, *[1] * (inputs[0].ndim - 1))
@@ -108,7 +110,7 @@ class Resize(Standard):
 
     names: tuple[str, ...] = ("Resize",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Look up every axis."""
         x, _, factors = inputs[:3]
         if (a.get("mode") or "nearest") != "nearest":
@@ -148,11 +150,11 @@ class Squeeze(Standard):
 
     names: tuple[str, ...] = ("Squeeze",)
 
-    def ours(self, inputs: Any, attributes: Any) -> bool:
+    def ours(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
         """Opset 13 takes them as an input."""
         return "axes" in attributes
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return x without the axes."""
         x = inputs[0]
         axes = a.get("axes") or (inputs[1].tolist() if len(inputs) > 1 else None)
@@ -164,7 +166,7 @@ class Unsqueeze(Squeeze):
 
     names: tuple[str, ...] = ("Unsqueeze",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return x with axes of size 1 inserted."""
         axes = a.get("axes") or inputs[1].tolist()
         return np.expand_dims(inputs[0], tuple(int(n) for n in axes))

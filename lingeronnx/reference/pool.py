@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from ..targets.arithmetic import Divisor
+from ..targets.arithmetic import Arithmetic, Average, Divisor
 from ._arithmetic import INT32, divide, log2, requantize, round_shift, saturate, stored, unlimited
-from ._base import Attributes, Integer, Standard
+from ._base import Attributes, Integer, Outputs, Standard, of_kind
 
 __all__ = ["FAMILY", "AvgPool", "MaxPool"]
 
@@ -46,7 +45,7 @@ class MaxPool(Standard):
 
     names: tuple[str, ...] = ("MaxPool",)
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the largest integer of every window."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
@@ -58,16 +57,17 @@ class AvgPool(Integer):
 
     names: tuple[str, ...] = ("AvgPool2dInt", "QAvgPool2d")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Sum, then divide as the platform does."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
         total, area = _pooled(a.above(x, "x"), a, 0, lambda w: w.sum(axes)), math.prod(a["kernel_shape"])
         x_scale = a.scale("scale_x")
         o_scale = float(a.get("scale_o") or x_scale)
-        if how.divisor is Divisor.ONE_ROUNDING:
+        divisor = of_kind(how, Average).divisor
+        if divisor is Divisor.ONE_ROUNDING:
             return requantize(total, o_scale / (x_scale * area), a.o_bits, how.requantize, a.zero("o"))
-        byte = how.divisor is Divisor.AREA_IN_A_BYTE
+        byte = divisor is Divisor.AREA_IN_A_BYTE
         return self.on_chip(total, area, log2(o_scale) - log2(x_scale), byte)
 
     @staticmethod

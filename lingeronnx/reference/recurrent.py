@@ -6,23 +6,29 @@ behind x, absent or given.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ..targets.arithmetic import GruForm, LstmForm, Requantize
+from ..targets import arithmetic
+from ..targets.arithmetic import Arithmetic, GruForm, LstmForm, Requantize
 from ._arithmetic import log2, multiplier, requantize, round_shift, saturate, stored, unlimited
-from ._base import Attributes, Integer
+from ._base import Attributes, Integer, Outputs, of_kind
 from .curves import curve
 
 __all__ = ["FAMILY", "Gru", "Lstm"]
+
+#: What is carried from step to step, unit by unit: the state, of an LSTM the cell too.
+State = list[list[int]]
+
+#: W_x, W_h, b_x, b_h, int64.
+Parts = list[np.ndarray]
 
 
 def _cut(value: int, bits: int) -> int:
     return min(max(value, -(2 ** (bits - 1))), 2 ** (bits - 1) - 1)
 
 
-def _to(values: Any, scale: float, bits: int, how: Any, left: bool = True) -> list[int]:
+def _to(values: np.ndarray, scale: float, bits: int, how: Arithmetic, left: bool = True) -> list[int]:
     """Return sums of the given scale with `bits` fractional bits in int32; `left`: whether they may be shifted so."""
     if not how.requantize.shifts:
         m, s = multiplier(2.0**bits / scale)
@@ -36,16 +42,20 @@ def _to(values: Any, scale: float, bits: int, how: Any, left: bool = True) -> li
 class _Recurrent(Integer):
     gates: str
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def order(self, how: Arithmetic) -> str:
+        """Return in which order the platform has the gates."""
+        raise NotImplementedError
+
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Walk along time; y stays at the place of its input."""
         x, *more = inputs[:-4]
-        parts = [self.ordered(w.astype(np.int64), how.gates) for w in inputs[-4:]]
+        parts = [self.ordered(w.astype(np.int64), self.order(how)) for w in inputs[-4:]]
         lengths, *starts = [*more, None, None, None][:3]
         time_first = self.time_first(a, x)
         rows = np.moveaxis(x, 0, 1) if time_first else x  # [N, T, I]
         units = parts[1].shape[1]
         y = np.zeros((*rows.shape[:2], units), np.int64)
-        last: list[Any] = []
+        last: list[State] = []
         for k, (sample, row) in enumerate(zip(y, rows.astype(np.int64), strict=True)):
             state = self.start(units)
             for index, given in enumerate(starts):
@@ -66,10 +76,10 @@ class _Recurrent(Integer):
     def time_first(self, a: Attributes, x: np.ndarray) -> bool:
         return not a.get("batch_first")
 
-    def forward(self, a: Attributes, how: Any) -> bool:
+    def forward(self, a: Attributes, how: Arithmetic) -> bool:
         return bool(a.get("go_forward", 1))
 
-    def start(self, units: int) -> list[list[int]]:
+    def start(self, units: int) -> State:
         return [[0] * units]
 
     def state_scale(self, a: Attributes) -> float:
@@ -77,17 +87,17 @@ class _Recurrent(Integer):
         return float(a.get("scale_o") or a.scale("scale_h"))
 
     def sums(
-        self, a: Attributes, how: Any, x: Any, h: Any, parts: list[np.ndarray], bits: int, left: bool
+        self, a: Attributes, how: Arithmetic, x: np.ndarray, h: ArrayLike, parts: Parts, bits: int, left: bool
     ) -> tuple[list[int], list[int]]:
         """Return W_x x + b_x and W_h h + b_h with `bits` fractional bits."""
         own = _to(parts[0] @ x + parts[2], a.scale("scale_x") * a.scale("scale_iw"), bits, how, left)
         inner = parts[1] @ np.array(h, np.int64) + parts[3]
         return own, _to(inner, self.state_scale(a) * a.scale("scale_hw"), bits, how, left)
 
-    def step(self, a: Attributes, how: Any, x: Any, state: Any, parts: Any) -> Any:
+    def step(self, a: Attributes, how: Arithmetic, x: np.ndarray, state: State, parts: Parts) -> State:
         raise NotImplementedError
 
-    def finish(self, a: Attributes, y: np.ndarray, last: list[Any], how: Any) -> Any:
+    def finish(self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic) -> Outputs:
         raise NotImplementedError
 
 
@@ -97,17 +107,21 @@ class Lstm(_Recurrent):
     gates = "ifgo"
     names: tuple[str, ...] = ("LSTMInt", "QLSTM", "LSTMInt_Is8_Is64", "LSTMInt_Is8_Is64_If32_If32")
 
+    def order(self, how: Arithmetic) -> str:
+        """Return the row's."""
+        return of_kind(how, arithmetic.Lstm).gates
+
     def time_first(self, a: Attributes, x: np.ndarray) -> bool:
         """The chips take [1, T, I] for either value of batch_first."""
         return not a.get("batch_first") and x.shape[0] != 1
 
-    def start(self, units: int) -> list[list[int]]:
+    def start(self, units: int) -> State:
         """Return a state and a cell of zeros."""
         return [[0] * units, [0] * units]
 
-    def step(self, a: Attributes, how: Any, x: Any, state: Any, parts: Any) -> Any:
+    def step(self, a: Attributes, how: Arithmetic, x: np.ndarray, state: State, parts: Parts) -> State:
         """Return state and cell after one step."""
-        h, c = state
+        (h, c), how = state, of_kind(how, arithmetic.Lstm)
         coarse, scale, width = how.form is LstmForm.Q11, self.state_scale(a), a.o_bits
         chip = how.table.value
         own, inner = self.sums(a, how, x, h, parts, 11 if coarse else 27, True)
@@ -128,13 +142,13 @@ class Lstm(_Recurrent):
                 out, held = o * round_shift(curve("tanh", chip, _cut(cell, 32), 32), 16), 2.0**30
                 new_c.append(_cut(round_shift(cell, 12), 32))
             new_h.append(int(requantize([out], scale / held, width, how.requantize)[0]))
-        return new_h, new_c
+        return [new_h, new_c]
 
-    def finish(self, a: Attributes, y: np.ndarray, last: list[Any], how: Any) -> Any:
+    def finish(self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic) -> Outputs:
         """The sequence, the last state, the last cell: int32, on venus int16 numbers packed into its first half."""
         h = stored([state[0] for state in last], a.o_bits)
         c = np.array([state[1] for state in last], np.int64)
-        if how.form is LstmForm.Q11:
+        if of_kind(how, arithmetic.Lstm).form is LstmForm.Q11:
             packed = np.zeros((len(c), 2 * c.shape[1]), np.int16)
             packed[:, : c.shape[1]] = c
             cells = packed.view(np.int32)
@@ -151,16 +165,21 @@ class Gru(_Recurrent):
     gates = "rzn"
     names: tuple[str, ...] = ("GRUInt", "QGRU", "GRUInt_Is8_Is64", "GRUInt_Is8_Is64_If32")
 
-    def forward(self, a: Attributes, how: Any) -> bool:
-        """Executors do not look at go_forward."""
-        return how.form is not GruForm.DEFINED or super().forward(a, how)
+    def order(self, how: Arithmetic) -> str:
+        """Return the row's."""
+        return of_kind(how, arithmetic.Gru).gates
 
-    def step(self, a: Attributes, how: Any, x: Any, state: Any, parts: Any) -> Any:
+    def forward(self, a: Attributes, how: Arithmetic) -> bool:
+        """Executors do not look at go_forward."""
+        return of_kind(how, arithmetic.Gru).form is not GruForm.DEFINED or super().forward(a, how)
+
+    def step(self, a: Attributes, how: Arithmetic, x: np.ndarray, state: State, parts: Parts) -> State:
         """Return the state after one step."""
+        how = of_kind(how, arithmetic.Gru)
         compute = self.defined if how.form is GruForm.DEFINED else self.on_chip
         return [compute(a, how, x, state[0], parts)]
 
-    def on_chip(self, a: Attributes, how: Any, x: Any, h: list[int], parts: Any) -> list[int]:
+    def on_chip(self, a: Attributes, how: arithmetic.Gru, x: np.ndarray, h: list[int], parts: Parts) -> list[int]:
         """The executor's; on venusA the state is left out of r and z."""
         chip, units, apart = how.table.value, len(h), how.form is GruForm.HALVED_APART
         own, inner = self.sums(a, how, x, h, parts, 11, False)
@@ -173,7 +192,7 @@ class Gru(_Recurrent):
             new.append(int(requantize([mixed], self.state_scale(a) / 2**14, a.o_bits, Requantize(shifts=True))[0]))
         return new
 
-    def defined(self, a: Attributes, how: Any, x: Any, h: list[int], parts: Any) -> list[int]:
+    def defined(self, a: Attributes, how: arithmetic.Gru, x: np.ndarray, h: list[int], parts: Parts) -> list[int]:
         """Return n + z * (h - n); gates in Q31 (Q15 for wide states), the reset gate after or before the product."""
         units, bits = len(h), 31 if a.o_bits <= 8 else 15
         after = bool(a.get("linear_before_reset", 1))
@@ -192,7 +211,7 @@ class Gru(_Recurrent):
             new.append(_cut(held + round_shift(z * (h[u] - held), bits), a.o_bits))
         return new
 
-    def finish(self, a: Attributes, y: np.ndarray, last: list[Any], how: Any) -> Any:
+    def finish(self, a: Attributes, y: np.ndarray, last: list[State], how: Arithmetic) -> Outputs:
         """The sequence and the last state."""
         h = stored([state[0] for state in last], a.o_bits)
         return stored(y, a.o_bits), h[None] if self.time_first(a, y) else h[:, None]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from ..targets.arithmetic import Row, Shares
+from ..targets.arithmetic import Arithmetic, Row, Rows, Shares
 from ._arithmetic import log2, multiplier, requantize, round_shift, saturate
-from ._base import Attributes, Integer
+from ._base import Attributes, Integer, Outputs, of_kind
 
 __all__ = ["FAMILY", "LayerNorm", "LogSoftmax", "Softmax"]
 
@@ -19,7 +18,7 @@ _LOG2_E = 774541002  # Q29
 _LN_2 = 45426  # Q16
 
 
-def _exponentials(row: list[int], how: Any) -> tuple[list[int], list[int]]:
+def _exponentials(row: list[int], how: Rows) -> tuple[list[int], list[int]]:
     """Return d (Q25) and e^d (Q23) for d = x - max; venusA rounds the last step and the shift in one."""
     distances = [saturate(x - max(row), 32).item() for x in row]
     powers = []
@@ -34,7 +33,7 @@ def _exponentials(row: list[int], how: Any) -> tuple[list[int], list[int]]:
             powers.append(round_shift(y * f * 2**7 + _POWERS[-1] * 2**30, shift) if shift < 64 else 0)
         else:
             y = round_shift(y * f, 23) + _POWERS[-1]
-            powers.append(y * 2**whole if whole > 0 else y // 2**-whole)
+            powers.append(_floor_shift(y, whole))
     return distances, powers
 
 
@@ -42,7 +41,7 @@ def _floor_shift(value: int, left: int) -> int:
     return value * 2**left if left >= 0 else value // 2**-left
 
 
-def _shares(powers: list[int], how: Any) -> list[int]:
+def _shares(powers: list[int], how: Rows) -> list[int]:
     """Return e / sum of e in Q15; venus finds the reciprocal by two Newton steps, the others divide."""
     total = int(saturate(sum(powers), 32))
     if how.shares is not Shares.NEWTON:
@@ -63,9 +62,9 @@ class Softmax(Integer):
 
     names: tuple[str, ...] = ("SoftmaxInt", "QSoftmax")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """To Q25, one row after another, from Q15 to the output."""
-        (x,) = inputs
+        (x,), how = inputs, of_kind(how, Rows)
         axis = next((int(a[key]) for key in ("axis", "dim") if a.get(key) is not None), -1)
         if how.row is Row.FROM_FIRST and axis > 0:
             axis = 1
@@ -79,7 +78,7 @@ class Softmax(Integer):
         return requantize(q15, a.scale("scale_o") / 2**15, a.o_bits, how.requantize)
 
     @staticmethod
-    def row(row: list[int], how: Any) -> list[int]:
+    def row(row: list[int], how: Rows) -> list[int]:
         """Return a row in Q15."""
         return _shares(_exponentials(row, how)[1], how)
 
@@ -90,7 +89,7 @@ class LogSoftmax(Softmax):
     names: tuple[str, ...] = ("LogSoftmaxInt",)
 
     @staticmethod
-    def row(row: list[int], how: Any) -> list[int]:
+    def row(row: list[int], how: Rows) -> list[int]:
         """Return a row in Q15."""
         distances, powers = _exponentials(row, how)
         total = int(saturate(sum(powers), 32))
@@ -105,7 +104,7 @@ class LayerNorm(Integer):
 
     names: tuple[str, ...] = ("LayerNormInt", "QLayerNorm2d", "QLayerNorm")
 
-    def compute(self, a: Attributes, how: Any, *inputs: Any) -> Any:
+    def compute(self, a: Attributes, how: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Normalise every row to Q10, then a factor and a summand per element."""
         x, gamma = inputs[0], inputs[1].reshape(-1).tolist()
         beta = inputs[2].reshape(-1).tolist() if len(inputs) > 2 and inputs[2] is not None else [0] * len(gamma)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto
@@ -56,7 +55,7 @@ class Checked:
             text.append("  " + "  ".join([*cells, row[3]]))
         return text + [f"note: {note}" for note in self.notes]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the outcome as JSON-ready values."""
         return {"outputs": [asdict(o) for o in self.outputs], "error": self.error, "notes": list(self.notes)}
 
@@ -107,7 +106,7 @@ def _run(model: ModelProto, seed: int) -> Checked:
     return Checked([_output(name, array) for name, array in zip(names, arrays, strict=True)], None, notes)
 
 
-def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return random values of a type; integers of more than 16 bits, which may be indices, are 0."""
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)

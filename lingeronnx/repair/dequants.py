@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from onnx import NodeProto, ValueInfoProto, helper
 
@@ -230,8 +229,8 @@ class _Plan:
         *,
         node: str = "",
         tensor: str = "",
-        before: Any = None,
-        after: Any = None,
+        before: object = None,
+        after: object = None,
     ) -> None:
         edit = Edit(_NAME, action, text, node, tensor, before, after, apply, len(self.edits))
         self.edits.append((owner, edit))

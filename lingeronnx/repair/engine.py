@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from onnx import ModelProto
 
@@ -71,7 +70,7 @@ class Repaired:
                 temporary.write_bytes(self._original)
         return target
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return report and check as JSON-ready values."""
         check = {} if self.checked is None else {"check": self.checked.to_dict()}
         return {"model": str(self.path), "repaired": True, "changed": self.changed, **self.report.to_dict(), **check}

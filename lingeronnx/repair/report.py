@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from .view import View
 
@@ -27,12 +26,12 @@ class Finding:
     text: str
     node: str = ""
     tensor: str = ""
-    before: Any = None
-    after: Any = None
+    before: object = None
+    after: object = None
     level: str = "wrong"
     edits: Sequence[Edit] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values, without its edits."""
         return _plain(self, "repair", "text", "node", "tensor", "before", "after", "level")
 
@@ -49,12 +48,12 @@ class Edit:
     text: str
     node: str = ""
     tensor: str = ""
-    before: Any = None
-    after: Any = None
+    before: object = None
+    after: object = None
     apply: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
     rank: int = field(default=0, repr=False, compare=False)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
         return _plain(self, "repair", "action", "text", "node", "tensor", "before", "after")
 
@@ -105,7 +104,7 @@ class Report:
             text += [f"  {edit.action:<8} {edit.text}{_scale(edit)}" for edit in self.edits]
         return text + [f"note: {f.node + ' ' if f.node else ''}{f.text}" for f in self.notes]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-ready values."""
         return {"findings": [f.to_dict() for f in self.findings], "edits": [e.to_dict() for e in self.edits]}
 
@@ -122,13 +121,13 @@ def _scale(edit: Edit) -> str:
     return f", scale_o {number(edit.after)}" if edit.action == "insert" and edit.after is not None else ""
 
 
-def _plain(value: Any, *names: str) -> dict[str, Any]:
+def _plain(value: object, *names: str) -> dict[str, object]:
     """Return some fields by name; JSON knows no infinities."""
     held = {name: getattr(value, name) for name in names}
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in held.items()}
 
 
-def number(value: Any) -> str:
+def number(value: object) -> str:
     """Return a scale as people read it."""
     if not isinstance(value, int | float):
         return "none"

@@ -11,7 +11,7 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -262,12 +262,12 @@ def attribute_values(proto: NodeProto) -> dict[str, Any]:
     return found
 
 
-def is_scale(value: Any) -> bool:
+def is_scale(value: object) -> TypeGuard[float]:
     """Whether `value` can be a scale: a positive number."""
     return isinstance(value, int | float) and math.isfinite(value) and value > 0
 
 
-def same_scale(one: Any, other: Any) -> bool:
+def same_scale(one: object, other: object) -> bool:
     """Whether two scales are the same number as far as float32 tells them apart."""
     return is_scale(one) and is_scale(other) and math.isclose(one, other, rel_tol=1e-6)
 

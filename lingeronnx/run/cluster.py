@@ -14,14 +14,18 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from threading import Lock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from distributed import Future as Remote
 
 __all__ = ["Job", "spread"]
 
@@ -31,15 +35,24 @@ _ANSWER = 10  # seconds in which a cluster answers
 _PAUSE = 0.5  # seconds before data are sent again
 
 
-class Job(Protocol):
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_Future = TypeVar("_Future")
+_In = TypeVar("_In", contravariant=True)
+_Out = TypeVar("_Out", covariant=True)
+
+
+class Job(Protocol[_In, _Out]):
     """What every worker is given once; it can be pickled."""
 
-    def start(self) -> Callable[[Any], Any]:
+    def start(self) -> Callable[[_In], _Out]:
         """Return the function of one item; sessions and the like are opened here, at the place of work."""
         ...
 
 
-def spread(job: Job, items: Iterable[Any], workers: int | None = None, cluster: str | None = None) -> Iterator[Any]:
+def spread(
+    job: Job[_Item, _Result], items: Iterable[_Item], workers: int | None = None, cluster: str | None = None
+) -> Iterator[_Result]:
     """Yield what `job` makes of every item, in their order.
 
     workers : processes; None works here. cluster : the address of a Dask scheduler. An item is taken from `items` only
@@ -59,14 +72,14 @@ def spread(job: Job, items: Iterable[Any], workers: int | None = None, cluster: 
 
 
 @dataclass(frozen=True)
-class _Packed:
+class _Packed(Generic[_Item, _Result]):
     """A job on its way; `key` is the same for equal jobs."""
 
     body: bytes
     key: str
 
 
-def _packed(job: Job) -> _Packed:
+def _packed(job: Job[_Item, _Result]) -> _Packed[_Item, _Result]:
     try:
         body = pickle.dumps(job)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -84,7 +97,7 @@ class _Here:
     functions: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
-    def work(self, job: _Packed, item: Any) -> Any:
+    def work(self, job: _Packed[_Item, _Result], item: _Item) -> _Result:
         """Work on an item, one at a time: sessions may not be shared by threads."""
         with self.lock:
             if job.key not in self.functions:
@@ -112,12 +125,12 @@ def _begin(job: _Packed, threads: int) -> None:
     _GIVEN.job = job
 
 
-def _work(item: Any) -> Any:
+def _work(item: Any) -> Any:  # noqa: ANN401 - of the job that the process was given
     assert _GIVEN.job is not None
     return _HERE.work(_GIVEN.job, item)
 
 
-def _in_processes(job: _Packed, items: Iterable[Any], workers: int) -> Iterator[Any]:
+def _in_processes(job: _Packed[_Item, _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
     threads = max(1, (os.cpu_count() or 1) // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (job, threads))
@@ -135,10 +148,10 @@ def _in_processes(job: _Packed, items: Iterable[Any], workers: int) -> Iterator[
 
 
 def _in_order(
-    items: Iterable[Any], submit: Callable[[Any], Any], workers: int
-) -> Generator[tuple[Any, Any], None, None]:
+    items: Iterable[_Item], submit: Callable[[_Item], _Future], workers: int
+) -> Generator[tuple[_Item, _Future], None, None]:
     """Yield (item, what `submit` returned), in order, with a few items given out ahead."""
-    waiting: deque[tuple[Any, Any]] = deque()
+    waiting: deque[tuple[_Item, _Future]] = deque()
     for item in items:
         waiting.append((item, submit(item)))
         if len(waiting) >= _AHEAD * workers:
@@ -150,12 +163,12 @@ def _in_order(
 # ---- Dask --------------------------------------------------------------------------------------------------------
 
 
-def _on_worker(job: _Packed, item: Any) -> Any:
+def _on_worker(job: _Packed[_Item, _Result], item: _Item) -> _Result:
     os.environ.setdefault("LINGERONNX_THREADS", "1")  # the cluster has a process for each core
     return _HERE.work(job, item)
 
 
-def _on_cluster(job: _Packed, items: Iterable[Any], address: str) -> Iterator[Any]:
+def _on_cluster(job: _Packed[_Item, _Result], items: Iterable[_Item], address: str) -> Iterator[_Result]:
     try:
         from distributed import Client
     except ImportError as error:
@@ -177,14 +190,14 @@ def _on_cluster(job: _Packed, items: Iterable[Any], address: str) -> Iterator[An
                 yield sent.result(item, future)
 
 
-class _Sent:
+class _Sent(Generic[_Item, _Result]):
     """A job that the workers of a cluster have."""
 
-    def __init__(self, client: Any, job: _Packed) -> None:
+    def __init__(self, client: Client, job: _Packed[_Item, _Result]) -> None:
         self._client, self._job = client, job
         self._given = self._scattered(job, broadcast=True)
 
-    def _scattered(self, data: Any, broadcast: bool = False) -> Any:
+    def _scattered(self, data: object, broadcast: bool = False) -> object:
         """Bring data to one worker, or to all; again where the one that was chosen is just going away."""
         for _ in range(_TRIES - 1):
             with contextlib.suppress(OSError):
@@ -192,11 +205,11 @@ class _Sent:
             time.sleep(_PAUSE)
         return self._client.scatter(data, broadcast=broadcast, hash=False)
 
-    def submit(self, item: Any) -> Future[Any]:
+    def submit(self, item: _Item) -> Remote[_Result]:
         """Send the item to one worker."""
         return self._client.submit(_on_worker, self._given, self._scattered(item), pure=False)
 
-    def result(self, item: Any, future: Any) -> Any:
+    def result(self, item: _Item, future: Remote[_Result]) -> _Result:
         """Return what became of the item; it goes to another worker where the one that had it is gone."""
         from distributed import KilledWorker
 

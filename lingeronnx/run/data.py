@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,14 @@ from ..errors import DataError, LingerOnnxError, nearest
 from .pictures import is_picture
 
 __all__ = ["Batch", "Data", "InputSpec", "Progress", "load_function"]
+
+#: What is given for one batch, before it is looked at, and its labels.
+Given = tuple[object, object]
+
+
+class _Reader(Protocol):
+    def get_next(self) -> object: ...
+
 
 Batch = tuple[dict[str, np.ndarray], np.ndarray | None]
 
@@ -44,7 +52,7 @@ class InputSpec:
 
     name: str
     shape: tuple[int | None, ...] | None
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     axis: int | None = 0
 
     @property
@@ -69,7 +77,7 @@ class InputSpec:
         """Return the samples of all `arrays`, one after another; the first array where the input has no samples."""
         return arrays[0] if self.axis is None else np.concatenate(arrays, self.axis)
 
-    def kind(self, array: np.ndarray) -> tuple[Any, ...]:
+    def kind(self, array: np.ndarray) -> tuple[object, ...]:
         """Return what two arrays must have in common to be `joined`: the sizes beside the samples, or all values."""
         if self.axis is None:
             return array.shape, array.tobytes()
@@ -92,7 +100,7 @@ class Data:
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         inputs: Sequence[InputSpec],
         *,
         limit: int | None = None,
@@ -213,7 +221,7 @@ class Data:
             self._head = size, found
         return {name: self._part(name, array, 0, size) for name, array in self._head[1].items()}
 
-    def _check(self, feeds: Any, labels: Any, where: str) -> tuple[dict[str, np.ndarray], int]:
+    def _check(self, feeds: object, labels: object, where: str) -> tuple[dict[str, np.ndarray], int]:
         feeds = self._without_fixed(self._named(feeds, where), where)
         for name in feeds:
             if name not in self.inputs:
@@ -241,7 +249,7 @@ class Data:
             raise DataError(f"{where}: batch sizes differ ({', '.join(f'{n} {s}' for n, s in sizes.items())})")
         return checked, next(iter(sizes.values()))
 
-    def _without_fixed(self, feeds: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def _without_fixed(self, feeds: Mapping[str, object], where: str) -> dict[str, object]:
         """Drop the inputs that are constants of the model now; DataError where the data hold another value."""
         for name in feeds.keys() & self.fixed.keys():
             given, held = np.asarray(feeds[name]), self.fixed[name]
@@ -256,7 +264,7 @@ class Data:
     def _part(self, name: str, array: np.ndarray, start: int, stop: int) -> np.ndarray:
         return self.inputs[name].samples(array, start, stop) if self.inputs[name].batched else array
 
-    def _named(self, feeds: Any, where: str) -> dict[str, Any]:
+    def _named(self, feeds: object, where: str) -> dict[str, object]:
         """Give a bare array, or the only array of a file, the name of the only input."""
         if isinstance(feeds, Mapping):
             known = {str(name): value for name, value in feeds.items()}
@@ -314,13 +322,13 @@ class Data:
 class _Opener:
     """How to read a source: `make` returns a fresh iterator where `again` is true."""
 
-    make: Callable[[], Iterator[tuple[Any, Any]]]
+    make: Callable[[], Iterator[Given]]
     again: bool
     what: str
-    head: list[tuple[Any, Any]] = field(default_factory=list)
-    rest: Iterator[tuple[Any, Any]] | None = None
+    head: list[Given] = field(default_factory=list)
+    rest: Iterator[Given] | None = None
 
-    def read(self) -> Iterator[tuple[Any, Any]]:
+    def read(self) -> Iterator[Given]:
         """Yield all items; what the user's own code raises becomes a DataError."""
         if self.again:
             yield from self._items()
@@ -329,7 +337,7 @@ class _Opener:
         self.rest = self.rest or self._items()
         yield from self.rest
 
-    def peek(self) -> Iterator[tuple[Any, Any]]:
+    def peek(self) -> Iterator[Given]:
         """Yield the first items without using them up."""
         if self.again:
             yield from self._items()
@@ -340,7 +348,7 @@ class _Opener:
             self.head.append(item)
             yield item
 
-    def _items(self) -> Iterator[tuple[Any, Any]]:
+    def _items(self) -> Iterator[Given]:
         try:
             yield from self.make()
         except LingerOnnxError:
@@ -349,7 +357,7 @@ class _Opener:
             raise DataError(f"{self.what}: reading it failed ({type(error).__name__}: {error})") from error
 
 
-def _opener(source: Any, what: str) -> _Opener:
+def _opener(source: object, what: str) -> _Opener:
     if isinstance(source, str | os.PathLike):
         return _from_text(os.fspath(source), what)
     if isinstance(source, np.ndarray):
@@ -389,7 +397,7 @@ def _from_text(text: str, what: str) -> _Opener:
     raise DataError(f"{what}: '{text}' is no .npz or .npy file, no folder and no module:function")
 
 
-def _load(path: Path, what: str) -> tuple[Any, Any]:
+def _load(path: Path, what: str) -> Given:
     try:
         with path.open("rb") as file:  # opened here: numpy leaves the files of damaged archives open
             loaded = np.load(file, allow_pickle=False)
@@ -410,7 +418,7 @@ def _short(array: np.ndarray) -> str:
     return str(flat[0]) if array.size == 1 else f"{flat} ...".replace("] ...", ", ...]" if array.size > 4 else "]")
 
 
-def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def _split(arrays: Mapping[str, object]) -> tuple[dict[str, np.ndarray], object]:
     """Take the labels out; drop arrays that are not numbers (class names and the like)."""
     key = next((key for key in ("labels", "label") if key in arrays), None)
     feeds = {name: np.asarray(value) for name, value in arrays.items() if name != key}
@@ -418,7 +426,7 @@ def _split(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     return numeric, None if key is None else arrays[key]
 
 
-def _array(value: Any, name: str, where: str) -> np.ndarray:
+def _array(value: object, name: str, where: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -433,7 +441,7 @@ def load_function(text: str, what: str) -> Callable[..., Any]:
     return _function(module, name, what)
 
 
-def _function(module: str, name: str, what: str) -> Callable[[], Any]:
+def _function(module: str, name: str, what: str) -> Callable[[], object]:
     try:
         if module.endswith(".py"):
             spec = importlib.util.spec_from_file_location(Path(module).stem, module)
@@ -454,7 +462,7 @@ def _function(module: str, name: str, what: str) -> Callable[[], Any]:
     return function
 
 
-def _iterate(items: Any, what: str) -> Iterable[Any]:
+def _iterate(items: object, what: str) -> Iterable[object]:
     if isinstance(items, Mapping | np.ndarray):
         return [items]
     if not isinstance(items, Iterable):
@@ -462,7 +470,7 @@ def _iterate(items: Any, what: str) -> Iterable[Any]:
     return items
 
 
-def _pair(item: Any) -> tuple[Any, Any]:
+def _pair(item: object) -> Given:
     """Return (feeds, labels) of what an iterable yields: a dict, an array, or two things as data loaders give them."""
     if isinstance(item, tuple | list) and len(item) == 2 and (isinstance(item, tuple) or hasattr(item[0], "shape")):
         return _split(item[0])[0] if isinstance(item[0], Mapping) else item[0], item[1]
@@ -471,7 +479,7 @@ def _pair(item: Any) -> tuple[Any, Any]:
     return _split(item) if isinstance(item, Mapping) else (item, None)
 
 
-def _one_sample(item: Any) -> tuple[Any, Any]:
+def _one_sample(item: object) -> Given:
     """Return (feeds, labels) of one entry of a data set: one sample, to which the batch axis is added."""
     feeds, label = _pair(item)
     if isinstance(feeds, Mapping):
@@ -481,7 +489,7 @@ def _one_sample(item: Any) -> tuple[Any, Any]:
     return feeds, None if label is None else np.asarray(label)[None]
 
 
-def _read_out(reader: Any) -> Iterator[tuple[Any, Any]]:
+def _read_out(reader: _Reader) -> Iterator[Given]:
     """Yield what a calibration data reader, as onnxruntime has them, gives until it gives None."""
     if hasattr(reader, "rewind"):
         reader.rewind()

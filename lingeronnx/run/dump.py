@@ -31,7 +31,7 @@ INDEX = "index.json"
 _FIRST = 8  # values a summary shows
 
 
-def described(held: Affine | None) -> dict[str, Any]:
+def described(held: Affine | None) -> dict[str, object]:
     """Return the JSON entries of a tensor's scale: `scale`, and `zero_point` where it is not 0."""
     if held is None:
         return {"scale": None}
@@ -117,7 +117,7 @@ class Folder:
             (source / name).replace(self.path / name)
 
 
-def _header(file: IO[bytes], shape: list[int], dtype: np.dtype[Any]) -> None:
+def _header(file: IO[bytes], shape: list[int], dtype: np.dtype) -> None:
     """Write the .npy header; numpy pads it so that a longer axis 0 takes the same room."""
     file.seek(0)
     np.lib.format.write_array_header_1_0(
@@ -157,7 +157,7 @@ class Summary:
         """Return what `value` of the tensor stands for, itself in a float tensor."""
         return value if self.held is None else (value - self.held.zero_point) / self.held.scale
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return JSON-ready values; integers less their `zero_point`, if any, divided by `scale` are real ones."""
         return {
             "name": self.name,

@@ -35,7 +35,7 @@ class Evaluation:
     warnings: Sequence[str] = ()
 
     @property
-    def accuracy(self) -> dict[str, Any]:
+    def accuracy(self) -> dict[str, object]:
         """The value of an integer model beside that of the float one, the baseline, as reports hold it."""
         drop = None if self.baseline is None else self.baseline - self.value
         return {
@@ -50,7 +50,7 @@ class Evaluation:
 
 def evaluate(
     model: str | os.PathLike[str] | ir.Graph | Session,
-    data: Any,
+    data: object,
     *,
     metric: str | None = None,
     baseline: str | os.PathLike[str] | ir.Graph | Session | None = None,
@@ -109,7 +109,7 @@ def evaluate(
     return Evaluation(job.metric, job.made[1], total[0].value, done, against, warnings_of(session.model))
 
 
-def _metric_name(name: str | None, labels: Any, base: Any) -> str:
+def _metric_name(name: str | None, labels: object, base: object) -> str:
     if name is not None:
         return name
     if labels is not None:
@@ -140,7 +140,7 @@ class _Measuring:
             raise ConfigError(f"metric {self.metric} compares two models: give --baseline FLOAT.onnx")
         return [main, self.made[0]()] if main.needs_labels and self.base is not None else [main]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _Measuring, (self.model, self.base, self.output, self.metric)
 
     def start(self) -> Callable[[Batch], tuple[int, list[tuple[float, ...]]]]:

@@ -116,7 +116,7 @@ class IntRunner:
 
     def _remember(
         self,
-        known: Any,
+        known: object,
         given: Mapping[str, np.ndarray],
         fed: Mapping[str, np.ndarray],
         program: Any,

@@ -126,7 +126,7 @@ class TopK:
         return 100.0 * self._hits / max(self._count, 1)
 
 
-def _class_numbers(labels: Any, classes: int) -> np.ndarray:
+def _class_numbers(labels: object, classes: int) -> np.ndarray:
     """Return labels as int64 [N]; DataError when they are not class numbers of the output."""
     array = np.asarray(labels)
     if array.dtype.kind not in "iufb" or array.size != len(np.atleast_1d(array)):
@@ -139,7 +139,7 @@ def _class_numbers(labels: Any, classes: int) -> np.ndarray:
     return array.astype(np.int64).reshape(-1)
 
 
-def called(what: str, function: Callable[..., Any], *given: Any) -> float:
+def called(what: str, function: Callable[..., Any], *given: object) -> float:
     """Return the number that a function of the user's gives; ConfigError, which says `what` it is, where it fails."""
     try:
         return float(function(*given))

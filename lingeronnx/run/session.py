@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import ConfigError, DataError, nearest
 from ..formats import is_quantized_domain
@@ -84,13 +84,13 @@ class Session:
         self._names = [str(v.name) for v in self.model.graph.outputs]
         self._tail = cut(self.model) if self.is_integer else None
         body = self.model if self._tail is None else self._tail.body
-        self._runner: Any = IntRunner(body, arithmetic, row) if self.is_integer else None
+        self._runner = IntRunner(body, arithmetic, row) if self.is_integer else None
         self.inputs: list[InputSpec] = self._runner.inputs if self._runner is not None else input_specs(self.model)
-        self._float: dict[Any, FloatRunner] = {}
+        self._float: dict[frozenset[str] | None, FloatRunner] = {}
         self._behind: TailRunner | None = None
         self._watches: list[Callable[[str, np.ndarray, Affine | None], None]] = []
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Say how the session is opened again in another process; ConfigError for what cannot be sent there."""
         arithmetic, row = self._given
         if row is not None and row not in PLATFORMS:
@@ -118,7 +118,7 @@ class Session:
         """{integer tensor: the float tensor whose values it holds}, of those that meet a Quant or a Dequant."""
         return float_names(self.model)
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
         """Return the tensors `names` (None: the graph outputs) for a batch; any tensor of the graph may be named."""
         wanted = list(names) if names is not None else self._names
         results = {name: array for name, array, _ in self.taps(feeds, wanted)}
@@ -129,7 +129,7 @@ class Session:
             )
         return [results[name] for name in wanted]
 
-    def __call__(self, given: Any) -> Any:
+    def __call__(self, given: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
         """Run a batch: feeds by input name, or the array of a single input.
 
         Return the output itself where there is one, else a list.
@@ -159,7 +159,7 @@ class Session:
 
     def taps(
         self,
-        feeds: Mapping[str, Any],
+        feeds: Mapping[str, ArrayLike],
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Iterator[tuple[str, np.ndarray, float | Affine | None]]:
@@ -193,7 +193,7 @@ class Session:
 
     def tensors(
         self,
-        feeds: Mapping[str, Any],
+        feeds: Mapping[str, ArrayLike],
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Tensors:
@@ -239,6 +239,7 @@ class Session:
         inner = {str(v.name) for v in ir.values(tail.model)} - set(tail.reads)
         wanted = None if names is None else {*(name for name in names if name not in inner), *tail.reads}
         feeds = {name: array for name, array in given.items() if name in tail.reads}
+        assert self._runner is not None  # only an integer graph has a tail
         for name, array, scale in self._runner.run(given, wanted, force):
             if name in tail.reads:
                 feeds[name] = array
@@ -250,16 +251,17 @@ class Session:
             samples = max((spec.count(given[spec.name]) for spec in self.inputs if spec.single), default=1)
             yield from self._behind.run(feeds, None if names is None else [n for n in names if n in inner], samples)
 
-    def _check(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _check(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
         from .data import Data
 
         return next(iter(Data([dict(feeds)], self.inputs, what="feeds").batches(1 << 30)))[0]
 
-    def _plain(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+    def _plain(self, feeds: Mapping[str, ArrayLike]) -> dict[str, np.ndarray] | None:
         """Return feeds that need no conversion, checked as `Data` checks them; None: let `Data` look closer."""
-        given, counts = dict(feeds), set()
+        given: dict[str, np.ndarray] = {}
+        counts = set()
         for spec in self.inputs:
-            array = given.get(spec.name)
+            array = feeds.get(spec.name)
             if type(array) is not np.ndarray or array.dtype != spec.dtype or not spec.shape or not array.size:
                 return None
             shape, want, axis = array.shape, spec.shape, spec.axis
@@ -270,7 +272,8 @@ class Session:
             if spec.dtype.kind == "f" and not np.isfinite(array).all():
                 return None
             counts.add(shape[axis])
-        return given if len(given) == len(self.inputs) and len(counts) == 1 else None
+            given[spec.name] = array
+        return given if len(given) == len(feeds) and len(counts) == 1 else None
 
     @cached_property
     def _known(self) -> dict[str, None]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class Simulation:
 
 def simulate(
     model: str | os.PathLike[str] | ir.Graph | Session,
-    data: Any,
+    data: object,
     *,
     taps: Sequence[str] = (),
     integers: bool = False,

@@ -30,7 +30,7 @@ class Runnable(Protocol):
     model: ir.Graph
     inputs: list[InputSpec]
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the named tensors, or the graph outputs."""
         ...
 
@@ -65,7 +65,7 @@ class Stream:
                 raise ConfigError(f"'{name}' is no state input{nearest(name, inputs)}; they are {', '.join(inputs)}")
         self._state = {name: np.asarray(array) for name, array in (start or {}).items()}
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the tensors `names` (None: the graph outputs) of one call; feeds without the state inputs.
 
         Raises DataError for a wrong input, and where the size of a state is not known and no value was given.
@@ -163,7 +163,7 @@ def _pairs(model: ir.Graph, state: Mapping[str, str]) -> dict[str, str]:
     return dict(state)
 
 
-def _samples(feeds: Mapping[str, Any], specs: Mapping[str, InputSpec]) -> int:
+def _samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpec]) -> int:
     """Return the number of samples of the first array fed."""
     for name, array in feeds.items():
         if name in specs and specs[name].axis is not None:

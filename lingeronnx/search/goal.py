@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigError, DataError
 from ..flow import QuantizedModel
+from ..graph import ir
 from ..run.data import Progress
 from ..run.evaluation import evaluate
 from ..run.metrics import metric as measure
+from ..run.session import Session
 
 __all__ = ["Goal", "Measured"]
 
@@ -39,8 +42,8 @@ class Goal:
 
     max_drop: float | None = None
     min_sqnr: float | None = None
-    data: Any = None
-    model: Any = None
+    data: object = None
+    model: str | os.PathLike[str] | ir.Graph | Session | None = None
     metric: str | None = None
     batch: int | None = None
     limit: int | None = None

@@ -89,7 +89,7 @@ class Found:
         assert self.chosen.measured is not None
         return self.chosen.measured
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values, for the report."""
         return {
             "goal": self.goal.text,
@@ -172,7 +172,7 @@ def search(
     return replace(result, report=report), found
 
 
-def _header(base: Compared, goal: Goal) -> dict[str, Any]:
+def _header(base: Compared, goal: Goal) -> dict[str, object]:
     """Return what the results of a search depend on."""
     prepared = base.planned.prepared
     return {

@@ -39,7 +39,7 @@ _Kind = TypeVar("_Kind")
 
 #: A limit of a node: it takes a node, float or integer, and the platform, and returns the value that breaks the limit,
 #: or None. Its docstring is the rule that users read, ``rule | remedy``, filled in from the platform as `row`.
-Limit: TypeAlias = "Callable[[ir.Node, Platform], Any]"
+Limit: TypeAlias = "Callable[[ir.Node, Platform], object]"
 
 
 class Fault(Protocol):

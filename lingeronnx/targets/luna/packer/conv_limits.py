@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ....formats import QUANT
 from ....graph import ir
@@ -21,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def kernel_side(node: ir.Node, row: Platform) -> Any:
+def kernel_side(node: ir.Node, row: Platform) -> object:
     """kernel sides are at most {own.packing.conv.max_kernel} | split the kernel into smaller ones whose results are
     added.
     """
@@ -32,7 +31,7 @@ def kernel_side(node: ir.Node, row: Platform) -> Any:
     return by(w.kernel) if max(sides, default=0) > packing(row).conv.max_kernel else None
 
 
-def kernel_dilated(node: ir.Node, row: Platform) -> Any:
+def kernel_dilated(node: ir.Node, row: Platform) -> object:
     """kernel sides along a dilated axis are at most {own.packing.conv.max_kernel_dilated} | split the kernel into
     smaller ones whose results are added.
     """
@@ -43,7 +42,7 @@ def kernel_dilated(node: ir.Node, row: Platform) -> Any:
     return by(w.kernel) if max(sides, default=0) > packing(row).conv.max_kernel_dilated else None
 
 
-def kernel_line(node: ir.Node, row: Platform) -> Any:
+def kernel_line(node: ir.Node, row: Platform) -> object:
     """1-D kernels are at most {own.packing.conv.max_kernel_1d} long | split the kernel into shorter ones that are
     added.
     """
@@ -53,18 +52,18 @@ def kernel_line(node: ir.Node, row: Platform) -> Any:
     return w.kernel[1] if w.kernel[1] > packing(row).conv.max_kernel_1d else None
 
 
-def line_dilation(node: ir.Node, row: Platform) -> Any:
+def line_dilation(node: ir.Node, row: Platform) -> object:
     """1-D kernels are not dilated | use a kernel with zeros between."""
     w = Window.of(node)
     return w.dilations[1] if w is not None and w.dilations[1] != 1 else None
 
 
-def dilated_line(node: ir.Node, row: Platform) -> Any:
+def dilated_line(node: ir.Node, row: Platform) -> object:
     """a convolution of lines is not dilated | use a kernel with zeros between."""
     return line_dilation(node, row) if len(ir.shape(node.inputs[1]) or ()) == 3 else None
 
 
-def groups_padded_ahead(node: ir.Node, row: Platform) -> Any:
+def groups_padded_ahead(node: ir.Node, row: Platform) -> object:
     """a grouped convolution has as many channels in a group as rows in its kernel, and no map lower than the kernel is
     wide: the packer would pad it in a node before | convolve each group by itself.
     """
@@ -75,7 +74,7 @@ def groups_padded_ahead(node: ir.Node, row: Platform) -> Any:
     return f"{g.group} groups of {g.weight[1]} channels under {'x'.join(map(str, g.kernel))}" if small else None
 
 
-def line_group(node: ir.Node, row: Platform) -> Any:
+def line_group(node: ir.Node, row: Platform) -> object:
     """a 1-D convolution has one group | write it as a two-dimensional one over a map of height 1."""
     w = Window.of(node)
     if w is None or packing(row).conv.groups_1d or w.group == 1:
@@ -83,7 +82,7 @@ def line_group(node: ir.Node, row: Platform) -> Any:
     return f"{w.group} groups"
 
 
-def stride_values(node: ir.Node, row: Platform) -> Any:
+def stride_values(node: ir.Node, row: Platform) -> object:
     """strides are one of {own.packing.conv.strides} | use a stride of {own.packing.conv.any_stride}."""
     w = Window.of(node)
     if w is None:
@@ -91,7 +90,7 @@ def stride_values(node: ir.Node, row: Platform) -> Any:
     return next((s for s in w.strides if s not in packing(row).conv.strides), None)
 
 
-def stride_within_kernel(node: ir.Node, row: Platform) -> Any:
+def stride_within_kernel(node: ir.Node, row: Platform) -> object:
     """a stride is not larger than the kernel | enlarge the kernel with zeros (--fit does)."""
     w = Window.of(node)
     if w is None:
@@ -99,7 +98,7 @@ def stride_within_kernel(node: ir.Node, row: Platform) -> Any:
     return next((f"stride {s} > kernel {k}" for s, k in zip(w.strides, w.kernel, strict=True) if s > k), None)
 
 
-def pad_side(node: ir.Node, row: Platform) -> Any:
+def pad_side(node: ir.Node, row: Platform) -> object:
     """pads are at most {own.packing.conv.max_pad} and not larger than the kernel | pad in a node before."""
     w = Window.of(node)
     if w is None:
@@ -108,7 +107,7 @@ def pad_side(node: ir.Node, row: Platform) -> Any:
     return f"pads {list(w.pads)}" if any(not 0 <= p <= m for p, m in zip(w.pads, limits, strict=True)) else None
 
 
-def dilation_values(node: ir.Node, row: Platform) -> Any:
+def dilation_values(node: ir.Node, row: Platform) -> object:
     """dilations are one of {own.packing.conv.dilations} | use an undilated kernel."""
     w = Window.of(node)
     if w is None:
@@ -116,7 +115,7 @@ def dilation_values(node: ir.Node, row: Platform) -> Any:
     return next((d for d in w.dilations if d not in packing(row).conv.dilations), None)
 
 
-def depthwise_multiplier(node: ir.Node, row: Platform) -> Any:
+def depthwise_multiplier(node: ir.Node, row: Platform) -> object:
     """a depthwise convolution has as many outputs as inputs | use a multiplier of 1 and concatenate."""
     w = Window.of(node)
     if w is None or packing(row).conv.depthwise_multiplier or w.group == 1 or w.depthwise:
@@ -124,7 +123,7 @@ def depthwise_multiplier(node: ir.Node, row: Platform) -> Any:
     return f"{w.group} inputs, {w.group * w.outputs} outputs" if w.channels == 1 else None
 
 
-def group_outputs(node: ir.Node, row: Platform) -> Any:
+def group_outputs(node: ir.Node, row: Platform) -> object:
     """a convolution with one output per group has one input per group | slice the input and convolve each part."""
     w = Window.of(node)
     if w is None or w.group == 1 or w.depthwise:
@@ -132,13 +131,13 @@ def group_outputs(node: ir.Node, row: Platform) -> Any:
     return f"{w.group} groups of {w.channels} channels" if w.outputs == 1 else None
 
 
-def one_group(node: ir.Node, row: Platform) -> Any:
+def one_group(node: ir.Node, row: Platform) -> object:
     """a transposed convolution has one group | enlarge the map and convolve it group by group."""
     group = int(ir.attr(node, "group") or 1)
     return f"{group} groups" if group != 1 else None
 
 
-def undilated(node: ir.Node, row: Platform) -> Any:
+def undilated(node: ir.Node, row: Platform) -> object:
     """a transposed convolution is not dilated | use a kernel with zeros between."""
     w = Window.of(node)
     if w is None or max(w.dilations) == 1:
@@ -146,7 +145,7 @@ def undilated(node: ir.Node, row: Platform) -> Any:
     return f"dilations {list(w.dilations)}"
 
 
-def conv_slab(node: ir.Node, row: Platform) -> Any:
+def conv_slab(node: ir.Node, row: Platform) -> object:
     """the input rows under a kernel fit {own.packing.conv.slab} bytes ({own.packing.conv.slab_depthwise} for
     depthwise) along one axis | use fewer channels or a narrower map.
     """
@@ -158,7 +157,7 @@ def conv_slab(node: ir.Node, row: Platform) -> Any:
     return f"{need} bytes" if need > (c.slab_depthwise if w.depthwise else c.slab) else None
 
 
-def conv_slab_swapped(node: ir.Node, row: Platform) -> Any:
+def conv_slab_swapped(node: ir.Node, row: Platform) -> object:
     """where the stride is above 1, the input rows under a kernel fit {own.packing.conv.slab} bytes without swapping
     axes | use fewer channels or a narrower map.
     """
@@ -169,7 +168,7 @@ def conv_slab_swapped(node: ir.Node, row: Platform) -> Any:
     return f"{need} bytes" if need > (c.slab_depthwise if w.depthwise else c.slab) else None
 
 
-def conv_slab_inner(node: ir.Node, row: Platform) -> Any:
+def conv_slab_inner(node: ir.Node, row: Platform) -> object:
     """the input rows under a kernel, with channels rounded up to 8, fit {own.packing.conv.inner_slab} bytes | use
     fewer channels or a narrower map.
     """
@@ -183,7 +182,7 @@ def conv_slab_inner(node: ir.Node, row: Platform) -> Any:
     return f"{need} bytes" if need > c.inner_slab else None
 
 
-def conv_map(node: ir.Node, row: Platform) -> Any:
+def conv_map(node: ir.Node, row: Platform) -> object:
     """the input fits {own.packing.conv.max_map} bytes, with channels and width rounded up to 8, and input and output
     together {own.packing.conv.max_maps} | cut the map into tiles of rows.
     """
@@ -197,7 +196,7 @@ def conv_map(node: ir.Node, row: Platform) -> Any:
     return f"an input of {w.map()} bytes" if one is not None and w.map() > one else None
 
 
-def weight_share(node: ir.Node, row: Platform) -> Any:
+def weight_share(node: ir.Node, row: Platform) -> object:
     """the weights of {own.packing.conv.share_outputs} outputs, channels rounded up to 8, fit
     {own.packing.conv.share_weights} bytes | use fewer channels or a smaller kernel.
     """
@@ -209,7 +208,7 @@ def weight_share(node: ir.Node, row: Platform) -> Any:
 
 
 @unmeasured("as many shares as ran are right; with three times as many the executor crashes, on the host at least")
-def weight_shares(node: ir.Node, row: Platform) -> Any:
+def weight_shares(node: ir.Node, row: Platform) -> object:
     """the weights come in at most {own.packing.conv.max_shares} shares of {own.packing.conv.share_weights} bytes | cut
     the layer over its outputs.
     """
@@ -222,7 +221,7 @@ def weight_shares(node: ir.Node, row: Platform) -> Any:
     return f"{shares} shares" if shares > (packing(row).conv.max_shares or shares) else None
 
 
-def depthwise_weights(node: ir.Node, row: Platform) -> Any:
+def depthwise_weights(node: ir.Node, row: Platform) -> object:
     """the weights of a depthwise convolution, channels rounded up to 8, fit {own.packing.conv.depthwise_weights}
     bytes | convolve the channels in parts.
     """
@@ -233,7 +232,7 @@ def depthwise_weights(node: ir.Node, row: Platform) -> Any:
     return f"{need} bytes" if need > most else None
 
 
-def input_below_kernel(node: ir.Node, row: Platform) -> Any:
+def input_below_kernel(node: ir.Node, row: Platform) -> object:
     """the input is not smaller than the kernel; the packer adds the pads of the rows to the columns and the other way
     round | pad the map in a node before, or cut the kernel.
     """
@@ -257,7 +256,7 @@ def _first(node: ir.Node) -> bool:
     return maker is None or maker.op_type == QUANT.name
 
 
-def input_with_output(node: ir.Node, row: Platform) -> Any:
+def input_with_output(node: ir.Node, row: Platform) -> object:
     """input and output together fit {row.shared_memory} bytes ({own.packing.conv.memory_depthwise} for depthwise) |
     make the maps smaller.
     """

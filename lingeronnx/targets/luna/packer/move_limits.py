@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ....graph import ir
 from ... import Platform
@@ -16,13 +15,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-def linear_rank(node: ir.Node, row: Platform) -> Any:
+def linear_rank(node: ir.Node, row: Platform) -> object:
     """a fully connected layer reads two or three axes | merge the axes before the last."""
     shape = sizes(node.inputs[0])
     return f"{len(shape)} axes" if shape is not None and len(shape) not in (2, 3) else None
 
 
-def bmm_rank(node: ir.Node, row: Platform) -> Any:
+def bmm_rank(node: ir.Node, row: Platform) -> object:
     """both factors of a product have two or three axes | put the heads of an attention into the batch."""
     ranks = [len(s) for s in (sizes(v) for v in node.inputs[:2]) if s is not None]
     if is_float(node) or all(r in (2, 3) for r in ranks):
@@ -30,7 +29,7 @@ def bmm_rank(node: ir.Node, row: Platform) -> Any:
     return " and ".join(f"{r} axes" for r in ranks)
 
 
-def broadcast_add(node: ir.Node, row: Platform) -> Any:
+def broadcast_add(node: ir.Node, row: Platform) -> object:
     """both operands have the same shape | expand the smaller one, or fold it into a layer."""
     left, right = (sizes(v) for v in node.inputs[:2])
     if left is None or right is None or left == right:
@@ -38,7 +37,7 @@ def broadcast_add(node: ir.Node, row: Platform) -> Any:
     return f"{text(left)} and {text(right)}"
 
 
-def broadcast_mul(node: ir.Node, row: Platform) -> Any:
+def broadcast_mul(node: ir.Node, row: Platform) -> object:
     """the operands have the same shape, or the second is [1, C, 1, 1] | expand the smaller one."""
     left, right = (sizes(v) for v in node.inputs[:2])
     if left is None or right is None or left == right:
@@ -47,12 +46,12 @@ def broadcast_mul(node: ir.Node, row: Platform) -> Any:
     return None if channel else f"{text(left)} and {text(right)}"
 
 
-def cat_inputs(node: ir.Node, row: Platform) -> Any:
+def cat_inputs(node: ir.Node, row: Platform) -> object:
     """a concatenation has two inputs or more | leave it out."""
     return f"{len(node.inputs)}" if len(node.inputs) < 2 else None
 
 
-def softmax_row(node: ir.Node, row: Platform) -> Any:
+def softmax_row(node: ir.Node, row: Platform) -> object:
     """rows of a softmax have at most {row.softmax.max_length} elements | split the row."""
     shape = sizes(node.inputs[0])
     if not shape or row.softmax is None:
@@ -61,7 +60,7 @@ def softmax_row(node: ir.Node, row: Platform) -> Any:
     return f"{length} elements" if length > row.softmax.max_length else None
 
 
-def softmax_axis(node: ir.Node, row: Platform) -> Any:
+def softmax_axis(node: ir.Node, row: Platform) -> object:
     """the axis of a softmax is the last, written -1, or the one behind the batch | move the axis to the end."""
     shape, axis, axes = sizes(node.inputs[0]), _softmax_axis(node), packing(row).softmax_axes
     if not shape or axes is None:
@@ -75,7 +74,7 @@ def _softmax_axis(node: ir.Node) -> int:
     return int(ir.attr(node, "dim", -1) if axis is None else axis)
 
 
-def transpose_rotated(node: ir.Node, row: Platform) -> Any:
+def transpose_rotated(node: ir.Node, row: Platform) -> object:
     """transposes that rotate ({own.packing.move.rotations}) take at most {own.packing.move.max_rotated} bytes | cut the
     tensor into parts.
     """
@@ -87,7 +86,7 @@ def transpose_rotated(node: ir.Node, row: Platform) -> Any:
     return f"{need} bytes" if rotated and need > most else None
 
 
-def transpose_broken(node: ir.Node, row: Platform) -> Any:
+def transpose_broken(node: ir.Node, row: Platform) -> object:
     """transposes are none of {own.packing.move.broken} | use two others in a row (the quantizer does)."""
     perm = tuple(ir.attr(node, "perm") or ())
     if is_float(node):
@@ -95,7 +94,7 @@ def transpose_broken(node: ir.Node, row: Platform) -> Any:
     return f"{list(perm)}" if perm in packing(row).move.broken else None
 
 
-def one_axis(node: ir.Node, row: Platform) -> Any:
+def one_axis(node: ir.Node, row: Platform) -> object:
     """a slice cuts one axis | use a slice for each axis."""
     axes = _listed_input(node, "axes", 3)
     if is_float(node) or axes is None:
@@ -103,7 +102,7 @@ def one_axis(node: ir.Node, row: Platform) -> Any:
     return f"{len(axes)} axes" if len(axes) > 1 else None
 
 
-def unit_step(node: ir.Node, row: Platform) -> Any:
+def unit_step(node: ir.Node, row: Platform) -> object:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
     steps = _listed_input(node, "steps", 4)
     if steps is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ....graph import ir
 from ... import Platform
@@ -17,12 +16,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-def pool_strides(node: ir.Node, row: Platform) -> Any:
+def pool_strides(node: ir.Node, row: Platform) -> object:
     """a pool's stride is not larger than its window | take every n-th element behind the pool."""
     return stride_within_kernel(node, row)
 
 
-def pool_pads(node: ir.Node, row: Platform) -> Any:
+def pool_pads(node: ir.Node, row: Platform) -> object:
     """a pool's pads are not larger than its window; max pooling's are at most {own.packing.pool.max_pad} | pad in a
     node before.
     """
@@ -37,7 +36,7 @@ def pool_pads(node: ir.Node, row: Platform) -> Any:
     return f"pads {list(w.pads)}" if any(not 0 <= p <= m for p, m in zip(w.pads, limits, strict=True)) else None
 
 
-def pool_sides(node: ir.Node, row: Platform) -> Any:
+def pool_sides(node: ir.Node, row: Platform) -> object:
     """max pooling windows are at most {own.packing.pool.max_kernel} on a side, unless a side covers the map | pool in
     two steps.
     """
@@ -53,7 +52,7 @@ def _named(node: ir.Node) -> bool:
     return ir.attr(node, "platform") is not None
 
 
-def pool_slab(node: ir.Node, row: Platform) -> Any:
+def pool_slab(node: ir.Node, row: Platform) -> object:
     """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis, unless a side is above
     {own.packing.pool.free_side} | use fewer channels, a narrower map or a smaller window.
     """
@@ -63,7 +62,7 @@ def pool_slab(node: ir.Node, row: Platform) -> Any:
     return _pool_slab(w, row)
 
 
-def pool_slab_free(node: ir.Node, row: Platform) -> Any:
+def pool_slab_free(node: ir.Node, row: Platform) -> object:
     """the input rows under a pool's window fit {own.packing.pool.slab} bytes along one axis | use fewer channels, a
     narrower map or a smaller window.
     """
@@ -79,7 +78,7 @@ def _pool_slab(w: Window, row: Platform) -> str | None:
     return f"{need} bytes" if need > packing(row).pool.slab else None
 
 
-def pool_slab_max(node: ir.Node, row: Platform) -> Any:
+def pool_slab_max(node: ir.Node, row: Platform) -> object:
     """the input rows under a max pool's window, with channels rounded up to 8, fit {own.packing.pool.inner_slab_max}
     bytes | use fewer channels, a narrower map or a smaller window.
     """
@@ -89,7 +88,7 @@ def pool_slab_max(node: ir.Node, row: Platform) -> Any:
     return f"{w.slab(8)} bytes" if w.slab(8) > most else None
 
 
-def pool_slab_average(node: ir.Node, row: Platform) -> Any:
+def pool_slab_average(node: ir.Node, row: Platform) -> object:
     """the input rows under an averaging window, with channels rounded up to 8, fit
     {own.packing.pool.inner_slab_average} bytes | use fewer channels, a narrower map or a smaller window.
     """
@@ -99,7 +98,7 @@ def pool_slab_average(node: ir.Node, row: Platform) -> Any:
     return f"{w.slab(8)} bytes" if w.slab(8) > most else None
 
 
-def pool_map_average(node: ir.Node, row: Platform) -> Any:
+def pool_map_average(node: ir.Node, row: Platform) -> object:
     """averages are taken of maps of at most {own.packing.pool.max_map_average} bytes, channels and width rounded up to
     8 | cut the map into tiles of rows.
     """
@@ -109,7 +108,7 @@ def pool_map_average(node: ir.Node, row: Platform) -> Any:
     return f"{w.map()} bytes" if w.map() > most else None
 
 
-def pool_map_odd(node: ir.Node, row: Platform) -> Any:
+def pool_map_odd(node: ir.Node, row: Platform) -> object:
     """windows with an odd side pool maps of at most {own.packing.pool.max_map_odd} bytes, channels and width rounded
     up to 8 | cut the map into tiles of rows, or use an even window.
     """
@@ -119,7 +118,7 @@ def pool_map_odd(node: ir.Node, row: Platform) -> Any:
     return f"{w.map()} bytes" if w.map() > most else None
 
 
-def pool_ceil(node: ir.Node, row: Platform) -> Any:
+def pool_ceil(node: ir.Node, row: Platform) -> object:
     """a pool's last window lies within the map (ceil_mode 0) | pad the map."""
     if not ir.attr(node, "ceil_mode", 0):
         return None
@@ -130,7 +129,7 @@ def pool_ceil(node: ir.Node, row: Platform) -> Any:
     return "ceil_mode 1" if any(rest) else None
 
 
-def average_area(node: ir.Node, row: Platform) -> Any:
+def average_area(node: ir.Node, row: Platform) -> object:
     """average pooling windows have at most {own.packing.pool.max_average_area} elements | pool in two steps."""
     w = Window.of(node)
     if w is None:
@@ -138,7 +137,7 @@ def average_area(node: ir.Node, row: Platform) -> Any:
     return f"{w.area} elements" if w.area > packing(row).pool.max_average_area else None
 
 
-def whole_map_area(node: ir.Node, row: Platform) -> Any:
+def whole_map_area(node: ir.Node, row: Platform) -> object:
     """an average over the whole map is over a power of two of elements, or over at most
     {own.packing.pool.area_per_channel} times as many elements as there are channels | pool in two steps.
     """
