@@ -61,7 +61,8 @@ def shift_layer(model: ir.Graph, node: ir.Node, factor: np.ndarray, offset: np.n
     channels = np.broadcast_to(of, (group, *rows)).reshape(weight.shape[:2])
     lines = weight.astype(np.float64).reshape(*weight.shape[:2], -1)
     shift = (lines.sum(axis=2) * offset[channels]).sum(axis=1)
-    ir.set_constant(model, node, 1, (lines * factor[channels][..., None]).reshape(weight.shape).astype(weight.dtype), "scaled")
+    scaled = (lines * factor[channels][..., None]).reshape(weight.shape)
+    ir.set_constant(model, node, 1, scaled.astype(weight.dtype), "scaled")
     if old is not None and bias is not None:
         ir.set_constant(model, node, 2, (bias.astype(np.float64) + shift).astype(weight.dtype), "scaled")
     elif shift.any():
