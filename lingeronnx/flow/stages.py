@@ -3,8 +3,8 @@
 Moving ranges into the weights (equalized channels, fitted ranges, cuts undone) and refining weights and biases are
 judged layer by layer, by what each predicts. Over many layers that may come out otherwise. So the integer graph is also
 made without refinement, and without either, and compared with the float model on the samples that fidelity is measured
-on. A stage without which the outputs are clearly nearer is left out, and a note says so. Where refinement brings little,
-or an output stays far off, it is tried once more with biases that make means right behind a Relu (`improve.targets`).
+on. A stage without which the outputs are clearly nearer is left out, and a note says so. Where refinement brings
+little, or an output stays far off, it is tried once more with biases that make means right behind a Relu (`targets`).
 
 Where no samples are held back from calibration, refinement is judged by samples that it saw: that speaks for it, so
 that it is taken back for good reasons only.

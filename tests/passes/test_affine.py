@@ -236,7 +236,8 @@ def test_batch_norm_into_another():
 
 
 @pytest.mark.parametrize(
-    "text", ("y = Conv<pads = [1, 1, 1, 1]>(n, w)", "c = Conv(n, w) p = Relu(n) q = Conv(p, w) y = Add(c, q)", "y = Relu(n)")
+    "text",
+    ("y = Conv<pads = [1, 1, 1, 1]>(n, w)", "c = Conv(n, w) p = Relu(n) q = Conv(p, w) y = Add(c, q)", "y = Relu(n)"),
 )
 def test_batch_norm_that_stays(text):
     """What is padded is 0 behind the offset; a tensor that others read stays; an activation takes nothing up."""
