@@ -120,7 +120,7 @@ class Op:
         return None
 
     def coarsened(self, node: ir.Node, row: Platform, scale: Callable[[str], float]) -> list[str]:
-        """Return the tensors that are better held at the scale of the output, given the `scale` (a power of two) of each."""
+        """Return the tensors that are better held at the scale of the output; `scale` tells those of all."""
         return []
 
     def fine(self, row: Platform) -> int | None:

@@ -39,7 +39,7 @@ def batch_norm_behind(model: ir.Graph) -> int:
     changed = 0
     for node in list(model.graph):
         found = factors(node) if node.op_type == "BatchNormalization" and not node.domain else None
-        if found is None or ir.attr(node, "training_mode", 0) or node.inputs[0].is_graph_input():
+        if found is None or ir.attr(node, "training_mode", 0) or ir.source(node).is_graph_input():
             continue
         reader = ir.sole_consumer(node.outputs[0])
         if reader is None or reader.inputs[0] is not node.outputs[0]:
