@@ -37,6 +37,36 @@ def legal(plan, model, row):
     return legalize(plan, parts, tie_classes(parts, row), row)
 
 
+# ---- sums -----------------------------------------------------------------------------------------------------------
+
+
+def _sum_bias(mode, factor):
+    """Return the mean error of y = Add(Conv, Relu) on generic in steps of y; the Conv's range is `factor` of y's."""
+    net = nets.Net(4, 8, 8, seed=7)
+    shortcut = net.node("Relu", net.conv("x", (8, 4, 3, 3), pads=[1] * 4))
+    y = net.node("Add", net.conv(shortcut, (8, 8, 3, 3), pads=[1] * 4, gain=factor), shortcut)
+    model = net.graph(net.node("MaxPool", y, out="z", kernel_shape=[1, 1]))
+    feeds = nets.samples(model, 64)
+    result = quantize(model, feeds, platform="generic", mode=mode, effort="fast", calibrator="max")
+    names = [ir.read_name(node, i) for node in result.float_graph.graph if node.op_type == "Add" for i in (0, 1)]
+    held = [result.plan.tensors[name].scale for name in (*names, y)]
+    want = quantize(model, feeds, platform="generic", mode=mode, effort="fast", bits=16).session().run(None, feeds)[0]
+    have = result.session().run(None, feeds)[0]
+    return held, float((have - want).mean()) * held[-1]
+
+
+def test_a_sum_at_powers_of_two_is_not_written_half_way_between_integers():
+    """An operand that the sum alone reads has no finer scale: rounding half up would add a quarter of a step."""
+    (conv, shortcut, out), bias = _sum_bias("q-value", 0.3)
+    assert conv == out >= shortcut
+    assert abs(bias) < 0.05
+
+
+def test_free_scales_of_sums_stay():
+    (conv, _, out), _ = _sum_bias("max-value", 0.3)
+    assert conv > out
+
+
 # ---- ties ------------------------------------------------------------------------------------------------------------
 
 

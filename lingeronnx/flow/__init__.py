@@ -8,6 +8,7 @@
     compared      -> Compared        lowered, and compared with the float model
     with_best_ends -> Compared       its ends left to the host, where that is measured to be better
     with_best_effort -> Compared     other widths of outputs, scales and weights, likewise
+    without_losing_stages -> Compared  without moved ranges or refinement, likewise
     complete      -> QuantizedModel  lowered, compared, reported
     measured      -> QuantizedModel  with its accuracy on data of the user's
 
@@ -26,6 +27,7 @@ from .need import need_data, need_scales
 from .planned import Observed, Planned, assign_scales, observe_model, plan_for, take_over
 from .prepared import Prepared, normalised, prepare, synthetic
 from .refined import refined
+from .stages import without_losing_stages
 
 __all__ = [
     "Compared",
@@ -50,4 +52,5 @@ __all__ = [
     "take_over",
     "with_best_effort",
     "with_best_ends",
+    "without_losing_stages",
 ]

@@ -40,6 +40,9 @@ __all__ = [
 ]
 
 
+_FINEST = 2.0**24  # times the scale of a weight's largest channel: what is smaller than that is rounded to zero anyway
+
+
 class UnheldScale(ConstraintError):
     """A scale that the platform does not hold; `tensors` share it, which needs `exponent` where `least` is held."""
 
@@ -299,6 +302,8 @@ def assign(
             for name, bits in choice.out_bits.items()
             if bits == "float"
         ]
+    if choice.mode == "q-value":
+        _coarsen(tensors, parts, ties, row, choice)
     plan = Plan(platform=row.name, executor=row.executor, mode=choice.mode, tensors=tensors, floats=dict(parts.floats))
     plan, moves = legalize(plan, parts, ties, row)
     if choice.asymmetric:
@@ -355,7 +360,23 @@ def _weight_scales(values: np.ndarray, axis: int | None, setting: Setting) -> Af
     channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
     scales = [setting.best(TensorStats.of(channel)) if channel.any() else math.inf for channel in channels]
     least = min(scales)
-    return Affine([least if math.isinf(scale) else scale for scale in scales], setting.bits, PerAxis(axis))
+    most = least * _FINEST
+    return Affine([least if scale > most else scale for scale in scales], setting.bits, PerAxis(axis))
+
+
+def _coarsen(
+    tensors: dict[str, Affine], parts: Partition, ties: Sequence[TieClass], row: Platform, choice: Choice
+) -> None:
+    """Lower scales, in place, that the operators which read the tensors would rather have; none that a user gave."""
+    owner = {name: group.tensors for group in ties for name in group.tensors}
+    for node, op in parts.nodes:
+        if any(v is not None and str(v.name) not in tensors for v in (*node.inputs, *node.outputs)):
+            continue
+        for name in op.coarsened(node, row, lambda name: tensors[name].scale):
+            to, group = tensors[ir.written_name(node)], owner[name]
+            given = any(n in choice.held or choice.own.get(n, {}).keys() & {"scale", "bits"} for n in group)
+            if not given and tensors[name].bits == to.bits:
+                tensors.update({n: tensors[n].changed(to.scale) for n in group})
 
 
 def widen(tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: Choice, row: Platform) -> None:

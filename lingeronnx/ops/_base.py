@@ -119,6 +119,10 @@ class Op:
         """Return the largest exponent a shifting platform allows the output, given those of other tensors."""
         return None
 
+    def coarsened(self, node: ir.Node, row: Platform, scale: Callable[[str], float]) -> list[str]:
+        """Return the tensors that are better held at the scale of the output; `scale` tells those of all."""
+        return []
+
     def fine(self, row: Platform) -> int | None:
         """Return the fractional bits from which on `row` reads an input of 16 bits as it is, None where it does not."""
         return None

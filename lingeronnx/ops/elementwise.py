@@ -95,12 +95,27 @@ class Add(Binary):
         A second rounding would also be biased: a shift by one rounds every odd integer up. Copies keep the scale of
         what they are copies of, which others may read.
         """
-        how = row.computes(self.name, Sum)
-        if how is not None and how.operands is Operands.FINE:
+        if self._meets_finer(row):
             return []
-        read = [v for v in node.inputs[:2] if v is not None]
-        names = [str(v.name) for v in read if ir.sole_consumer(v) is node and not copied(v)]
-        return [Tie(name, ir.written_name(node)) for name in names]
+        return [Tie(name, ir.written_name(node)) for name in _read_alone(node)]
+
+    def coarsened(self, node: ir.Node, row: Platform, scale: Callable[[str], float]) -> list[str]:
+        """Return the operands that only this sum reads and that are held finer than it, without a use.
+
+        Where the two meet finer, at powers of two, an operand one bit finer than the sum puts every other sum half way
+        between two integers: rounded up, that is a quarter of a step too much on average, in every sum of a net. What
+        is written at the sum's own scale is rounded once, without that bias. Not so where the other operand is finer,
+        too, and stays so: then the sums lie between integers anyway.
+        """
+        if not self._meets_finer(row):
+            return []
+        alone, most = _read_alone(node), scale(ir.written_name(node))
+        finer = [name for name in dict.fromkeys(ir.read_name(node, i) for i in (0, 1)) if scale(name) > most]
+        return finer if all(name in alone for name in finer) else []
+
+    def _meets_finer(self, row: Platform) -> bool:
+        how = row.computes(self.name, Sum)
+        return how is not None and how.operands is Operands.FINE
 
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """Both operands are shifted right: q_o <= q_x, q_y."""
@@ -114,6 +129,12 @@ class Add(Binary):
             attrs["scale_x"], attrs["scale_y"] = attrs["scale_y"], attrs["scale_x"]
             inputs.reverse()
         low.emit(formats.ADD, node, inputs, attrs)
+
+
+def _read_alone(node: ir.Node) -> list[str]:
+    """Return the operands that only this node reads and that are no copies."""
+    read = [v for v in node.inputs[:2] if v is not None]
+    return [str(v.name) for v in read if ir.sole_consumer(v) is node and not copied(v)]
 
 
 class Sub(Add):

@@ -49,7 +49,7 @@ from .free_batch import free_batch
 from .functions import inline_functions
 from .identity import drop_identity
 from .known_shapes import known_shapes
-from .layer_behind import layer_behind
+from .layer_behind import batch_norm_behind, layer_behind
 from .layer_norm import layer_norm
 from .layout import layout
 from .linear import linear
@@ -158,6 +158,7 @@ PASSES = (
     Pass("mask", mask, _ALL),
     Pass("curves", curves, _ALL),
     Pass("layer-behind", layer_behind, _ALL),
+    Pass("batch-norm-behind", batch_norm_behind, _ALL),
     Pass("clean", clean, _LINE),
 )
 

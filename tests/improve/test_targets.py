@@ -44,11 +44,16 @@ def whole(layers, runner, pieces):
     return {name: np.concatenate([run[name] for run in runs]) for name in layers}
 
 
+@pytest.mark.parametrize("means", (False, True))
 @pytest.mark.parametrize(("scale", "zero"), [(32.0, 0), (50.3, -128), (1e4, 7), (1e-3, 0)])
-def test_the_mean_error_is_that_of_a_plain_loop(made, scale, zero):
-    """It counts values that the integers can hold, and that the Relu behind the first layer lets through."""
+def test_the_mean_error_is_that_of_a_plain_loop(made, scale, zero, means):
+    """It counts values that the integers can hold, and that the Relu behind the first layer lets through.
+
+    With `means` all that the Relu gives count, and the sum is shared among the integers that it lets through.
+    """
     layers, runner, pieces = made
-    found = targets(layers, plan(layers, scale, zero), runner, pieces, 1, set(), alike=False)
+    compared = set(layers) if means else set()
+    found = targets(layers, plan(layers, scale, zero), runner, pieces, 1, set(), alike=False, means=compared)
     values = whole(layers, runner, pieces)
     rng = np.random.default_rng(1)
     for number, name in enumerate(layers):
@@ -64,9 +69,12 @@ def test_the_mean_error_is_that_of_a_plain_loop(made, scale, zero):
             total, count = 0.0, 0
             for place in found[name].index:
                 w, h = float(want[place, c]), float(have[place, c])
-                if low < w < high and (number or w > 0):
+                passes = bool(number) or (h > zero if means else w > 0)
+                if means and not number:
+                    w, h = max(w, 0.0), max(h, zero)
+                if low < w < high and (passes or means):
                     total += ((h - zero) / scale if held else h) - w
-                    count += 1
+                    count += passes
             expected.append(total / (count + 32))
         np.testing.assert_allclose(found[name].mean_error(integers), expected, rtol=1e-9, atol=1e-12)
 

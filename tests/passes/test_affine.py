@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingeronnx.passes.affine import fold_affine
-from lingeronnx.passes.layer_behind import layer_behind
+from lingeronnx.passes.layer_behind import batch_norm_behind, layer_behind
 from lingeronnx.passes.linear import linear
 from tests.passes.helpers import changes, fires, graph, positive, rand, stays
 
@@ -207,6 +207,41 @@ def test_what_is_fed_keeps_its_factor():
     )
     assert changes(linear, model) == 1
     stays(model, layer_behind)
+
+
+def _norm(text, offset, **held):
+    """Return a graph whose batch normalisations n and m are behind a Relu, the second with an offset."""
+    names = {"g": positive(4), "b": rand(4) if offset else np.zeros(4, np.float32), "u": positive(4), "v": positive(4)}
+    mean = {"u": names["u"] if offset else np.zeros(4, np.float32)}
+    norm = "n = BatchNormalization<epsilon = 0.01>(r, g, b, u, v)"
+    text = f"g (float[N,4,6,6] x) => (float[N,P,Q,R] y) {{ r = Relu(x) {norm} {text} }}"
+    return graph(text, **{**names, **mean, **held})
+
+
+@pytest.mark.parametrize("bias", ("", ", b"))
+@pytest.mark.parametrize(
+    "attributes, shape, offset",
+    (("", (3, 4, 3, 3), True), ("<pads = [1, 1, 1, 1]>", (3, 4, 3, 3), False), ("<group = 2>", (6, 2, 1, 1), True)),
+)
+def test_batch_norm_into_the_layer_behind(attributes, shape, offset, bias):
+    """Factors into the input channels of the weight, offsets into the bias; with padding there must be none."""
+    text = f"y = Conv{attributes}(n, w{bias.replace('b', 'k')})"
+    model = _norm(text, offset, w=rand(*shape), **({"k": rand(shape[0])} if bias else {}))
+    fires(model, batch_norm_behind, 1, ["Relu", "Conv"], atol=TOLERANCE)
+
+
+def test_batch_norm_into_another():
+    model = _norm("y = BatchNormalization(n, g, v, u, g)", True)
+    fires(model, batch_norm_behind, 1, ["Relu", "BatchNormalization"], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ("y = Conv<pads = [1, 1, 1, 1]>(n, w)", "c = Conv(n, w) p = Relu(n) q = Conv(p, w) y = Add(c, q)", "y = Relu(n)"),
+)
+def test_batch_norm_that_stays(text):
+    """What is padded is 0 behind the offset; a tensor that others read stays; an activation takes nothing up."""
+    stays(_norm(text, True, **({"w": rand(3, 4, 3, 3)} if "w)" in text else {})), batch_norm_behind)
 
 
 @pytest.mark.parametrize("kind, left", (("Div", "Mul"), ("Sub", "Add")))

@@ -48,22 +48,24 @@ class Methods:
 
     aim : round weights that come nearer to the float model's outputs (`aim`). behind : a layer that alone feeds one
     side of a sum makes up for the error of the other side, too. descend : coordinate descent behind the rounding.
-    block : such a descent by the error behind the next layer (`blockwise`).
+    block : such a descent by the error behind the next layer (`blockwise`). means : biases make means right behind a
+    Relu, not in front of it (`targets`).
     """
 
     aim: bool = False
     behind: bool = False
     descend: bool = False
     block: bool = False
+    means: bool = False
 
     @classmethod
     def all(cls) -> Methods:
-        """Return all but `block`, which looks beyond the layer."""
+        """Return all but `block`, which looks beyond the layer, and `means`."""
         return cls(True, True, True)
 
     def on(self, q: Affine) -> Methods:
         """Return what is done for a weight held as `q`: with few bits, `all`."""
-        return self.all() if q.bits <= _FEW_BITS else self
+        return replace(self.all(), means=self.means) if q.bits <= _FEW_BITS else self
 
 
 def walk_bytes(model: ir.Graph) -> int:
@@ -131,7 +133,8 @@ def refine(
     tensors = {**layers, **{other: layers[name] for name, other in sums.items() if other not in layers}}
     feeds = pieces if pieces and runner.batch_first(tensors) else [feed]
     looked_at = {*sums, *sums.values(), *(name for name, methods in how.items() if methods.aim or methods.block)}
-    wanted = targets(tensors, plan, runner, feeds, budget, looked_at, alike=bool(sums))
+    means = {name for name, methods in how.items() if methods.means}
+    wanted = targets(tensors, plan, runner, feeds, budget, looked_at, alike=bool(sums), means=means)
     lowered = lower(parts, plan, row)
     held = {name: integer for integer, name in lowered.floats.items()}
     made = {name for name, layer in lowered.layers.items() if layer in layers}

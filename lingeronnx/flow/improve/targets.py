@@ -4,6 +4,10 @@ A layer's bias is moved by the mean error of those outputs that lie inside what 
 Relu behind the layer cuts off. Of the float model this takes one sum per channel, and one bit per output: whether it
 lies inside. The outputs themselves are 32 times that, and are kept only where a method looks at them. Of large maps a
 fixed sample of positions is compared.
+
+Noise of mean zero has another mean behind a Relu, which cuts one sign off: more comes out than should. In a deep net of
+much noise that adds up. With `means` the bias makes the mean behind the Relu right instead, of all outputs that are
+held. That takes something from the outputs that are active, and these may be all that counts: it is the second choice.
 """
 
 from __future__ import annotations
@@ -37,15 +41,19 @@ class _Inside:
     total: np.ndarray
 
     @classmethod
-    def of(cls, values: np.ndarray, q: Affine | None, floor: float | np.ndarray) -> _Inside:
+    def of(cls, values: np.ndarray, q: Affine | None, floor: float | np.ndarray, means: bool) -> _Inside:
         """Return those of `values` [positions, channels] that a tensor held as `q` can hold, and above `floor`.
 
-        q : None where the layer writes floats, which hold everything.
+        q : None where the layer writes floats, which hold everything. means : those below `floor` as well, as `floor`.
         """
         low, high = -math.inf, math.inf
         if q is not None:
             low, high = (q.low - q.zero_point) / q.scale, (q.high - q.zero_point) / q.scale
-        inside = (values > np.maximum(low, floor)) & (values < high)
+        if means:
+            values = np.maximum(values, floor)
+            inside = (values > low) & (values < high)
+        else:
+            inside = (values > np.maximum(low, floor)) & (values < high)
         total = np.einsum("nc,nc->c", np.where(inside, values, 0), inside, dtype=np.float64)
         return cls(np.packbits(inside, axis=1), total)
 
@@ -62,7 +70,7 @@ class Target:
     index : of the positions, among all of all samples; shape : of the layer's output with its channels on axis `axis`.
     q : how the integers are held, None where the layer writes floats. inside : which values these can hold, and their
     sums. values : float32 [positions, channels], empty where no method looks at them. floor : the value at which a Relu
-    behind the layer cuts off, for all or as `values`.
+    behind the layer cuts off, for all or as `values`. means : whether means are compared behind it.
     """
 
     index: np.ndarray
@@ -72,6 +80,7 @@ class Target:
     inside: _Inside
     values: np.ndarray
     floor: float | np.ndarray
+    means: bool = False
 
     @property
     def first_half(self) -> np.ndarray:
@@ -88,7 +97,7 @@ class Target:
         (reader,) = (use.node for use in node.outputs[0].uses())
         floor = -real if _floor(reader) == 0 else -math.inf
         values = self.values + other.values - real
-        return replace(self, values=values, floor=floor, inside=_Inside.of(values, self.q, floor))
+        return replace(self, values=values, floor=floor, inside=_Inside.of(values, self.q, floor, self.means))
 
     def of(self, array: np.ndarray) -> np.ndarray:
         """Return the same positions of the integers `array`, [positions, channels]."""
@@ -97,15 +106,19 @@ class Target:
     def mean_error(self, array: np.ndarray) -> np.ndarray:
         """Return by how much the layer's integers `array` are too large: the mean over the values inside.
 
-        float64 [channels], in real units.
+        float64 [channels], in real units. Of means behind a Relu: over those that it lets through, which a bias moves.
         """
         have = self.of(array)
         inside = np.unpackbits(self.inside.bits, axis=1, count=have.shape[1])
-        count = inside.sum(axis=0, dtype=np.int64)
+        count = moved = inside.sum(axis=0, dtype=np.int64)
+        if self.means:
+            floor = self.floor if self.q is None else self.floor * self.q.scale + self.q.zero_point
+            moved = np.count_nonzero((have > floor) & inside.view(bool), axis=0)
+            have = np.maximum(have, np.float32(floor))
         total = np.einsum("nc,nc->c", have, inside, dtype=np.float64)  # exact: integers far below 2**53
         if self.q is not None:
             total = (total - self.q.zero_point * count) / self.q.scale
-        return np.asarray((total - self.inside.total) / (count + _PRIOR))
+        return np.asarray((total - self.inside.total) / (moved + _PRIOR))
 
 
 @dataclass
@@ -126,11 +139,12 @@ def targets(
     budget: int,
     looked_at: Collection[str],
     alike: bool,
+    means: Collection[str] = (),
 ) -> dict[str, Target]:
     """Run `pieces` and compare every layer at as many positions as their values fit an eighth of the budget.
 
     layers : {tensor: a layer that has an output of that shape}. looked_at : those whose values are kept. alike :
-    tensors of one size at the same positions.
+    tensors of one size at the same positions. means : those whose means are compared behind a Relu.
     """
     axes = {name: 1 if node.op_type == "Conv" else -1 for name, node in layers.items()}
     floors = {name: _floor(node) for name, node in layers.items()}
@@ -148,13 +162,13 @@ def targets(
             values = _at(array, axes[name], index)
             seen.shape = (seen.shape[0] + array.shape[0], *array.shape[1:])
             seen.places.append(index + before)
-            seen.inside.append(_Inside.of(values, plan.tensors.get(name), floors[name]))
+            seen.inside.append(_Inside.of(values, plan.tensors.get(name), floors[name], name in means))
             seen.values.append(values if name in looked_at else values[:0].copy())
         release()
     return {
         name: Target(
             np.concatenate(seen.places), seen.shape, axes[name], plan.tensors.get(name), _Inside.joined(seen.inside),
-            np.concatenate(seen.values), floors[name],
+            np.concatenate(seen.values), floors[name], name in means,
         )
         for name, seen in found.items()
     }  # fmt: skip

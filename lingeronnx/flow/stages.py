@@ -1,0 +1,100 @@
+"""What the stages of quantization give at the outputs, measured: one that loses is taken back.
+
+Moving ranges into the weights (equalized channels, fitted ranges, cuts undone) and refining weights and biases are
+judged layer by layer, by what each predicts. Over many layers that may come out otherwise. So the integer graph is also
+made without refinement, and without either, and compared with the float model on the samples that fidelity is measured
+on. A stage without which the outputs are clearly nearer is left out, and a note says so. Where refinement brings
+little, or an output stays far off, it is tried once more with biases that make means right behind a Relu (`targets`).
+
+Where no samples are held back from calibration, refinement is judged by samples that it saw: that speaks for it, so
+that it is taken back for good reasons only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import ConstraintError
+from ..run.data import Progress
+from .complete import Compared, compared
+from .improve.refine import Methods
+from .planned import Planned, assign_scales, observe_model
+from .refined import refined
+
+__all__ = ["without_losing_stages"]
+
+_CLEAR = 0.2  # dB of the mean SQNR of the outputs
+_LITTLE, _FAR = 0.5, 15.0  # dB that refinement gains, or an output has: below that it is tried in the other way
+_CAP = 100.0  # dB: beyond that nothing is gained
+
+_BARE = "refining weights and biases was taken back"
+_MEANS = "biases make means right behind Relus, not in front of them"
+_PLAIN = "moving ranges into the weights was taken back"
+
+
+def without_losing_stages(made: Compared, progress: Progress | None = None) -> Compared:
+    """Return `made`, or the same model without the stages that take its outputs away from the float model's.
+
+    Only real data that can be read again are evidence, and only scales that were found here are judged.
+    """
+    prepared = made.planned.prepared
+    if prepared.conf.effort == "fast" or prepared.synthetic or prepared.weights_fixed or not prepared.data.rereadable:
+        return made
+    if made.planned.basis.choice is None:  # the scales were given
+        return made
+    best, bare = made, made
+    if made.exact is not made.planned.graph:
+        bare = compared(made.planned, made.planned.graph, progress)
+        best = _better(made, bare, _BARE)
+        if _gain(bare, made) < _LITTLE or min(_levels(made), default=_CAP) < _FAR:
+            best = _better(best, _refined(made.planned, Methods(means=True), progress), _MEANS)
+    other = _plain(made.planned, progress)
+    if other is None:
+        return best
+    plain = compared(other, other.graph, progress)
+    if _gain(bare, plain) < _CLEAR:
+        return best
+    best = _better(best, plain, _PLAIN)
+    return _better(best, _refined(other, Methods(), progress), _PLAIN)
+
+
+def _refined(planned: Planned, methods: Methods, progress: Progress | None) -> Compared:
+    return compared(planned, refined(planned, methods, progress=progress), progress)
+
+
+def _plain(planned: Planned, progress: Progress | None) -> Planned | None:
+    """Return the same model under scales for its ranges as they are; None where these are the scales it has."""
+    prepared = planned.prepared
+    fast = replace(prepared, conf=prepared.conf.model_copy(update={"effort": "fast"}))
+    try:
+        found = replace(assign_scales(observe_model(fast, progress, planned.observed)), prepared=prepared)
+    except ConstraintError:  # with require_chip: a scale that the chip does not hold
+        return None
+    same = (found.plan.tensors, found.plan.transforms) == (planned.plan.tensors, planned.plan.transforms)
+    return None if same else found
+
+
+def _better(best: Compared, other: Compared, why: str) -> Compared:
+    """Return `best`, or `other` where it is better, with a note that says why."""
+    if (gain := _gain(best, other)) < _CLEAR or _loses_chip(best, other):
+        return best
+    note = f"{why}: that brings the outputs {gain:.1f} dB nearer to the float model's {other.seen.on}"
+    return replace(other, planned=replace(other.planned, notes=[*other.planned.notes, note]))
+
+
+def _gain(old: Compared, new: Compared) -> float:
+    """Return by how many dB the outputs are nearer on average, no gain where the farthest of them is farther."""
+    before, after = (_levels(made) for made in (old, new))
+    if not before or min(after) < min(before):
+        return 0.0
+    return (sum(after) - sum(before)) / len(before)
+
+
+def _levels(made: Compared) -> list[float]:
+    """Return the SQNR of the outputs and of the parts that they join; what is not finite is the worst."""
+    found = [output["sqnr"] for output in made.seen.outputs.values()] + [part.sqnr for part in made.seen.parts]
+    return [-_CAP if level != level else max(min(level, _CAP), -_CAP) for level in found]
+
+
+def _loses_chip(old: Compared, new: Compared) -> bool:
+    return old.result.report.chip_ready and not new.result.report.chip_ready
