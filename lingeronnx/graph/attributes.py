@@ -35,10 +35,10 @@ def integer(attrs: Attributes, key: str, default: int | None = None) -> int:
 def numbers(attrs: Attributes, key: str, default: Sequence[float] | None = None) -> list[float]:
     """Return an attribute that is a list of numbers, `default` where it is absent or empty; ModelError otherwise."""
     value = attrs.get(key)
-    if default is not None and (value is None or value == []):
+    if default is not None and (value is None or (isinstance(value, Sequence) and not value)):
         return list(default)
     found = [each for each in value if isinstance(each, int | float)] if isinstance(value, Sequence) else None
-    if found is None or found != value:
+    if found is None or not isinstance(value, Sequence) or len(found) != len(value):
         raise ModelError(f"attribute {key} is {value!r}; it must be a list of numbers")
     return found
 
