@@ -3,14 +3,17 @@
 import numpy as np
 from onnx import TensorProto, helper
 
+from lingeronnx.graph.operators import FUNCTIONS
 from tests.nets import Net
 
-#: Curves of one number that take any number.
-CURVES = {
-    "Abs": {}, "Celu": {"alpha": 0.8}, "Elu": {"alpha": 0.7}, "Erf": {}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
-    "HardSwish": {}, "LeakyRelu": {"alpha": 0.1}, "Neg": {}, "Relu": {}, "Selu": {}, "Sigmoid": {}, "Softplus": {},
-    "Softsign": {}, "Tanh": {}, "ThresholdedRelu": {"alpha": 0.3},
+#: Functions that do not take any number, grow fast, or are drawn elsewhere.
+_APART = ("Exp", "Gelu", "Log", "Mish", "Reciprocal", "Sqrt", "Swish")
+_ATTRIBUTES = {
+    "Celu": {"alpha": 0.8}, "Elu": {"alpha": 0.7}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.1}, "ThresholdedRelu": {"alpha": 0.3},
 }  # fmt: skip
+#: Curves of one number that take any number.
+CURVES = {kind: _ATTRIBUTES.get(kind, {}) for kind in FUNCTIONS if kind not in _APART}
 _TAME = ("Relu", "Relu", "Relu", "relu6", "none")
 #: Operator -> the opset that brought it.
 SINCE = {"HardSwish": 14, "Mish": 18, "Gelu": 20, "LayerNormalization": 17}

@@ -32,7 +32,8 @@ from .plain import PlainSquash
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
-#: Files of an operator with a kernel of its own, this test included; of a function of one number, with a test.
+#: Files that are written for an operator with a kernel of its own, this test included; for a function of one number,
+#: with a test. `lingeronnx platforms --markdown` then writes docs/operators.md anew.
 WITH_A_KERNEL, FUNCTION = 6, 2
 
 
@@ -151,6 +152,7 @@ SCRIPT = """
 import numpy as np
 import lingeronnx as lo
 from lingeronnx.graph import ir
+from lingeronnx.analysis.operators import operators_markdown
 from tests.nets import Net, samples
 
 made = Net(5, 8, seed=8)
@@ -163,6 +165,7 @@ result = lo.quantize(model, feeds, platform="generic", effort="fast")
 print(lo.__file__)
 print([node.op_type for node in result.float_graph.graph], [node.op_type for node in result.graph.graph])
 print(result.report.outputs["y"]["sqnr"])
+print("Asinh" in operators_markdown())
 """
 
 
@@ -181,22 +184,24 @@ def run(folder):
         [sys.executable, "-c", SCRIPT], env={**os.environ, "PYTHONPATH": paths}, cwd=folder, capture_output=True,
         text=True, check=True,
     )  # fmt: skip
-    file, kinds, sqnr = done.stdout.splitlines()
+    file, kinds, sqnr, listed = done.stdout.splitlines()
     assert Path(file).is_relative_to(folder)
-    return kinds, float(sqnr)
+    return kinds, float(sqnr), listed == "True"
 
 
 def test_a_function_of_one_number_is_one_entry(tmp_path):
     """One line in one file: a table computes it, and passes know it; without the line it stays in float."""
     for package in ("lingeronnx", "simulator"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    kinds, _ = run(tmp_path)
+    kinds, _, listed = run(tmp_path)
     assert "'Asinh'" in kinds.split("]")[1]
+    assert not listed
     path = tmp_path / "lingeronnx" / "graph" / "operators.py"
     text = path.read_text()
     assert text.count(BEHIND) == 1
     path.write_text(text.replace(BEHIND, BEHIND + ENTRY))
-    kinds, sqnr = run(tmp_path)
+    kinds, sqnr, listed = run(tmp_path)
+    assert listed  # in the page that is written from the tables
     assert kinds == "['Linear', 'Asinh'] ['Quant', 'LinearInt', 'iqTable', 'Dequant']"  # no Reshape is left
     assert sqnr > 30
     touched = changed(ROOT / "lingeronnx", tmp_path / "lingeronnx")
