@@ -7,6 +7,7 @@ GluInt does: it multiplies a half of 1s by the sigmoid of the other half. Where 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,10 @@ class Sigmoid(Op):
     def ties(self, node: ir.Node, row: Platform) -> list[Tie]:
         """Return none: input and output have scales of their own."""
         return []
+
+    def curve(self, model: ir.Graph, node: ir.Node, row: Platform) -> Callable[[np.ndarray], np.ndarray] | None:
+        """The table's, where it becomes one."""
+        return TABLE.curve(model, node, row) if row.runs(TABLE.name) else None
 
     def ceiling(self, node: ir.Node, exponent: Any) -> int | None:
         """The output's scale is 2^7."""
