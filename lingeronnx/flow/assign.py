@@ -23,7 +23,7 @@ from ..ops.activation import bounds
 from ..plan import Affine, PerAxis, Plan
 from ..targets import Platform
 from .calibrate import best_scale, best_window
-from .observe import Curve, Stats, TensorStats
+from .observe import Curve, Stats, TensorStats, Through
 from .partition import Partition
 
 __all__ = [
@@ -63,7 +63,8 @@ class TieClass:
     bound : the size that none of their values exceeds, where the operators say so (a sigmoid), or None
     reach : the size that none of their values can exceed, also where they are only moved, or None
     below : how far below the least value seen it must reach (the mask of a softmax), or None
-    through : the saturating curve that alone reads them, a float operator, or None
+    through : the function of single numbers that alone reads them, or None
+    into : the tensor that this function writes in integers; empty where it is a float operator
     zero_point : whether all that reads and writes them takes a zero point
     """
 
@@ -73,6 +74,7 @@ class TieClass:
     below: float | None = None
     reach: float | None = None
     through: Curve | None = None
+    into: str = ""
     zero_point: bool = False
 
     def stats(self, stats: Stats) -> TensorStats | None:
@@ -123,10 +125,8 @@ def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
         room = max((below[name] for name in names if name in below), default=None)
         reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None
         free = room is None and not symmetric.keys() & set(names)
-        readers = _float_readers(names, values, inside)
-        kinds = {node.op_type for node in readers or ()}
-        curve = _SATURATING.get(kinds.pop()) if len(kinds) == 1 else None
-        classes.append(TieClass(tuple(names), governing, bound, room, reach, curve, free))
+        curve, into = _curve(names, values, inside, parts.graph, row)
+        classes.append(TieClass(tuple(names), governing, bound, room, reach, curve, into, free))
     return tuple(classes)
 
 
@@ -176,6 +176,33 @@ def _float_readers(
             elif op is None or not op.moves or not {str(v.name) for v in use.node.outputs} <= set(names):
                 return None
     return found
+
+
+def _curve(
+    names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op], model: ir.Graph, row: Platform
+) -> tuple[Curve | None, str]:
+    """Return what alone reads the tensors `names`, which are tied, outside of what moves them, and what that writes.
+
+    It is a saturating float operator, which writes nothing that counts, or an integer function of single numbers; else
+    None.
+    """
+    floats = _float_readers(names, values, inside)
+    if floats is not None:
+        kinds = {node.op_type for node in floats}
+        return (_SATURATING.get(kinds.pop()) if len(kinds) == 1 else None), ""
+    found: dict[int, ir.Node] = {}
+    for name in names:
+        for use in values[name].uses():
+            op = inside.get(id(use.node))
+            if op is None or not op.moves or not {str(v.name) for v in use.node.outputs} <= set(names):
+                found[id(use.node)] = use.node
+    if len(found) != 1 or any(values[name].is_graph_output() for name in names):
+        return None, ""
+    ((key, node),) = found.items()
+    written = ir.written_name(node)
+    if key not in inside or written in names:
+        return None, ""
+    return inside[key].curve(model, node, row), written
 
 
 def tops(parts: Partition, row: Platform) -> dict[str, float]:
@@ -259,13 +286,13 @@ class Setting:
     power: bool
     zero_point: bool = False
 
-    def window(self, seen: TensorStats, through: Curve | None = None) -> tuple[float, int]:
+    def window(self, seen: TensorStats, through: Through | None = None) -> tuple[float, int]:
         """Return scale and zero point for what was seen, which the curve `through` alone reads."""
         return best_window(
             seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
         )
 
-    def best(self, seen: TensorStats, through: Curve | None = None) -> float:
+    def best(self, seen: TensorStats, through: Through | None = None) -> float:
         """Return the scale for what was seen, which the curve `through` alone reads."""
         return best_scale(
             seen, self.bits, power=self.power, calibrator=self.calibrator, percentile=self.percentile, through=through
@@ -326,26 +353,37 @@ def wishes(
     """Return how the calibrators would hold each activation, before `legalize`; what they guess goes to `notes`."""
     tensors: dict[str, Affine] = {}
     pinned = tops(parts, row)
-    for group in ties:
+    for group in (*(g for g in ties if not g.into), *reversed([g for g in ties if g.into])):
         if group.tensors[0] in choice.held:
             tensors.update({name: choice.held[name] for name in group.tensors})
             continue
         setting = choice.of(group.tensors, choice.bits)
         top = min((pinned[name] for name in group.tensors if name in pinned), default=None)
-        held = _class_window(group, stats, setting)
+        through = _through(group, tensors.get(group.into))
+        held = _class_window(group, stats, setting, through)
         if held is None:
-            held = Affine(_class_scale(group, top, stats, setting, notes), setting.bits)
+            held = Affine(_class_scale(group, top, stats, setting, through, notes), setting.bits)
         tensors.update(dict.fromkeys(group.tensors, held))
     return tensors
 
 
-def _class_window(group: TieClass, stats: Stats, setting: Setting) -> Affine | None:
+def _through(group: TieClass, written: Affine | None) -> Through | None:
+    """Return what alone reads a class and writes a tensor held as `written`, None where that is not known."""
+    if group.through is None or (group.into and written is None):
+        return None
+    if written is None:
+        return Through(group.through)
+    zero = written.zero_point
+    return Through(group.through, written.scale, written.low - zero, written.high - zero)
+
+
+def _class_window(group: TieClass, stats: Stats, setting: Setting, through: Through | None) -> Affine | None:
     """Return how a class is held that has a zero point, None for one that has none."""
     seen = group.stats(stats)
     free = setting.zero_point and group.zero_point and setting.scale is None and setting.bits <= 8
     if not free or seen is None or seen.squares == 0:
         return None
-    scale, zero = setting.window(seen, group.through)
+    scale, zero = setting.window(seen, through)
     return Affine(scale, setting.bits, zero_point=zero)
 
 
@@ -413,7 +451,14 @@ def widen(tensors: dict[str, Affine], parts: Partition, stats: Stats, choice: Ch
         tensors[name] = Affine(setting.scale or min(best, exact), int(bits))
 
 
-def _class_scale(group: TieClass, top: float | None, stats: Stats, setting: Setting, notes: list[str]) -> float:
+def _class_scale(
+    group: TieClass,
+    top: float | None,
+    stats: Stats,
+    setting: Setting,
+    through: Through | None,
+    notes: list[str],
+) -> float:
     """Return the scale of a class; `top` is the largest real value it must hold, where an operator says so."""
     if setting.scale is not None:
         return setting.scale
@@ -424,7 +469,7 @@ def _class_scale(group: TieClass, top: float | None, stats: Stats, setting: Sett
     if seen is None or seen.squares == 0:
         notes.append(f"tensor '{group.tensors[-1]}' is all zero on the calibration data; its scale is a guess")
         return float(1 << (setting.bits - 1))
-    scale = setting.best(seen, group.through)
+    scale = setting.best(seen, through)
     if setting.power and group.bound is not None:  # the bound itself saturates by one count: less than a bit costs
         scale = max(scale, 2.0 ** math.floor(math.log2((top_integer + 1) / group.bound)))
     if setting.bits > 8 and group.reach is not None:

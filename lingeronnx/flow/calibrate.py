@@ -13,7 +13,9 @@ percentile  the largest scale that still holds the share p of all values (p = 99
 mse         the least mean squared error ``E (clamp(round(x*s), low, high)/s - x)^2``; rare large values are traded for
             resolution. Above 8 bits the least error on what was seen is not the aim: rounding costs next to nothing
             and a larger value later on costs much, so twice the range is held. Of a logit, which only a sigmoid or a
-            tangent f reads, the error counts behind it: ``E (f(held) - f(x))^2``; what saturates f anyway is cut.
+            tangent f reads, the error counts behind it: ``E (f(held) - f(x))^2``; what saturates f anyway is cut. So
+            it does where a table or a LeakyRelu alone reads a tensor; there f(held) is rounded to the scale of the
+            result, and of LeakyRelu's negative side, which counts for little, more is cut.
 kl          the least relative entropy between what is there and what the integers keep of it (Migacz, "8-bit inference
             with TensorRT", 2017), for signed data. With the histogram's bins i and the integers j they round to, at the
             scale s:
@@ -33,7 +35,7 @@ import math
 
 import numpy as np
 
-from .observe import HALF, Curve, TensorStats
+from .observe import HALF, TensorStats, Through
 
 __all__ = ["PERCENTILE", "best_scale", "best_window", "candidates", "full_range_scale", "relative_entropy", "threshold"]
 
@@ -68,7 +70,7 @@ def best_scale(
     power: bool,
     calibrator: str,
     percentile: float = PERCENTILE,
-    through: Curve | None = None,
+    through: Through | None = None,
 ) -> float:
     """Return the scale for a tensor of signed `bits`.
 
@@ -95,6 +97,8 @@ def best_scale(
         return tried[0] / 2
     if through is not None:
         tried = candidates(stats, bits, power=power, far=True)
+        if through.scale is not None and not power and tried[0] < through.scale < tried[-1]:
+            tried.append(through.scale)  # at which a half-line passes without another rounding
     return min(tried, key=lambda scale: stats.error(scale, low, high, through))
 
 
@@ -105,7 +109,7 @@ def best_window(
     power: bool,
     calibrator: str,
     percentile: float = PERCENTILE,
-    through: Curve | None = None,
+    through: Through | None = None,
 ) -> tuple[float, int]:
     """Return (scale, zero point) for a tensor of signed `bits`, arguments as for `best_scale`.
 

@@ -17,10 +17,31 @@ import numpy as np
 from ..errors import DataError
 from ..run.runners import FloatRunner
 
-__all__ = ["HALF", "Curve", "Stats", "TensorStats", "observe"]
+__all__ = ["HALF", "Curve", "Stats", "TensorStats", "Through", "observe"]
 
 #: A function of single values, float64.
 Curve = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Through:
+    """What alone reads a tensor: a function of single numbers, and how its result is rounded.
+
+    scale : of the result, None where it is not rounded; low, high : its least and its largest value, in counts.
+    """
+
+    curve: Curve
+    scale: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
+
+    def held(self, x: np.ndarray) -> np.ndarray:
+        """Return what comes out for `x`."""
+        y = self.curve(x)
+        if self.scale is None:
+            return y
+        return np.asarray(np.clip(np.floor(y * self.scale + 0.5), self.low, self.high) / self.scale)
+
 
 #: Bins on either side of zero: at least 16 per step of an int8 scale that covers the range.
 HALF = 4096
@@ -127,7 +148,7 @@ class TensorStats:
         index = np.flatnonzero(self.bins)
         return index - HALF + 0.5, self.bins[index]
 
-    def error(self, scale: float, low: int, high: int, through: Curve | None = None) -> float:
+    def error(self, scale: float, low: int, high: int, through: Through | None = None) -> float:
         """Return the mean squared error of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
 
         Counted at the bins' centres, so to about a hundredth of a step. through : what the error counts behind.
@@ -135,7 +156,7 @@ class TensorStats:
         centres, counts = self.occupied()
         held = np.clip(np.floor(centres * scale + 0.5), low, high) / scale
         if through is not None:
-            held, centres = through(held), through(centres)
+            held, centres = through.held(held), through.curve(centres)
         return float(np.dot(counts, (held - centres) ** 2)) / self.count
 
 

@@ -30,7 +30,7 @@ from .select import Gather, Slice
 from .shape import Flatten, Reshape, Squeeze, Transpose, Unsqueeze
 from .softmax import LogSoftmax, Softmax
 from .spread import Expand, Pad, Resize, Tile
-from .table import TABLE
+from .table import HALF_LINES, TABLE
 
 __all__ = [
     "OPS",
@@ -50,9 +50,9 @@ __all__ = [
 
 OPS: tuple[Op, ...] = (
     CONV2D, Conv1d(), ConvTranspose2d(), LINEAR, Bmm(), BatchNorm2d(), AddConstant(), MulConstant(), Add(), Sub(),
-    Mul(), Concat(), AVERAGE, MaxPool(), Relu(), Clip(), LeakyRelu(), SIGMOID, TANH, Gated(), HardSigmoid(),
-    HardSwish(), Softmax(), LogSoftmax(), LayerNorm(), LSTM, Gru(), Reshape(), Flatten(), Squeeze(), Unsqueeze(),
-    Transpose(), Slice(), Gather(), Tile(), Expand(), Pad(), Resize(), TABLE,
+    Mul(), Concat(), AVERAGE, MaxPool(), Relu(), Clip(), HALF_LINES, LeakyRelu(), SIGMOID, TANH, Gated(),
+    HardSigmoid(), HardSwish(), Softmax(), LogSoftmax(), LayerNorm(), LSTM, Gru(), Reshape(), Flatten(), Squeeze(),
+    Unsqueeze(), Transpose(), Slice(), Gather(), Tile(), Expand(), Pad(), Resize(), TABLE,
 )  # fmt: skip
 
 #: A composition's title is not the name of the integer operator that it ends in.

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..emit import Lowering
 from ..formats import Format
 from ..graph import ir
@@ -129,6 +131,13 @@ class Op:
 
     def below(self, node: ir.Node) -> float | None:
         """Return how far below its inputs' least value the output has to reach, or None where that does not matter."""
+        return None
+
+    def curve(self, model: ir.Graph, node: ir.Node, row: Platform) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return the function that it computes of single real numbers, by which its input's scale is chosen, or None.
+
+        None also where rounding its input costs more than that function tells.
+        """
         return None
 
     def macs(self, node: ir.Node) -> int:

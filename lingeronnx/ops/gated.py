@@ -65,6 +65,10 @@ class Gated(Op):
         """Return none: input and output have scales of their own."""
         return []
 
+    def curve(self, model: ir.Graph, node: ir.Node, row: Platform) -> Callable[[np.ndarray], np.ndarray] | None:
+        """The table's, where it becomes one."""
+        return TABLE.curve(model, node, row) if row.runs(TABLE.name) else None
+
     def ceiling(self, node: ir.Node, exponent: Callable[[str], int]) -> int | None:
         """The product with the gate is shifted right."""
         return exponent(ir.read_name(node)) + 7

@@ -10,6 +10,8 @@ a model-local function (GELU as exporters write it, for instance).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .. import formats
@@ -19,13 +21,16 @@ from ..graph import ir, operators
 from ..targets import Platform
 from ._base import Op, Tie
 
-__all__ = ["TABLE", "Table", "evaluate", "table_of"]
+__all__ = ["HALF_LINES", "TABLE", "Table", "evaluate", "table_of"]
 
 
 def evaluate(node: ir.Node, *values: np.ndarray) -> np.ndarray:
     """Return what the standard operator `node` computes from float64 `values`."""
     if node.op_type in operators.ARITHMETIC:
         return operators.ARITHMETIC[node.op_type](*values)
+    if node.op_type == "PRelu":
+        x, slope = values
+        return np.where(x < 0, slope * x, x)
     if node.op_type == "Clip" and len(values) == 3:
         return np.clip(*values)
     if node.op_type not in operators.FUNCTIONS:
@@ -61,6 +66,7 @@ class Table(Op):
     floats: tuple[tuple[str, str], ...] = (
         *(("", kind) for kind in operators.FUNCTIONS if kind not in ("Relu", "Sigmoid", "Tanh")),
         *(("", kind) for kind in operators.ARITHMETIC if kind not in ("Max", "Min")),
+        ("", "PRelu"),
         *((ir.DOMAIN, kind) for kind in ("Gelu", "HardSwish", "Mish", "Silu", "Curve")),
     )
     factor = "fixed"
@@ -90,6 +96,10 @@ class Table(Op):
         """Return none: input and output have scales of their own."""
         return []
 
+    def curve(self, model: ir.Graph, node: ir.Node, row: Platform) -> Callable[[np.ndarray], np.ndarray] | None:
+        """What the table holds."""
+        return lambda x: np.nan_to_num(table_of(model, node, x))
+
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the table worked out."""
         from simulator.kernels import grid
@@ -106,4 +116,11 @@ class Table(Op):
         low.emit(formats.TABLE, node, [low.integer(node, index), table], attrs)
 
 
-TABLE = Table()
+class HalfLines(Table):
+    """LeakyRelu, and PRelu with one slope: a positive factor passes through."""
+
+    floats = (("", "LeakyRelu"), ("", "PRelu"))
+    factor = "passes"
+
+
+TABLE, HALF_LINES = Table(), HalfLines()

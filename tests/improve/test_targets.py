@@ -79,6 +79,36 @@ def test_the_mean_error_is_that_of_a_plain_loop(made, scale, zero, means):
         np.testing.assert_allclose(found[name].mean_error(integers), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale, zero", [(32.0, 0), (50.3, -128)])
+@pytest.mark.parametrize("slopes", [[0.1], [0.25, 0.0, 0.5, 0.1]])
+def test_behind_a_leaky_relu_the_mean_error_is_counted_there(scale, zero, slopes):
+    """An error below 0 counts for the slope; the bias moves the sum behind by the slopes of the values inside."""
+    net = Net(3, 6, 6, seed=8)
+    c = net.conv("x", (4, 3, 3, 3))
+    slope = net.const(np.float32(slopes).reshape(-1, 1, 1))
+    net.node("PRelu", c, slope, out="y")
+    model = net.graph("y")
+    feed = {"x": np.random.default_rng(0).standard_normal((8, 3, 6, 6), np.float32)}
+    normalize(model)
+    trace_shapes(model, {"x": feed["x"][:1]})
+    layers = refinable(partition(model, platform("generic"), {}))
+    (name,) = layers
+    runner, held = FloatRunner(model), Plan("generic", "q-value", tensors={name: Affine(scale, zero_point=zero)})
+    found = targets(layers, held, runner, [feed], 1 << 20, set(), alike=False)[name]
+    values = whole(layers, runner, [feed])[name]
+    integers = np.random.default_rng(1).integers(-128, 128, values.shape).astype(np.int8)
+    steep = np.resize(np.float32(slopes).astype(np.float64), 4)
+    low, high = (-128 - zero) / scale, (127 - zero) / scale
+    for channel in range(4):
+        total, moves = 0.0, 32.0
+        for want, have in zip(values[:, channel].flat, integers[:, channel].flat, strict=True):
+            if low < want < high:
+                real = (float(have) - zero) / scale
+                total += real * (steep[channel] if real < 0 else 1) - want * (steep[channel] if want < 0 else 1)
+                moves += steep[channel] if want < 0 else 1
+        assert found.mean_error(integers)[channel] == pytest.approx(total / moves, rel=1e-5, abs=1e-7)
+
+
 def test_large_maps_are_compared_at_some_positions_of_every_piece(made):
     """At 1024 positions where the memory allows no more; small maps at all."""
     layers, runner, pieces = made

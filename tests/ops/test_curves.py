@@ -14,6 +14,7 @@ from lingeronnx.graph.operators import ARITHMETIC, FUNCTIONS
 from lingeronnx.ops.table import table_of
 from lingeronnx.run.runners import FloatRunner
 from lingeronnx.run.session import Session
+from tests.nets import Net
 from tests.packable import judged
 from tests.packer import judge
 
@@ -381,3 +382,23 @@ def test_layer_norm_of_the_third_generation():
     centred = x - x.mean(axis=-1, keepdims=True)
     want = 32 * (centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True)) + 0.5)
     assert np.abs(got - want).max() <= 0.6
+
+
+@pytest.mark.parametrize("kind", ["LeakyRelu", "PRelu"])
+def test_half_lines_are_one_table_where_there_is_one(kind):
+    """On generic one rounding to the output's scale; the scale in front is the one that costs least behind it."""
+    net = Net(3, 8, 8, seed=2)
+    c = net.conv("x", (6, 3, 3, 3), out="c")
+    if kind == "LeakyRelu":
+        net.node(kind, c, alpha=0.1, out="y")
+    else:
+        net.node(kind, c, net.const(np.float32([0.1]).reshape(1, 1, 1)), out="y")
+    x = np.random.default_rng(0).standard_normal((32, 3, 8, 8), np.float32)
+    made = quantize(net.graph("y"), {"x": x}, platform="generic")
+    (table,) = [node for node in made.graph.graph if node.op_type == "iqTable"]
+    assert [n.op_type for n in made.graph.graph if n.op_type in ("Relu", "iqAdd", "BatchNorm2dInt")] == []
+    before, behind = made.plan.tensors["c"].scale, made.plan.tensors["y"].scale
+    assert before >= behind, "the negative side, a tenth of which counts, must not make the positive one coarse"
+    x = np.arange(-128, 128) / before
+    counts = np.floor(np.where(x < 0, float(np.float32(0.1)) * x, x) * behind + 0.5)
+    np.testing.assert_array_equal(ir.const(table.inputs[1]).reshape(-1), np.clip(counts, -128, 127))

@@ -1,9 +1,12 @@
 """What the float model gives at the layers that are refined: some of its outputs, or sums over them.
 
 A layer's bias is moved by the mean error of those outputs that lie inside what the integer tensor can hold, and that no
-Relu behind the layer cuts off. Of the float model this takes one sum per channel, and one bit per output: whether it
-lies inside. The outputs themselves are 32 times that, and are kept only where a method looks at them. Of large maps a
-fixed sample of positions is compared.
+A layer's bias is moved by the mean error of those outputs that lie inside what the integer tensor can hold, and that no
+Relu behind the layer cuts off. Where a LeakyRelu or PRelu alone reads the layer, it is the mean error behind that which
+is taken out: an error below 0 counts for its slope only. (Taken out in front, as much on either side of 0, it would
+leave the positive values too small where a layer's outputs have shrunk, and more so layer after layer.) Of the float
+model this takes two sums per channel, and one bit per output: whether it lies inside. The outputs themselves are 32
+times that, and are kept only where a method looks at them. Of large maps a fixed sample of positions is compared.
 
 Noise of mean zero has another mean behind a Relu, which cuts one sign off: more comes out than should. In a deep net of
 much noise that adds up. With `means` the bias makes the mean behind the Relu right instead, of all outputs that are
@@ -20,6 +23,7 @@ import numpy as np
 
 from ...graph import ir
 from ...ops import is_relu
+from ...ops.leaky import slopes as slopes_of
 from ...plan import Affine, Plan
 from ...run.memory import release
 from ...run.runners import FloatRunner
@@ -34,33 +38,45 @@ _FEWEST = 1024  # positions that a layer is compared at, however little memory t
 class _Inside:
     """The float values that lie inside what an integer tensor can hold.
 
-    bits : uint8 [positions, channels / 8], a bit for each value. total : float64 [channels], the sum of those inside.
+    bits : uint8 [positions, channels / 8], a bit for each value. total : float64 [channels], the sum of those inside,
+    behind what reads them. moves : float64 [channels], by how much that sum grows with them all.
     """
 
     bits: np.ndarray
     total: np.ndarray
+    moves: np.ndarray
 
     @classmethod
-    def of(cls, values: np.ndarray, q: Affine | None, floor: float | np.ndarray, means: bool) -> _Inside:
+    def of(
+        cls,
+        values: np.ndarray,
+        q: Affine | None,
+        floor: float | np.ndarray,
+        means: bool = False,
+        slopes: np.ndarray | None = None,
+    ) -> _Inside:
         """Return those of `values` [positions, channels] that a tensor held as `q` can hold, and above `floor`.
 
         q : None where the layer writes floats, which hold everything. means : those below `floor` as well, as `floor`.
+        slopes : of a LeakyRelu behind, [1] or [channels].
         """
         low, high = -math.inf, math.inf
         if q is not None:
             low, high = (q.low - q.zero_point) / q.scale, (q.high - q.zero_point) / q.scale
-        if means:
-            values = np.maximum(values, floor)
-            inside = (values > low) & (values < high)
-        else:
-            inside = (values > np.maximum(low, floor)) & (values < high)
-        total = np.einsum("nc,nc->c", np.where(inside, values, 0), inside, dtype=np.float64)
-        return cls(np.packbits(inside, axis=1), total)
+        values = np.maximum(values, floor) if means else values
+        inside = (values > (low if means else np.maximum(low, floor))) & (values < high)
+        behind = values if slopes is None else np.where(values < 0, slopes.astype(values.dtype) * values, values)
+        total = np.einsum("nc,nc->c", np.where(inside, behind, 0), inside, dtype=np.float64)
+        moves = inside.sum(axis=0, dtype=np.float64)
+        if slopes is not None:
+            moves -= (1 - slopes) * (inside & (values < 0)).sum(axis=0)
+        return cls(np.packbits(inside, axis=1), total, moves)
 
     @classmethod
     def joined(cls, parts: Sequence[_Inside]) -> _Inside:
         """Return what several pieces of the positions are together."""
-        return cls(np.concatenate([part.bits for part in parts]), np.sum([part.total for part in parts], axis=0))
+        totals, moves = (np.sum([getattr(part, name) for part in parts], axis=0) for name in ("total", "moves"))
+        return cls(np.concatenate([part.bits for part in parts]), totals, moves)
 
 
 @dataclass(frozen=True)
@@ -70,7 +86,8 @@ class Target:
     index : of the positions, among all of all samples; shape : of the layer's output with its channels on axis `axis`.
     q : how the integers are held, None where the layer writes floats. inside : which values these can hold, and their
     sums. values : float32 [positions, channels], empty where no method looks at them. floor : the value at which a Relu
-    behind the layer cuts off, for all or as `values`. means : whether means are compared behind it.
+    behind the layer cuts off, for all or as `values`. means : whether means are compared behind it. slopes : of a
+    LeakyRelu or PRelu that alone reads the layer, float64 [1] or [channels]; None where there is none.
     """
 
     index: np.ndarray
@@ -81,6 +98,7 @@ class Target:
     values: np.ndarray
     floor: float | np.ndarray
     means: bool = False
+    slopes: np.ndarray | None = None
 
     @property
     def first_half(self) -> np.ndarray:
@@ -110,15 +128,18 @@ class Target:
         """
         have = self.of(array)
         inside = np.unpackbits(self.inside.bits, axis=1, count=have.shape[1])
-        count = moved = inside.sum(axis=0, dtype=np.int64)
+        zero, scale = (0, 1.0) if self.q is None else (self.q.zero_point, self.q.scale)
+        moves = self.inside.moves
         if self.means:
-            floor = self.floor if self.q is None else self.floor * self.q.scale + self.q.zero_point
-            moved = np.count_nonzero((have > floor) & inside.view(bool), axis=0)
+            floor = self.floor * scale + zero
+            moves = np.count_nonzero((have > floor) & inside.view(bool), axis=0)
             have = np.maximum(have, np.float32(floor))
         total = np.einsum("nc,nc->c", have, inside, dtype=np.float64)  # exact: integers far below 2**53
-        if self.q is not None:
-            total = (total - self.q.zero_point * count) / self.q.scale
-        return np.asarray((total - self.inside.total) / (moved + _PRIOR))
+        total -= zero * inside.sum(axis=0, dtype=np.int64)
+        if self.slopes is not None:
+            below = np.einsum("nc,nc->c", np.minimum(have.astype(np.float64) - zero, 0), inside)
+            total -= (1 - self.slopes) * below
+        return np.asarray((total / scale - self.inside.total) / (moves + _PRIOR))
 
 
 @dataclass
@@ -148,6 +169,7 @@ def targets(
     """
     axes = {name: 1 if node.op_type == "Conv" else -1 for name, node in layers.items()}
     floors = {name: _floor(node) for name, node in layers.items()}
+    steep = {name: _slopes(node) for name, node in layers.items()}
     channels = sum((ir.shape(node.outputs[0]) or (1, 1))[axes[name]] or 1 for name, node in layers.items())
     most = max(_FEWEST, budget // 8 // (4 * channels)) if channels else 0
     rng = np.random.default_rng(0)
@@ -162,13 +184,13 @@ def targets(
             values = _at(array, axes[name], index)
             seen.shape = (seen.shape[0] + array.shape[0], *array.shape[1:])
             seen.places.append(index + before)
-            seen.inside.append(_Inside.of(values, plan.tensors.get(name), floors[name], name in means))
+            seen.inside.append(_Inside.of(values, plan.tensors.get(name), floors[name], name in means, steep[name]))
             seen.values.append(values if name in looked_at else values[:0].copy())
         release()
     return {
         name: Target(
             np.concatenate(seen.places), seen.shape, axes[name], plan.tensors.get(name), _Inside.joined(seen.inside),
-            np.concatenate(seen.values), floors[name], name in means,
+            np.concatenate(seen.values), floors[name], name in means, steep[name],
         )
         for name, seen in found.items()
     }  # fmt: skip
@@ -184,3 +206,12 @@ def _floor(node: ir.Node) -> float:
     """Return the value at which a Relu behind the layer cuts off, -inf where there is none."""
     reader = ir.sole_consumer(node.outputs[0])
     return 0.0 if reader is not None and is_relu(reader) else -math.inf
+
+
+def _slopes(node: ir.Node) -> np.ndarray | None:
+    """Return the slopes of a LeakyRelu or PRelu that alone reads the layer, None where there is none."""
+    reader = ir.sole_consumer(node.outputs[0])
+    if reader is None or reader.domain or reader.op_type not in ("LeakyRelu", "PRelu"):
+        return None
+    found = slopes_of(reader)
+    return found if found is not None and (found >= 0).all() else None
