@@ -233,7 +233,7 @@ def main() -> int:
     sets, every = (("own", "suite"), 200) if args.quick else (args.sets, args.every)
     before = json.loads(args.against.read_text()) if args.against else None
     found: dict[str, Any] = {}
-    bad = 0
+    bad = missing = 0
     for entry in entries(sets, every):
         for row in args.platform:
             key = f"{entry.name}/{row}"
@@ -245,12 +245,15 @@ def main() -> int:
             except lo.LingerOnnxError as error:
                 found[key] = {"error": str(error)}
             print(f"{key:40s} {time.perf_counter() - start:5.1f} s", file=sys.stderr, flush=True)
-            if before is not None:
-                bad += told(key, before.get(key), found[key], args.lines)
+            if before is not None and key not in before:
+                missing += 1
+            elif before is not None:
+                bad += told(key, before[key], found[key], args.lines)
             if args.save:
                 args.save.write_text(json.dumps(found, indent=1) + "\n")
     if before is not None:
-        print(f"{len(found) - bad} of {len(found)} pairs are the same")
+        told_of = f"; {missing} more are not in {args.against}" if missing else ""
+        print(f"{len(found) - missing - bad} of {len(found) - missing} pairs are the same{told_of}")
     return int(bad > 0)
 
 
@@ -258,7 +261,7 @@ def told(key: str, old: Any, new: Any, most: int) -> bool:
     """Print where two fingerprints differ; return whether they do."""
     lines = list(differences(old, new))
     for line in lines[:most]:
-        print(f"{key}: {line}", flush=True)
+        print(f"{key}: {line[:300]}", flush=True)
     if len(lines) > most:
         print(f"{key}: and {len(lines) - most} more", flush=True)
     return bool(lines)

@@ -13,8 +13,8 @@ from lingeronnx.ops import float_op
 from lingeronnx.passes.shapes import trace_shapes
 from lingeronnx.targets import GENERIC
 from lingeronnx.targets.luna import ARCS, VENUS, VENUSA
-from lingeronnx.targets.luna.common import with_packing
 from lingeronnx.targets.luna.packing import packing
+from lingeronnx.targets.luna.vendor import Luna
 from tests import nets
 from tests.passes.helpers import feeds, interface, ops, outputs, taps
 
@@ -195,8 +195,9 @@ def test_padding_stays_where_there_is_no_pad():
 
 def tightened(row, **limits):
     """Return `row` with other limits of convolutions."""
-    held = packing(row)
-    return with_packing(row, dataclasses.replace(held, conv=dataclasses.replace(held.conv, **limits)))
+    kind = packing(row)
+    kind = dataclasses.replace(kind, conv=dataclasses.replace(kind.conv, **limits))
+    return dataclasses.replace(row, vendor=Luna(kind)).with_op("Conv2dInt", limits=kind.conv)
 
 
 TIGHT = dataclasses.replace(  # venus with a hundredth of the memory, so that small maps are too large

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from simulator import fixed
 from simulator import kernels as k
+from simulator.channels import ChannelRescale, requantize
 from simulator.fixed import Chain, LunaDivide, Rescale, Rounded, Rounding
 from tests.examples import examples
 from tests.simulator.helpers import integers
@@ -26,6 +27,7 @@ from lingeronnx.torch.rounding import ratio, replaced, rescaled, rounded  # noqa
 
 more = examples(60, derandomize=True)
 LN2 = math.log(2.0)
+OTHER = tuple(rounding for rounding in Rounding if rounding is not Rounding.HALF_UP)
 
 # ---- forwards ----------------------------------------------------------------------------------------------------
 
@@ -41,8 +43,12 @@ def rules(draw):
     if kind == "shift":
         return Rescale.from_shift(shift, bits)
     if kind == "rounded":
-        return Rounded(shift, bits, draw(st.sampled_from((Rounding.DOWN, Rounding.UP, Rounding.HALF_EVEN))))
-    rule = Rescale.from_ratio(draw(st.floats(0.5, 1.0, exclude_max=True)) * 2.0**-shift, bits)
+        return Rounded(shift, bits, draw(st.sampled_from(OTHER)))
+    ratio, rounding = (
+        draw(st.floats(0.5, 1.0)),
+        draw(st.sampled_from(Rounding)) if kind == "ratio" else Rounding.HALF_UP,
+    )
+    rule = Rescale.from_ratio(ratio * 2.0**-shift, bits, 0, rounding)
     return Chain(Rescale.from_shift(draw(st.integers(-2, 8)), 32), rule) if kind == "chain" else rule
 
 
@@ -65,6 +71,20 @@ def test_rescaled_is_the_simulators(rule, seed, width):
     assert got.dtype == (torch.float64 if rule.dtype.itemsize > 2 else torch.float32)
     if isinstance(rule, Rescale):
         assert want == rule(acc).tolist()
+
+
+@more
+@given(st.sampled_from(OTHER), st.integers(0, 999))
+def test_a_ratio_for_each_channel_rounds_as_told(rounding, seed):
+    """What the compiled loop gives, with ties and zero points, along any axis."""
+    rng = np.random.default_rng(seed)
+    rule = ChannelRescale(tuple(Rescale.from_ratio(r, 8, 3, rounding) for r in (0.25, 0.0173, 2.0**-9)))
+    acc = rng.integers(-(1 << 12), 1 << 12, (40, 3))
+    out = np.zeros(acc.shape, np.int64)
+    requantize(acc, rule.within(1 << 12), out)
+    assert np.array_equal(out, np.stack([one(acc[:, c]) for c, one in enumerate(rule.each)], 1))
+    got = rescaled(torch.from_numpy(acc.astype(np.float32)), rule, 1 << 12)
+    assert np.array_equal(got.numpy(), out)
 
 
 def test_rounded():

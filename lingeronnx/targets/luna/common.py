@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from .._target import OpRow, Platform, rows
+from .._target import OpRow, rows
 from ..arithmetic import (
     Arithmetic,
     Average,
@@ -38,11 +38,10 @@ from ..limits import (
 )
 from .faults import Fault
 from .packing import Packing
-from .vendor import Luna
 
 __all__ = [
     "ALSO", "COMMON_FAULTS", "EXECUTOR", "EXPONENTS", "LATER_FAULTS", "LATER_MODES", "LEFT", "MODES",
-    "PLAIN", "REFUSE", "ROWS", "ZERO", "common", "later_average", "layers", "norm", "sums", "with_packing",
+    "PLAIN", "REFUSE", "ROWS", "ZERO", "common", "later_average", "layers", "norm", "sums",
 ]  # fmt: skip
 
 EXECUTOR = "3.0.4"
@@ -157,11 +156,3 @@ LATER_FAULTS = (
 def norm(factor_bits: int | None = None, min_length: int = 1) -> dict[str, OpRow]:
     """Return the row of LayerNormInt; factor_bits : width in which the packer wants the factor."""
     return rows(Norm(PLAIN, factor_bits), "LayerNormInt", limits=replace(_NORM, min_length=min_length))
-
-
-def with_packing(row: Platform, kind: Packing) -> Platform:
-    """Return a chip like `row` with another packing: its own limits, and what rewrites aim at."""
-    found = replace(row, vendor=Luna(kind))
-    for operator, limits in (("Conv2dInt", kind.conv), ("MaxPool", kind.pool), ("AvgPool2dInt", kind.pool)):
-        found = found.with_op(operator, limits=limits)
-    return found
