@@ -108,7 +108,7 @@ def pictures(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], Any]:
+def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], object]:
     """Take the options of `pictures` out of `options`; return what turns the DATA of a command into a data source."""
     size = options.pop("image_size")
     found = {key: options.pop(key) for key in ("mean", "std", "layout", "color", "resize")}
@@ -122,7 +122,7 @@ def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], Any]:
         raise click.UsageError(f"--image-size {size}: write width and height, such as 224,224")
     given.update({key: _numbers(f"--{key}", given[key]) for key in ("mean", "std") if key in given})
 
-    def source(data: str | None) -> Any:
+    def source(data: str | None) -> object:
         if data is None or not Path(data).is_dir():
             return data
         from ..run.pictures import Pictures

@@ -7,7 +7,7 @@ asks for a sum of parts, each of which is rounded. Maps that are too large for t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ def _attributes(g: Geometry) -> dict[str, Any]:
     }
 
 
-def _count(total: int, align: int, fits: Any) -> list[tuple[int, int]] | None:
+def _count(total: int, align: int, fits: Callable[[int], bool]) -> list[tuple[int, int]] | None:
     """Return the ranges of the coarsest cut whose parts all fit."""
     for parts in range(2, min(total, _MOST_PARTS) + 1):
         ranges = chunks(total, parts, align)

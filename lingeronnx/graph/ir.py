@@ -122,7 +122,7 @@ def _hold_arrays(model: Graph) -> None:
                         value.const_value = _as_array(value.const_value)
 
 
-def _as_array(tensor: Any) -> Any:
+def _as_array(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as it is given
     """Return a tensor as one that holds an array, where numpy has its type; any other as it is."""
     if not isinstance(tensor, oir.serde.TensorProtoTensor) or tensor.dtype not in _PLAIN:
         return tensor
@@ -286,7 +286,7 @@ def const(value: Value | None) -> np.ndarray | None:
     return value.const_value.numpy()
 
 
-def attr(node: Node, name: str, default: Any = None) -> Any:
+def attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the caller knows the operator
     """Return attribute `name` as a Python value (int, float, str, list), or `default`."""
     found = node.attributes.get(name)
     if found is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from ..graph import ir
 from ..plan import Affine
 from .generations import Side
 from .runners import FloatIsland
+
+if TYPE_CHECKING:
+    from simulator.kernel import Kernel
 
 __all__ = ["Binder", "Steps", "bound_kernel"]
 
@@ -171,7 +174,7 @@ class Binder:
                 self._append(Call(island, island.inputs, island.outputs))
 
 
-def bound_kernel(form: Format, bound: Bound) -> Any:
+def bound_kernel(form: Format, bound: Bound) -> Kernel:
     """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node.
 
     Raises InternalError for a platform's row that has an arithmetic of another kind for the operator.
