@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
@@ -30,7 +28,7 @@ def copied(value: ir.Value | None) -> bool:
     return node is not None and _PARTS in node.metadata_props and len(set(node.inputs)) == 1
 
 
-def computed_inputs(node: ir.Node, row: Platform) -> Any:
+def computed_inputs(node: ir.Node, row: Platform) -> object:
     """every input is computed | let the host concatenate, or feed the constant as an input."""
     if node.op_type != "Concat" or row.limits(formats.ADD.name, OperandLimits) is None:
         return None
