@@ -70,7 +70,7 @@ def _attributes(g: Geometry, axis: int, begin: int, end: int, kernel: int) -> di
 def _by_phases(make: Maker, g: Geometry, weight: np.ndarray, axis: int, places: int) -> str:
     stride, pad = g.strides[axis], g.pads[axis]
     value = make.crop(ir.source(make.node), 2 + axis, 0, places * stride, "read")
-    sizes = [int(d or 1) for d in (ir.shape(value) or ())[1:]]
+    sizes = [int(d or 1) for d in ir.known_shape(value)[1:]]
     behind = sizes[2 + axis :]
     split = make.reshape(value, [int(np.prod(sizes[: 1 + axis])) * places, stride, *behind], "rows")
     batch = (split.shape or ["N"])[0]

@@ -120,7 +120,7 @@ def _tile(node: ir.Node, source: Sequence[int], pads: Sequence[int], result: Seq
     inputs, outputs = [loose_tensor([1, *source], like=ir.source(node), computed=True)], source[0]
     if node.op_type == "Conv":
         weight = ir.source(node, 1)
-        sizes = _numbers(ir.shape(weight) or ())
+        sizes = _numbers(ir.known_shape(weight))
         inputs.append(loose_tensor(sizes, like=weight, constant=ir.const(weight)))
         outputs = sizes[0]
     return loose_node(node.op_type, inputs, [1, outputs, *result], {**_attributes(node), "pads": list(pads)})
@@ -139,7 +139,7 @@ def _emit(model: ir.Graph, node: ir.Node, window: _Window, ranges: Sequence[Sequ
         if len(parts) == 1:
             return parts[0]
         shape = list(parts[0].shape or ())
-        shape[axis] = sum(int((ir.shape(part) or ())[axis] or 0) for part in parts)
+        shape[axis] = sum(int(ir.known_shape(part)[axis] or 0) for part in parts)
         return make.join(parts, axis, shape)
 
     of_channels = []

@@ -68,7 +68,7 @@ class Concat(Op):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with one scale per input; a Requant does what the chip cannot."""
-        rank, o = len(ir.shape(node.outputs[0]) or ()), low.written(node)
+        rank, o = len(ir.known_shape(node.outputs[0])), low.written(node)
         how = low.row.computes(self.name, Arithmetic)
         held, inputs = [], []
         for index, value in enumerate(node.inputs):

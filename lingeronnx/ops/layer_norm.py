@@ -87,8 +87,7 @@ class LayerNorm(Op):
         attrs = formats.LAYER_NORM.scales(x, w, o)
         if low.row.norm is None:
             attrs["epsilon"] = float(ir.attr(node, "epsilon", EPSILON))
-        gamma = ir.const(node.inputs[1])
-        assert gamma is not None
+        gamma = ir.constant(node.inputs[1])
         copies = _copies(gamma.size, low.row)
 
         def view(array: np.ndarray) -> np.ndarray:
@@ -114,7 +113,7 @@ class LayerNorm(Op):
         A linear layer repeats them exactly, and its area is large enough for what LayerNormInt writes.
         """
         x, o, base = low.read(node, 0), low.written(node), ir.written_name(node)
-        shape = [1, *(int(d or 1) for d in (ir.shape(node.inputs[0]) or ())[1:])]
+        shape = [1, *(int(d or 1) for d in ir.known_shape(node.inputs[0])[1:])]
         line, copies = [1, math.prod(shape) // size, size], _copies(size, low.row)
         wide, value = [*line[:2], copies * size], low.integer(node, 0)
 

@@ -85,7 +85,7 @@ class Sigmoid(Op):
         if low.row.runs(TABLE.name):
             TABLE.lower(node, low)
             return
-        x, o, shape = low.read(node, 0), low.written(node), list(ir.shape(node.outputs[0]) or ())
+        x, o, shape = low.read(node, 0), low.written(node), list(ir.known_shape(node.outputs[0]))
         attrs: dict[str, Any] = {"scale_o": Q7.scale}
         if self.tabled(low.row):
             value, attrs["scale_x"] = self._wide(node, low, low.integer(node, 0), x, shape)
@@ -126,7 +126,7 @@ class Sigmoid(Op):
 
     def _with_ones(self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine) -> tuple[ir.Value, float]:
         """Return the last axis doubled, a half of 1s in front, and its scale: the work of a LinearInt, exact."""
-        shape, base = list(ir.shape(node.outputs[0]) or ()), f"{ir.shared_name(node)}_ones"
+        shape, base = list(ir.known_shape(node.outputs[0])), f"{ir.shared_name(node)}_ones"
         count = int(shape[-1] or 1)
         doubled = Affine(min(max(x.scale, 1.0), 2.0**_TOP))
         one = Affine(2.0**6)

@@ -94,9 +94,8 @@ def emit_from_image(
     low: Lowering, node: ir.Node, form: Format, inputs: list[ir.Value | None], attrs: Mapping[str, Any]
 ) -> None:
     """Emit `form`, which writes an image, and of what is none a Reshape to the shape of `node`'s output."""
-    image, shape = image_shape(node), ir.shape(node.outputs[0])
+    image, shape = image_shape(node), ir.known_shape(node.outputs[0])
     assert image is not None
-    assert shape is not None
     if image == shape:
         low.emit(form, node, inputs, attrs)
         return
@@ -142,8 +141,7 @@ def parameter_values(node: ir.Node, index: int) -> np.ndarray | None:
 
 def with_parameter(node: ir.Node, index: int, values: np.ndarray) -> dict[int, np.ndarray]:
     """Return the inputs of `node`, by index, with which quantized parameter `index` has the real `values`."""
-    old = ir.const(node.inputs[index])
-    assert old is not None
+    old = ir.constant(node.inputs[index])
     if node.op_type != "BatchNormalization" or node.domain:
         return {index: values.astype(old.dtype)}
     found = factors(node)
