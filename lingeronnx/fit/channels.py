@@ -8,11 +8,11 @@ asks for a sum of parts, each of which is rounded. Maps that are too large for t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..graph.loose import loose_node, loose_tensor
 from ..ops.conv import CONV2D, Geometry
 from ..targets import Platform
@@ -43,7 +43,7 @@ def _fits(row: Platform, g: Geometry, inputs: int, outputs: int, group: int) -> 
     return not CONV2D.violations(loose_node("Conv", [source, weight], [1, outputs, *result], attributes), row)
 
 
-def _attributes(g: Geometry) -> dict[str, Any]:
+def _attributes(g: Geometry) -> dict[str, Attribute]:
     return {
         "kernel_shape": list(g.kernel),
         "strides": list(g.strides),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph import ir, operators
+from ..graph.attributes import Attribute
 from ..graph.loose import loose_node, loose_tensor
 from ..ops import float_op
 from ..targets import Platform
@@ -126,7 +127,7 @@ def _tile(node: ir.Node, source: Sequence[int], pads: Sequence[int], result: Seq
     return loose_node(node.op_type, inputs, [1, outputs, *result], {**_attributes(node), "pads": list(pads)})
 
 
-def _attributes(node: ir.Node) -> dict[str, Any]:
+def _attributes(node: ir.Node) -> dict[str, Attribute]:
     return {name: ir.attr(node, name) for name in node.attributes}
 
 

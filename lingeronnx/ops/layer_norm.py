@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.rows import EPSILON, FRACTION
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..plan import Affine
 from ..targets import Platform
 from ..targets.arithmetic import Norm
@@ -106,7 +106,7 @@ class LayerNorm(Op):
             low.emit(formats.LAYER_NORM, node, [low.integer(node, 0), weight, *bias], attrs)
 
     def _lower_lines(
-        self, node: ir.Node, low: Lowering, constants: list[ir.Value], attrs: dict[str, Any], size: int
+        self, node: ir.Node, low: Lowering, constants: list[ir.Value], attrs: dict[str, Attribute], size: int
     ) -> None:
         """Emit on [1, rows, size], short lines several times side by side: those have the same mean and variance.
 

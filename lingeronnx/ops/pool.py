@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..graph.loose import loose_node, loose_tensor
 from ..plan import Affine
 from ..targets import Platform
@@ -136,7 +136,7 @@ def is_mean(node: ir.Node, row: Platform) -> bool:
     return row.runs(formats.LINEAR.name) and math.prod(int(d or 1) for d in source[1:]) <= _LARGEST_MAP
 
 
-def _window(node: ir.Node) -> dict[str, Any]:
+def _window(node: ir.Node) -> dict[str, Attribute]:
     """Return the attributes of a window; one that has no next does not move: a stride would count for the packer."""
     kernel, result = list(ir.attr(node, "kernel_shape")), ir.shape(node.outputs[0]) or ()
     rank = len(kernel)

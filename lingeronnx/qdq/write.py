@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -84,7 +83,7 @@ class _Writer:
 
     def __post_init__(self) -> None:
         self.side = Side.of(self.model, row_of(self.model), None)
-        self.sizes: dict[Any, Any] = {}
+        self.sizes: dict[ir.Value, tuple[int | None, ...]] = {}
         for value in ir.values(self.model):
             shape = ir.shape(value)
             if shape is None:

@@ -16,6 +16,7 @@ from simulator.kernel import Call, MachineError, Spec
 from ..errors import ModelError
 from ..formats import Bound, Format, attributes, is_quantized_domain, known_format, other_zero
 from ..graph import ir
+from ..graph.attributes import Attributes
 from ..plan import Affine
 from .generations import Side
 from .runners import FloatIsland
@@ -131,7 +132,7 @@ class Binder:
         self.inner[held] = name
         self._taken.add(held)
 
-    def _check_scales(self, form: Format, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
+    def _check_scales(self, form: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
         read = form.read_scales(attrs)
         for index, q in read.items():
             own = self.held.get(names[index]) if index < len(names) else None
