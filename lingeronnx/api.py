@@ -435,7 +435,9 @@ def deploy(
 # ---- export ------------------------------------------------------------------------------------------------------
 
 
-def export(model: object, args: Any = None, path: str | os.PathLike[str] = "model.onnx", **settings: Any) -> Exported:
+def export(
+    model: object, args: object = None, path: str | os.PathLike[str] = "model.onnx", **settings: Any
+) -> Exported:
     """Export a torch module to a clean float ONNX file.
 
     `lingeronnx.torch.float_export.export` has all settings.

@@ -9,9 +9,9 @@ What has no counterpart is an error that names every such node; what means somet
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Converted:
     notes: tuple[str, ...]
     packed: bool = True
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to `path`, as a whole or not at all, with names that the packer takes where it is for one."""
         ir.save(row_of(self.graph).named(self.graph) if self.packed else self.graph, path)
 

@@ -173,15 +173,13 @@ class Lowering:
 
     def widened(self, value: ir.Value) -> ir.Value:
         """Return the integer initializer `value` in int16."""
-        held = ir.const(value)
-        assert held is not None
+        held = ir.constant(value)
         wide = self.array(f"{value.name}_wide", held.astype(np.int16))
         self._sources[str(wide.name)] = replace(self._sources[str(value.name)], dtype=np.dtype(np.int16))
         return wide
 
     def _parameter(self, node: ir.Node, index: int, source: Source, name: str) -> ir.Value:
-        array = ir.const(node.inputs[index])
-        assert array is not None
+        array = ir.constant(node.inputs[index])
         value = self.array(name or source.name, source.quantized(array), own=not name)
         self._sources[str(value.name)] = source
         return value

@@ -53,7 +53,7 @@ class DataError(LingerOnnxError):
 class RepairError(LingerOnnxError):
     """A legacy graph that cannot be repaired; says why. `report` holds all that was found, where there is a report."""
 
-    def __init__(self, message: str, report: Any = None) -> None:
+    def __init__(self, message: str, report: Any = None) -> None:  # noqa: ANN401 - of a part above this file
         super().__init__(message)
         self.report = report
 

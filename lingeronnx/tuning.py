@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from .run.data import Data, Progress, load_function
 from .run.evaluation import evaluate
 from .run.runners import FloatRunner, input_specs
 from .run.session import lowered_session
+
+if TYPE_CHECKING:
+    from .torch.bridge import Bridge
 
 __all__ = ["finetune"]
 
@@ -148,7 +151,7 @@ def finetune(
     return measured(done, eval_data, model, budget=prepared.conf.budget, metric=metric, progress=progress)
 
 
-def _untrained(bridge: Any) -> list[str]:
+def _untrained(bridge: Bridge) -> list[str]:
     names = bridge.untrained
     if not names:
         return []
@@ -177,17 +180,17 @@ def _layers(ready: Planned, selector: str) -> list[ir.Node]:
     return found
 
 
-def _held(node: ir.Node, bridge: Any) -> list[str]:
+def _held(node: ir.Node, bridge: Bridge) -> list[str]:
     return [str(v.name) for v in node.inputs if v is not None and v.name in bridge.parameter_of]
 
 
-def _parameters(ready: Planned, bridge: Any, selectors: Iterable[str]) -> list[str]:
+def _parameters(ready: Planned, bridge: Bridge, selectors: Iterable[str]) -> list[str]:
     return [name for selector in selectors for node in _layers(ready, selector) for name in _held(node, bridge)]
 
 
 def _limits(
     ready: Planned,
-    bridge: Any,
+    bridge: Bridge,
     everywhere: Mapping[str, float | str | None],
     single: Mapping[str, Mapping[str, float | str] | None],
 ) -> dict[str, dict[str, Any]]:

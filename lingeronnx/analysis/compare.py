@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -149,7 +148,7 @@ def _text(value: object) -> str:
     return number(value) if isinstance(value, float) else str(value).replace(" ", "")
 
 
-def _exact(value: object) -> Any:
+def _exact(value: object) -> object:
     """Return a cell of the csv: floats so that they read back as they are."""
     if isinstance(value, float):
         return repr(float(value))

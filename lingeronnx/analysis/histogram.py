@@ -64,7 +64,7 @@ class Histogram:
         np.add.at(self._bins, places, other._bins[index])
 
     @property
-    def state(self) -> list[Any]:
+    def state(self) -> list[object]:
         """All it holds, in types that JSON has; `of` makes an equal one of it."""
         if self._kept is not None:
             return [value for values in self._kept for value in values.tolist()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from ..graph import ir
 from ..ops import parameter_values
 from ..plan import Affine
 from .layers import Layer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["check_matplotlib", "cut_off", "draw", "figure"]
 
@@ -76,7 +79,7 @@ def cut_off(values: np.ndarray, q: Affine) -> float:
     return float(np.mean((counts < q.low - 0.5) | (counts >= q.high + 0.5))) if values.size else 0.0
 
 
-def figure(title: str, values: np.ndarray, q: Affine) -> Any:
+def figure(title: str, values: np.ndarray, q: Affine) -> Figure:
     """Return a matplotlib figure of one tensor: in real units, or with a scale for each channel in counts."""
     from matplotlib.figure import Figure
 

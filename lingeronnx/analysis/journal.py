@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..errors import ConfigError
 
@@ -38,7 +38,7 @@ class Journal:
     def __init__(self, path: Path | None, header: Mapping[str, Any], resume: bool) -> None:
         self._path = path
         self._header = json.loads(json.dumps(header))
-        self._file: Any = None
+        self._file: IO[str] | None = None
         if path is None:
             return
         try:
@@ -68,7 +68,7 @@ class Journal:
         self._check(_parsed(first, path))
         return True
 
-    def _check(self, found: Any) -> None:
+    def _check(self, found: object) -> None:
         for key, value in self._header.items():
             other = found.get(key) if isinstance(found, dict) else None
             if other != value:
@@ -102,7 +102,7 @@ class Journal:
             self._file.flush()
 
 
-def _parsed(line: bytes, path: Path) -> Any:
+def _parsed(line: bytes, path: Path) -> Any:  # noqa: ANN401 - JSON
     try:
         return json.loads(line)
     except ValueError as error:

@@ -76,7 +76,7 @@ class Measures:
             measure.add(labels, array)
 
     @property
-    def state(self) -> list[Any]:
+    def state(self) -> list[object]:
         """All that was seen, in types that JSON has."""
         pair = self._pair.state(self._of.histograms) if len(self._own) < len(self._of.names) else None
         return [pair, *(list(measure.sums) for measure in self._own.values())]

@@ -102,7 +102,7 @@ class Spread:
         self.histogram.merge(other.histogram)
         self._join(other)
 
-    def state(self, histogram: bool) -> list[Any]:
+    def state(self, histogram: bool) -> list[object]:
         """Return all it holds, in types that JSON has, with the histogram or without; `of` makes an equal one of it."""
         held = [self.count, self.skipped, self.low, self.high, self.mean, self.absolute, self._squares]
         return [*held, self.histogram.state if histogram else None]
@@ -209,7 +209,7 @@ class Pair:
         self.y.histogram.merge(other.y.histogram)
         self._join(other)
 
-    def state(self, histograms: bool) -> list[Any]:
+    def state(self, histograms: bool) -> list[object]:
         """Return what it has seen of float tensors, in types that JSON has; `of` makes an equal one of it.
 
         histograms : also what KL needs, which is most of it.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from importlib.resources import files
-from typing import Any
 
 from .advice import parents
 from .comparison import Comparison
@@ -69,12 +68,12 @@ def _metrics(pair: Pair) -> dict[str, object]:
     return {name: _plain(getattr(pair, key)) for name, key in METRICS.items()}
 
 
-def _spread(pair: Pair, side: str) -> list[Any]:
+def _spread(pair: Pair, side: str) -> list[float | str | None]:
     spread = getattr(pair, side)
     return [_plain(v) for v in (spread.low, spread.high, spread.mean, spread.variance)]
 
 
-def _plain(value: float | None) -> Any:
+def _plain(value: float | None) -> float | str | None:
     """Return a number that JSON has, to six digits; infinities and what is no number as words."""
     if value is None:
         return None

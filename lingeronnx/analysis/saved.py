@@ -51,7 +51,7 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     write_npz(path, {_KEY: np.frombuffer(json.dumps(body).encode(), np.uint8), **arrays})
 
 
-def _written(spread: Spread, number: int, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def _written(spread: Spread, number: int, arrays: dict[str, np.ndarray]) -> dict[str, object]:
     """Return the numbers of a spread, its arrays put into `arrays`."""
     if not spread.count:
         return {"count": 0, "skipped": spread.skipped}

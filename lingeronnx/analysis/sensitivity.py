@@ -49,7 +49,7 @@ KINDS = ("both", "weight", "activation", "all")
 _MEMORY = 256 * 2**20  # bytes of a block's tensors that are kept
 _FIRST = (1, 2, 3, 5, 8)  # how many of the worst are left out together
 
-Function = Callable[[Any], float]
+Function = Callable[..., float]
 
 
 # ---- the whole -----------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def _found(
     )
 
 
-def _names(what: str, order: str | None, function: Any, metric: str | Sequence[str]) -> list[str]:
+def _names(what: str, order: str | None, function: Function | None, metric: str | Sequence[str]) -> list[str]:
     """Return the metrics by their proper names, after checking the words a caller chooses."""
     for name, value, known in (("what", what, KINDS), ("order", order, ("ascending", "descending", None))):
         if value not in known:

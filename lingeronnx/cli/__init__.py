@@ -13,7 +13,6 @@ import errno
 import gc
 import os
 import traceback
-from typing import Any
 
 import click
 
@@ -52,7 +51,7 @@ _LESS = "--effort fast --no-fit --debug-dump rewrites"  # does less, and shows w
 class _Group(click.Group):
     """Turns what a command raises into exit codes."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):

@@ -69,18 +69,22 @@ def given() -> str:
     return "" if args is None else shlex.join(["lingeronnx", *args])
 
 
-def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+#: What a command is before click makes one of it.
+Command = Callable[..., None]
+
+
+def json_option(command: Command) -> Command:
     """Give a command --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object; tables go to stderr.")(command)
 
 
-def amounts(command: Callable[..., Any]) -> Callable[..., Any]:
+def amounts(command: Command) -> Command:
     """Give a command --batch and --limit."""
     command = click.option("--limit", type=click.IntRange(1), metavar="N", help="Use the first N samples.")(command)
     return click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples per batch.")(command)
 
 
-def places(command: Callable[..., Any]) -> Callable[..., Any]:
+def places(command: Command) -> Command:
     """Give a command --workers and --cluster: where the work is done. The results are the same."""
     command = click.option("--cluster", metavar="ADDRESS", help="Work on a Dask cluster, such as tcp://host:8786.")(
         command
@@ -101,14 +105,14 @@ _PICTURES = (
 )  # fmt: skip
 
 
-def pictures(command: Callable[..., Any]) -> Callable[..., Any]:
+def pictures(command: Command) -> Command:
     """Give a command the options that say how a folder of pictures becomes data; see `folders_of_pictures`."""
     for option in reversed(_PICTURES):
         command = option(command)
     return command
 
 
-def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], Any]:
+def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], object]:
     """Take the options of `pictures` out of `options`; return what turns the DATA of a command into a data source."""
     size = options.pop("image_size")
     found = {key: options.pop(key) for key in ("mean", "std", "layout", "color", "resize")}
@@ -122,7 +126,7 @@ def folders_of_pictures(options: dict[str, Any]) -> Callable[[str | None], Any]:
         raise click.UsageError(f"--image-size {size}: write width and height, such as 224,224")
     given.update({key: _numbers(f"--{key}", given[key]) for key in ("mean", "std") if key in given})
 
-    def source(data: str | None) -> Any:
+    def source(data: str | None) -> object:
         if data is None or not Path(data).is_dir():
             return data
         from ..run.pictures import Pictures
@@ -173,7 +177,7 @@ _QUANTIZING = (
 )  # fmt: skip
 
 
-def quantizing(command: Callable[..., Any]) -> Callable[..., Any]:
+def quantizing(command: Command) -> Command:
     """Give a command the options that say how a model is quantized."""
     for option in reversed(_QUANTIZING):
         command = option(command)
@@ -212,12 +216,12 @@ def check_target(path: Path, read: Sequence[str | Path | None]) -> None:
             raise ConfigError(f"{path} would be overwritten, which this command uses otherwise; choose another name")
 
 
-def json_text(value: Mapping[str, Any]) -> str:
+def json_text(value: Mapping[str, object]) -> str:
     """Return `value` as JSON text."""
     return json.dumps(plain(value), indent=2, allow_nan=False)
 
 
-def print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: Mapping[str, object]) -> None:
     """Print `value` as JSON."""
     click.echo(json_text(value))
 

@@ -285,7 +285,7 @@ def size_text(path: Path) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
-def plain(value: object) -> Any:
+def plain(value: object) -> Any:  # noqa: ANN401 - JSON
     """Return `value` in types JSON has; a number that is not finite becomes null, a row a dict."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -152,7 +151,7 @@ class QuantAnalysis:
 
     def sensitivity(
         self, device: object = None, metric: str | Sequence[str] = "L1", reserve: bool = False
-    ) -> list[list[Any]]:
+    ) -> list[list[object]]:
         """Return [[operator, "activation" | "weight" | "both", type, value, ...], ...], the most sensitive first.
 
         On the bad case, under the analysed model's own plan, against the float baseline. Written to sensitive_ops.txt

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def conv_of(node: ir.Node, row: Platform) -> tuple[Geometry, np.ndarray] | None:
 class Maker(Builder):
     """Makes the nodes that take a node's place."""
 
-    def join(self, parts: Sequence[ir.Value], axis: int, shape: Sequence[Any]) -> ir.Value:
+    def join(self, parts: Sequence[ir.Value], axis: int, shape: Sequence[ir.Size]) -> ir.Value:
         """Return `parts` of one tensor side by side along `axis`; they are held at one scale."""
         joined = self("Concat", parts, shape, "joined", {"axis": axis})
         mark_parts(self.nodes[-1])

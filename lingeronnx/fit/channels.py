@@ -7,12 +7,12 @@ asks for a sum of parts, each of which is rounded. Maps that are too large for t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..graph.loose import loose_node, loose_tensor
 from ..ops.conv import CONV2D, Geometry
 from ..targets import Platform
@@ -43,7 +43,7 @@ def _fits(row: Platform, g: Geometry, inputs: int, outputs: int, group: int) -> 
     return not CONV2D.violations(loose_node("Conv", [source, weight], [1, outputs, *result], attributes), row)
 
 
-def _attributes(g: Geometry) -> dict[str, Any]:
+def _attributes(g: Geometry) -> dict[str, Attribute]:
     return {
         "kernel_shape": list(g.kernel),
         "strides": list(g.strides),
@@ -52,7 +52,7 @@ def _attributes(g: Geometry) -> dict[str, Any]:
     }
 
 
-def _count(total: int, align: int, fits: Any) -> list[tuple[int, int]] | None:
+def _count(total: int, align: int, fits: Callable[[int], bool]) -> list[tuple[int, int]] | None:
     """Return the ranges of the coarsest cut whose parts all fit."""
     for parts in range(2, min(total, _MOST_PARTS) + 1):
         ranges = chunks(total, parts, align)

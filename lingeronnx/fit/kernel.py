@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +61,7 @@ def split_kernel(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, st
     if not 2 <= len(combined) <= _MOST_PARTS:
         return None
     make = Maker(model, node)
-    crops: dict[Any, ir.Value] = {}
+    crops: dict[tuple[int, ...], ir.Value] = {}
     done = []
     for number, parts in enumerate(combined):
         source = _cropped(make, parts, crops)
@@ -83,10 +82,10 @@ def split_kernel(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[str, st
     return f"kernel {by(g.kernel)} split into {len(combined)} that are added ({sizes})", sum_cost(len(combined))
 
 
-def _cropped(make: Maker, parts: tuple[_Part, ...], crops: dict[Any, ir.Value]) -> ir.Value:
+def _cropped(make: Maker, parts: tuple[_Part, ...], crops: dict[tuple[int, ...], ir.Value]) -> ir.Value:
     """Return the input cropped along each axis as `parts` say; the same crop is made once."""
     source = ir.source(make.node)
-    key: tuple[Any, ...] = ()
+    key: tuple[int, ...] = ()
     for axis, part in enumerate(parts):
         key = (*key, part.start, part.end)
         if key not in crops:

@@ -66,7 +66,7 @@ def _plain(node: ir.Node, sizes: Sequence[tuple[int | None, int | None]]) -> boo
 
 def _repeated(make: Maker, value: ir.Value, factors: Sequence[int]) -> ir.Value:
     """Return `value` [N, C, H, W] with every element `factors` times along H and W; at least one node is made."""
-    n, c, h, w = ir.shape(value) or ()
+    n, c, h, w = ir.known_shape(value)
     c, h, w = int(c or 1), int(h or 1), int(w or 1)
     high, wide = factors
     if high > 1:  # [C*H, W], whole rows
@@ -117,7 +117,7 @@ def _linear(model: ir.Graph, node: ir.Node, factors: Sequence[int]) -> tuple[str
 def _edged(make: Maker, value: ir.Value, axis: int, before: int, after: int) -> ir.Value:
     """Return `value` with its first and last position along `axis` repeated."""
     shape = list(value.shape or ())
-    size = int((ir.shape(value) or ())[axis] or 1)
+    size = int(ir.known_shape(value)[axis] or 1)
     parts = [value]
     if before:
         parts.insert(0, make.crop(value, axis, 0, 1, "first"))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..ops.conv import Geometry
 from ..targets import Platform
 from ._base import Maker, by, conv_of
@@ -59,7 +60,7 @@ def _places(g: Geometry, axis: int) -> int | None:
     return places if g.group == 1 and g.dilations[axis] == 1 and places * stride <= size else None
 
 
-def _attributes(g: Geometry, axis: int, begin: int, end: int, kernel: int) -> dict[str, Any]:
+def _attributes(g: Geometry, axis: int, begin: int, end: int, kernel: int) -> dict[str, Attribute]:
     """Return the attributes of the convolution with stride 1, such padding and so many taps along `axis`."""
     rank = len(g.kernel)
     pads, sizes, strides = list(g.pads), list(g.kernel), list(g.strides)
@@ -70,7 +71,7 @@ def _attributes(g: Geometry, axis: int, begin: int, end: int, kernel: int) -> di
 def _by_phases(make: Maker, g: Geometry, weight: np.ndarray, axis: int, places: int) -> str:
     stride, pad = g.strides[axis], g.pads[axis]
     value = make.crop(ir.source(make.node), 2 + axis, 0, places * stride, "read")
-    sizes = [int(d or 1) for d in (ir.shape(value) or ())[1:]]
+    sizes = [int(d or 1) for d in ir.known_shape(value)[1:]]
     behind = sizes[2 + axis :]
     split = make.reshape(value, [int(np.prod(sizes[: 1 + axis])) * places, stride, *behind], "rows")
     batch = (split.shape or ["N"])[0]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph import ir, operators
+from ..graph.attributes import Attribute
 from ..graph.loose import loose_node, loose_tensor
 from ..ops import float_op
 from ..targets import Platform
@@ -120,13 +121,13 @@ def _tile(node: ir.Node, source: Sequence[int], pads: Sequence[int], result: Seq
     inputs, outputs = [loose_tensor([1, *source], like=ir.source(node), computed=True)], source[0]
     if node.op_type == "Conv":
         weight = ir.source(node, 1)
-        sizes = _numbers(ir.shape(weight) or ())
+        sizes = _numbers(ir.known_shape(weight))
         inputs.append(loose_tensor(sizes, like=weight, constant=ir.const(weight)))
         outputs = sizes[0]
     return loose_node(node.op_type, inputs, [1, outputs, *result], {**_attributes(node), "pads": list(pads)})
 
 
-def _attributes(node: ir.Node) -> dict[str, Any]:
+def _attributes(node: ir.Node) -> dict[str, Attribute]:
     return {name: ir.attr(node, name) for name in node.attributes}
 
 
@@ -139,7 +140,7 @@ def _emit(model: ir.Graph, node: ir.Node, window: _Window, ranges: Sequence[Sequ
         if len(parts) == 1:
             return parts[0]
         shape = list(parts[0].shape or ())
-        shape[axis] = sum(int((ir.shape(part) or ())[axis] or 0) for part in parts)
+        shape[axis] = sum(int(ir.known_shape(part)[axis] or 0) for part in parts)
         return make.join(parts, axis, shape)
 
     of_channels = []

@@ -68,10 +68,7 @@ class _Layer:
     def __init__(self, model: ir.Graph, node: ir.Node, has_tanh: bool) -> None:
         self.model, self.node, self.has_tanh = model, node, has_tanh
         self.build = Builder(model, node)
-        arrays = [ir.const(value) for value in node.inputs[1:4]]
-        assert arrays[0] is not None
-        assert arrays[1] is not None
-        assert arrays[2] is not None
+        arrays = [ir.constant(value) for value in node.inputs[1:4]]
         self.w, self.r, self.b = arrays[0], arrays[1], arrays[2].reshape(2, -1)
         self.units = self.r.shape[1]
         x = ir.source(node)
@@ -126,8 +123,7 @@ class _Layer:
 
     def note(self, value: ir.Value, what: str) -> ir.Value:
         """Note what the node that makes `value` has in common with those of other steps; return `value`."""
-        maker = ir.producer(value)
-        assert maker is not None
+        maker = ir.maker(value)
         ir.mark_shared(maker, f"{ir.written_name(self.node)}_{what}")
         return value
 
@@ -142,8 +138,7 @@ class _Layer:
         added = inner @ self.first["h"]
         if self.last or "h" in self.start or not np.any(added):
             return self.crop(whole, 1, t, t + 1, what)
-        bias = ir.const(parts[1])
-        assert bias is not None
+        bias = ir.constant(parts[1])
         moved = self.build.constant((bias + added).astype(np.float32), f"{what}_first_bias")
         return self.linear(self.crop(self.x, 1, t, t + 1, f"{what}_in"), (parts[0], moved), what)
 
@@ -238,7 +233,7 @@ class _Layer:
 
 def _sizes(value: ir.Value) -> list[int]:
     """Return the shape of one sample."""
-    return [int(d or 0) for d in (ir.shape(value) or ())[1:]]
+    return [int(d or 0) for d in ir.known_shape(value)[1:]]
 
 
 def _single_step(node: ir.Node) -> int | None:

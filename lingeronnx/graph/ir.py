@@ -122,7 +122,7 @@ def _hold_arrays(model: Graph) -> None:
                         value.const_value = _as_array(value.const_value)
 
 
-def _as_array(tensor: Any) -> Any:
+def _as_array(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as it is given
     """Return a tensor as one that holds an array, where numpy has its type; any other as it is."""
     if not isinstance(tensor, oir.serde.TensorProtoTensor) or tensor.dtype not in _PLAIN:
         return tensor
@@ -286,7 +286,15 @@ def const(value: Value | None) -> np.ndarray | None:
     return value.const_value.numpy()
 
 
-def attr(node: Node, name: str, default: Any = None) -> Any:
+def constant(value: Value | None) -> np.ndarray:
+    """Return what `const` returns for a tensor that is known to be a constant (InternalError otherwise)."""
+    found = const(value)
+    if found is None:
+        raise InternalError(f"{value.name if value is not None else 'an absent input'} is no constant")
+    return found
+
+
+def attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the caller knows the operator
     """Return attribute `name` as a Python value (int, float, str, list), or `default`."""
     found = node.attributes.get(name)
     if found is None:
@@ -394,6 +402,14 @@ def shape(value: Value | None) -> tuple[int | None, ...] | None:
     return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
 
 
+def known_shape(value: Value | None) -> tuple[int | None, ...]:
+    """Return `shape` of a tensor behind shape inference, where every rank is known (InternalError otherwise)."""
+    found = shape(value)
+    if found is None:
+        raise InternalError(f"{value.name if value is not None else 'an absent input'} has no shape")
+    return found
+
+
 def mark_folded_batch(value: Value, folded: bool) -> None:
     """Note whether axis 0 of `value` holds several rows of each sample: it grows with the batch, but is not it."""
     value.meta["lingeronnx.folded_batch"] = folded
@@ -438,6 +454,14 @@ def shared_name(node: Node) -> str:
 def producer(value: Value | None) -> Node | None:
     """Return the node that computes `value`; None for graph inputs, initializers and absent inputs."""
     return None if value is None else value.producer()
+
+
+def maker(value: Value | None) -> Node:
+    """Return the node that computes `value`, which is known to be computed (InternalError otherwise)."""
+    found = producer(value)
+    if found is None:
+        raise InternalError(f"{value.name if value is not None else 'an absent input'} is computed by no node")
+    return found
 
 
 def sole_consumer(value: Value) -> Node | None:

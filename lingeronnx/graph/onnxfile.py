@@ -205,7 +205,7 @@ def check(proto: ModelProto) -> None:
         raise ModelError(f"tensor '{double}' is listed twice as a graph output; list it once")
 
 
-def check_texts(message: Any) -> None:
+def check_texts(message: Any) -> None:  # noqa: ANN401 - any message: protobuf has no types
     """Raise ModelError where a name is no text: protobuf hands damaged UTF-8 over as bytes."""
     for field, content in message.ListFields():
         many = content if isinstance(content, Sequence) and not isinstance(content, str | bytes) else [content]

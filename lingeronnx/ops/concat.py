@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
@@ -30,7 +28,7 @@ def copied(value: ir.Value | None) -> bool:
     return node is not None and _PARTS in node.metadata_props and len(set(node.inputs)) == 1
 
 
-def computed_inputs(node: ir.Node, row: Platform) -> Any:
+def computed_inputs(node: ir.Node, row: Platform) -> object:
     """every input is computed | let the host concatenate, or feed the constant as an input."""
     if node.op_type != "Concat" or row.limits(formats.ADD.name, OperandLimits) is None:
         return None
@@ -70,7 +68,7 @@ class Concat(Op):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with one scale per input; a Requant does what the chip cannot."""
-        rank, o = len(ir.shape(node.outputs[0]) or ()), low.written(node)
+        rank, o = len(ir.known_shape(node.outputs[0])), low.written(node)
         how = low.row.computes(self.name, Arithmetic)
         held, inputs = [], []
         for index, value in enumerate(node.inputs):

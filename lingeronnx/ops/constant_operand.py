@@ -95,9 +95,8 @@ class AddConstant(Binary):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the constant as second operand, or as factor or summand of a BatchNorm2dInt."""
         index, other = self.data(node)[0], self.parameters(node)[0]
-        array = ir.const(node.inputs[other])
-        assert array is not None
-        shape = ir.shape(node.outputs[0]) or ()
+        array = ir.constant(node.inputs[other])
+        shape = ir.known_shape(node.outputs[0])
         x, y, o = low.read(node, index), low.read(node, other), low.written(node)
         value = low.integer(node, index)
         if self._by_channels(low.row):

@@ -24,8 +24,7 @@ class Geometry:
     """The sizes of a convolution, read from a float or an integer node (both spell them the same way)."""
 
     def __init__(self, node: ir.Node) -> None:
-        weight = ir.shape(node.inputs[1])
-        assert weight is not None
+        weight = ir.known_shape(node.inputs[1])
         self.weight = tuple(int(d or 0) for d in weight)
         self.kernel = tuple(ir.attr(node, "kernel_shape") or self.weight[2:])
         rank = len(self.kernel)

@@ -149,7 +149,7 @@ class Sub(Add):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit iqSub, or a BatchNorm2dInt by -1 and an iqAdd."""
-        shape = ir.shape(node.inputs[1]) or ()
+        shape = ir.known_shape(node.inputs[1])
         limits = low.row.limits(formats.SUB.name, OperandLimits)
         if limits is None or limits.images or len(shape) != 4:
             Binary.lower(self, node, low)
@@ -175,7 +175,7 @@ class Mul(Binary):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; the operand with one number per channel is the second, as the executors take it."""
         attrs, inputs = self.lowered_attributes(node, low), [low.integer(node, 0), low.integer(node, 1)]
-        left, right = (ir.shape(value) or () for value in node.inputs[:2])
+        left, right = (ir.known_shape(value) for value in node.inputs[:2])
         if left[2:] == (1, 1) != right[2:]:
             attrs = self.format.scales(low.read(node, 1), low.read(node, 0), low.written(node))
             inputs.reverse()

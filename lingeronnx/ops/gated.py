@@ -85,7 +85,7 @@ class Gated(Op):
     def _product(self, node: ir.Node, low: Lowering) -> None:
         """Emit BatchNorm2dInt, iqSigmoid and iqMul."""
         x, o, factor = low.read(node, 0), low.written(node), _factor(node)
-        shape, value = [int(d or 1) for d in ir.shape(node.outputs[0]) or ()], low.integer(node, 0)
+        shape, value = [int(d or 1) for d in ir.known_shape(node.outputs[0])], low.integer(node, 0)
         inner, q = value, x
         if factor != 1.0:
             q = _with_room(x, factor)
@@ -96,7 +96,7 @@ class Gated(Op):
     def _glu(self, node: ir.Node, low: Lowering) -> None:
         """Emit LinearInt and GluInt."""
         x, o, factor = low.read(node, 0), low.written(node), _factor(node)
-        shape = list(ir.shape(node.outputs[0]) or ())
+        shape = list(ir.known_shape(node.outputs[0]))
         count, q = int(shape[-1] or 1), _with_room(x, factor)
         eye = np.eye(count)
         weight = _WEIGHT.integers(np.concatenate([eye, eye * factor]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats.rows import EPSILON, FRACTION
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..plan import Affine
 from ..targets import Platform
 from ..targets.arithmetic import Norm
@@ -87,8 +87,7 @@ class LayerNorm(Op):
         attrs = formats.LAYER_NORM.scales(x, w, o)
         if low.row.norm is None:
             attrs["epsilon"] = float(ir.attr(node, "epsilon", EPSILON))
-        gamma = ir.const(node.inputs[1])
-        assert gamma is not None
+        gamma = ir.constant(node.inputs[1])
         copies = _copies(gamma.size, low.row)
 
         def view(array: np.ndarray) -> np.ndarray:
@@ -107,14 +106,14 @@ class LayerNorm(Op):
             low.emit(formats.LAYER_NORM, node, [low.integer(node, 0), weight, *bias], attrs)
 
     def _lower_lines(
-        self, node: ir.Node, low: Lowering, constants: list[ir.Value], attrs: dict[str, Any], size: int
+        self, node: ir.Node, low: Lowering, constants: list[ir.Value], attrs: dict[str, Attribute], size: int
     ) -> None:
         """Emit on [1, rows, size], short lines several times side by side: those have the same mean and variance.
 
         A linear layer repeats them exactly, and its area is large enough for what LayerNormInt writes.
         """
         x, o, base = low.read(node, 0), low.written(node), ir.written_name(node)
-        shape = [1, *(int(d or 1) for d in (ir.shape(node.inputs[0]) or ())[1:])]
+        shape = [1, *(int(d or 1) for d in ir.known_shape(node.inputs[0])[1:])]
         line, copies = [1, math.prod(shape) // size, size], _copies(size, low.row)
         wide, value = [*line[:2], copies * size], low.integer(node, 0)
 

@@ -44,12 +44,12 @@ class Linear(WeightLayer):
         inputs = [low.integer(node, 0), low.weight(node, 1)]
         if bias is not None and np.any(bias):
             inputs += low.bias(node, 2, sum_scale(attrs))
-        full = [int(d or 1) for d in ir.shape(node.outputs[0]) or ()]
+        full = [int(d or 1) for d in ir.known_shape(node.outputs[0])]
         if low.row.linear is None or len(full) <= low.row.linear.rank:
             low.emit(formats.LINEAR, node, inputs, attrs)
             return
         rows, base = [1, math.prod(full[1:-1])], ir.written_name(node)
-        sizes = [*rows, int((ir.shape(node.inputs[0]) or ())[-1] or 1)]
+        sizes = [*rows, int(ir.known_shape(node.inputs[0])[-1] or 1)]
         target = low.array(f"{base}_flat_shape", np.array(sizes, np.int64))
         inputs[0] = low.insert(formats.RESHAPE, node, "flat", [inputs[0], target], {}, sizes, low.read(node, 0))
         value = low.insert(formats.LINEAR, node, "rows", inputs, attrs, [*rows, full[-1]], low.written(node))

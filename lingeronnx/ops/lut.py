@@ -7,8 +7,7 @@ GluInt does: it multiplies a half of 1s by the sigmoid of the other half. Where 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ..emit import Lowering
 from ..formats import Format
 from ..formats.curves import Q7
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..plan import Affine
 from ..targets import Limit, Platform
 from ..targets.arithmetic import Curve, Reading
@@ -85,8 +85,8 @@ class Sigmoid(Op):
         if low.row.runs(TABLE.name):
             TABLE.lower(node, low)
             return
-        x, o, shape = low.read(node, 0), low.written(node), list(ir.shape(node.outputs[0]) or ())
-        attrs: dict[str, Any] = {"scale_o": Q7.scale}
+        x, o, shape = low.read(node, 0), low.written(node), list(ir.known_shape(node.outputs[0]))
+        attrs: dict[str, Attribute] = {"scale_o": Q7.scale}
         if self.tabled(low.row):
             value, attrs["scale_x"] = self._wide(node, low, low.integer(node, 0), x, shape)
             form: Format = self.format
@@ -100,7 +100,7 @@ class Sigmoid(Op):
         value = low.insert(form, node, "q7", [value], attrs, shape, Q7)
         low.emit(formats.REQUANT, node, [value], formats.REQUANT.scales(Q7, o))
 
-    def insert(self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine, shape: list[Any]) -> ir.Value:
+    def insert(self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine, shape: Sequence[int | None]) -> ir.Value:
         """Emit the function of `value`, held as `x`, on the way to `node`'s output; return it, with 7 bits."""
         value, scale = self._wide(node, low, value, x, shape)
         return low.insert(self.format, node, "gate", [value], {"scale_x": scale, "scale_o": Q7.scale}, shape, Q7)
@@ -110,7 +110,7 @@ class Sigmoid(Op):
         return row.right(self.name)
 
     def _wide(
-        self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine, shape: list[Any]
+        self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine, shape: Sequence[int | None]
     ) -> tuple[ir.Value, float]:
         """Return `value` in the width that the row's table takes, and its scale."""
         how = low.row.computes(self.name, Curve)
@@ -126,7 +126,7 @@ class Sigmoid(Op):
 
     def _with_ones(self, node: ir.Node, low: Lowering, value: ir.Value, x: Affine) -> tuple[ir.Value, float]:
         """Return the last axis doubled, a half of 1s in front, and its scale: the work of a LinearInt, exact."""
-        shape, base = list(ir.shape(node.outputs[0]) or ()), f"{ir.shared_name(node)}_ones"
+        shape, base = list(ir.known_shape(node.outputs[0])), f"{ir.shared_name(node)}_ones"
         count = int(shape[-1] or 1)
         doubled = Affine(min(max(x.scale, 1.0), 2.0**_TOP))
         one = Affine(2.0**6)

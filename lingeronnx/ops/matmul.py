@@ -51,7 +51,7 @@ class Bmm(Binary):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
-        shapes = [ir.shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
+        shapes = [ir.known_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
         if low.row.limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
             super().lower(node, low)
             return

@@ -6,8 +6,6 @@ It works on images. What has another number of axes is reshaped to one and back:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +13,7 @@ from .. import formats
 from ..emit import Lowering
 from ..formats import Format
 from ..graph import ir
-from ..graph.attributes import number
+from ..graph.attributes import Attributes, number
 from ..plan import Affine
 from .conv import WeightLayer
 
@@ -91,12 +89,11 @@ def as_image(low: Lowering, node: ir.Node, value: ir.Value, q: Affine) -> ir.Val
 
 
 def emit_from_image(
-    low: Lowering, node: ir.Node, form: Format, inputs: list[ir.Value | None], attrs: Mapping[str, Any]
+    low: Lowering, node: ir.Node, form: Format, inputs: list[ir.Value | None], attrs: Attributes
 ) -> None:
     """Emit `form`, which writes an image, and of what is none a Reshape to the shape of `node`'s output."""
-    image, shape = image_shape(node), ir.shape(node.outputs[0])
+    image, shape = image_shape(node), ir.known_shape(node.outputs[0])
     assert image is not None
-    assert shape is not None
     if image == shape:
         low.emit(form, node, inputs, attrs)
         return
@@ -142,8 +139,7 @@ def parameter_values(node: ir.Node, index: int) -> np.ndarray | None:
 
 def with_parameter(node: ir.Node, index: int, values: np.ndarray) -> dict[int, np.ndarray]:
     """Return the inputs of `node`, by index, with which quantized parameter `index` has the real `values`."""
-    old = ir.const(node.inputs[index])
-    assert old is not None
+    old = ir.constant(node.inputs[index])
     if node.op_type != "BatchNormalization" or node.domain:
         return {index: values.astype(old.dtype)}
     found = factors(node)

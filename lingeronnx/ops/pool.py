@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from .. import formats
 from ..emit import Lowering
 from ..graph import ir
+from ..graph.attributes import Attribute
 from ..graph.loose import loose_node, loose_tensor
 from ..plan import Affine
 from ..targets import Platform
@@ -136,7 +136,7 @@ def is_mean(node: ir.Node, row: Platform) -> bool:
     return row.runs(formats.LINEAR.name) and math.prod(int(d or 1) for d in source[1:]) <= _LARGEST_MAP
 
 
-def _window(node: ir.Node) -> dict[str, Any]:
+def _window(node: ir.Node) -> dict[str, Attribute]:
     """Return the attributes of a window; one that has no next does not move: a stride would count for the packer."""
     kernel, result = list(ir.attr(node, "kernel_shape")), ir.shape(node.outputs[0]) or ()
     rank = len(kernel)
@@ -210,7 +210,7 @@ class AvgPool2d(Op):
             return
         x, o = low.read(node, 0), low.written(node)
         scales = formats.AVG_POOL2D.scales(x, o)
-        source = ir.shape(node.inputs[0]) or ()
+        source = ir.known_shape(node.inputs[0])
         steps = global_steps(node, low.row) if _is_global(node, source) else None
         if steps is None or steps == [(False, *ir.attr(node, "kernel_shape"))]:
             low.emit(formats.AVG_POOL2D, node, low.inputs(node), {**_window(node), **scales})
@@ -241,7 +241,7 @@ class AvgPool2d(Op):
 def _lower_mean(node: ir.Node, low: Lowering) -> None:
     """Emit LinearInt between two Reshapes: the sum over space of x * w."""
     x, o, name = low.read(node, 0), low.written(node), ir.written_name(node)
-    _, channels, height, width = (int(d or 1) for d in ir.shape(node.inputs[0]) or ())
+    _, channels, height, width = (int(d or 1) for d in ir.known_shape(node.inputs[0]))
     values, scale = mean_weights(height * width)
     flat, result = [1, channels, height * width], [1, channels, 1, 1]
     target = low.array(f"{name}_flat_shape", np.array(flat, np.int64))

@@ -185,7 +185,7 @@ class _Recurrent(Op):
         x, o, w, r = low.read(node, 0), low.written(node), low.read(node, 1), low.read(node, 2)
         units, gates = int(ir.attr(node, "hidden_size")), self._gates(low.row)
         source = low.integer(node, 0)
-        length, width = (int(d or 0) for d in (ir.shape(node.inputs[0]) or ())[1:])
+        length, width = (int(d or 0) for d in ir.known_shape(node.inputs[0])[1:])
         square = low.row.recurrent is not None and low.row.recurrent.square
         missing = length - width if square and length > width else 0
         if missing:

@@ -57,7 +57,7 @@ class Slice(Op):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit one Slice per axis, in the form with inputs, bounds counted from the start."""
-        shape = list(ir.shape(node.inputs[0]) or ())
+        shape = list(ir.known_shape(node.inputs[0]))
         found = slices(node, _constants(node), len(shape))
         ranges = {axis: range(*part.indices(int(shape[axis] or 0))) for axis, part in (found or {}).items() if axis}
         cuts = [(axis, r) for axis, r in ranges.items() if r != range(int(shape[axis] or 0))] or [
@@ -119,8 +119,7 @@ class Gather(Op):
             inputs = [low.constant(node, 0, q), low.real(node, 1)]
             low.emit(formats.GATHER, node, inputs, {"axis": 0, **formats.GATHER.scales(q)}, domain="thinker")
             return
-        shape, index = list(ir.shape(node.inputs[0]) or ()), ir.const(node.inputs[1])
-        assert index is not None
+        shape, index = list(ir.known_shape(node.inputs[0])), ir.constant(node.inputs[1])
         axis = ir.attr(node, "axis", 0) % len(shape)
         places = np.where(index < 0, index + int(shape[axis] or 0), index).astype(np.int64).reshape(-1)
         inputs = [low.integer(node, 0), low.array(f"{node.outputs[0].name}_index", places)]

@@ -57,7 +57,7 @@ class Reshape(_Move):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the target in numbers; batch 1 where graphs hold one sample."""
-        shape = ir.shape(node.outputs[0]) or ()
+        shape = ir.known_shape(node.outputs[0])
         target = [int(d) if d is not None else -1 for d in shape]
         if low.row.single_sample:
             target = fixed_batch([-1, *target[1:]])
@@ -92,7 +92,7 @@ class Squeeze(_Move):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with axes as an attribute."""
-        source = ir.shape(node.inputs[0]) or ()
+        source = ir.known_shape(node.inputs[0])
         axes = ir.axes(node)
         axes = [i for i, d in enumerate(source) if d == 1 and i] if axes is None else [a % len(source) for a in axes]
         low.emit(formats.SQUEEZE, node, [low.integer(node, 0)], {"axes": axes})
@@ -106,7 +106,7 @@ class Unsqueeze(_Move):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with axes as an attribute."""
-        rank = len(ir.shape(node.outputs[0]) or ())
+        rank = len(ir.known_shape(node.outputs[0]))
         axes = sorted(a % rank for a in ir.axes(node) or [])
         low.emit(formats.UNSQUEEZE, node, [low.integer(node, 0)], {"axes": axes})
 
@@ -148,7 +148,7 @@ class Transpose(_Move):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit; a permutation that the executor cannot do is made by two others, and of a large tensor in parts."""
         perm, value = tuple(ir.attr(node, "perm")), low.integer(node, 0)
-        shape = ir.shape(node.inputs[0]) or ()
+        shape = ir.known_shape(node.inputs[0])
         if perm in low.row.broken_transposes:
             first, perm = _in_two(perm, low.row.broken_transposes)
             form, inputs, attrs = _permuted(node, low, value, shape, first)

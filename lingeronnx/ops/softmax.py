@@ -58,7 +58,7 @@ class Softmax(Op):
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit, between two transposes where the axis is not the last."""
         x, o = low.read(node, 0), low.written(node)
-        shape = list(ir.shape(node.inputs[0]) or ())
+        shape = list(ir.known_shape(node.inputs[0]))
         attrs = {"axis": -1, "dim": -1, **self.format.scales(x, o)}
         axis, last, value = ir.attr(node, "axis", -1) % len(shape), len(shape) - 1, low.integer(node, 0)
         if axis == last:

@@ -43,8 +43,7 @@ class Tile(_Spread):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the repeats as they are."""
-        repeats = ir.const(node.inputs[1])
-        assert repeats is not None
+        repeats = ir.constant(node.inputs[1])
         given = low.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
         low.emit(formats.TILE, node, [low.integer(node, 0), given], {})
 
@@ -57,7 +56,7 @@ class Expand(_Spread):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with the sizes of the result; 1 for the batch, which broadcasts."""
-        target = [1, *(int(d or 1) for d in (ir.shape(node.outputs[0]) or ())[1:])]
+        target = [1, *(int(d or 1) for d in ir.known_shape(node.outputs[0])[1:])]
         given = low.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
         low.emit(formats.EXPAND, node, [low.integer(node, 0), given], {})
 
@@ -148,7 +147,7 @@ class Resize(_Spread):
 
     def lower(self, node: ir.Node, low: Lowering) -> None:
         """Emit with whole factors in place of sizes."""
-        sizes = zip((ir.shape(node.inputs[0]) or ())[1:], (ir.shape(node.outputs[0]) or ())[1:], strict=True)
+        sizes = zip(ir.known_shape(node.inputs[0])[1:], ir.known_shape(node.outputs[0])[1:], strict=True)
         factors = np.array([1.0, *(int(m or 1) // int(n or 1) for n, m in sizes)], np.float32)
         name = node.outputs[0].name
         given = [low.array(f"{name}_roi", np.zeros(0, np.float32)), low.array(f"{name}_factors", factors)]

@@ -89,9 +89,8 @@ def _region(end: ir.Node, worth: _Judge) -> tuple[list[ir.Node], ir.Value] | Non
         step = next((v for v in sources if _inner(v, inside)), None)
         if step is None:
             break
-        node = step.producer()
-        more = _operands(node) if node is not None else None
-        assert node is not None
+        node = ir.maker(step)
+        more = _operands(node)
         assert more is not None
         inside.append(node)
         sources = [v for v in sources if v is not step] + [v for v in more if v not in sources]

@@ -116,8 +116,7 @@ def _sink(model: ir.Graph, node: ir.Node) -> int:
     if change is None:
         return 0
     for i in moved:
-        maker = ir.producer(node.inputs[i])
-        assert maker is not None
+        maker = ir.maker(node.inputs[i])
         node.replace_input_with(i, ir.source(maker))
     for i, array in constants.items():
         if array is not None and (array.size > 1 or kind == "Concat"):

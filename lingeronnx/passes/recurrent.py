@@ -159,8 +159,7 @@ class _Rewrite:
         entry = ir.source(rows[-1])
         sizes = [int(d or 0) for i, d in enumerate(ir.shape(entry) or ()) if i != 1]
         turned = self._add("Transpose", [entry], "x", sizes, {"perm": _SWAP})
-        maker = turned.producer()
-        assert maker is not None
+        maker = ir.maker(turned)
         self._model.graph.remove(maker)
         self._model.graph.insert_before(rows[-1], maker)
         rows[-1].replace_input_with(0, turned)
@@ -208,8 +207,7 @@ class _Rewrite:
             weights.append(ir.source(node, index) if key == "lengths" else states[key][number])
         what, sizes = f"y_{direction}" if many else "y", (int(self._sizes[0] or 0), self._units)
         y = self._add(self._function, weights, what, sizes, attrs, ir.DOMAIN)
-        layer = ir.producer(y)
-        assert layer is not None
+        layer = ir.maker(y)
         if not many:
             layer.name = self._base  # selectors go by it
         if node.op_type == "LSTM" or self._more:
@@ -271,8 +269,7 @@ class _Rewrite:
             turn = use.node
             if turn.op_type == "Transpose" and tuple(ir.attr(turn, "perm", ())) == tuple(perm) == _SWAP:
                 ir.remove(model, turn, new) if ir.removable(turn, new) else None
-        maker = ir.producer(old)
-        assert maker is not None
+        maker = ir.maker(old)
         if not old.uses() and not old.is_graph_output():
             if maker is not self._node:
                 model.graph.remove(maker, safe=True)

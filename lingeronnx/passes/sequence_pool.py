@@ -78,7 +78,7 @@ def _window(model: ir.Graph, node: ir.Node) -> bool:
 def _pool(model: ir.Graph, node: ir.Node, axis: int) -> None:
     """Put pooling over `axis` (1 or 2) in the place of `node`."""
     source, base = ir.source(node), node.outputs[0].name
-    length, channels = (int((ir.shape(source) or ())[a] or 1) for a in (axis, 3 - axis))
+    length, channels = (int(ir.known_shape(source)[a] or 1) for a in (axis, 3 - axis))
     batch = source.shape[0]  # type: ignore[index]
     keep = node.op_type.startswith("Global") or ir.attr(node, "keepdims", 1)
     kept = ([1, channels] if axis == 1 else [channels, 1]) if keep else [channels]

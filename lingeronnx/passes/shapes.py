@@ -7,7 +7,6 @@ the model takes any.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -37,9 +36,7 @@ def trace_shapes(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> None:
             value.type = ir.tensor_type(types[str(value.name)])
 
 
-def _traced(
-    model: ir.Graph, feed: Mapping[str, np.ndarray]
-) -> tuple[_Shapes, _Shapes | None, dict[str, np.dtype[Any]]]:
+def _traced(model: ir.Graph, feed: Mapping[str, np.ndarray]) -> tuple[_Shapes, _Shapes | None, dict[str, np.dtype]]:
     """Return the shapes of a run on `feed`, those of one on it twice, and the types that the model does not say.
 
     Where types are unknown, or shapes of what may be no tensor, tensors are looked at, else their shapes alone.

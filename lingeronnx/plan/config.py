@@ -91,7 +91,7 @@ class QuantConfig(BaseModel):
 
     @field_validator("debug_dump", mode="before")
     @classmethod
-    def _path(cls, value: object) -> Any:
+    def _path(cls, value: object) -> object:
         return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @classmethod

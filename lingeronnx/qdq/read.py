@@ -11,9 +11,8 @@ Scales are kept as `Affine`s by tensor, `scale = 1 / y_scale` in float32, or wha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +55,7 @@ def is_quantized(model: ir.Graph) -> bool:
     return any(node.op_type in (_Q, _DQ) or has_form(node) or is_dynamic(node) for node in _every(model))
 
 
-def _every(model: ir.Graph) -> Any:
+def _every(model: ir.Graph) -> Iterator[ir.Node]:
     yield from ir.all_nodes(model.graph)
     for function in model.functions.values():
         yield from ir.all_nodes(function)

@@ -12,8 +12,8 @@ it is higher. `SCALES` in the metadata has the scales that cannot be read back f
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class _Writer:
 
     def __post_init__(self) -> None:
         self.side = Side.of(self.model, row_of(self.model), None)
-        self.sizes: dict[Any, Any] = {}
+        self.sizes: dict[ir.Value, tuple[int | None, ...]] = {}
         for value in ir.values(self.model):
             shape = ir.shape(value)
             if shape is None:
@@ -96,7 +96,7 @@ class _Writer:
         self.named: set[ir.Value] = set()
         self.made: set[ir.Node] = set()
         self.opset = max(LOWEST, ir.opset(self.model))
-        self.steps: dict[str, Any] = {}
+        self.steps: dict[str, float | Sequence[float]] = {}
 
     def run(self) -> Written:
         """Replace every integer node, then give the file its opset and metadata."""
@@ -240,7 +240,7 @@ class _Writer:
         return found
 
 
-def _told(model: ir.Graph, name: str, scale: Any) -> bool:
+def _told(model: ir.Graph, name: str, scale: float | Sequence[float]) -> bool:
     """Whether the y_scale in initializer `name` gives back `scale`; one that is not used needs not."""
     array = ir.const(model.graph.initializers.get(name))
     return array is None or np.array_equal(scale_of(array), np.asarray(scale, np.float32))

@@ -30,6 +30,7 @@ from ..formats import (
     format_named,
 )
 from ..graph import operators
+from ..graph.attributes import Attribute
 from .view import Node, Tensor, is_scale, same_scale
 
 __all__ = [
@@ -102,12 +103,12 @@ class Wants:
 
     integers: list[tuple[float | None, int | None, Node | None]] = field(default_factory=list)
     real: bool = False
-    dequants: list[Any] = field(default_factory=list)
+    dequants: list[float | None] = field(default_factory=list)
 
     def scales(self) -> list[float]:
         """Return the different scales that integer operators read, or where there is none, that Dequants have."""
         found: list[float] = []
-        given: list[Any] = [s for s, _, _ in self.integers] or self.dequants
+        given: list[float | None] = [s for s, _, _ in self.integers] or self.dequants
         for scale in given:
             if is_scale(scale) and not any(same_scale(scale, other) for other in found):
                 found.append(float(scale))
@@ -238,10 +239,10 @@ def reals_read(node: Node) -> list[int]:
     return list(range(2, weights[0] if weights else 2))
 
 
-def plain(node: Node) -> Any:
+def plain(node: Node) -> Any:  # noqa: ANN401 - in the place of an ir.Node
     """Return what `ops` needs to see of a node: its inputs, constant or not, and how many outputs it has."""
 
-    def value(tensor: Tensor | None) -> Any:
+    def value(tensor: Tensor | None) -> SimpleNamespace | None:
         if tensor is None:
             return None
         held = None if tensor.constant is None else SimpleNamespace(numpy=lambda: tensor.constant)
@@ -259,7 +260,7 @@ def plain(node: Node) -> Any:
 def scales_read(node: Node) -> dict[int, float]:
     """Return the scale at which an integer node reads each input, where an attribute says so."""
     form, attrs = operator(node), current(node)
-    found: dict[int, Any] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}
+    found: dict[int, Attribute] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}
     for name, value in attrs.items():
         if name.startswith("scale_x_") and name[8:].isdigit():
             found[int(name[8:])] = value
@@ -302,7 +303,7 @@ def takes_indices(node: Node, index: int) -> bool:
 _FLOATS = {"tensor(float)", "tensor(float16)", "tensor(double)"}
 
 
-def _schema(node: Node) -> Any:
+def _schema(node: Node) -> defs.OpSchema | None:
     if not node.standard:
         return None
     try:
@@ -314,7 +315,7 @@ def _schema(node: Node) -> Any:
 _OPSET = 13  # types of inputs and outputs, not their number, are asked for: those changed little since
 
 
-def _formal(node: Node, index: int) -> Any:
+def _formal(node: Node, index: int) -> defs.OpSchema.FormalParameter | None:
     schema = _schema(node)
     if schema is None or not schema.inputs:
         return None

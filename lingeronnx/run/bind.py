@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +16,13 @@ from simulator.kernel import Call, MachineError, Spec
 from ..errors import ModelError
 from ..formats import Bound, Format, attributes, is_quantized_domain, known_format, other_zero
 from ..graph import ir
+from ..graph.attributes import Attributes
 from ..plan import Affine
 from .generations import Side
 from .runners import FloatIsland
+
+if TYPE_CHECKING:
+    from simulator.kernel import Kernel
 
 __all__ = ["Binder", "Steps", "bound_kernel"]
 
@@ -128,7 +132,7 @@ class Binder:
         self.inner[held] = name
         self._taken.add(held)
 
-    def _check_scales(self, form: Format, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
+    def _check_scales(self, form: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
         read = form.read_scales(attrs)
         for index, q in read.items():
             own = self.held.get(names[index]) if index < len(names) else None
@@ -171,7 +175,7 @@ class Binder:
                 self._append(Call(island, island.inputs, island.outputs))
 
 
-def bound_kernel(form: Format, bound: Bound) -> Any:
+def bound_kernel(form: Format, bound: Bound) -> Kernel:
     """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node.
 
     Raises InternalError for a platform's row that has an arithmetic of another kind for the operator.

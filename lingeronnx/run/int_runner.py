@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from .bind import Binder, Steps
 from .generations import Side
 from .runners import Stream, input_specs, reads
 from .walk import Walk, run_program
+
+if TYPE_CHECKING:
+    from simulator.machine import Program
 
 __all__ = ["IntRunner", "row_of"]
 
@@ -60,7 +63,7 @@ class IntRunner:
         #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
         self.batch_axes = {str(v.name): axis for v in ir.values(model) if (axis := open_axis(v))}
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
-        self._programs: dict[Any, tuple[Any, dict[str, Affine]]] = {}
+        self._programs: dict[Any, tuple[Program, dict[str, Affine]]] = {}
         self._direct: dict[Any, _Direct] = {}
         _check_row()
 
@@ -119,7 +122,7 @@ class IntRunner:
         known: object,
         given: Mapping[str, np.ndarray],
         fed: Mapping[str, np.ndarray],
-        program: Any,
+        program: Program,
         held: Mapping[str, Affine],
     ) -> None:
         """Note that feeds of these types and shapes go into `program` as they are, where that is so."""
@@ -211,7 +214,7 @@ class IntRunner:
 
     def _compile(
         self, specs: Mapping[str, Spec], keep: Collection[str] | None, quantized: Collection[str]
-    ) -> tuple[Any, dict[str, Affine]]:
+    ) -> tuple[Program, dict[str, Affine]]:
         from simulator import machine
 
         binder = Binder(self.model, self.side, self.consts, specs, not self.whole, keep)
@@ -243,7 +246,7 @@ def _check_row() -> None:
 class _Direct:
     """A program that takes feeds of certain types and shapes as they are; feeds: its input -> the graph's."""
 
-    program: Any
+    program: Program
     feeds: Mapping[str, str]
     held: Mapping[str, Affine]
 

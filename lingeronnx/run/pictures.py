@@ -10,11 +10,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from ..errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from PIL.Image import Image
 
 __all__ = ["Pictures", "is_picture"]
 
@@ -132,7 +137,7 @@ class Pictures:
         pixels = np.asarray(self._resized(picture)).reshape(self.size[1], self.size[0], -1)
         return pixels[:, :, ::-1] if self.color == "bgr" else pixels
 
-    def _resized(self, picture: Any) -> Any:
+    def _resized(self, picture: Image) -> Image:
         """Return the picture at `size`, bilinear."""
         image = _pillow()
         (width, height), filtered = self.size, image.Resampling.BILINEAR
@@ -152,7 +157,7 @@ def _per_channel(value: float | Sequence[float], channels: int, what: str) -> np
     return np.broadcast_to(array, channels)
 
 
-def _pillow() -> Any:
+def _pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -25,9 +25,12 @@ from .data import InputSpec
 from .refusal import reason
 from .stages import Stage, groups, stages
 
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession as OrtSession
+
 __all__ = [
-    "FloatIsland", "FloatRunner", "Item", "ShapeRunner", "Stream", "constant", "input_specs", "ort_session", "reads",
-    "submodel",
+    "FloatIsland", "FloatRunner", "Item", "OrtSession", "ShapeRunner", "Stream", "constant", "input_specs",
+    "ort_session", "reads", "submodel",
 ]  # fmt: skip
 
 #: (tensor, array, how its integers are held; None where it is real)
@@ -47,7 +50,7 @@ def ort_session(
     threads: int = 0,
     apart: Mapping[str, np.ndarray] = MappingProxyType({}),
     plain: bool = False,
-) -> Any:
+) -> OrtSession:
     """Open an onnxruntime session on `proto`, which may be used up; ModelError when onnxruntime refuses the model.
 
     threads : 0 for `LINGERONNX_THREADS`, else the number of processors. apart : constants that `proto` lacks
@@ -159,7 +162,7 @@ class FloatRunner:
             self._stages = stages(proto, self.groups, {str(v.name): int(v.dtype or 0) for v in ir.values(model)})
         self._sessions = [self._opened(stage) for stage in self._stages]
 
-    def _opened(self, stage: Stage) -> Any:
+    def _opened(self, stage: Stage) -> OrtSession:
         stage.proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in (*stage.outputs, *stage.border))
         return ort_session(stage.proto, "the float model", apart=self._apart)
 
@@ -218,7 +221,7 @@ class FloatRunner:
             left.difference_update(stage.outputs)
 
 
-def _fetched(session: Any, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[Any]:
+def _fetched(session: OrtSession, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[Any]:
     """Run a session; return arrays, or what `_array` makes arrays of, so that not all are there twice at once."""
     import onnxruntime as ort
 
@@ -232,7 +235,7 @@ def _fetched(session: Any, names: Sequence[str], given: Mapping[str, Any]) -> Se
     return list(session.run_with_ort_values(names, feeds))
 
 
-def _array(result: Any) -> Any:
+def _array(result: Any) -> Any:  # noqa: ANN401 - an OrtValue, which has no types
     """Return an array; a sequence of tensors stays a list of them."""
     return result if isinstance(result, np.ndarray | list) else result.numpy()
 
@@ -321,7 +324,7 @@ class FloatIsland(PlainKernel):
         self.names = tuple(str(node.name) for node in nodes)
         #: The nodes as a model of their own.
         self.proto = submodel(model, nodes, seen, self.outputs, {n: _held(v) for n, v in constants.items()})
-        self._session: Any = None
+        self._session: OrtSession | None = None
         self._mixes: bool | None = None
         self._specs: tuple[Spec, ...] = ()
         #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.

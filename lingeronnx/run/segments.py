@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ..errors import ModelError
 from ..graph import ir
 from ..ops.macs import macs
 from .runners import constant, ort_session, reads, submodel
+
+if TYPE_CHECKING:
+    from .runners import OrtSession
 
 __all__ = ["Piece", "Segments"]
 
@@ -48,7 +51,7 @@ class Segments:
         groups = _grouped(nodes, shown, apart)
         self._nodes = groups
         self.pieces = [_piece(group, shown) for group in groups]
-        self._sessions: dict[tuple[int, frozenset[str]], Any] = {}
+        self._sessions: dict[tuple[int, frozenset[str]], OrtSession] = {}
 
     @property
     def macs(self) -> int:
@@ -72,7 +75,7 @@ class Segments:
             raise ModelError(f"onnxruntime failed on node {piece.nodes[-1]}: {error}") from error
         return dict(zip(piece.outputs, arrays, strict=True))
 
-    def _open(self, index: int, changed: Mapping[str, np.ndarray]) -> Any:
+    def _open(self, index: int, changed: Mapping[str, np.ndarray]) -> OrtSession:
         piece, nodes = self.pieces[index], self._nodes[index]
         inputs = {str(v.name): v for node in nodes for v in reads(node) if v is not None and v.name in piece.inputs}
         proto = submodel(self._model, nodes, inputs, piece.outputs, {**piece.constants, **changed})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from simulator.kernel import Spec
 
 from ..errors import ModelError
 from ..formats import Format
 from ..graph import ir
+from ..graph.attributes import Attributes
 from ..targets import GENERIC
 from .bind import Binder
 from .generations import Side
@@ -31,7 +31,7 @@ class _Sizer(Binder):
             return super()._integer(node)
         return None
 
-    def _check_scales(self, form: Format, node: ir.Node, attrs: Mapping[str, Any], names: Sequence[str]) -> None:
+    def _check_scales(self, form: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
         pass
 
     def _flush(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -98,7 +98,7 @@ class Calls:
 
 def unrolled(
     model: ir.Graph,
-    calls: Any,
+    calls: object,
     state: Mapping[str, str],
     fixed: Mapping[str, np.ndarray] | None = None,
     hold: bool = False,
@@ -130,7 +130,7 @@ def unrolled(
     kept = len(full)
     if hold and kept >= _ENOUGH:
         kept -= min(_LAST, kept // 5)
-    found: dict[Any, list[dict[str, np.ndarray]]] = {}
+    found: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = {}
     for feeds in full[:kept]:
         found.setdefault(tuple(specs[name].kind(feeds[name]) for name in specs), []).append(feeds)
     items = [{name: specs[name].joined([f[name] for f in feeds]) for name in specs} for feeds in found.values()]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simulator.kernel import Call
 
 from .bind import Binder
+
+if TYPE_CHECKING:
+    from simulator.kernel import Kernel
+    from simulator.machine import Program
 
 __all__ = ["Walk", "WalkStep", "run_program"]
 
@@ -24,7 +28,7 @@ class WalkStep:
     """
 
     output: str
-    kernel: Any
+    kernel: Any  # of a class of its own for each operator
     inputs: list[np.ndarray]
     array: np.ndarray
 
@@ -54,7 +58,7 @@ class Walk:
         """Return the whole batch of a tensor that is computed, and still needed; else None."""
         return self._arrays.get(name)
 
-    def redo(self, kernel: Any) -> None:
+    def redo(self, kernel: Kernel) -> None:
         """Compute the current step again with `kernel`, for later steps too; the step holds the new result.
 
         The old one is let go first.
@@ -80,7 +84,7 @@ class Walk:
 
 
 def run_program(
-    program: Any, feed: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray], count: int
+    program: Program, feed: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray], count: int
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Run a batch of `count` samples, one by one where the program mixes samples."""
     if program.per_sample or count == 1:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import onnx
 from onnx import TensorProto, defs, helper, shape_inference
@@ -85,7 +84,7 @@ def _is_plain_standard(form: Format) -> bool:
     return not form.domain and form.signature is None
 
 
-def _schema(form: Format) -> Any:
+def _schema(form: Format) -> defs.OpSchema:
     told = form.signature or _ANY
     parts = [text.split(":") for text in told.inputs.split()]
     results = [["o", told.output]]
@@ -104,7 +103,7 @@ def _schema(form: Format) -> Any:
     return schema
 
 
-def _standard_schema(form: Format) -> Any:
+def _standard_schema(form: Format) -> defs.OpSchema:
     """Return ONNX's own schema with integer types in place of the main input's, and our attributes added."""
     theirs = defs.get_schema(form.name, rules.OPSET, "")
     main = theirs.inputs[0].type_str
@@ -133,7 +132,7 @@ def _doc(form: Format) -> str:
     return f"{(form.__doc__ or form.name).strip()} The formula is in docs/numerics.md."
 
 
-def _parameter(name: str, kind: str) -> Any:
+def _parameter(name: str, kind: str) -> defs.OpSchema.FormalParameter:
     """Return a parameter with a type of its own: widths of inputs and outputs are independent."""
     make, base = defs.OpSchema.FormalParameter, f"T_{name}"
     if kind.endswith("*"):
@@ -152,7 +151,7 @@ def _attributes(form: Format) -> list[Attr]:
     return list(found.values())
 
 
-def _attribute(attr: Attr) -> Any:
+def _attribute(attr: Attr) -> defs.OpSchema.Attribute:
     make = defs.OpSchema.Attribute
     if attr.required or attr.default is None:
         return make(attr.name, _ATTRIBUTE[attr.kind], attr.unit, required=attr.required)

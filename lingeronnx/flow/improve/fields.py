@@ -69,7 +69,7 @@ class Fields:
     source: np.ndarray
 
     @classmethod
-    def of(cls, kernel: Any, source: np.ndarray, node: ir.Node) -> Fields:
+    def of(cls, kernel: Any, source: np.ndarray, node: ir.Node) -> Fields:  # noqa: ANN401 - as `kernel`
         """Return what the layer `node` reads."""
         return cls(kernel, source.reshape(-1, source.shape[-1]) if node.op_type == "Linear" else source)
 

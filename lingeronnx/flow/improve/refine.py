@@ -180,7 +180,12 @@ def _real(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
 
 
 def _rounded(
-    kernel: Any, source: np.ndarray, node: ir.Node, plan: Plan, want: Target, methods: Methods
+    kernel: Any,  # noqa: ANN401 - a dataclass of the layer's own
+    source: np.ndarray,
+    node: ir.Node,
+    plan: Plan,
+    want: Target,
+    methods: Methods,
 ) -> np.ndarray | None:
     """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good.
 

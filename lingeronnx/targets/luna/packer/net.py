@@ -57,7 +57,7 @@ class Step:
     origin: str = ""
     made: str = ""
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the caller knows the operator
         """Return attribute `name`, or `default`."""
         return self.attributes.get(name, default)
 

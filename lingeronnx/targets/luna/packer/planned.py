@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ... import Platform
 from ...verdict import Finding
@@ -37,11 +36,11 @@ class Plan:
         return Node.of(self.net, step, self.places)
 
 
-def wrong(step: Step, rule: str, value: Any, remedy: str) -> Finding:
+def wrong(step: Step, rule: str, value: object, remedy: str) -> Finding:
     """Return a finding on what packs and is not computed right."""
     return Finding("right", step.origin, rule, str(value), remedy)
 
 
-def refused(step: Step, rule: str, value: Any, remedy: str) -> Finding:
+def refused(step: Step, rule: str, value: object, remedy: str) -> Finding:
     """Return a finding on what the packer refuses."""
     return Finding("packs", step.origin, rule, str(value), remedy)

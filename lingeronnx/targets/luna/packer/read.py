@@ -31,7 +31,7 @@ def raw_steps(graph: onnx.GraphProto) -> list[Step]:
     return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:  # noqa: ANN401 - of any attribute
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return list(value) if isinstance(value, list | tuple) else value
