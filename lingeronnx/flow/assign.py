@@ -412,7 +412,7 @@ def _coarsen(
             continue
         for name in op.coarsened(node, row, lambda name: tensors[name].scale):
             to, group = tensors[ir.written_name(node)], owner[name]
-            given = any(n in choice.held or choice.own.get(n, {}).keys() & {"scale", "bits"} for n in group)
+            given = any(n in choice.held or "scale" in choice.own.get(n, {}) for n in group)
             if not given and tensors[name].bits == to.bits:
                 tensors.update({n: tensors[n].changed(to.scale) for n in group})
 

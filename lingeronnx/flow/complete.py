@@ -98,14 +98,17 @@ class Compared:
         return self.result
 
 
-def compared(planned: Planned, exact: ir.Graph, progress: Progress | None = None) -> Compared:
-    """Lower `exact`, the planned graph with its weights as they shall be, and compare it with the float model."""
+def compared(planned: Planned, exact: ir.Graph, progress: Progress | None = None, explain: bool = True) -> Compared:
+    """Lower `exact`, the planned graph with its weights as they shall be, and compare it with the float model.
+
+    explain : whether a warning says where an output breaks; not for a trial.
+    """
     row = planned.prepared.row
     if planned.prepared.synthetic and exact is not planned.graph:  # weights were refined on random inputs
         planned = replace(planned, plan=replace(planned.plan, synthetic=True))
     made = lower(planned.parts.on(exact), planned.plan, row)
-    session = lowered_session(made.graph, row)
-    seen = fidelity(planned.prepared, made.graph, planned.graph, session, progress)
+    session = lowered_session(made.graph, row, planned.prepared.opened)
+    seen = fidelity(planned.prepared, made.graph, planned.graph, session, progress, explain)
     release()
     return Compared(planned, exact, made, seen)
 

@@ -16,12 +16,13 @@ from ..run.data import Progress
 from .assign import tie_classes, tops
 from .complete import Compared, compared
 from .fidelity import Fidelity
+from .gains import ERRORS, Gain
 from .improve.exponents import scales_by_outputs
 from .improve.refine import Methods
 from .lower import lower
 from .planned import Planned
 from .refined import refined, samples
-from .trials import FEWEST, Gain, Trial, Trials
+from .trials import FEWEST, Trial, Trials
 from .wide import LEAST as LEAST_WIDE
 from .wide import finer, widened
 
@@ -29,7 +30,6 @@ __all__ = ["with_best_effort"]
 
 _CAP = 100.0  # dB: beyond that nothing is gained
 _CLEAR = 0.02  # dB that a method gains at least
-_ERRORS = 1.645  # standard errors that a method gains at least: by chance that is one of 20
 _STEP_ERRORS = 3.0  # and a single scale, of which a net has dozens: one of 700
 _CURVES = operators.ROWS - {"Hardmax"} | {"Sigmoid"}  # behind these, rare values tell nearly all of the error
 
@@ -61,13 +61,13 @@ def with_best_effort(made: Compared, progress: Progress | None = None) -> Compar
         if not gain.changed:
             notes.append(f"effort best: {name} changes nothing")
             continue
-        kept = gain.clear(least, _ERRORS)
+        kept = gain.clear(least, ERRORS)
         end = "" if kept else ", and was not kept"
         notes.append(f"effort best: {name} gave {gain} on {gain.samples} samples set aside{end}")
         best = trial if kept else best
     if best is first:
         return _noted(made, notes)
-    if not (whole := trials.between(first.errors, best.errors)).clear(_CLEAR, _ERRORS):
+    if not (whole := trials.between(first.errors, best.errors)).clear(_CLEAR, ERRORS):
         return _noted(made, [*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
     final = compared(best.planned, refined(best.planned, best.methods, progress=progress), progress)
     if planned.prepared.data.held() and (why := _worse(made, final)):
@@ -118,7 +118,7 @@ def _with_bits(of: Callable[[Planned], Planned | None]) -> _Method:
         planned = of(best.planned)
         if planned is None or (_ready(best.planned) and not _ready(planned)):
             return None
-        return trials.beside(best, planned, best.methods, _ERRORS, progress)
+        return trials.beside(best, planned, best.methods, ERRORS, progress)
 
     return method
 
@@ -148,7 +148,7 @@ def _with_scales(trials: Trials, best: Trial, progress: Progress | None) -> _Fou
     plan = scales_by_outputs(planned.parts, planned.plan, ties, row, frozenset(fixed), better)
     if plan is planned.plan:
         return best, Gain(0.0, 0.0, 0)
-    return trials.beside(best, replace(planned, plan=plan), best.methods, _ERRORS, progress)
+    return trials.beside(best, replace(planned, plan=plan), best.methods, ERRORS, progress)
 
 
 def _refining(**switch: bool) -> _Method:
@@ -156,7 +156,7 @@ def _refining(**switch: bool) -> _Method:
         methods = replace(best.methods, **switch)
         if methods == best.methods:
             return None
-        return trials.beside(best, best.planned, methods, _ERRORS, progress)
+        return trials.beside(best, best.planned, methods, ERRORS, progress)
 
     return method
 

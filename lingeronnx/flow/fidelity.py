@@ -18,6 +18,7 @@ from ..run.metrics import Agreement
 from ..run.runners import FloatRunner, input_specs
 from ..run.session import Session
 from ..run.streaming import Stream
+from .gains import squares
 from .joined import Joined, Part, joined
 from .prepared import Prepared
 
@@ -38,7 +39,9 @@ class Fidelity:
     """What `fidelity` found: per output cosine and SQNR, what it was measured on, and warnings.
 
     doubts : {output: why its figures say little}. lossy : whether an output is so far off that something must be done.
-    parts : of outputs that join several tensors (`joined`), how far each part is.
+    parts : of outputs that join several tensors (`joined`), how far each part is. errors : float64 [outputs, n],
+    summed squares of each sample, or of each piece where an output has no samples on its first axis. power : float64
+    [outputs].
     """
 
     outputs: Mapping[str, Mapping[str, float]]
@@ -47,15 +50,22 @@ class Fidelity:
     doubts: Mapping[str, str] = field(default_factory=dict)
     lossy: bool = False
     parts: Sequence[Part] = ()
+    errors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), compare=False)
+    power: np.ndarray = field(default_factory=lambda: np.zeros(0), compare=False)
 
 
 def fidelity(
-    prepared: Prepared, lowered: ir.Graph, exact: ir.Graph, session: Session, progress: Progress | None
+    prepared: Prepared,
+    lowered: ir.Graph,
+    exact: ir.Graph,
+    session: Session,
+    progress: Progress | None,
+    explain: bool = True,
 ) -> Fidelity:
     """Compare the outputs of the user's model and of `session`, which runs `lowered`.
 
-    exact : the float graph whose tensors the plan speaks of. States are fed back on both sides, each its own, from
-    zero on.
+    exact : the float graph whose tensors the plan speaks of. explain : whether a warning says where an output breaks,
+    for which all tensors are compared. States are fed back on both sides, each its own, from zero on.
     """
     names = [str(v.name) for v in prepared.original.graph.outputs]
     found = {name: Agreement() for name in names}
@@ -67,7 +77,9 @@ def fidelity(
     state = dict(prepared.conf.state)
     moves = {name: _Moves() for name in state}
     both = _streams(prepared, session, feeds) if state else _single(prepared, session, feeds, names)
-    for want, have in both:
+    errors: list[np.ndarray] = []
+    power = np.zeros(len(names))
+    for want, have, count in both:
         for name in names:
             if want[name].shape != have[name].shape:
                 raise ModelError(
@@ -78,6 +90,8 @@ def fidelity(
             varied[name].add(want[name])
             if name in made_of:
                 made_of[name].add(want[name], have[name])
+        errors.append(squares([_error(want[name], have[name]) for name in names], count))
+        power += [_power(want[name]) for name in names]
         for name, seen in moves.items():
             seen.add(want[name], have[name])
     warnings = [warning for name, seen in moves.items() for warning in seen.warnings(name)]
@@ -85,15 +99,27 @@ def fidelity(
     if low:
         worst = min(low, key=lambda name: _order(low[name]))
         more = f" (and {len(low) - 1} more below {_LEAST:g} dB)" if len(low) > 1 else ""
-        where = _explained(lambda: _breaks(prepared, lowered, exact, session))
+        where = _explained(lambda: _breaks(prepared, lowered, exact, session)) if explain else ""
         warnings.insert(0, f"output '{worst}' is {_off(low[worst])}{more}{where}")
     parts = [part for one in made_of.values() for part in one.parts]
     warnings += _lost(parts, {name: a.sqnr for name, a in found.items()})
     what = "sample" if prepared.calls is None else "call"
-    count = len(feeds) if prepared.calls is not None else _count(prepared, feeds)
-    doubts = {name: doubt for name, seen in varied.items() if (doubt := seen.doubt(count, what))}
+    number = len(feeds) if prepared.calls is not None else _count(prepared, feeds)
+    doubts = {name: doubt for name, seen in varied.items() if (doubt := seen.doubt(number, what))}
     measures = {name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in found.items()}
-    return Fidelity(measures, on, warnings, doubts, bool(low), parts)
+    each = np.hstack(errors) if errors else np.zeros((len(names), 0))
+    return Fidelity(measures, on, warnings, doubts, bool(low), parts, each, power)
+
+
+def _error(want: np.ndarray, have: np.ndarray) -> np.ndarray:
+    """Return the error, float64; 0 where the float model's value is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.where(np.isfinite(want), want.astype(np.float64) - have, 0.0)
+
+
+def _power(want: np.ndarray) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.square(want, dtype=np.float64, where=np.isfinite(want), out=np.zeros(want.shape)).sum())
 
 
 def _lost(parts: Sequence[Part], whole: Mapping[str, float]) -> list[str]:
@@ -167,19 +193,24 @@ def _data(prepared: Prepared) -> tuple[list[dict[str, np.ndarray]], str]:
 
 
 def _count(prepared: Prepared, feeds: Sequence[_Feed]) -> int:
-    data = prepared.data
-    return sum(max((data.inputs[name].count(array) for name, array in feed.items()), default=1) for feed in feeds)
+    return sum(_size(prepared, feed) for feed in feeds)
+
+
+def _size(prepared: Prepared, feed: _Feed) -> int:
+    """Return the number of samples of a feed."""
+    return max((prepared.data.inputs[name].count(array) for name, array in feed.items()), default=1)
 
 
 def _single(
     prepared: Prepared, session: Session, feeds: Sequence[_Feed], names: Sequence[str]
-) -> Iterator[tuple[_Feed, _Feed]]:
+) -> Iterator[tuple[_Feed, _Feed, int]]:
+    """Yield the outputs of the user's model and of `session` for piece after piece, and its number of samples."""
     takes = {spec.name for spec in session.inputs}  # an input that nobody reads may be left out
     what = "held" if prepared.data.held() else "first"
     for number, part in enumerate(part for feed in feeds for part in prepared.data.pieces(feed, prepared.few)):
         want = prepared.reference.outputs(what, number, part)
         given = {name: array for name, array in part.items() if name in takes}
-        yield want, dict(zip(names, session.run(names, given), strict=True))
+        yield want, dict(zip(names, session.run(names, given), strict=True)), _size(prepared, part)
 
 
 class _FloatFace:
@@ -196,8 +227,8 @@ class _FloatFace:
         return [found[name] for name in names or found]
 
 
-def _streams(prepared: Prepared, session: Session, feeds: Sequence[_Feed]) -> Iterator[tuple[_Feed, _Feed]]:
-    """Yield the outputs and states of call after call."""
+def _streams(prepared: Prepared, session: Session, feeds: Sequence[_Feed]) -> Iterator[tuple[_Feed, _Feed, int]]:
+    """Yield the outputs and states of call after call, and its number of streams."""
     state = dict(prepared.conf.state)
     outputs = [str(v.name) for v in prepared.original.graph.outputs]
     wanted = list(dict.fromkeys([*outputs, *state]))
@@ -215,7 +246,7 @@ def _streams(prepared: Prepared, session: Session, feeds: Sequence[_Feed]) -> It
             inputs = {name: array for name, array in rest.items() if name in names}
             pair.append(dict(zip(wanted, side.run(wanted, inputs), strict=True)))
         before = shape
-        yield pair[0], pair[1]
+        yield pair[0], pair[1], max(shape, default=1)
 
 
 # ---- states that stand still -------------------------------------------------------------------------------------

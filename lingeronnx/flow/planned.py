@@ -51,7 +51,7 @@ class Observed:
 
     parts : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of that. stats : of every
     tensor that becomes integer. channels : of these before that, per channel, where equalizing asked.
-    soft : the tensors that Softmaxes alone read, of which only what has a share was counted.
+    soft : the tensors that Softmaxes alone read, of which only what has a share was counted. ties : who shares a scale.
     """
 
     prepared: Prepared
@@ -61,6 +61,7 @@ class Observed:
     notes: Sequence[str]
     channels: Mapping[str, Channels] = field(default_factory=dict)
     soft: Mapping[str, int] = field(default_factory=dict)
+    ties: Sequence[TieClass] = ()
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,7 @@ def _check(found: Planned) -> None:
 
 def _without_factors(prepared: Prepared, progress: Progress | None, wrong: Changed) -> Planned:
     """Plan again and move no ranges into weights, which gave something `wrong`; the notes say so."""
-    plain = replace(prepared, conf=prepared.conf.model_copy(update={"effort": "fast"}))
-    found = replace(assign_scales(observe_model(plain, progress)), prepared=prepared)
+    found = replace(assign_scales(observe_model(prepared.without_effort, progress)), prepared=prepared)
     _check(found)
     return replace(found, notes=[left_out("of ranges into weights", f"with it, {wrong}"), *found.notes])
 
@@ -183,7 +183,9 @@ def observe_model(prepared: Prepared, progress: Progress | None = None, before: 
     batches = watched.of(prepared.data.batches(few))
     stats = observe(runner, batches, names, factors=factors_left, known=known, soft=soft, on_batch=count)
     release()
-    return Observed(prepared, parts, even, stats, [*notes, *watched.notes()], channels, soft)
+    alike = before is not None and before.parts.floats == parts.floats
+    ties = before.ties if before is not None and alike else tie_classes(parts, row)
+    return Observed(prepared, parts, even, stats, [*notes, *watched.notes()], channels, soft, ties)
 
 
 def _alike(before: Observed, even: Mapping[str, np.ndarray], soft: Mapping[str, int]) -> dict[str, TensorStats]:
@@ -199,7 +201,7 @@ def _alike(before: Observed, even: Mapping[str, np.ndarray], soft: Mapping[str, 
 def assign_scales(seen: Observed) -> Planned:
     """Give every tensor the scale its calibrator likes best, after moving ranges into the weights around it."""
     row, conf, parts = seen.prepared.row, seen.prepared.conf, seen.parts.on(ir.clone(seen.parts.graph))
-    ties, choice = tie_classes(parts, row), _choice(seen.prepared, parts)
+    ties, choice = seen.ties, _choice(seen.prepared, parts)
     host, alike = free_borders(parts, ties, seen.stats, row, choice)
     stats = {**seen.stats, **{new: seen.stats[name] for new, name in alike.items()}}
     if host:
@@ -293,7 +295,7 @@ def take_up(prepared: Prepared, read: Read, progress: Progress | None = None) ->
     missing = [group.tensors[-1] for group, told in zip(ties, known, strict=True) if not told]
     stats: Mapping[str, TensorStats] = {}
     if missing or not prepared.synthetic:
-        stats = observe_model(replace(prepared, conf=conf.model_copy(update={"effort": "fast"})), progress).stats
+        stats = observe_model(prepared.without_effort, progress).stats
     own = chosen(prepared.selectors(parts.graph), parts.ops, conf, ())
     ranged = range_factors(parts, ties, {}, row, choice=own, search=False)
     factors.apply(parts, ranged)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Prepared:
     own states.
     reasons : why passes left nodes alone that they are made for.
     tail : what was cut off behind `original`, whose sizes the data decide.
+    opened : the host's parts of integer graphs in onnxruntime, by their content (`FloatIsland`).
     read : what a model that was quantized already holds, whose scales are kept, or what another tool's plan means for
     a float one; else None.
     """
@@ -79,6 +80,7 @@ class Prepared:
     read: Read | None = None
     digest: str = ""
     tail: Tail | None = None
+    opened: dict[bytes, Any] = field(default_factory=dict, compare=False)
 
     @property
     def graph(self) -> ir.Graph:
@@ -108,6 +110,13 @@ class Prepared:
     def selectors(self, graph: ir.Graph) -> Selectors:
         """Return what finds the nodes and tensors that the user names in `graph`, made from the normalised one."""
         return Selectors(self.original, graph)
+
+    @property
+    def without_effort(self) -> Prepared:
+        """The same model with `effort: fast`; it is run by what runs this one."""
+        found = replace(self, conf=self.conf.model_copy(update={"effort": "fast"}))
+        vars(found).update({name: held for name, held in vars(self).items() if name == "runner"})
+        return found
 
     def with_host(self, nodes: Mapping[str, str]) -> Prepared:
         """Return the same model with more `nodes` of the normalised graph left to the host: {node: why}."""

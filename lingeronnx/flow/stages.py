@@ -3,8 +3,9 @@
 Moving ranges into the weights (equalized channels, fitted ranges, cuts undone) and refining weights and biases are
 judged layer by layer, by what each predicts. Over many layers that may come out otherwise. So the integer graph is also
 made without refinement, and without either, and compared with the float model on the samples that fidelity is measured
-on. A stage without which the outputs are clearly nearer is left out, and a note says so. Where refinement brings
-little, or an output stays far off, it is tried once more with biases that make means right behind a Relu (`targets`).
+on. A stage without which the outputs are clearly nearer, by more than chance (a one-sided test at 5 %, `gains`), is
+left out, and a note says so. Where refinement brings little, or an output stays far off, it is tried once more with
+biases that make means right behind a Relu (`targets`).
 
 Where no samples are held back from calibration, refinement is judged by samples that it saw: that speaks for it, so
 that it is taken back for good reasons only.
@@ -17,6 +18,7 @@ from dataclasses import replace
 from ..errors import ConstraintError
 from ..run.data import Progress
 from .complete import Compared, compared
+from .gains import ERRORS, gain
 from .improve.refine import Methods
 from .planned import Planned, assign_scales, observe_model
 from .refined import refined
@@ -35,39 +37,46 @@ _PLAIN = "moving ranges into the weights was taken back"
 def without_losing_stages(made: Compared, progress: Progress | None = None) -> Compared:
     """Return `made`, or the same model without the stages that take its outputs away from the float model's.
 
-    Only real data that can be read again are evidence, and only scales that were found here are judged.
+    Only real data that can be read again are evidence. Scales that were given stay, and what follows from them.
     """
     prepared = made.planned.prepared
     if prepared.conf.effort == "fast" or prepared.synthetic or prepared.weights_fixed or not prepared.data.rereadable:
         return made
-    if made.planned.basis.choice is None:  # the scales were given
-        return made
-    best, bare = made, made
-    if made.exact is not made.planned.graph:
-        bare = compared(made.planned, made.planned.graph, progress)
-        best = _better(made, bare, _BARE)
-        if _gain(bare, made) < _LITTLE or min(_levels(made), default=_CAP) < _FAR:
-            best = _better(best, _refined(made.planned, Methods(means=True), progress), _MEANS)
-    other = _plain(made.planned, progress)
-    if other is None:
+    bare = _bare(made.planned, progress)
+    best = _judged(made, bare, progress)
+    other = _plain(made.planned, progress) if made.planned.basis.choice is not None else None
+    if other is not None:
+        plain = _bare(other, progress)
+        if _is_better(bare, plain):
+            best = _better(best, _judged(_refined(other, Methods(), progress), plain, progress), _PLAIN)
+    if best is made or not best.seen.lossy:
         return best
-    plain = compared(other, other.graph, progress)
-    if _gain(bare, plain) < _CLEAR:
-        return best
-    best = _better(best, plain, _PLAIN)
-    return _better(best, _refined(other, Methods(), progress), _PLAIN)
+    return compared(best.planned, best.exact, progress)  # once more, to say where it breaks
+
+
+def _judged(made: Compared, bare: Compared, progress: Progress | None) -> Compared:
+    """Return `made`, whose weights are refined, `bare` without that, or the same refined in the other way."""
+    best = _better(made, bare, _BARE)
+    if _gain(bare, made) < _LITTLE or min(_levels(made), default=_CAP) < _FAR:
+        best = _better(best, _refined(made.planned, Methods(means=True), progress), _MEANS)
+    return best
+
+
+def _bare(planned: Planned, progress: Progress | None) -> Compared:
+    return compared(planned, planned.graph, progress, explain=False)
 
 
 def _refined(planned: Planned, methods: Methods, progress: Progress | None) -> Compared:
-    return compared(planned, refined(planned, methods, progress=progress), progress)
+    return compared(planned, refined(planned, methods, progress=progress), progress, explain=False)
 
 
 def _plain(planned: Planned, progress: Progress | None) -> Planned | None:
     """Return the same model under scales for its ranges as they are; None where these are the scales it has."""
     prepared = planned.prepared
-    fast = replace(prepared, conf=prepared.conf.model_copy(update={"effort": "fast"}))
     try:
-        found = replace(assign_scales(observe_model(fast, progress, planned.observed)), prepared=prepared)
+        found = replace(
+            assign_scales(observe_model(prepared.without_effort, progress, planned.observed)), prepared=prepared
+        )
     except ConstraintError:  # with require_chip: a scale that the chip does not hold
         return None
     same = (found.plan.tensors, found.plan.transforms) == (planned.plan.tensors, planned.plan.transforms)
@@ -76,10 +85,17 @@ def _plain(planned: Planned, progress: Progress | None) -> Planned | None:
 
 def _better(best: Compared, other: Compared, why: str) -> Compared:
     """Return `best`, or `other` where it is better, with a note that says why."""
-    if (gain := _gain(best, other)) < _CLEAR or _loses_chip(best, other):
+    if not _is_better(best, other) or _loses_chip(best, other):
         return best
-    note = f"{why}: that brings the outputs {gain:.1f} dB nearer to the float model's {other.seen.on}"
+    note = f"{why}: that brings the outputs {_gain(best, other):.1f} dB nearer to the float model's {other.seen.on}"
     return replace(other, planned=replace(other.planned, notes=[*other.planned.notes, note]))
+
+
+def _is_better(old: Compared, new: Compared) -> bool:
+    """Whether the outputs are clearly nearer, and by more than chance; what is not finite by now has no chance."""
+    chance = gain(old.seen.errors, new.seen.errors, old.seen.power, 0).error
+    value = _gain(old, new)
+    return value >= _CLEAR and not value <= ERRORS * chance
 
 
 def _gain(old: Compared, new: Compared) -> float:

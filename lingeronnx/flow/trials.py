@@ -2,13 +2,7 @@
 
 The samples are dealt into four parts. Weights are refined on three parts and measured on the fourth, each part in its
 turn (cross-validation), so that every sample says once how far a trial is from the float model. Two trials are compared
-sample by sample. With E the summed squared error of an output, a gain in dB is
-
-    G = mean over the outputs of 10 log10(E_old / E_new)
-
-and its standard error is that of the jackknife, with G_i the gain without sample i (Efron and Stein 1981):
-
-    s^2 = (n - 1) / n * sum_i (G_i - mean of G_i)^2
+sample by sample (`gains`).
 
 A trial that is hopeless so far is not measured to its end. Where weights are refined anew this is judged by two parts
 at least: rounding answers the least change with another error, so that one part tells of its own weights only.
@@ -16,7 +10,6 @@ at least: rounding answers the least change with another error, so that one part
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,66 +20,21 @@ from ..plan import Plan
 from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece, release
 from ..run.session import lowered_session
+from .gains import Gain, gain, squares
 from .improve.refine import Methods
 from .lower import lower
 from .planned import Planned
 from .refined import refined
 
-__all__ = ["FEWEST", "Gain", "Trial", "Trials", "gain"]
+__all__ = ["FEWEST", "Trial", "Trials"]
 
 _PERIOD, _PARTS = 16, 4  # of every 16 samples the first 4 are the first part, and so on
 _FIRST = 2  # parts that weights are refined for before a trial may end
 FEWEST = _PERIOD  # samples that can be dealt
 
-_NOTHING = 1e-10  # of an output's power: less is no error
 _FEW = 64  # samples that are run at a time
 
 _Feed = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Gain:
-    """A gain in dB and its standard error, on so many samples; `worst` : that of the least SQNR of the outputs."""
-
-    value: float
-    error: float
-    samples: int
-    worst: float = 0.0
-
-    def clear(self, least: float, errors: float) -> bool:
-        """Whether it is `least` dB, and above zero by so many standard errors, and the worst output loses nothing."""
-        return self.value >= least and self.value > errors * self.error and self.worst >= 0
-
-    @property
-    def changed(self) -> bool:
-        """Whether any sample tells a difference."""
-        return self.value != 0 or self.error != 0
-
-    def hopeless(self, errors: float) -> bool:
-        """Whether even so many standard errors more would be no gain."""
-        return self.value + errors * self.error <= 0
-
-    def __str__(self) -> str:
-        spread = "" if math.isinf(self.error) else f" +- {self.error:.2f}"
-        return f"{self.value:+.2f}{spread} dB"
-
-
-def gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: int) -> Gain:
-    """Return what `new` gains over `old`, squared errors [outputs, n] of the same samples.
-
-    power : of each output, [outputs]. counts : samples that the n stand for.
-    """
-    sums = np.stack([old, new])
-    whole = sums.sum(axis=2)
-    least = _NOTHING * power + np.finfo(float).tiny
-    value = 10 * np.log10(np.maximum(whole, least))
-    left = 10 * np.log10(np.maximum(whole[..., None] - sums, least[:, None]))
-    each = (left[0] - left[1]).mean(axis=0)
-    n = len(each)
-    error = math.sqrt((n - 1) / n * float(np.square(each - each.mean()).sum())) if n > 1 else math.inf
-    level = 10 * np.log10(np.maximum(power, np.finfo(float).tiny))
-    worst = float((level - value[1]).min() - (level - value[0]).min())
-    return Gain(float((value[0] - value[1]).mean()), error, counts, worst)
 
 
 @dataclass(frozen=True)
@@ -170,14 +118,15 @@ class Trials:
         n are its samples; of a tensor without samples on its first axis, the pieces that are run at a time.
         """
         row = self._prepared.row
-        session = lowered_session(lower(planned.parts.on(exact), planned.plan, row).graph, row)
+        graph = lower(planned.parts.on(exact), planned.plan, row).graph
+        session = lowered_session(graph, row, self._prepared.opened)
         takes = {spec.name for spec in session.inputs}
         found = []
         for part, wants in zip(self._pieces(k), self._wants(k), strict=True):
             have = session.tensors({n: a for n, a in part.items() if n in takes}, self._wanted)
             values = {name: a if held is None else held.real(a) for name, a, held in have}
             count = max(self._prepared.data.inputs[n].count(a) for n, a in part.items())
-            found.append(_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
+            found.append(squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
         release()
         return np.hstack(found)
 
@@ -199,11 +148,3 @@ class Trials:
             self._room -= size
             self._floats[k] = wants
         return self._floats[k]
-
-
-def _squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """Return the summed squares of each array, [arrays, n]; n is `count`, or 1 where an array has other first axes."""
-    single = [np.square(e).reshape(len(e), -1).sum(axis=1) if e.ndim and len(e) == count else None for e in errors]
-    if any(array is None for array in single):
-        return np.array([[float(np.square(e).sum())] for e in errors])
-    return np.stack([array for array in single if array is not None])

@@ -51,8 +51,10 @@ class Binder:
         specs: Mapping[str, Spec],
         batched: bool,
         keep: Collection[str] | None = (),
+        opened: dict[bytes, Any] | None = None,
     ) -> None:
         self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
+        self._opened = opened
         self.specs = dict(specs)
         self.held: dict[str, Affine] = {}
         self.steps: list[Call] = []
@@ -169,7 +171,8 @@ class Binder:
         if self._pending:
             results = [v for node in self._pending for v in node.outputs]
             inner = {str(v.name) for v in results if (ir.shape(v) or (0,))[0] in (None, 1)}  # those with a batch axis
-            island = FloatIsland(self._model, self._pending, inner if self._keep is None else inner & set(self._keep))
+            keep = inner if self._keep is None else inner & set(self._keep)
+            island = FloatIsland(self._model, self._pending, keep, self._opened)
             self._pending = []
             if island.outputs:  # else nobody reads what they compute
                 self._append(Call(island, island.inputs, island.outputs))

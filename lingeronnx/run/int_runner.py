@@ -65,6 +65,8 @@ class IntRunner:
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
         self._programs: dict[Any, tuple[Program, dict[str, Affine]]] = {}
         self._direct: dict[Any, _Direct] = {}
+        #: The float nodes that were opened in onnxruntime: programs for other shapes share them; see `FloatIsland`.
+        self.opened: dict[bytes, Any] = {}
         _check_row()
 
     @property
@@ -140,7 +142,7 @@ class IntRunner:
         count = self._count(given)
         given = given if self.whole else self._stacked(given)
         specs = {n: Spec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
-        binder = Binder(self.model, self.side, self.consts, specs, not self.whole)
+        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, opened=self.opened)
         binder.run(None if wanted is None else self._leading_to(wanted))
         return Walk(binder, given)
 
@@ -155,7 +157,7 @@ class IntRunner:
 
     def bind(self, specs: Mapping[str, Spec]) -> Steps:
         """Return the steps for feeds of `specs` (of one sample, batch of 1 on axis 0)."""
-        binder = Binder(self.model, self.side, self.consts, specs, not self.whole)
+        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, opened=self.opened)
         binder.run()
         return Steps(binder.steps, binder.specs, binder.held, binder.inner)
 
@@ -217,7 +219,7 @@ class IntRunner:
     ) -> tuple[Program, dict[str, Affine]]:
         from simulator import machine
 
-        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, keep)
+        binder = Binder(self.model, self.side, self.consts, specs, not self.whole, keep, self.opened)
         binder.run()
         for value in self.model.graph.inputs:
             found = self.inputs_held[str(value.name)] if value.name in quantized else None

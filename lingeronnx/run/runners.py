@@ -6,6 +6,7 @@ yields, in graph order: `(tensor name, array, scale or None)`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -297,14 +298,35 @@ def submodel(
     return proto
 
 
+def _digest(proto: onnx.ModelProto) -> bytes:
+    """Return what tells models of float nodes apart, piece by piece: as a whole one may be too large for protobuf."""
+    made = hashlib.blake2b(digest_size=16)
+    graph = proto.graph
+    for piece in (*proto.opset_import, *proto.functions, *graph.initializer, *graph.node, *graph.input, *graph.output):
+        content = piece.SerializeToString(deterministic=True)
+        made.update(len(content).to_bytes(8, "little"))
+        made.update(content)
+    return made.digest()
+
+
 class FloatIsland(PlainKernel):
     """Float nodes between integer ones, run by onnxruntime as one step of a simulator program.
 
     nodes : consecutive nodes of the graph. The step's inputs and outputs are `inputs` and `outputs`, in that order.
     Sample by sample when the nodes mix samples or were written for one sample only.
+
+    opened : {digest: session} of islands that are shared; one of the same nodes and constants is taken from there, or
+    put there.
     """
 
-    def __init__(self, model: ir.Graph, nodes: Sequence[ir.Node], keep: Collection[str]) -> None:
+    def __init__(
+        self,
+        model: ir.Graph,
+        nodes: Sequence[ir.Node],
+        keep: Collection[str],
+        opened: dict[bytes, Any] | None = None,
+    ) -> None:
+        self._opened = {} if opened is None else opened
         inside = {str(out.name) for node in nodes for out in node.outputs if out.name}
         outside_reads = {
             str(v.name)
@@ -332,7 +354,10 @@ class FloatIsland(PlainKernel):
 
     def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self._session is None:
-            self._session = ort_session(self.proto, f"float node {self.names[0]}", threads=1)
+            key = _digest(self.proto)
+            if key not in self._opened:
+                self._opened[key] = ort_session(self.proto, f"float node {self.names[0]}", threads=1)
+            self._session = self._opened[key]
         try:
             return list(self._session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True))))
         except Exception as error:

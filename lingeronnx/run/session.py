@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -286,9 +287,15 @@ class Session:
                 raise ConfigError(f"the model has no tensor '{name}'{nearest(name, list(self._known))}")
 
 
-def lowered_session(graph: ir.Graph, row: Platform) -> Session:
-    """Return a session on what was lowered for `row`; a graph in which nothing is an integer is of no platform."""
-    return Session(graph, platform=row if is_integer_graph(graph) else None)
+def lowered_session(graph: ir.Graph, row: Platform, opened: dict[bytes, Any] | None = None) -> Session:
+    """Return a session on what was lowered for `row`; a graph in which nothing is an integer is of no platform.
+
+    opened : the host's parts that were opened before, to be taken again, and to be added to; see `FloatIsland`.
+    """
+    session = Session(graph, platform=row if is_integer_graph(graph) else None)
+    if session._runner is not None and opened is not None:
+        session._runner.opened = opened
+    return session
 
 
 def _opened(content: bytes, arithmetic: str | None, platform: str | None) -> Session:

@@ -1,12 +1,17 @@
 """A stage that takes the outputs away from the float model's is taken back, and the report says so."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import lingeronnx.api as api
 import lingeronnx.flow.planned as planned
+import lingeronnx.flow.stages as stages
 from lingeronnx.api import quantize
+from lingeronnx.flow.fidelity import Fidelity
 from lingeronnx.graph import ir
+from lingeronnx.plan import Plan
 from tests.improve.test_refine import net, smooth
 
 CALIB = {"x": smooth(24, 0)}
@@ -44,6 +49,30 @@ def test_refinement_that_loses_is_taken_back(monkeypatch):
     (note,) = _told(result, "refining weights and biases was taken back")
     assert note.endswith("on the calibration data")
     assert _sqnr(good) - 10 < _sqnr(result) < _sqnr(good)
+
+
+def test_a_given_plan_makes_the_same_graph(monkeypatch):
+    """What was taken back is so under the plan that came of it, too."""
+    monkeypatch.setattr(api, "refined", _spoiled)
+    monkeypatch.setattr("lingeronnx.flow.stages.refined", _spoiled)
+    result = quantize(net(), CALIB)
+    again = quantize(net(), CALIB, plan=Plan.from_json(result.plan.to_json()))
+    assert _told(again, "refining weights and biases was taken back")
+    assert ir.to_bytes(again.graph) == ir.to_bytes(result.graph)
+
+
+@pytest.mark.parametrize("samples", (1, 16))
+def test_what_a_single_sample_gains_is_chance(samples):
+    """A gain of the same size in every one of several samples is none."""
+
+    def seen(errors):
+        level = 10 * np.log10(1000 / sum(errors))
+        fidelity = Fidelity({"y": {"sqnr": level}}, "", (), errors=np.array([errors]), power=np.array([1000.0]))
+        return SimpleNamespace(seen=fidelity)
+
+    rest = [1.0] * (samples - 1)
+    assert not stages._is_better(seen([100.0, *rest]), seen([1.0, *rest]))
+    assert stages._is_better(seen([2.0] * samples), seen([1.0] * samples)) == (samples > 1)
 
 
 @pytest.mark.parametrize("platform", ("venus", "generic"))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lingeronnx import api
 from lingeronnx.flow import Methods, plan_for, prepare
-from lingeronnx.flow.trials import Gain, Trials, gain
+from lingeronnx.flow.gains import Gain, gain
+from lingeronnx.flow.trials import Trials
 from lingeronnx.graph import ir
 from tests import nets
 from tests.examples import examples

@@ -175,9 +175,19 @@ def test_packer_arguments(case, args):
     assert have == [f"-p {packing(row).name} -d False {more}".strip() for row, more in zip(CHIPS, args, strict=True)]
 
 
-def test_a_linear_layer_of_several_rows_needs_a_place_on_venusa():
-    assert lowered("matmul", VENUSA).report.packer_args == "-p venusa -d False --threshold4 1"
-    assert lowered("matmul", ARCS).report.packer_args == "-p arcs -d False"
+@pytest.mark.parametrize(
+    "bias, args", ((True, "--threshold4 1"), (False, "--dma_prefetch False -m t0:psram,t1:psram,t2:psram,t3_q:psram"))
+)
+def test_a_linear_layer_of_several_rows_needs_a_place_on_venusa(bias, args):
+    """Another one with biases than without; refining the weights would give all layers some."""
+    net = Net(6, 8, seed=6)
+    q, k = (net.node("MatMul", "x", net.const(net.rng.standard_normal((8, 5)).astype(np.float32))) for _ in "qk")
+    if bias:
+        q, k = (net.node("Add", v, net.const(net.rng.standard_normal(5).astype(np.float32))) for v in (q, k))
+    graph = net.graph(net.node("MatMul", q, net.node("Transpose", k, perm=[0, 2, 1])))
+    for row, more in ((VENUSA, f" {args}"), (ARCS, "")):
+        have = quantize(graph, samples(graph), platform=row, effort="fast").report.packer_args
+        assert have == f"-p {packing(row).name} -d False{more}"
 
 
 def test_operands_of_a_sum_are_swapped_where_the_second_may_be_forgotten():

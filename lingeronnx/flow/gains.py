@@ -1,0 +1,76 @@
+"""What one integer graph gains over another at the outputs, and how much of that may be chance.
+
+Two are compared sample by sample. With E the summed squared error of an output, a gain in dB is
+
+    G = mean over the outputs of 10 log10(E_old / E_new)
+
+and its standard error is that of the jackknife, with G_i the gain without sample i (Efron and Stein 1981):
+
+    s^2 = (n - 1) / n * sum_i (G_i - mean of G_i)^2
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["ERRORS", "Gain", "gain", "squares"]
+
+ERRORS = 1.645  #: standard errors that a gain has at least: by chance that is one of 20
+_NOTHING = 1e-10  # of an output's power: less is no error
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A gain in dB and its standard error, on so many samples; `worst` : that of the least SQNR of the outputs."""
+
+    value: float
+    error: float
+    samples: int
+    worst: float = 0.0
+
+    def clear(self, least: float, errors: float) -> bool:
+        """Whether it is `least` dB, and above zero by so many standard errors, and the worst output loses nothing."""
+        return self.value >= least and self.value > errors * self.error and self.worst >= 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether any sample tells a difference."""
+        return self.value != 0 or self.error != 0
+
+    def hopeless(self, errors: float) -> bool:
+        """Whether even so many standard errors more would be no gain."""
+        return self.value + errors * self.error <= 0
+
+    def __str__(self) -> str:
+        spread = "" if math.isinf(self.error) else f" +- {self.error:.2f}"
+        return f"{self.value:+.2f}{spread} dB"
+
+
+def gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: int) -> Gain:
+    """Return what `new` gains over `old`, squared errors [outputs, n] of the same samples.
+
+    power : of each output, [outputs]. counts : samples that the n stand for.
+    """
+    sums = np.stack([old, new])
+    whole = sums.sum(axis=2)
+    least = _NOTHING * power + np.finfo(float).tiny
+    value = 10 * np.log10(np.maximum(whole, least))
+    left = 10 * np.log10(np.maximum(whole[..., None] - sums, least[:, None]))
+    each = (left[0] - left[1]).mean(axis=0)
+    n = len(each)
+    error = math.sqrt((n - 1) / n * float(np.square(each - each.mean()).sum())) if n > 1 else math.inf
+    level = 10 * np.log10(np.maximum(power, np.finfo(float).tiny))
+    worst = float((level - value[1]).min() - (level - value[0]).min())
+    return Gain(float((value[0] - value[1]).mean()), error, counts, worst)
+
+
+def squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Return the summed squares of each array, [arrays, n]; n is `count`, or 1 where an array has other first axes."""
+    single = [np.square(e).reshape(len(e), -1).sum(axis=1) if e.ndim and len(e) == count else None for e in errors]
+    if any(array is None for array in single):
+        return np.array([[float(np.square(e).sum())] for e in errors])
+    return np.stack([array for array in single if array is not None])
