@@ -48,6 +48,7 @@ HALF = 4096
 
 _ONE = np.ones(1)
 _NO_SHARE = 8.0  # below the largest logit of a row: all others together get 1 / e**8 there
+_ROOM = 32.0  # logits up to this size are held anyway: 8 bits do so in steps of 1/4, and shares come out to 40 dB there
 _FINEST = -140  # exponent of the bin width for an all-zero tensor
 
 
@@ -164,7 +165,7 @@ def _with_shares(array: np.ndarray, axis: int) -> np.ndarray:
     """Return logits brought together to what a Softmax along `axis` can tell apart.
 
     The largest of a row leads the next by no more than leaves that no share, and the others are raised to where they
-    just get none.
+    just get none. What lies within `_ROOM` of 0 stays: steps finer than that leaves are lost in what layers round.
     """
     if array.shape[axis] < 2 or not np.isfinite(array).all():  # what is not finite shall be seen
         return array
@@ -172,7 +173,7 @@ def _with_shares(array: np.ndarray, axis: int) -> np.ndarray:
     lead = _NO_SHARE + math.log(rows.shape[-1])
     two = np.partition(rows, -2, axis=-1)[..., -2:]
     top = np.minimum(two[..., 1:], two[..., :1] + lead)
-    return np.moveaxis(np.clip(rows, top - lead, top), -1, axis)
+    return np.moveaxis(np.clip(rows, np.minimum(top - lead, -_ROOM), np.maximum(top, _ROOM)), -1, axis)
 
 
 def _span(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
