@@ -8,7 +8,7 @@
     compared      -> Compared        lowered, and compared with the float model
     with_best_ends -> Compared       its ends left to the host, where that is measured to be better
     with_best_effort -> Compared     other widths of outputs, scales and weights, likewise
-    with_channel_scales -> Compared    weights with a scale for each channel, where one is far off
+    with_finer_scales -> Compared    scales by channel, of any number, where the usual are far off
     without_losing_stages -> Compared  without moved ranges or refinement, likewise
     complete      -> QuantizedModel  lowered, compared, reported
     measured      -> QuantizedModel  with its accuracy on data of the user's
@@ -18,7 +18,7 @@ changed: `refined` does for `quantize`, training does for `tuning`. No stage cha
 commands, torch.
 """
 
-from .by_channel import with_channel_scales
+from .by_channel import with_finer_scales
 from .complete import Compared, compared, complete
 from .effort import with_best_effort
 from .ends import with_best_ends
@@ -54,6 +54,6 @@ __all__ = [
     "take_over",
     "with_best_effort",
     "with_best_ends",
-    "with_channel_scales",
+    "with_finer_scales",
     "without_losing_stages",
 ]

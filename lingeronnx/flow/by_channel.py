@@ -1,9 +1,10 @@
-"""Weights with a scale for each output channel, where the target has them and one scale per weight is far off.
+"""Finer scales, where the target has them and the usual ones are far off: for each channel of a weight, of any number.
 
 One scale for all channels holds those badly whose weights are small beside the largest: of pointwise layers behind
 depthwise ones, of channels that batch normalization was folded into. Equalization moves such ranges to the layer in
-front, where it can. Where an output is still far from the float model's, the graph is also made with a scale for each
-channel, and kept where the outputs are clearly nearer. The user who names `weight_scales` gets what is named.
+front, where it can. And a power of two leaves up to half of the integers unused. Where an output is still far from
+the float model's, the graph is also made with a scale of any number for each channel, and kept where that is clearly
+nearer. A user who names `mode` or `weight_scales` gets what is named. Chips have neither.
 """
 
 from __future__ import annotations
@@ -12,25 +13,29 @@ from ..errors import ConstraintError
 from ..run.data import Progress
 from .complete import Compared, compared
 from .planned import assign_scales, observe_model
+from .prepared import Prepared
 from .refined import refined
 from .stages import gained, levels, with_note
 
-__all__ = ["with_channel_scales"]
+__all__ = ["with_finer_scales"]
+
+#: What a setting gives.
+_WHAT = {"weight_scales": "weights have a scale for each output channel", "mode": "scales are any numbers"}
 
 _FAR = 25.0  # dB of an output, or a part of one: below that it is tried
 _CLEAR = 1.0  # dB on average: less is no reason for another form of scales
 
 
-def with_channel_scales(made: Compared, progress: Progress | None = None) -> Compared:
-    """Return `made`, or the same model with scales by channel where these bring its outputs clearly nearer.
+def with_finer_scales(made: Compared, progress: Progress | None = None) -> Compared:
+    """Return `made`, or the same model with finer scales where these bring its outputs clearly nearer.
 
     Only real data that can be read again are evidence. Plans and scales that were given stay.
     """
     planned = made.planned
     prepared, conf = planned.prepared, planned.prepared.conf
+    settings = _settings(prepared)
     if (
-        "channel" not in prepared.row.weight_scales
-        or "weight_scales" in conf.model_fields_set
+        not settings
         or conf.effort == "fast"
         or planned.basis.choice is None
         or prepared.read is not None
@@ -41,17 +46,30 @@ def with_channel_scales(made: Compared, progress: Progress | None = None) -> Com
     ):
         return made
     if progress is not None:
-        progress("scales by channel", 0, None)
+        progress("finer scales", 0, None)
     try:
-        other = assign_scales(observe_model(prepared.with_setting("weight_scales", "channel"), None, planned.observed))
+        other = assign_scales(observe_model(prepared.with_settings(settings), None, planned.observed))
         new = compared(other, refined(other, progress=progress), progress)
     except ConstraintError:  # with require_chip
         return made
     gain = gained(made, new)
     if gain < _CLEAR:
         return made
+    what = " and ".join(_WHAT[name] for name in settings)
+    usual = " ".join(f"--{name.replace('_', '-')} {getattr(conf, name)}" for name in settings)
     return with_note(
         new,
-        f"weights have a scale for each output channel: that brings the outputs {gain:.1f} dB nearer to the float "
-        f"model's {new.seen.on}; --weight-scales tensor gives each weight one",
+        f"{what}: that brings the outputs {gain:.1f} dB nearer to the float model's {new.seen.on}; "
+        f"the usual scales: {usual}",
     )
+
+
+def _settings(prepared: Prepared) -> dict[str, str]:
+    """Return the settings that make scales finer, of those that the user did not name."""
+    row, named = prepared.row, prepared.conf.model_fields_set
+    found = {}
+    if "channel" in row.weight_scales and "weight_scales" not in named and prepared.conf.weight_scales == "tensor":
+        found["weight_scales"] = "channel"
+    if "max-value" in row.modes and "mode" not in named and prepared.conf.mode == "q-value":
+        found["mode"] = "max-value"
+    return found

@@ -114,11 +114,11 @@ class Prepared:
     @property
     def without_effort(self) -> Prepared:
         """The same model with `effort: fast`."""
-        return self.with_setting("effort", "fast")
+        return self.with_settings({"effort": "fast"})
 
-    def with_setting(self, name: str, value: str) -> Prepared:
-        """Return the same model with another setting; it is run by what runs this one."""
-        found = replace(self, conf=self.conf.model_copy(update={name: value}))
+    def with_settings(self, settings: Mapping[str, str]) -> Prepared:
+        """Return the same model with other settings; it is run by what runs this one."""
+        found = replace(self, conf=self.conf.model_copy(update=settings))
         vars(found).update({name: held for name, held in vars(self).items() if name == "runner"})
         return found
 
