@@ -26,6 +26,7 @@ _ROUND: dict[Rounding, Any] = {
     Rounding.DOWN: np.floor,
     Rounding.UP: np.ceil,
     Rounding.HALF_EVEN: np.rint,
+    Rounding.HALF_AWAY: lambda v: np.copysign(np.floor(np.abs(v) + np.float32(0.5)), v),
 }
 
 
