@@ -18,7 +18,6 @@ from ..run.metrics import Agreement
 from ..run.runners import FloatRunner, input_specs
 from ..run.session import Session
 from ..run.streaming import Stream
-from .gains import squares
 from .joined import Joined, Part, joined
 from .prepared import Prepared
 
@@ -41,7 +40,7 @@ class Fidelity:
     doubts : {output: why its figures say little}. lossy : whether an output is so far off that something must be done.
     parts : of outputs that join several tensors (`joined`), how far each part is. errors : float64 [outputs, n],
     summed squares of each sample, or of each piece where an output has no samples on its first axis. power : float64
-    [outputs].
+    [outputs], of the float model.
     """
 
     outputs: Mapping[str, Mapping[str, float]]
@@ -90,8 +89,9 @@ def fidelity(
             varied[name].add(want[name])
             if name in made_of:
                 made_of[name].add(want[name], have[name])
-        errors.append(squares([_error(want[name], have[name]) for name in names], count))
-        power += [_power(want[name]) for name in names]
+        rows = count if all(want[name].shape[:1] == (count,) for name in names) else 1
+        errors.append(np.stack([_each(want[name], have[name], rows) for name in names]))
+        power += [float(_each(want[name], np.zeros(()), 1)[0]) for name in names]
         for name, seen in moves.items():
             seen.add(want[name], have[name])
     warnings = [warning for name, seen in moves.items() for warning in seen.warnings(name)]
@@ -111,15 +111,11 @@ def fidelity(
     return Fidelity(measures, on, warnings, doubts, bool(low), parts, each, power)
 
 
-def _error(want: np.ndarray, have: np.ndarray) -> np.ndarray:
-    """Return the error, float64; 0 where the float model's value is not finite."""
+def _each(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
+    """Return the summed squared errors of `rows` parts along axis 0, float64; none where `want` is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.where(np.isfinite(want), want.astype(np.float64) - have, 0.0)
-
-
-def _power(want: np.ndarray) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.square(want, dtype=np.float64, where=np.isfinite(want), out=np.zeros(want.shape)).sum())
+        error = np.where(np.isfinite(want), want.astype(np.float64) - have, 0.0).reshape(rows, -1)
+        return np.asarray(np.einsum("ij,ij->i", error, error))
 
 
 def _lost(parts: Sequence[Part], whole: Mapping[str, float]) -> list[str]:

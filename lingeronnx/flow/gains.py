@@ -12,12 +12,11 @@ and its standard error is that of the jackknife, with G_i the gain without sampl
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["ERRORS", "Gain", "gain", "squares"]
+__all__ = ["ERRORS", "Gain", "gain"]
 
 ERRORS = 1.645  #: standard errors that a gain has at least: by chance that is one of 20
 _NOTHING = 1e-10  # of an output's power: less is no error
@@ -66,11 +65,3 @@ def gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: int) -> Ga
     level = 10 * np.log10(np.maximum(power, np.finfo(float).tiny))
     worst = float((level - value[1]).min() - (level - value[0]).min())
     return Gain(float((value[0] - value[1]).mean()), error, counts, worst)
-
-
-def squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """Return the summed squares of each array, [arrays, n]; n is `count`, or 1 where an array has other first axes."""
-    single = [np.square(e).reshape(len(e), -1).sum(axis=1) if e.ndim and len(e) == count else None for e in errors]
-    if any(array is None for array in single):
-        return np.array([[float(np.square(e).sum())] for e in errors])
-    return np.stack([array for array in single if array is not None])

@@ -26,7 +26,7 @@ from ..qdq.encodings import Encodings
 from ..qdq.read import Read, is_quantized, read
 from ..run.data import Data, InputSpec
 from ..run.memory import bytes_per_sample, piece
-from ..run.runners import FloatRunner, input_specs
+from ..run.runners import FloatRunner, Islands, input_specs
 from ..run.streaming import Calls, unrolled
 from ..targets import Platform
 from ..targets import platform as platform_row
@@ -80,7 +80,7 @@ class Prepared:
     read: Read | None = None
     digest: str = ""
     tail: Tail | None = None
-    opened: dict[bytes, Any] = field(default_factory=dict, compare=False)
+    opened: Islands = field(default_factory=dict, compare=False)
 
     @property
     def graph(self) -> ir.Graph:

@@ -20,7 +20,7 @@ from ..plan import Plan
 from ..run.data import Progress
 from ..run.memory import bytes_per_sample, piece, release
 from ..run.session import lowered_session
-from .gains import Gain, gain, squares
+from .gains import Gain, gain
 from .improve.refine import Methods
 from .lower import lower
 from .planned import Planned
@@ -126,7 +126,7 @@ class Trials:
             have = session.tensors({n: a for n, a in part.items() if n in takes}, self._wanted)
             values = {name: a if held is None else held.real(a) for name, a, held in have}
             count = max(self._prepared.data.inputs[n].count(a) for n, a in part.items())
-            found.append(squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
+            found.append(_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
         release()
         return np.hstack(found)
 
@@ -148,3 +148,11 @@ class Trials:
             self._room -= size
             self._floats[k] = wants
         return self._floats[k]
+
+
+def _squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Return the summed squares of each array, [arrays, n]; n is `count`, or 1 where an array has other first axes."""
+    single = [np.square(e).reshape(len(e), -1).sum(axis=1) if e.ndim and len(e) == count else None for e in errors]
+    if any(array is None for array in single):
+        return np.array([[float(np.square(e).sum())] for e in errors])
+    return np.stack([array for array in single if array is not None])

@@ -19,7 +19,7 @@ from ..graph import ir
 from ..graph.attributes import Attributes
 from ..plan import Affine
 from .generations import Side
-from .runners import FloatIsland
+from .runners import FloatIsland, Islands
 
 if TYPE_CHECKING:
     from simulator.kernel import Kernel
@@ -51,7 +51,7 @@ class Binder:
         specs: Mapping[str, Spec],
         batched: bool,
         keep: Collection[str] | None = (),
-        opened: dict[bytes, Any] | None = None,
+        opened: Islands | None = None,
     ) -> None:
         self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
         self._opened = opened

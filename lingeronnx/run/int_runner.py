@@ -23,7 +23,7 @@ from ..targets import DEFAULT, Platform, platform
 from ..targets.arithmetic import Quantizer
 from .bind import Binder, Steps
 from .generations import Side
-from .runners import Stream, input_specs, reads
+from .runners import Islands, Stream, input_specs, reads
 from .walk import Walk, run_program
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class IntRunner:
         self._programs: dict[Any, tuple[Program, dict[str, Affine]]] = {}
         self._direct: dict[Any, _Direct] = {}
         #: The float nodes that were opened in onnxruntime: programs for other shapes share them; see `FloatIsland`.
-        self.opened: dict[bytes, Any] = {}
+        self.opened: Islands = {}
         _check_row()
 
     @property

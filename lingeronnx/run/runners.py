@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession as OrtSession
 
 __all__ = [
-    "FloatIsland", "FloatRunner", "Item", "OrtSession", "ShapeRunner", "Stream", "constant", "input_specs",
+    "FloatIsland", "FloatRunner", "Islands", "Item", "OrtSession", "ShapeRunner", "Stream", "constant", "input_specs",
     "ort_session", "reads", "submodel",
 ]  # fmt: skip
+
+#: Float nodes opened in onnxruntime, by what they and their constants are.
+Islands = dict[bytes, "OrtSession"]
 
 #: (tensor, array, how its integers are held; None where it is real)
 Item = tuple[str, np.ndarray, Affine | None]
@@ -324,7 +327,7 @@ class FloatIsland(PlainKernel):
         model: ir.Graph,
         nodes: Sequence[ir.Node],
         keep: Collection[str],
-        opened: dict[bytes, Any] | None = None,
+        opened: Islands | None = None,
     ) -> None:
         self._opened = {} if opened is None else opened
         inside = {str(out.name) for node in nodes for out in node.outputs if out.name}

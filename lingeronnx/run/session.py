@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,7 +25,7 @@ from ..targets import platform as platform_row
 from .borders import float_names
 from .data import InputSpec
 from .int_runner import IntRunner
-from .runners import FloatRunner, input_specs
+from .runners import FloatRunner, Islands, input_specs
 from .runners import Stream as Tensors
 from .streaming import Stream
 from .tail import TailRunner
@@ -287,7 +286,7 @@ class Session:
                 raise ConfigError(f"the model has no tensor '{name}'{nearest(name, list(self._known))}")
 
 
-def lowered_session(graph: ir.Graph, row: Platform, opened: dict[bytes, Any] | None = None) -> Session:
+def lowered_session(graph: ir.Graph, row: Platform, opened: Islands | None = None) -> Session:
     """Return a session on what was lowered for `row`; a graph in which nothing is an integer is of no platform.
 
     opened : the host's parts that were opened before, to be taken again, and to be added to; see `FloatIsland`.

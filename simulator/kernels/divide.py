@@ -26,6 +26,7 @@ _ROUND: dict[Rounding, Any] = {
     Rounding.DOWN: np.floor,
     Rounding.UP: np.ceil,
     Rounding.HALF_EVEN: np.rint,
+    Rounding.HALF_AWAY: lambda v: np.trunc(v) + np.copysign(np.float32(np.abs(v - np.trunc(v)) >= 0.5), v),
 }
 
 

@@ -132,8 +132,11 @@ def _quant_single(x: Array, factor: np.float32, rounding: int, low: int, high: i
             v = np.floor(v)
         elif rounding == 2:
             v = np.ceil(v)
-        else:
+        elif rounding == 3:
             v = np.rint(v)
+        else:
+            whole = np.trunc(v)
+            v = whole + np.copysign(np.float32(abs(v - whole) >= np.float32(0.5)), v)
         out[i] = 0 if np.isnan(v) else np.int64(min(max(np.float64(v), np.float64(low)), np.float64(high)))
 
 

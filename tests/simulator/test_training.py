@@ -1,6 +1,7 @@
 """Kernels of the training side's arithmetic against their oracles."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from simulator.machine import MachineError
 from tests.naive import conv as naive_conv
 from tests.naive import curves, training
 from tests.naive.elementwise import each
-from tests.naive.fixed import rescale, rsh, sat
+from tests.naive.fixed import rescale, rounded, rsh, sat
 from tests.simulator.helpers import SEEDS, few, integers, more, rescales, run, same, simd, triple
 
 OTHER = st.sampled_from([rounding for rounding in Rounding if rounding is not Rounding.HALF_UP])
@@ -171,6 +172,16 @@ def test_quotient(seed, bits):
         [training.quotient(int(a), int(b), 16.0, 8.0, 32.0, bits) for a, b in zip(x, y, strict=True)], object
     )
     same(got, want, dtype_of(bits))
+
+
+@few
+@given(SEEDS, ANY)
+def test_quotients_round_in_any_way(seed, rounding):
+    """Of quotients that float32 holds: divisors are powers of two, so that many lie half way."""
+    rng = np.random.default_rng(seed)
+    x, y = integers(rng, 80), rng.choice(np.int8([-8, -4, -2, -1, 1, 2, 4, 8]), 80)
+    want = [sat(int(rounded(Fraction(int(a), int(b)), rounding.name)), 8) for a, b in zip(x, y, strict=True)]
+    same(run(DivSingle(1.0, 1.0, 1.0, 8, rounding), x, y), np.array(want, object), np.int8)
 
 
 # ---- curves ----------------------------------------------------------------------------------------------------------
