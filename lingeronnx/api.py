@@ -183,7 +183,7 @@ def quantize(
     best = first if plan is not None else with_best_ends(prepared, first, progress)
     if prepared.conf.effort == "best":
         best = with_best_effort(best, progress)
-    best = without_losing_stages(with_finer_scales(best, progress), progress)
+    best = with_finer_scales(best, progress) or without_losing_stages(best, progress)
     if goal is None:
         result = best.checked
     else:

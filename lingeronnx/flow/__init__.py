@@ -18,10 +18,10 @@ changed: `refined` does for `quantize`, training does for `tuning`. No stage cha
 commands, torch.
 """
 
-from .by_channel import with_finer_scales
 from .complete import Compared, compared, complete
 from .effort import with_best_effort
 from .ends import with_best_ends
+from .finer import with_finer_scales
 from .improve.refine import Methods
 from .measured import measured
 from .model import QuantizedModel, Written

@@ -15,7 +15,7 @@ from .complete import Compared, compared
 from .planned import assign_scales, observe_model
 from .prepared import Prepared
 from .refined import refined
-from .stages import gained, levels, with_note
+from .stages import gained, levels, with_note, without_losing_stages
 
 __all__ = ["with_finer_scales"]
 
@@ -26,9 +26,10 @@ _FAR = 25.0  # dB of an output, or a part of one: below that it is tried
 _CLEAR = 1.0  # dB on average: less is no reason for another form of scales
 
 
-def with_finer_scales(made: Compared, progress: Progress | None = None) -> Compared:
-    """Return `made`, or the same model with finer scales where these bring its outputs clearly nearer.
+def with_finer_scales(made: Compared, progress: Progress | None = None) -> Compared | None:
+    """Return the model of `made` with finer scales where these bring its outputs clearly nearer, else None.
 
+    Stages are judged in it as well.
     Only real data that can be read again are evidence. Plans and scales that were given stay.
     """
     planned = made.planned
@@ -44,17 +45,17 @@ def with_finer_scales(made: Compared, progress: Progress | None = None) -> Compa
         or not prepared.data.rereadable
         or min(levels(made), default=_FAR) >= _FAR
     ):
-        return made
+        return None
     if progress is not None:
         progress("finer scales", 0, None)
     try:
         other = assign_scales(observe_model(prepared.with_settings(settings), None, planned.observed))
-        new = compared(other, refined(other, progress=progress), progress)
+        new = without_losing_stages(compared(other, refined(other, progress=progress), progress), progress)
     except ConstraintError:  # with require_chip
-        return made
+        return None
     gain = gained(made, new)
     if gain < _CLEAR:
-        return made
+        return None
     what = " and ".join(_WHAT[name] for name in settings)
     usual = " ".join(f"--{name.replace('_', '-')} {getattr(conf, name)}" for name in settings)
     return with_note(
