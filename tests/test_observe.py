@@ -227,8 +227,20 @@ def test_logits_that_a_softmax_alone_reads(axis):
     assert near.min() > 0.5 * logits.min()
     assert near.max() <= logits.max()
     assert np.abs(shares(near) - shares(logits)).max() < 2 * np.exp(-8.0)
-    small = logits / 100
+    small = logits.clip(-32, 32)  # held in steps of 1/4 as it is
     assert np.array_equal(_with_shares(small, axis), small)
+    assert np.array_equal(near[np.abs(logits) <= 32], logits[np.abs(logits) <= 32])
+
+
+@pytest.mark.parametrize("mode", ["q-value", "max-value"])
+def test_logits_that_fit_are_not_cut(mode):
+    """Steps of 1/4 hold the shares: what a softmax reads keeps its range there, also where a row is very sure."""
+    text = "g (float[N,4] x) => (float[N,3] y) { a = Gemm(x, w, b) y = Softmax(a) }"
+    held = {"w": np.eye(4, 3, dtype=np.float32), "b": np.float32([0, 0, -20])}
+    x = np.random.default_rng(0).normal(0, 2, (64, 4)).astype(np.float32)
+    found = lo.quantize(graph(text, **held), {"x": x}, platform="generic", mode=mode)
+    logits = x[:, :3] + held["b"]
+    assert 4 <= found.plan.tensors["a"].scale <= 128 / np.abs(logits).max()
 
 
 def test_scale_of_last_logits():
