@@ -35,6 +35,7 @@ from .flow import (
     refined,
     with_best_effort,
     with_best_ends,
+    with_finer_scales,
     without_losing_stages,
 )
 from .graph import ir
@@ -182,7 +183,7 @@ def quantize(
     best = first if plan is not None else with_best_ends(prepared, first, progress)
     if prepared.conf.effort == "best":
         best = with_best_effort(best, progress)
-    best = without_losing_stages(best, progress)
+    best = with_finer_scales(best, progress) or without_losing_stages(best, progress)
     if goal is None:
         result = best.checked
     else:

@@ -8,6 +8,7 @@
     compared      -> Compared        lowered, and compared with the float model
     with_best_ends -> Compared       its ends left to the host, where that is measured to be better
     with_best_effort -> Compared     other widths of outputs, scales and weights, likewise
+    with_finer_scales -> Compared    scales by channel, of any number, where the usual are far off
     without_losing_stages -> Compared  without moved ranges or refinement, likewise
     complete      -> QuantizedModel  lowered, compared, reported
     measured      -> QuantizedModel  with its accuracy on data of the user's
@@ -20,6 +21,7 @@ commands, torch.
 from .complete import Compared, compared, complete
 from .effort import with_best_effort
 from .ends import with_best_ends
+from .finer import with_finer_scales
 from .improve.refine import Methods
 from .measured import measured
 from .model import QuantizedModel, Written
@@ -52,5 +54,6 @@ __all__ = [
     "take_over",
     "with_best_effort",
     "with_best_ends",
+    "with_finer_scales",
     "without_losing_stages",
 ]

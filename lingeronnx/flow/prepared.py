@@ -113,8 +113,12 @@ class Prepared:
 
     @property
     def without_effort(self) -> Prepared:
-        """The same model with `effort: fast`; it is run by what runs this one."""
-        found = replace(self, conf=self.conf.model_copy(update={"effort": "fast"}))
+        """The same model with `effort: fast`."""
+        return self.with_settings({"effort": "fast"})
+
+    def with_settings(self, settings: Mapping[str, str]) -> Prepared:
+        """Return the same model with other settings; it is run by what runs this one."""
+        found = replace(self, conf=self.conf.model_copy(update=settings))
         vars(found).update({name: held for name, held in vars(self).items() if name == "runner"})
         return found
 

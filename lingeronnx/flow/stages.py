@@ -23,7 +23,7 @@ from .improve.refine import Methods
 from .planned import Planned, assign_scales, observe_model
 from .refined import refined
 
-__all__ = ["without_losing_stages"]
+__all__ = ["gained", "levels", "with_note", "without_losing_stages"]
 
 _CLEAR = 0.2  # dB of the mean SQNR of the outputs
 _LITTLE, _FAR = 0.5, 15.0  # dB that refinement gains, or an output has: below that it is tried in the other way
@@ -57,7 +57,7 @@ def without_losing_stages(made: Compared, progress: Progress | None = None) -> C
 def _judged(made: Compared, bare: Compared, progress: Progress | None) -> Compared:
     """Return `made`, whose weights are refined, `bare` without that, or the same refined in the other way."""
     best = _better(made, bare, _BARE)
-    if _gain(bare, made) < _LITTLE or min(_levels(made), default=_CAP) < _FAR:
+    if gained(bare, made) < _LITTLE or min(levels(made), default=_CAP) < _FAR:
         best = _better(best, _refined(made.planned, Methods(means=True), progress), _MEANS)
     return best
 
@@ -87,26 +87,31 @@ def _better(best: Compared, other: Compared, why: str) -> Compared:
     """Return `best`, or `other` where it is better, with a note that says why."""
     if not _is_better(best, other) or _loses_chip(best, other):
         return best
-    note = f"{why}: that brings the outputs {_gain(best, other):.1f} dB nearer to the float model's {other.seen.on}"
-    return replace(other, planned=replace(other.planned, notes=[*other.planned.notes, note]))
+    note = f"{why}: that brings the outputs {gained(best, other):.1f} dB nearer to the float model's {other.seen.on}"
+    return with_note(other, note)
+
+
+def with_note(made: Compared, note: str) -> Compared:
+    """Return `made` with one more line in its report."""
+    return replace(made, planned=replace(made.planned, notes=[*made.planned.notes, note]))
 
 
 def _is_better(old: Compared, new: Compared) -> bool:
     """Whether the outputs are clearly nearer, and by more than chance; what is not finite by now has no chance."""
     chance = gain(old.seen.errors, new.seen.errors, old.seen.power, 0).error
-    value = _gain(old, new)
+    value = gained(old, new)
     return value >= _CLEAR and not value <= ERRORS * chance
 
 
-def _gain(old: Compared, new: Compared) -> float:
+def gained(old: Compared, new: Compared) -> float:
     """Return by how many dB the outputs are nearer on average, no gain where the farthest of them is farther."""
-    before, after = (_levels(made) for made in (old, new))
+    before, after = (levels(made) for made in (old, new))
     if not before or min(after) < min(before):
         return 0.0
     return (sum(after) - sum(before)) / len(before)
 
 
-def _levels(made: Compared) -> list[float]:
+def levels(made: Compared) -> list[float]:
     """Return the SQNR of the outputs and of the parts that they join; what is not finite is the worst."""
     found = [output["sqnr"] for output in made.seen.outputs.values()] + [part.sqnr for part in made.seen.parts]
     return [-_CAP if level != level else max(min(level, _CAP), -_CAP) for level in found]
