@@ -183,7 +183,8 @@ def quantize(
     best = first if plan is not None else with_best_ends(prepared, first, progress)
     if prepared.conf.effort == "best":
         best = with_best_effort(best, progress)
-    best = with_finer_scales(best, progress) or without_losing_stages(best, progress)
+    finer = with_finer_scales(best, progress) if goal is None and not prepared.conf.overrides else None
+    best = without_losing_stages(best, progress) if finer is None else finer
     if goal is None:
         result = best.checked
     else:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import lingeronnx as lo
 from lingeronnx.flow.calibrate import PERCENTILE, best_scale, full_range_scale, relative_entropy, threshold
-from lingeronnx.flow.observe import TensorStats
+from lingeronnx.flow.observe import TensorStats, Through
 from lingeronnx.plan.config import QuantConfig
 from tests import nets
 from tests.examples import examples
@@ -250,7 +250,7 @@ def test_what_saturates_a_curve_anyway_is_cut():
     values = np.concatenate([np.linspace(-40, -8, 900), np.linspace(-7.5, 3, 100)]).astype(np.float32)
     seen = TensorStats.of(values)
     plain = best_scale(seen, 8, power=True, calibrator="mse")
-    behind = best_scale(seen, 8, power=True, calibrator="mse", through=sigmoid)
+    behind = best_scale(seen, 8, power=True, calibrator="mse", through=Through(sigmoid))
 
     def off(scale):
         held = np.clip(np.floor(values * scale + 0.5), -128, 127) / scale

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from lingeronnx import api, cli
-from lingeronnx import targets as platforms
 from lingeronnx.errors import ConfigError, DataError
 from lingeronnx.graph import ir
 from lingeronnx.run.cluster import spread
 from lingeronnx.run.evaluation import evaluate
 from lingeronnx.run.session import Session
+from lingeronnx.targets.luna import VENUS
 from tests.nets import residual
 
 pytestmark = pytest.mark.slow  # each starts processes, which import everything anew
@@ -169,7 +169,7 @@ def test_a_session_travels():
         other = pickle.loads(pickle.dumps(session))
         assert np.array_equal(other.run(None, {"x": x})[0], session.run(None, {"x": x})[0])
         assert [str(v.name) for v in ir.values(other.model)] == [str(v.name) for v in ir.values(session.model)]
-    own = replace(platforms.VENUS, name="own")
+    own = replace(VENUS, name="own")
     with pytest.raises(ConfigError, match="own, a platform of your own: it cannot be sent"):
         pickle.dumps(Session(graph, platform=own))
 

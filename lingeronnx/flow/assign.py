@@ -119,8 +119,9 @@ def tie_classes(parts: Partition, row: Platform) -> tuple[TieClass, ...]:
     symmetric = parts.symmetric(row)
     shares = soft_rows(parts)
     for names in members.values():
-        soft = tuple(n for n in names if n in shares)  # what the Softmax reads is what counts, however it came there
-        governing = soft or tuple(n for n in names if n not in mute) or tuple(names[-1:])
+        loud = tuple(n for n in names if n not in mute) or tuple(names[-1:])
+        # What the Softmax reads is what counts, however it came there; but not what a mask made of it.
+        governing = tuple(n for n in loud if n in shares) or loud
         bound = max(bounded[n] for n in governing) if all(n in bounded for n in governing) else None
         room = max((below[name] for name in names if name in below), default=None)
         reach = max(reached[n] for n in governing) if all(n in reached for n in governing) else None

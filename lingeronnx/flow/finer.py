@@ -15,7 +15,7 @@ from .complete import Compared, compared
 from .planned import assign_scales, observe_model
 from .prepared import Prepared
 from .refined import refined
-from .stages import gained, levels, with_note, without_losing_stages
+from .stages import few_rows, gained, levels, with_note, without_losing_stages
 
 __all__ = ["with_finer_scales"]
 
@@ -43,6 +43,7 @@ def with_finer_scales(made: Compared, progress: Progress | None = None) -> Compa
         or prepared.synthetic
         or prepared.weights_fixed
         or not prepared.data.rereadable
+        or few_rows(made)
         or min(levels(made), default=_FAR) >= _FAR
     ):
         return None

@@ -40,7 +40,8 @@ class Through:
         y = self.curve(x)
         if self.scale is None:
             return y
-        return np.asarray(np.clip(np.floor(y * self.scale + 0.5), self.low, self.high) / self.scale)
+        with np.errstate(over="ignore"):  # a curve of a large number may be infinite: it is clipped
+            return np.asarray(np.clip(np.floor(y * self.scale + 0.5), self.low, self.high) / self.scale)
 
 
 #: Bins on either side of zero: at least 16 per step of an int8 scale that covers the range.
@@ -165,14 +166,15 @@ def _with_shares(array: np.ndarray, axis: int) -> np.ndarray:
     """Return logits brought together to what a Softmax along `axis` can tell apart.
 
     The largest of a row leads the next by no more than leaves that no share, and the others are raised to where they
-    just get none. What lies within `_ROOM` of 0 stays: steps finer than that leaves are lost in what layers round.
+    just get none: whichever lies nearer to 0, so that neither a lead nor a mask makes room. What lies within `_ROOM` of
+    0 stays: steps finer than that leaves are lost in what layers round.
     """
     if array.shape[axis] < 2 or not np.isfinite(array).all():  # what is not finite shall be seen
         return array
     rows = np.moveaxis(array, axis, -1)
     lead = _NO_SHARE + math.log(rows.shape[-1])
-    two = np.partition(rows, -2, axis=-1)[..., -2:]
-    top = np.minimum(two[..., 1:], two[..., :1] + lead)
+    second, first = np.split(np.partition(rows, -2, axis=-1)[..., -2:], 2, axis=-1)
+    top = np.clip(lead / 2, np.minimum(second + lead, first), first).astype(rows.dtype)
     return np.moveaxis(np.clip(rows, np.minimum(top - lead, -_ROOM), np.maximum(top, _ROOM)), -1, axis)
 
 

@@ -8,14 +8,17 @@ left out, and a note says so. Where refinement brings little, or an output stays
 biases that make means right behind a Relu (`targets`).
 
 Where no samples are held back from calibration, refinement is judged by samples that it saw: that speaks for it, so
-that it is taken back for good reasons only.
+that it is taken back for good reasons only. Of an output behind a Softmax a few undecided rows tell nearly all of the
+error: some hundred rows are no evidence, and nothing is judged by them.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ..errors import ConstraintError
+from ..graph import ir, operators
 from ..run.data import Progress
 from .complete import Compared, compared
 from .gains import ERRORS, gain
@@ -23,10 +26,12 @@ from .improve.refine import Methods
 from .planned import Planned, assign_scales, observe_model
 from .refined import refined
 
-__all__ = ["gained", "levels", "with_note", "without_losing_stages"]
+__all__ = ["few_rows", "gained", "levels", "with_note", "without_losing_stages"]
 
 _CLEAR = 0.2  # dB of the mean SQNR of the outputs
 _LITTLE, _FAR = 0.5, 15.0  # dB that refinement gains, or an output has: below that it is tried in the other way
+_ROWS = 500  # of a Softmax
+_SHARES = operators.ROWS - {"Hardmax"}
 _CAP = 100.0  # dB: beyond that nothing is gained
 
 _BARE = "refining weights and biases was taken back"
@@ -42,6 +47,8 @@ def without_losing_stages(made: Compared, progress: Progress | None = None) -> C
     prepared = made.planned.prepared
     if prepared.conf.effort == "fast" or prepared.synthetic or prepared.weights_fixed or not prepared.data.rereadable:
         return made
+    if few_rows(made):
+        return made
     bare = _bare(made.planned, progress)
     best = _judged(made, bare, progress)
     other = _plain(made.planned, progress) if made.planned.basis.choice is not None else None
@@ -52,6 +59,18 @@ def without_losing_stages(made: Compared, progress: Progress | None = None) -> C
     if best is made or not best.seen.lossy:
         return best
     return compared(best.planned, best.exact, progress)  # once more, to say where it breaks
+
+
+def few_rows(made: Compared) -> bool:
+    """Whether an output is what a Softmax gives for fewer rows than say how far it is from the float model's."""
+    for value in made.planned.prepared.graph.graph.outputs:
+        maker = ir.producer(value)
+        if maker is not None and maker.op_type in _SHARES:
+            shape = ir.shape(value) or ()
+            rows = math.prod(size or 1 for size in shape[1:-1])
+            if rows * made.seen.errors.shape[-1] < _ROWS:
+                return True
+    return False
 
 
 def _judged(made: Compared, bare: Compared, progress: Progress | None) -> Compared:

@@ -5,4 +5,4 @@ from .plan import Plan, Transform
 from .source import Source, View, accumulator, as_it_is
 
 __all__ = ["Affine", "Granularity", "PerAxis", "PerGroup", "PerTensor", "Plan", "Rounding", "Source",
-           "Transform", "View", "accumulator", "as_it_is", "counted", "real", "zero_of"]  # fmt: skip
+           "Transform", "View", "accumulator", "as_it_is"]  # fmt: skip

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -27,10 +27,12 @@ from .refusal import reason
 from .stages import Stage, groups, stages
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession as OrtSession
+    import onnxruntime
+
+    OrtSession: TypeAlias = onnxruntime.InferenceSession
 
 __all__ = [
-    "FloatIsland", "FloatRunner", "Islands", "Item", "OrtSession", "ShapeRunner", "Stream", "constant", "input_specs",
+    "FloatIsland", "FloatRunner", "Islands", "Item", "ShapeRunner", "Stream", "constant", "input_specs",
     "ort_session", "reads", "submodel",
 ]  # fmt: skip
 

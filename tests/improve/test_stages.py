@@ -79,7 +79,8 @@ def test_what_a_single_sample_gains_is_chance(samples):
 def test_ranges_that_lose_are_taken_back(monkeypatch, platform):
     """The tensor that a wrong choice cuts to nothing has the scale that it has without effort."""
     monkeypatch.setattr(planned, "costly_cuts", lambda parts, *args: dict.fromkeys(parts.activations[2:4], 2.0**12))
-    result = quantize(net(), CALIB, platform=platform)
+    usual = {"mode": "q-value", "weight_scales": "tensor"}
+    result = quantize(net(), CALIB, platform=platform, **usual)
     fast = quantize(net(), CALIB, platform=platform, effort="fast")
     assert _told(result, "moving ranges into the weights was taken back")
     assert result.plan.tensors == fast.plan.tensors
