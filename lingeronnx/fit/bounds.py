@@ -4,7 +4,7 @@
     min(x, b)              =  b - relu(b - x)
     min(max(x, a), b)      =  relu6(x - a) + a        where ReLU6 is Clip(0, b - a)
 
-Not in front of the first layer and not behind the last one: there the host computes it in float.
+Not in front of the first layer, behind the last one, or behind what stays in float: there the host computes it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from ..formats import BATCH_NORM2D, CLIP, RELU
 from ..graph import ir
+from ..ops import float_op
 from ..ops.activation import bounds
 from ..targets import Platform
 from ._base import Maker
@@ -28,6 +29,9 @@ def distance_to_bound(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[st
     limits = bounds(node) if node.op_type == "Clip" and not node.domain else None
     able = not row.runs(CLIP.name) and row.runs(RELU.name) and row.runs(BATCH_NORM2D.name)
     if limits is None or not able or limits[0] >= limits[1] or not between_layers(node):
+        return None
+    maker = ir.producer(ir.source(node))
+    if maker is not None and float_op(maker, row)[0] is None:  # the host computes it: so it may compute the Clip
         return None
     low, high = limits
     shape = ir.shape(node.outputs[0]) or ()

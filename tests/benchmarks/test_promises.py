@@ -263,7 +263,8 @@ NAMED = {
 }  # fmt: skip
 TRAINED_FIRST = "two bidirectional LSTMs"  # by its script, in ten minutes: no row of the gate
 PUBLIC = {"faces (RFB": "rfb", "faces (YuNet": "yunet", "file types": "magika", "voice": "silero", "noise": "dtln2",
-          "speech enh": "gtcrn", "digits": "mnist"}  # fmt: skip
+          "speech enh": "gtcrn", "digits": "mnist", "detection": "nanodet", "text recog": "text",
+          "text turned": "angle", "speech qual": "dnsmos", "pitch": "swift", "gestures": "gesture"}  # fmt: skip
 
 
 def cells(page, head):

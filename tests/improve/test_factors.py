@@ -114,10 +114,11 @@ def test_widths_of_single_tensors_count(net):
     """Law: widths that are given tensor by tensor move channels and ranges as the same widths given for all."""
     graph = uneven() if net == "uneven" else nets.residual()
     feed = data(graph)
-    whole = quantize(graph, feed, platform="generic", bits=16, weight_bits=4).plan
-    single = quantize(graph, feed, platform="generic", overrides={"*": {"bits": 16, "weight_bits": 4}}).plan
+    usual = {"platform": "generic", "mode": "q-value", "weight_scales": "tensor"}
+    whole = quantize(graph, feed, bits=16, weight_bits=4, **usual).plan
+    single = quantize(graph, feed, overrides={"*": {"bits": 16, "weight_bits": 4}}, **usual).plan
     assert single == whole
-    assert whole.transforms != quantize(graph, feed, platform="generic").plan.transforms
+    assert whole.transforms != quantize(graph, feed, **usual).plan.transforms
 
 
 def test_relu6_saturates_exactly_at_six():
