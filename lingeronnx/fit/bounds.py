@@ -31,7 +31,8 @@ def distance_to_bound(model: ir.Graph, node: ir.Node, row: Platform) -> tuple[st
     if limits is None or not able or limits[0] >= limits[1] or not between_layers(node):
         return None
     maker = ir.producer(ir.source(node))
-    if maker is not None and float_op(maker, row)[0] is None:  # the host computes it: so it may compute the Clip
+    op = None if maker is None else float_op(maker, row)[0]
+    if op is None or not op.available(row):  # the host computes what is read: so it may compute the Clip
         return None
     low, high = limits
     shape = ir.shape(node.outputs[0]) or ()
